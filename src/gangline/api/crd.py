@@ -60,20 +60,22 @@ class _Definition:
     has_status: bool = True
 
 
+_LAST_CONDITION = (
+    _column("Restarts", ".status.restarts.total", "integer", wide=True),
+    _column("Reason", ".status.conditions[-1:].reason", wide=True),
+    _column("Message", ".status.conditions[-1:].message", wide=True),
+)
+
+
 def _training_columns(roles_path: str) -> list[CustomResourceColumnDefinition]:
     """The two columns of upstream first, then those of the wide table."""
+    state, meaning = ".status.conditions[-1:].type", "The condition that changed last."
     return [
-        _column(
-            "State",
-            ".status.conditions[-1:].type",
-            description="The condition that changed last.",
-        ),
+        _column("State", state, description=meaning),
         _AGE,
         _column("Workers", f"{roles_path}.Worker.replicas", "integer", wide=True),
         _column("Active", ".status.replicaStatuses.Worker.active", "integer", wide=True),
-        _column("Restarts", ".status.restarts.total", "integer", wide=True),
-        _column("Reason", ".status.conditions[-1:].reason", wide=True),
-        _column("Message", ".status.conditions[-1:].message", wide=True),
+        *_LAST_CONDITION,
     ]
 
 
@@ -83,18 +85,14 @@ _OTHER_COLUMNS = {
         _column("Mode", ".status.mode"),
         _AGE,
         _column("Workers", ".spec.worker.replicas", "integer", wide=True),
-        _column("Restarts", ".status.restarts.total", "integer", wide=True),
-        _column("Reason", ".status.conditions[-1:].reason", wide=True),
-        _column("Message", ".status.conditions[-1:].message", wide=True),
+        *_LAST_CONDITION,
     ],
     "ElasticJob": [
         _column("Phase", ".status.phase"),
         _AGE,
         _column("Workers", ".spec.replicaSpecs.worker.replicas", "integer", wide=True),
         _column("Active", ".status.replicaStatuses.worker.active", "integer", wide=True),
-        _column("Restarts", ".status.restarts.total", "integer", wide=True),
-        _column("Reason", ".status.conditions[-1:].reason", wide=True),
-        _column("Message", ".status.conditions[-1:].message", wide=True),
+        *_LAST_CONDITION,
     ],
     "TrainJob": [
         _column("State", ".status.gangline.phase"),
@@ -215,6 +213,13 @@ def crd_manifests() -> dict[str, Json]:
 
 def _manifest(definition: _Definition) -> Json:
     resource = definition.resource
+    names: Json = {
+        "plural": resource.plural,
+        "singular": resource.kind.lower(),
+        "kind": resource.kind,
+        "listKind": f"{resource.kind}List",
+    }
+    lists = {"shortNames": definition.short_names, "categories": definition.categories}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -224,7 +229,7 @@ def _manifest(definition: _Definition) -> Json:
         },
         "spec": {
             "group": resource.group,
-            "names": _names(definition),
+            "names": names | {name: words for name, words in lists.items() if words},
             "scope": "Namespaced" if resource.namespaced else "Cluster",
             "versions": [
                 _version(definition, name, stored=name == resource.version)
@@ -240,28 +245,12 @@ def _version(definition: _Definition, name: str, *, stored: bool) -> Json:
     Only the stored version explains its fields, so that a client can apply the definition.
     """
     schema = structural_schema(definition.resource.type)
+    scale = {"scale": msgspec.to_builtins(definition.scale)} if definition.scale else {}
     return {
         "name": name,
         "served": True,
         "storage": stored,
         "additionalPrinterColumns": msgspec.to_builtins(definition.columns),
-        **({"subresources": _subresources(definition)} if definition.has_status else {}),
+        **({"subresources": {"status": {}, **scale}} if definition.has_status else {}),
         "schema": {"openAPIV3Schema": schema if stored else without_descriptions(schema)},
     }
-
-
-def _names(definition: _Definition) -> Json:
-    resource = definition.resource
-    names: Json = {
-        "plural": resource.plural,
-        "singular": resource.kind.lower(),
-        "kind": resource.kind,
-        "listKind": f"{resource.kind}List",
-    }
-    lists = {"shortNames": definition.short_names, "categories": definition.categories}
-    return names | {name: words for name, words in lists.items() if words}
-
-
-def _subresources(definition: _Definition) -> Json:
-    scale = msgspec.to_builtins(definition.scale) if definition.scale else None
-    return {"status": {}} | ({"scale": scale} if scale else {})

@@ -13,8 +13,7 @@ from enum import StrEnum
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
-from gangline.api.meta.conditions import is_condition_true
-from gangline.api.meta.objects import Condition
+from gangline.api.meta.conditions import TRUE, find_condition
 
 NODE_LOST = "NodeLost"
 """Cause of a failure whose node stopped, or does not report."""
@@ -210,23 +209,13 @@ _BY_DISRUPTION: Mapping[str, Failure] = {
     "DeletionByPodGC": Failure("NodeLost", _NODE, _MOVE, "The pod's node no longer exists."),
     "TerminationByKubelet": _BY_POD_REASON["Evicted"],
 }
+_TABLES = (_BY_CODE, _BY_SIGNAL, _BY_CONTAINER_REASON, _BY_WAITING_REASON, _BY_POD_REASON)
 _NODE_CAUSES = frozenset(
-    failure.cause
-    for table in (_BY_CODE, _BY_SIGNAL, _BY_CONTAINER_REASON, _BY_WAITING_REASON, _BY_POD_REASON)
-    for failure in table.values()
-    if failure.blame is _NODE
+    failure.cause for table in _TABLES for failure in table.values() if failure.blame is _NODE
 )
 _BLAME: Mapping[str, Blame] = {
     failure.cause: failure.blame
-    for table in (
-        _BY_CODE,
-        _BY_SIGNAL,
-        _BY_CONTAINER_REASON,
-        _BY_WAITING_REASON,
-        _BY_POD_REASON,
-        _BY_DISRUPTION,
-        {"": _NODE_FULL},
-    )
+    for table in (*_TABLES, _BY_DISRUPTION, {"": _NODE_FULL})
     for failure in table.values()
 } | {"Signalled": _CODE}
 _UNKNOWN = Failure("Unknown", _NODE, _MOVE, "How it ended is unknown.")
@@ -305,11 +294,9 @@ def _disruption_failure(pod: Pod) -> Failure | None:
         return replace(failure, message=message)
     if _is_node_full(reason):
         return replace(_NODE_FULL, message=message)
-    if pod.status.phase != "Failed" or not is_condition_true(
-        pod.status.conditions, DISRUPTION_TARGET
-    ):
+    condition = find_condition(pod.status.conditions, DISRUPTION_TARGET)
+    if pod.status.phase != "Failed" or condition is None or condition.status != TRUE:
         return None
-    condition = _disruption_condition(pod.status.conditions)
     failure = _BY_DISRUPTION.get(condition.reason)
     return replace(failure, message=condition.message) if failure else None
 
@@ -317,10 +304,6 @@ def _disruption_failure(pod: Pod) -> Failure | None:
 def _is_node_full(reason: str) -> bool:
     """``OutOfcpu`` of Kubernetes before 1.22, ``OutOfpods``, ``OutOfnvidia.com/gpu``."""
     return reason.lower().startswith("outof")
-
-
-def _disruption_condition(conditions: list[Condition]) -> Condition:
-    return next(condition for condition in conditions if condition.type == DISRUPTION_TARGET)
 
 
 def _terminated_failure(state: ContainerStateTerminated) -> Failure | None:

@@ -164,11 +164,8 @@ JOB_KINDS = (
 
 def find_job_kind(api_version: str, kind: str) -> JobKind | None:
     """Return the job kind with an object's kind and group, in any version; None if it is no job."""
-    group = api_version.rpartition("/")[0]
-    for entry in JOB_KINDS:
-        if (entry.resource.group, entry.resource.kind) == (group, kind):
-            return entry
-    return None
+    key = (api_version.rpartition("/")[0], kind)
+    return next((k for k in JOB_KINDS if (k.resource.group, k.resource.kind) == key), None)
 
 
 MAIN_CONTAINERS = frozenset({ELASTIC_CONTAINER, *(kind.module for kind in JOB_KINDS)})

@@ -110,11 +110,6 @@ def sum_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
     return result
 
 
-def scale_resources(counts: Mapping[str, int], factor: int) -> ResourceAmounts:
-    """Multiply a list, for example by a number of replicas."""
-    return {name: count * factor for name, count in counts.items()}
-
-
 def max_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
     result: ResourceAmounts = {}
     for list_ in lists:
@@ -140,16 +135,14 @@ def pod_request(spec: HasPodRequests) -> ResourceAmounts:
     sidecars: ResourceAmounts = {}
     peaks: list[ResourceAmounts] = []
     for container in spec.init_containers:
-        own = _container_request(container)
+        own = container_request(container.resources)
         if container.restart_policy == "Always":
             sidecars = sum_resources((sidecars, own))
             peaks.append(sidecars)
         else:
             peaks.append(sum_resources((sidecars, own)))
-    running = sum_resources(
-        (sidecars, *(_container_request(container) for container in spec.containers))
-    )
-    needed = max_resources((running, *peaks))
+    requests = (container_request(container.resources) for container in spec.containers)
+    needed = max_resources((sum_resources((sidecars, *requests)), *peaks))
     if spec.resources:
         needed |= {
             name: count
@@ -186,7 +179,3 @@ def _amount_of(resources: HasRequirements, resource: str) -> int:
     if written is None:
         written = resources.limits.get(resource)
     return 0 if written is None else parse_resource(resource, written)
-
-
-def _container_request(container: HasContainerResources) -> ResourceAmounts:
-    return container_request(container.resources)

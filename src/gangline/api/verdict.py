@@ -11,12 +11,12 @@ copy the end of the log into it.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from gangline.api import failure
 from gangline.api.core.pod import Pod
-from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
+from gangline.api.core.pod_status import ContainerStateTerminated
 from gangline.api.failure import Blame, Failure
 from gangline.api.job_names import replica_name
 from gangline.api.symptoms import find_symptom
@@ -102,9 +102,7 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
         happened = failure.failure_of_exit(ended.exit_code, ended.reason, ended.message)
     if happened is None:
         return None
-    if finding := _finding_of_text(pod, happened, ended, log_tail):
-        return finding
-    return Finding(
+    finding = Finding(
         replica=replica_name(pod),
         cause=happened.cause,
         blame=happened.blame,
@@ -116,31 +114,22 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
         at=ended.finished_at if ended else None,
         consequence=happened.cause in _STOPPED_FROM_OUTSIDE,
     )
-
-
-def _finding_of_text(
-    pod: Pod, happened: Failure, ended: ContainerStateTerminated | None, log_tail: str
-) -> Finding | None:
-    """Return the finding that a termination message or a log shows; None if neither shows one."""
     if happened.cause not in _LOG_IS_MORE_PRECISE:
-        return None
+        return finding
     texts = (text for text in (happened.message, log_tail) if text)
     shown = next(filter(None, map(find_symptom, texts)), None)
     if shown is None:
-        return None
+        return finding
     symptom, line = shown
-    return Finding(
-        replica=replica_name(pod),
+    return replace(
+        finding,
         cause=symptom.cause,
         blame=symptom.blame,
         meaning=symptom.meaning,
         remedy=symptom.remedy,
         evidence=_shorten(line),
-        node=pod.spec.node_name,
-        exit_code=happened.exit_code,
-        at=ended.finished_at if ended else None,
         # The log of a terminated replica may have earlier errors; the signal ended it.
-        consequence=symptom.consequence or happened.cause in _STOPPED_FROM_OUTSIDE,
+        consequence=symptom.consequence or finding.consequence,
     )
 
 
@@ -162,11 +151,7 @@ def _first_termination(pod: Pod) -> ContainerStateTerminated | None:
     ends = [
         end
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
-        for end in _terminations(status)
-        if end.exit_code or end.reason == "OOMKilled"
+        for end in (status.state.terminated, status.last_state.terminated)
+        if end and (end.exit_code or end.reason == "OOMKilled")
     ]
     return min(ends, key=lambda end: end.finished_at or _LATEST, default=None)
-
-
-def _terminations(status: ContainerStatus) -> Iterable[ContainerStateTerminated]:
-    return filter(None, (status.state.terminated, status.last_state.terminated))

@@ -7,7 +7,7 @@ them a second time.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ import msgspec
 from gangline.api.jobs.kubeflow import MANAGED_BY_US
 from gangline.api.meta.objects import Object, Wire
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import POD_GROUPS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.controller import (
     Controller,
@@ -29,14 +28,14 @@ from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.kube.informers.informer import Informer
 from gangline.operator import metrics
 from gangline.operator.engine import adoption, manifests
-from gangline.operator.engine.mutation_cache import UnobservedWrites
 from gangline.operator.engine.observe import (
     OWNED_RESOURCES,
     PODS,
+    RESOURCES,
     SERVICES,
     ClusterCache,
     JobKey,
-    Observation,
+    JobObservation,
     job_resource,
 )
 from gangline.operator.model import conditions, labels
@@ -78,12 +77,6 @@ _FOREIGN_PADDLE: Sequence[tuple[TargetKind, Resource[Any], str]] = (
     (TargetKind.POD, PODS, adoption.PADDLE_SELECTOR),
     (TargetKind.CONFIG_MAP, OWNED_RESOURCES[TargetKind.CONFIG_MAP], adoption.PADDLE_SELECTOR),
 )
-_RESOURCES: Mapping[TargetKind, Resource[Any]] = {
-    TargetKind.POD: PODS,
-    TargetKind.SERVICE: SERVICES,
-    TargetKind.POD_GROUP: POD_GROUPS,
-    **OWNED_RESOURCES,
-}
 
 
 class AdoptionKey(NamedTuple):
@@ -113,18 +106,6 @@ class AdoptionController:
             (target, Informer(client, resource, namespaces, labels=selector))
             for target, resource, selector in (*_FOREIGN, *(_FOREIGN_PADDLE if paddle else ()))
         ]
-        self._informers: dict[TargetKind, Informer[Any]] = {
-            TargetKind.POD: cache.pods,
-            TargetKind.SERVICE: cache.services,
-            **({TargetKind.POD_GROUP: cache.groups} if cache.groups else {}),
-            **cache.owned_objects,
-        }
-        self._unobserved: dict[TargetKind, UnobservedWrites[Any]] = {
-            TargetKind.POD: cache.unobserved_pods,
-            TargetKind.SERVICE: cache.unobserved_services,
-            TargetKind.POD_GROUP: cache.unobserved_groups,
-            **cache.unobserved_objects,
-        }
         self._controller: Controller[AdoptionKey] = Controller(
             "adoption", self._reconcile, workers=ADOPTION_WORKERS
         )
@@ -162,7 +143,7 @@ class AdoptionController:
     def _add_listeners(self) -> None:
         for target, informer in self._foreign:
             informer.add_listener(partial(self._changed, target))
-        for target, informer in self._informers.items():
+        for target, informer in self._cache.informers.items():
             informer.add_index(_ORPHAN, _job_of_orphan)
             informer.add_listener(partial(self._changed, target))
         for jobs in self._cache.jobs.values():
@@ -180,12 +161,12 @@ class AdoptionController:
         if new is None or (old is not None and old.metadata.uid == new.metadata.uid):
             return
         job = f"{new.metadata.namespace}/{new.metadata.name}"
-        for target, informer in self._informers.items():
+        for target, informer in self._cache.informers.items():
             for item in informer.by_index(_ORPHAN, job):
                 self._controller.queue.add(_key(target, item))
 
     async def _reconcile(self, key: AdoptionKey) -> ReconcileResult:
-        item = self._informers[key.target].get(key.namespace, key.name)
+        item = self._cache.informers[key.target].get(key.namespace, key.name)
         for target, informer in self._foreign:
             foreign = informer.get(key.namespace, key.name) if target is key.target else None
             # The two watches have no common order: an object that has our labels already may
@@ -233,7 +214,7 @@ class AdoptionController:
             return
         controller = item.metadata.labels[labels.OPERATOR_NAME]
         name = item.metadata.labels[labels.JOB_NAME]
-        accepting: list[Observation] = []
+        accepting: list[JobObservation] = []
         for kind in self._kinds.values():
             if kind.controller == controller:
                 with suppress(msgspec.DecodeError):
@@ -245,7 +226,7 @@ class AdoptionController:
         owner = manifests.owner_reference(accepting[0].job_state.job)
         await self._write(key, adoption.owner_patch(item.metadata, owner), "owner")
 
-    async def _job_exists(self, observation: Observation) -> bool:
+    async def _job_exists(self, observation: JobObservation) -> bool:
         """Ask the API server, because the cache may not show yet that the job is being deleted."""
         job = observation.job_state.job
         try:
@@ -263,9 +244,9 @@ class AdoptionController:
         metrics.WRITES.labels(key.target, "patch").inc()
         # Deleted or changed meanwhile: the watch shows the change and the object is requeued.
         with suppress(NotFound, Conflict):
-            item = await self._client.patch(_RESOURCES[key.target], key.name, patch, key.namespace)
-            seen = self._informers[key.target].get(key.namespace, key.name)
-            self._unobserved[key.target].record_created(item, seen)
+            item = await self._client.patch(RESOURCES[key.target], key.name, patch, key.namespace)
+            seen = self._cache.informers[key.target].get(key.namespace, key.name)
+            self._cache.unobserved[key.target].record_created(item, seen)
             metrics.ADOPTED.labels(key.target, what).inc()
             log.info("adopted", extra={"object": str(key), "given": what})
 
@@ -274,7 +255,7 @@ def _key(target: TargetKind, item: Object) -> AdoptionKey:
     return AdoptionKey(target, item.metadata.namespace, item.metadata.name)
 
 
-def _accepts_objects(observation: Observation) -> bool:
+def _accepts_objects(observation: JobObservation) -> bool:
     job = observation.job_state.job
     ours = job.policy.managed_by in (None, MANAGED_BY_US)
     return (

@@ -7,7 +7,7 @@ soon as the cluster supports them.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -56,12 +56,8 @@ def _create_framework(entry: JobKind, settings: OperatorSettings) -> Framework:
 
 
 def enabled_frameworks(settings: OperatorSettings) -> list[Framework]:
-    every = all_frameworks(settings)
-    return [
-        framework
-        for framework in every
-        if not settings.kinds or framework.kind.identity in settings.kinds
-    ]
+    frameworks, kinds = all_frameworks(settings), settings.kinds
+    return [framework for framework in frameworks if not kinds or framework.kind.identity in kinds]
 
 
 async def run(
@@ -86,9 +82,7 @@ async def run(
 
 
 async def _run_elected(client: ApiClient, settings: OperatorSettings, health: Health) -> None:
-    async def lead() -> None:
-        await _run_engine_for_groups(client, settings, health)
-
+    lead = partial(_run_engine_for_groups, client, settings, health)
     if not settings.leader_election:
         return await lead()
     elector = LeaderElector(
@@ -154,7 +148,12 @@ async def _run_engine(
             runner = ScalePlanController(client, cache, events, settings.namespaces)
             listeners.append(runner.job_changed)
             tasks.create_task(runner.run())
-        cache.add_job_listener(lambda key: _notify(listeners, key))
+
+        def notify(key: JobKey) -> None:
+            for listener in listeners:
+                listener(key)
+
+        cache.add_job_listener(notify)
         tasks.create_task(cache.run())
         tasks.create_task(adopter.run())
         tasks.create_task(_resync(cache, controller.queue.add, settings.resync_s))
@@ -163,11 +162,6 @@ async def _run_engine(
         await adopter.adopt_existing()
         health.ready = True
         await controller.run()
-
-
-def _notify(listeners: Iterable[Callable[[JobKey], None]], key: JobKey) -> None:
-    for listener in listeners:
-        listener(key)
 
 
 def log_fields(cache: ClusterCache, key: JobKey) -> Mapping[str, object]:

@@ -11,6 +11,7 @@ of restarts are those of ``api.failure``.
 
 from collections import Counter as Tally
 from collections.abc import Iterator
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +20,7 @@ from prometheus_client import Counter, Histogram
 from gangline.api import failure
 from gangline.api.core.pod import Pod
 from gangline.api.jobs.kubeflow import JobStatus
-from gangline.api.meta.conditions import find_condition, is_condition_true
+from gangline.api.meta.conditions import TRUE, find_condition, is_condition_true
 from gangline.operator.model import conditions
 from gangline.operator.model.job import NormalizedJob
 from gangline.operator.model.plan import ObservedJob
@@ -101,18 +102,14 @@ def recovery_s(observed: ObservedJob, after: JobStatus) -> float | None:
 
     The times are those of the conditions, so a restart of the operator meanwhile changes nothing.
     """
-    began = find_condition(observed.status.conditions, conditions.RESTARTING)
-    ended = find_condition(after.conditions, conditions.RUNNING)
-    if not (
-        began is not None
-        and is_condition_true(observed.status.conditions, conditions.RESTARTING)
-        and ended is not None
-        and is_condition_true(after.conditions, conditions.RUNNING)
-        and began.last_transition_time is not None
-        and ended.last_transition_time is not None
-    ):
-        return None
-    return max(0.0, (ended.last_transition_time - began.last_transition_time).total_seconds())
+    began = _true_since(observed.status, conditions.RESTARTING)
+    ended = _true_since(after, conditions.RUNNING)
+    return max(0.0, (ended - began).total_seconds()) if began and ended else None
+
+
+def _true_since(status: JobStatus, type_: str) -> datetime | None:
+    condition = find_condition(status.conditions, type_)
+    return condition.last_transition_time if condition and condition.status == TRUE else None
 
 
 def _failure_cause(seen: ObservedPod, container: str) -> str:

@@ -16,7 +16,7 @@ OBJECT = {
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "values"),
     [
         (".metadata.name", ["x"]),
         ("metadata.name", ["x"]),
@@ -51,8 +51,8 @@ OBJECT = {
         ("", [OBJECT]),
     ],
 )
-def test_a_path_finds(path: str, found: list[Any]) -> None:
-    assert JSONPath(path).find(OBJECT) == found
+def test_a_path_finds(path: str, values: list[Any]) -> None:
+    assert JSONPath(path).find(OBJECT) == values
 
 
 @pytest.mark.parametrize(

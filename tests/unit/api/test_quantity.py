@@ -70,7 +70,7 @@ def test_absurd_exponents_cost_nothing(written, expected):
 
 def test_cpu_is_rounded_up_to_thousandths():
     written = ("0.0001", "1", "250m", "-0.0001")
-    assert [parse_quantity(each).milli for each in written] == [1, 1000, 250, -1]
+    assert [parse_quantity(text).milli for text in written] == [1, 1000, 250, -1]
 
 
 @given(AMOUNTS)

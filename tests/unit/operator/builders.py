@@ -176,8 +176,8 @@ class Case:
 
 def look(job: NormalizedJob, *pods: ObservedPod, now: datetime = NOW, **extra: Any) -> Case:
     """``look(a_job(), a_pod("worker-0", "Failed")).decide()``."""
-    known = {key: extra.pop(key) for key in ("status", "settings") if key in extra}
-    return Case(job, pods, now=now, extra=extra, **known)
+    given = {key: extra.pop(key) for key in ("status", "settings") if key in extra}
+    return Case(job, pods, now=now, extra=extra, **given)
 
 
 def conditions(status: JobStatus) -> list[str]:

@@ -101,9 +101,12 @@ class ElasticWorld(World):
         self.fail(self[short], code)
         pod = self[short]
         states = tuple(
-            replace(each, state=replace(each.state, terminated=replace(end, reason=reason)))
-            for each in pod.status.container_statuses
-            if (end := each.state.terminated)
+            replace(
+                container_status,
+                state=replace(container_status.state, terminated=replace(end, reason=reason)),
+            )
+            for container_status in pod.status.container_statuses
+            if (end := container_status.state.terminated)
         )
         status = replace(pod.status, reason=of_pod, container_statuses=states)
         place = replace(pod.spec, node_name=node or pod.spec.node_name)
@@ -141,9 +144,9 @@ class ElasticWorld(World):
     def made(self, decision: ReconcilePlan, target: TargetKind = TargetKind.POD) -> dict[str, Any]:
         """The created object, by short name."""
         return {
-            short_name(each.name): each.manifest
-            for each in decision.creations
-            if each.target is target
+            short_name(creation.name): creation.manifest
+            for creation in decision.creations
+            if creation.target is target
         }
 
 
@@ -162,4 +165,7 @@ def short_name(name: str) -> str:
 
 def variables(pod: dict[str, Any]) -> dict[str, str]:
     """The plain variables of a pod's first container."""
-    return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+    return {
+        variable["name"]: variable.get("value", "")
+        for variable in pod["spec"]["containers"][0]["env"]
+    }

@@ -55,21 +55,21 @@ def gang_of(
     job: NormalizedJob, *pods: ObservedPod, services: dict[str, ObservedService] | None = None
 ) -> ReplicaGang:
     """The pods, assigned to slots."""
-    found = fill_slots([(role.name, role.replicas) for role in job.roles], pods, {})
-    return ReplicaGang(found.roles, found.surplus, services or {})
+    slots = fill_slots([(role.name, role.replicas) for role in job.roles], pods, {})
+    return ReplicaGang(slots.roles, slots.surplus, services or {})
 
 
 def pod_of(job: NormalizedJob, name: str, gang: ReplicaGang | None = None) -> dict[str, Any]:
     """The created pod of a replica, such as ``worker-0``."""
     label, _, index = name.rpartition("-")
-    (role,) = (each for each in job.roles if each.label == label)
+    (role,) = (declared for declared in job.roles if declared.label == label)
     return manifests.build_pod(job, role, int(index), SETTINGS, gang or gang_of(job), 0).manifest
 
 
 def variables(pod: dict[str, Any], container: int = 0) -> list[tuple[str, str]]:
     """The environment of a container, in order."""
     listed = pod["spec"]["containers"][container].get("env", [])
-    return [(each["name"], each.get("value")) for each in listed]
+    return [(variable["name"], variable.get("value")) for variable in listed]
 
 
 def tf_config(job: NormalizedJob, name: str) -> Any:

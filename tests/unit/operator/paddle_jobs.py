@@ -69,7 +69,7 @@ def config_map(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str] | None:
     """The data of the job's ConfigMap; None while it is empty."""
     listed = job.rules.owned_objects(job, gang_of(job, *pods))
     assert all(
-        each["kind"] == "ConfigMap" and each["metadata"]["name"] == "train" for each in listed
+        item["kind"] == "ConfigMap" and item["metadata"]["name"] == "train" for item in listed
     )
     return (listed[0]["data"] or None) if listed else None
 
@@ -77,7 +77,7 @@ def config_map(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str] | None:
 def environment(job: NormalizedJob, name: str) -> list[tuple[str, str]]:
     """The variables of a replica in order; ``=path`` and ``@key`` stand for references."""
     (container,) = pod_of(job, name)["spec"]["containers"]
-    return [(each["name"], _told(each)) for each in container["env"]]
+    return [(variable["name"], _told(variable)) for variable in container["env"]]
 
 
 def endpoints(names: Sequence[str], port: int = 36000) -> str:

@@ -60,8 +60,8 @@ def restarted(end, times=1, before=0):
     pod = msgspec.structs.replace(
         pod, status=ObservedPodStatus(phase="Running", container_statuses=(status,))
     )
-    known = RestartRecord(total=before, pods={pod.uid: before})
-    return ObservedJob(a_job(1, 1), JobStatus(restarts=known), pods=[a_pod("master-0"), pod])
+    record = RestartRecord(total=before, pods={pod.uid: before})
+    return ObservedJob(a_job(1, 1), JobStatus(restarts=record), pods=[a_pod("master-0"), pod])
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,10 @@ class World:
         if patch.target is TargetKind.POD_GROUP:
             self.group = self.group and _patched(self.group, patch, PodGroup)
         elif patch.target is TargetKind.JOB:
-            if any(each["path"].startswith("/metadata/annotations") for each in patch.operations):
+            if any(
+                operation["path"].startswith("/metadata/annotations")
+                for operation in patch.operations
+            ):
                 meta = {"resourceVersion": "", **self.written["metadata"]}
                 self.written = jsonpatch.apply_patch(
                     {**self.written, "metadata": meta}, patch.operations

@@ -7,7 +7,7 @@ writes; what a user allows is in annotations of the job.
 from datetime import datetime
 from typing import Annotated
 
-from gangline.api.meta.field_doc import FreeForm, field_doc
+from gangline.api.meta.field_doc import FreeForm, doc
 from gangline.api.meta.objects import Object, Wire
 
 BRAIN_ANNOTATION = "gangline.dev/brain"
@@ -43,57 +43,55 @@ OPEN, HELD, APPLIED, SUPERSEDED, REFUSED, EXPIRED = (
 class AdviceEvidence(Wire):
     """The runs that a piece of advice rests on."""
 
-    runs: Annotated[int, field_doc("How many runs.", minimum=0)] = 0
+    runs: Annotated[int, doc("How many runs.", minimum=0)] = 0
     of: Annotated[
-        list[str], field_doc("Their names, as far as they are in the namespace of the job.")
+        list[str], doc("Their names, as far as they are in the namespace of the job.")
     ] = []
-    namespaces: Annotated[int, field_doc("How many namespaces they are of.", minimum=0)] = 0
-    since: Annotated[datetime | None, field_doc("End of the oldest of them.")] = None
+    namespaces: Annotated[int, doc("How many namespaces they are of.", minimum=0)] = 0
+    since: Annotated[datetime | None, doc("End of the oldest of them.")] = None
 
 
 class AdviceItem(Wire):
     """A number for one field of the job."""
 
-    what: Annotated[str, field_doc("The field: workers, memory, cpu, ...", required=True)] = ""
-    role: Annotated[str, field_doc("Role of the pods; empty for the job.")] = ""
-    rank: Annotated[int | None, field_doc("Given if only this rank is meant.", minimum=0)] = None
-    target: Annotated[str, field_doc("The node, for advice on a node.")] = ""
-    unit: Annotated[str, field_doc("Unit of the numbers: count, bytes, millicores, seconds.")] = ""
-    was: Annotated[float | None, field_doc("The present number; absent if it is not known.")] = None
-    value: Annotated[float | None, field_doc("The advised number.")] = None
-    low: Annotated[float | None, field_doc("Lower end of the range of the number.")] = None
-    high: Annotated[float | None, field_doc("Upper end of the range of the number.")] = None
-    now: Annotated[str, field_doc("The present number, as users write it.")] = ""
-    advised: Annotated[str, field_doc("The advised number, as users write it.")] = ""
-    sentence: Annotated[str, field_doc("The advice and its reason, for users.")] = ""
-    reason: Annotated[str, field_doc("Why, as one CamelCase word.")] = ""
-    arguments: Annotated[FreeForm, field_doc("All numbers and names of the sentence.")] = {}
-    evidence: Annotated[AdviceEvidence, field_doc("The runs that it rests on.")] = AdviceEvidence()
-    confidence: Annotated[str, field_doc("low, medium or high.")] = ""
-    extrapolated: Annotated[bool, field_doc("It rests on settings that no run has had.")] = False
-    state: Annotated[str, field_doc("open, held, applied, superseded, refused or expired.")] = ""
-    held_because: Annotated[str, field_doc("Why it is not applied.")] = ""
+    what: Annotated[str, doc("The field: workers, memory, cpu, ...", required=True)] = ""
+    role: Annotated[str, doc("Role of the pods; empty for the job.")] = ""
+    rank: Annotated[int | None, doc("Given if only this rank is meant.", minimum=0)] = None
+    target: Annotated[str, doc("The node, for advice on a node.")] = ""
+    unit: Annotated[str, doc("Unit of the numbers: count, bytes, millicores, seconds.")] = ""
+    was: Annotated[float | None, doc("The present number; absent if it is not known.")] = None
+    value: Annotated[float | None, doc("The advised number.")] = None
+    low: Annotated[float | None, doc("Lower end of the range of the number.")] = None
+    high: Annotated[float | None, doc("Upper end of the range of the number.")] = None
+    now: Annotated[str, doc("The present number, as users write it.")] = ""
+    advised: Annotated[str, doc("The advised number, as users write it.")] = ""
+    sentence: Annotated[str, doc("The advice and its reason, for users.")] = ""
+    reason: Annotated[str, doc("Why, as one CamelCase word.")] = ""
+    arguments: Annotated[FreeForm, doc("All numbers and names of the sentence.")] = {}
+    evidence: Annotated[AdviceEvidence, doc("The runs that it rests on.")] = AdviceEvidence()
+    confidence: Annotated[str, doc("low, medium or high.")] = ""
+    extrapolated: Annotated[bool, doc("It rests on settings that no run has had.")] = False
+    state: Annotated[str, doc("open, held, applied, superseded, refused or expired.")] = ""
+    held_because: Annotated[str, doc("Why it is not applied.")] = ""
 
 
 class JobAdviceStatus(Wire):
     """The present advice."""
 
-    job_kind: Annotated[str, field_doc("Kind of the job.")] = ""
-    job_generation: Annotated[int, field_doc("Generation of the job that was observed.")] = 0
-    mode: Annotated[str, field_doc("What the Brain may do: advise or apply.")] = ""
-    updated: Annotated[datetime | None, field_doc("Time of the last change.")] = None
-    expires: Annotated[datetime | None, field_doc("Time from which the advice is outdated.")] = None
-    history: Annotated[str, field_doc("Why the history is not available; else empty.")] = ""
-    what: Annotated[str, field_doc("Fields with advice, the first one's numbers follow.")] = ""
-    now: Annotated[str, field_doc("The present number of the first item.")] = ""
-    advised: Annotated[str, field_doc("The advised number of the first item.")] = ""
-    why: Annotated[str, field_doc("The sentence of the first item.")] = ""
-    items: Annotated[list[AdviceItem], field_doc("The advice, the most important first.")] = []
+    job_kind: Annotated[str, doc("Kind of the job.")] = ""
+    job_generation: Annotated[int, doc("Generation of the job that was observed.")] = 0
+    mode: Annotated[str, doc("What the Brain may do: advise or apply.")] = ""
+    updated: Annotated[datetime | None, doc("Time of the last change.")] = None
+    expires: Annotated[datetime | None, doc("Time from which the advice is outdated.")] = None
+    history: Annotated[str, doc("Why the history is not available; else empty.")] = ""
+    what: Annotated[str, doc("Fields with advice, the first one's numbers follow.")] = ""
+    now: Annotated[str, doc("The present number of the first item.")] = ""
+    advised: Annotated[str, doc("The advised number of the first item.")] = ""
+    why: Annotated[str, doc("The sentence of the first item.")] = ""
+    items: Annotated[list[AdviceItem], doc("The advice, the most important first.")] = []
 
 
 class JobAdvice(Object):
     """Advice on the job of the same name."""
 
-    status: Annotated[JobAdviceStatus, field_doc("The advice; written by the Brain.")] = (
-        JobAdviceStatus()
-    )
+    status: Annotated[JobAdviceStatus, doc("The advice; written by the Brain.")] = JobAdviceStatus()

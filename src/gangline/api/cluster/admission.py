@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from gangline.api.meta.field_doc import FreeForm, field_doc
+from gangline.api.meta.field_doc import FreeForm, doc
 from gangline.api.meta.objects import LabelSelector, Object, Status, Wire
 
 GROUP = "admissionregistration.k8s.io"
@@ -15,70 +15,66 @@ SCOPES = ("Cluster", "Namespaced", "*")
 class ServiceReference(Wire):
     """The Service that serves a webhook."""
 
-    namespace: Annotated[str, field_doc("Namespace of the service.", required=True)] = ""
-    name: Annotated[str, field_doc("Name of the service.", required=True)] = ""
-    path: Annotated[str, field_doc("Path of the URL.")] = ""
-    port: Annotated[int, field_doc("Port of the service; 443 when not given.")] = 443
+    namespace: Annotated[str, doc("Namespace of the service.", required=True)] = ""
+    name: Annotated[str, doc("Name of the service.", required=True)] = ""
+    path: Annotated[str, doc("Path of the URL.")] = ""
+    port: Annotated[int, doc("Port of the service; 443 when not given.")] = 443
 
 
 class WebhookClientConfig(Wire):
     """How to reach a webhook: by URL or by Service, not both."""
 
-    url: Annotated[str, field_doc("Address, https://host[:port]/path.")] = ""
-    service: Annotated[ServiceReference | None, field_doc("Service of the cluster.")] = None
-    ca_bundle: Annotated[
-        str, field_doc("Trusted CA certificates, PEM in base64.", format="byte")
-    ] = msgspec.field(name="caBundle", default="")
+    url: Annotated[str, doc("Address, https://host[:port]/path.")] = ""
+    service: Annotated[ServiceReference | None, doc("Service of the cluster.")] = None
+    ca_bundle: Annotated[str, doc("Trusted CA certificates, PEM in base64.", format="byte")] = (
+        msgspec.field(name="caBundle", default="")
+    )
 
 
 class RuleWithOperations(Wire):
     """Operations on resources for which a webhook is called."""
 
-    operations: Annotated[list[str], field_doc("CREATE, UPDATE, DELETE, CONNECT or *.")] = []
-    api_groups: Annotated[list[str], field_doc("Groups; * means all.")] = []
-    api_versions: Annotated[list[str], field_doc("Versions; * means all.")] = []
-    resources: Annotated[list[str], field_doc("Such as pods, pods/status, pods/* or */*.")] = []
-    scope: Annotated[str, field_doc("Cluster, Namespaced or * (both).")] = "*"
+    operations: Annotated[list[str], doc("CREATE, UPDATE, DELETE, CONNECT or *.")] = []
+    api_groups: Annotated[list[str], doc("Groups; * means all.")] = []
+    api_versions: Annotated[list[str], doc("Versions; * means all.")] = []
+    resources: Annotated[list[str], doc("Such as pods, pods/status, pods/* or */*.")] = []
+    scope: Annotated[str, doc("Cluster, Namespaced or * (both).")] = "*"
 
 
 class MatchCondition(Wire):
     """An expression that must be true for a request."""
 
-    name: Annotated[str, field_doc("Name of the condition.", required=True)] = ""
-    expression: Annotated[str, field_doc("Expression in CEL.", required=True)] = ""
+    name: Annotated[str, doc("Name of the condition.", required=True)] = ""
+    expression: Annotated[str, doc("Expression in CEL.", required=True)] = ""
 
 
 class Webhook(Wire):
     """One webhook: which requests it handles, its address, and what a failed call means."""
 
-    name: Annotated[str, field_doc("Full name, such as jobs.example.com.", required=True)] = ""
-    client_config: Annotated[
-        WebhookClientConfig, field_doc("Address of the webhook.", required=True)
-    ] = WebhookClientConfig()
-    rules: Annotated[list[RuleWithOperations], field_doc("Requests it is called for.")] = []
+    name: Annotated[str, doc("Full name, such as jobs.example.com.", required=True)] = ""
+    client_config: Annotated[WebhookClientConfig, doc("Address of the webhook.", required=True)] = (
+        WebhookClientConfig()
+    )
+    rules: Annotated[list[RuleWithOperations], doc("Requests it is called for.")] = []
     failure_policy: Annotated[
-        str, field_doc("Result of a failed call; Fail when not given.", values=("Ignore", "Fail"))
+        str, doc("Result of a failed call; Fail when not given.", values=("Ignore", "Fail"))
     ] = "Fail"
     match_policy: Annotated[
-        str, field_doc("Whether other versions match too.", values=("Exact", "Equivalent"))
+        str, doc("Whether other versions match too.", values=("Exact", "Equivalent"))
     ] = "Equivalent"
-    namespace_selector: Annotated[LabelSelector, field_doc("Namespaces it is called for.")] = (
+    namespace_selector: Annotated[LabelSelector, doc("Namespaces it is called for.")] = (
         LabelSelector()
     )
-    object_selector: Annotated[LabelSelector, field_doc("Objects it is called for.")] = (
-        LabelSelector()
-    )
+    object_selector: Annotated[LabelSelector, doc("Objects it is called for.")] = LabelSelector()
     side_effects: Annotated[
-        str, field_doc("Side effects of a call.", required=True, values=("None", "NoneOnDryRun"))
+        str, doc("Side effects of a call.", required=True, values=("None", "NoneOnDryRun"))
     ] = ""
-    timeout_seconds: Annotated[
-        int, field_doc("Timeout in seconds, 1 to 30; 10 when not given.")
-    ] = 10
+    timeout_seconds: Annotated[int, doc("Timeout in seconds, 1 to 30; 10 when not given.")] = 10
     admission_review_versions: Annotated[
-        list[str], field_doc("Versions of AdmissionReview that it supports.", required=True)
+        list[str], doc("Versions of AdmissionReview that it supports.", required=True)
     ] = []
     match_conditions: Annotated[
-        list[MatchCondition], field_doc("Not supported by this server.", keys=("name",))
+        list[MatchCondition], doc("Not supported by this server.", keys=("name",))
     ] = []
 
 
@@ -91,7 +87,7 @@ class MutatingWebhook(Webhook):
 
     reinvocation_policy: Annotated[
         str,
-        field_doc(
+        doc(
             "Whether it is called again after other webhooks' changes.",
             values=("Never", "IfNeeded"),
         ),
@@ -101,13 +97,13 @@ class MutatingWebhook(Webhook):
 class ValidatingWebhookConfiguration(Object):
     """Webhooks that allow or deny writes."""
 
-    webhooks: Annotated[list[ValidatingWebhook], field_doc("The webhooks.", keys=("name",))] = []
+    webhooks: Annotated[list[ValidatingWebhook], doc("The webhooks.", keys=("name",))] = []
 
 
 class MutatingWebhookConfiguration(Object):
     """Webhooks that may change objects before they are written, called in order."""
 
-    webhooks: Annotated[list[MutatingWebhook], field_doc("The webhooks.", keys=("name",))] = []
+    webhooks: Annotated[list[MutatingWebhook], doc("The webhooks.", keys=("name",))] = []
 
 
 class GroupVersionKind(Wire, omit_defaults=False):

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from gangline.api.meta.field_doc import ResourceList, field_doc
+from gangline.api.meta.field_doc import ResourceList, doc
 from gangline.api.meta.objects import Object, Wire
 
 __all__ = ["ResourceQuota"]
@@ -13,20 +13,20 @@ class ScopedSelectorRequirement(Wire):
 
     scope_name: Annotated[
         str,
-        field_doc(
+        doc(
             "Terminating, NotTerminating, BestEffort, NotBestEffort, PriorityClass or "
             "CrossNamespacePodAffinity."
         ),
     ] = ""
-    operator: Annotated[str, field_doc("In, NotIn, Exists or DoesNotExist.")] = ""
-    values: Annotated[list[str], field_doc("Names of priority classes, for In and NotIn.")] = []
+    operator: Annotated[str, doc("In, NotIn, Exists or DoesNotExist.")] = ""
+    values: Annotated[list[str], doc("Names of priority classes, for In and NotIn.")] = []
 
 
 class ScopeSelector(Wire):
     """Scopes with operators."""
 
     match_expressions: Annotated[
-        list[ScopedSelectorRequirement], field_doc("Scopes; all of them must match.")
+        list[ScopedSelectorRequirement], doc("Scopes; all of them must match.")
     ] = []
 
 
@@ -35,23 +35,23 @@ class ResourceQuotaSpec(Wire):
 
     hard: Annotated[
         ResourceList,
-        field_doc("Limits by name: count/RESOURCE.GROUP, pods, services, requests.cpu, ..."),
+        doc("Limits by name: count/RESOURCE.GROUP, pods, services, requests.cpu, ..."),
     ] = {}
-    scopes: Annotated[list[str], field_doc("Scopes of pods; all of them must match.")] = []
+    scopes: Annotated[list[str], doc("Scopes of pods; all of them must match.")] = []
     scope_selector: Annotated[
-        ScopeSelector | None, field_doc("Scopes of pods with operators; all must match.")
+        ScopeSelector | None, doc("Scopes of pods with operators; all must match.")
     ] = None
 
 
 class ResourceQuotaStatus(Wire):
     """The limits in force and what is used of them."""
 
-    hard: Annotated[ResourceList, field_doc("Limits in force.")] = {}
-    used: Annotated[ResourceList, field_doc("Present use of each limit.")] = {}
+    hard: Annotated[ResourceList, doc("Limits in force.")] = {}
+    used: Annotated[ResourceList, doc("Present use of each limit.")] = {}
 
 
 class ResourceQuota(Object):
     """Limits of the objects of a namespace and of the resources of its pods."""
 
-    spec: Annotated[ResourceQuotaSpec, field_doc("The limits.")] = ResourceQuotaSpec()
-    status: Annotated[ResourceQuotaStatus, field_doc("Observed state.")] = ResourceQuotaStatus()
+    spec: Annotated[ResourceQuotaSpec, doc("The limits.")] = ResourceQuotaSpec()
+    status: Annotated[ResourceQuotaStatus, doc("Observed state.")] = ResourceQuotaStatus()

@@ -5,7 +5,7 @@ Whether a toleration matches a taint: one rule for the scheduler and for evictio
 
 from typing import Annotated, Protocol
 
-from gangline.api.meta.field_doc import field_doc
+from gangline.api.meta.field_doc import doc
 from gangline.api.meta.objects import LabelSelector, Wire
 
 _ABOUT_IGNORED = "; a later change of labels does not evict the pod."
@@ -14,17 +14,17 @@ _ABOUT_IGNORED = "; a later change of labels does not evict the pod."
 class NodeSelectorRequirement(Wire):
     """One expression on a label or field of a node."""
 
-    key: Annotated[str, field_doc("Label key or field.", required=True)] = ""
+    key: Annotated[str, doc("Label key or field.", required=True)] = ""
     operator: Annotated[
         str,
-        field_doc(
+        doc(
             "Relation of key and values.",
             required=True,
             values=("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"),
         ),
     ] = ""
     values: Annotated[
-        list[str], field_doc("Values; none for Exists and DoesNotExist, one number for Gt and Lt.")
+        list[str], doc("Values; none for Exists and DoesNotExist, one number for Gt and Lt.")
     ] = []
 
 
@@ -32,10 +32,10 @@ class NodeSelectorTerm(Wire):
     """All expressions of a term must be true. An empty term matches nothing."""
 
     match_expressions: Annotated[
-        list[NodeSelectorRequirement], field_doc("Expressions about labels.")
+        list[NodeSelectorRequirement], doc("Expressions about labels.")
     ] = []
     match_fields: Annotated[
-        list[NodeSelectorRequirement], field_doc("Expressions about fields: metadata.name.")
+        list[NodeSelectorRequirement], doc("Expressions about fields: metadata.name.")
     ] = []
 
 
@@ -43,15 +43,15 @@ class NodeSelector(Wire):
     """Nodes that match any of the terms."""
 
     node_selector_terms: Annotated[
-        list[NodeSelectorTerm], field_doc("Terms; one must match.", required=True)
+        list[NodeSelectorTerm], doc("Terms; one must match.", required=True)
     ] = []
 
 
 class PreferredSchedulingTerm(Wire):
     """A preferred node selector term, with its weight."""
 
-    weight: Annotated[int, field_doc("From 1 to 100.", required=True, minimum=1, maximum=100)] = 0
-    preference: Annotated[NodeSelectorTerm, field_doc("The preferred nodes.", required=True)] = (
+    weight: Annotated[int, doc("From 1 to 100.", required=True, minimum=1, maximum=100)] = 0
+    preference: Annotated[NodeSelectorTerm, doc("The preferred nodes.", required=True)] = (
         NodeSelectorTerm()
     )
 
@@ -60,38 +60,36 @@ class NodeAffinity(Wire):
     """Nodes that a pod requires or prefers."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
-        NodeSelector | None, field_doc("Nodes that the pod requires" + _ABOUT_IGNORED)
+        NodeSelector | None, doc("Nodes that the pod requires" + _ABOUT_IGNORED)
     ] = None
     preferred_during_scheduling_ignored_during_execution: Annotated[
-        list[PreferredSchedulingTerm], field_doc("Nodes that the pod prefers, by weight.")
+        list[PreferredSchedulingTerm], doc("Nodes that the pod prefers, by weight.")
     ] = []
 
 
 class PodAffinityTerm(Wire):
     """A set of pods, and the topology domain in which they count as co-located."""
 
-    label_selector: Annotated[LabelSelector | None, field_doc("The pods; none when unset.")] = None
-    namespaces: Annotated[list[str], field_doc("Their namespaces; this pod's when not given.")] = []
+    label_selector: Annotated[LabelSelector | None, doc("The pods; none when unset.")] = None
+    namespaces: Annotated[list[str], doc("Their namespaces; this pod's when not given.")] = []
     namespace_selector: Annotated[
-        LabelSelector | None, field_doc("Their namespaces by label; an empty one means all.")
+        LabelSelector | None, doc("Their namespaces by label; an empty one means all.")
     ] = None
     topology_key: Annotated[
-        str, field_doc("Node label; nodes with equal values are one domain.", required=True)
+        str, doc("Node label; nodes with equal values are one domain.", required=True)
     ] = ""
-    match_label_keys: Annotated[
-        list[str], field_doc("Labels whose values must equal this pod's.")
-    ] = []
+    match_label_keys: Annotated[list[str], doc("Labels whose values must equal this pod's.")] = []
     mismatch_label_keys: Annotated[
-        list[str], field_doc("Labels whose values must differ from this pod's.")
+        list[str], doc("Labels whose values must differ from this pod's.")
     ] = []
 
 
 class WeightedPodAffinityTerm(Wire):
     """A preferred pod affinity term, with its weight."""
 
-    weight: Annotated[int, field_doc("From 1 to 100.", required=True, minimum=1, maximum=100)] = 0
+    weight: Annotated[int, doc("From 1 to 100.", required=True, minimum=1, maximum=100)] = 0
     pod_affinity_term: Annotated[
-        PodAffinityTerm, field_doc("The pods and the topology domain.", required=True)
+        PodAffinityTerm, doc("The pods and the topology domain.", required=True)
     ] = PodAffinityTerm()
 
 
@@ -99,42 +97,42 @@ class PodAffinity(Wire):
     """Pods to be co-located with, or (as podAntiAffinity) separated from."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
-        list[PodAffinityTerm], field_doc("Required terms" + _ABOUT_IGNORED)
+        list[PodAffinityTerm], doc("Required terms" + _ABOUT_IGNORED)
     ] = []
     preferred_during_scheduling_ignored_during_execution: Annotated[
-        list[WeightedPodAffinityTerm], field_doc("Preferred terms, by weight.")
+        list[WeightedPodAffinityTerm], doc("Preferred terms, by weight.")
     ] = []
 
 
 class Affinity(Wire):
     """All affinity rules of a pod."""
 
-    node_affinity: Annotated[NodeAffinity | None, field_doc("Required and preferred nodes.")] = None
-    pod_affinity: Annotated[PodAffinity | None, field_doc("Pods to be co-located with.")] = None
-    pod_anti_affinity: Annotated[PodAffinity | None, field_doc("Pods to be separated from.")] = None
+    node_affinity: Annotated[NodeAffinity | None, doc("Required and preferred nodes.")] = None
+    pod_affinity: Annotated[PodAffinity | None, doc("Pods to be co-located with.")] = None
+    pod_anti_affinity: Annotated[PodAffinity | None, doc("Pods to be separated from.")] = None
 
 
 class Toleration(Wire):
     """Node taints that the pod tolerates."""
 
-    key: Annotated[str, field_doc("Taint key; with operator Exists, empty means every taint.")] = ""
+    key: Annotated[str, doc("Taint key; with operator Exists, empty means every taint.")] = ""
     operator: Annotated[
         str,
-        field_doc(
+        doc(
             "Relation to the taint's value; Equal when not given.",
             values=("Equal", "Exists", "Lt", "Gt"),
         ),
     ] = ""
-    value: Annotated[str, field_doc("Taint value; none for Exists.")] = ""
+    value: Annotated[str, doc("Taint value; none for Exists.")] = ""
     effect: Annotated[
         str,
-        field_doc(
+        doc(
             "Tolerated effect; all effects when not given.",
             values=("NoSchedule", "PreferNoSchedule", "NoExecute"),
         ),
     ] = ""
     toleration_seconds: Annotated[
-        int | None, field_doc("For NoExecute: seconds until eviction; never when not given.")
+        int | None, doc("For NoExecute: seconds until eviction; never when not given.")
     ] = None
 
 
@@ -142,34 +140,30 @@ class TopologySpreadConstraint(Wire):
     """How evenly pods must be spread over topology domains."""
 
     max_skew: Annotated[
-        int, field_doc("Largest allowed difference between domains.", required=True, minimum=1)
+        int, doc("Largest allowed difference between domains.", required=True, minimum=1)
     ] = 0
     topology_key: Annotated[
-        str, field_doc("Node label; nodes with equal values are one domain.", required=True)
+        str, doc("Node label; nodes with equal values are one domain.", required=True)
     ] = ""
     when_unsatisfiable: Annotated[
         str,
-        field_doc(
-            "Wait, or schedule anyway.", required=True, values=("DoNotSchedule", "ScheduleAnyway")
-        ),
+        doc("Wait, or schedule anyway.", required=True, values=("DoNotSchedule", "ScheduleAnyway")),
     ] = ""
-    label_selector: Annotated[LabelSelector | None, field_doc("The pods that are counted.")] = None
+    label_selector: Annotated[LabelSelector | None, doc("The pods that are counted.")] = None
     min_domains: Annotated[
-        int | None, field_doc("Fewer domains than this count as uneven.", minimum=1)
+        int | None, doc("Fewer domains than this count as uneven.", minimum=1)
     ] = None
     node_affinity_policy: Annotated[
         str,
-        field_doc(
+        doc(
             "Do nodes that do not match the pod count? Honor excludes them.",
             values=("Honor", "Ignore"),
         ),
     ] = ""
     node_taints_policy: Annotated[
-        str, field_doc("Do tainted nodes count? Honor excludes them.", values=("Honor", "Ignore"))
+        str, doc("Do tainted nodes count? Honor excludes them.", values=("Honor", "Ignore"))
     ] = ""
-    match_label_keys: Annotated[
-        list[str], field_doc("Labels whose values must equal this pod's.")
-    ] = []
+    match_label_keys: Annotated[list[str], doc("Labels whose values must equal this pod's.")] = []
 
 
 class _TaintFields(Protocol):

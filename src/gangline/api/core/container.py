@@ -6,130 +6,122 @@ import msgspec
 
 from gangline.api.core.probe import Lifecycle, Probe
 from gangline.api.core.security import SecurityContext
-from gangline.api.meta.field_doc import Quantity, ResourceList, field_doc
+from gangline.api.meta.field_doc import Quantity, ResourceList, doc
 from gangline.api.meta.objects import Wire
 
 
 class ContainerPort(Wire):
     """A port that the container listens on. A port that is not listed is open as well."""
 
-    name: Annotated[
-        str, field_doc("Name that services and probes may use; at most 15 characters.")
-    ] = ""
+    name: Annotated[str, doc("Name that services and probes may use; at most 15 characters.")] = ""
     container_port: Annotated[
         int,
-        field_doc("Number of the port inside the pod.", required=True, minimum=1, maximum=65535),
+        doc("Number of the port inside the pod.", required=True, minimum=1, maximum=65535),
     ] = 0
-    host_port: Annotated[int, field_doc("Port of the node that leads to this one.")] = 0
-    host_ip: Annotated[str, field_doc("Address of the node to bind the host port to.")] = (
-        msgspec.field(name="hostIP", default="")
+    host_port: Annotated[int, doc("Port of the node that leads to this one.")] = 0
+    host_ip: Annotated[str, doc("Address of the node to bind the host port to.")] = msgspec.field(
+        name="hostIP", default=""
     )
     protocol: Annotated[
         str,
-        field_doc("Protocol; TCP when not given.", values=("TCP", "UDP", "SCTP"), default="TCP"),
+        doc("Protocol; TCP when not given.", values=("TCP", "UDP", "SCTP"), default="TCP"),
     ] = ""
 
 
 class ObjectFieldSelector(Wire):
     """A field of the pod itself."""
 
-    api_version: Annotated[str, field_doc("API version of the path; v1 when not given.")] = ""
+    api_version: Annotated[str, doc("API version of the path; v1 when not given.")] = ""
     field_path: Annotated[
         str,
-        field_doc("Such as metadata.name, status.podIP or metadata.labels['x'].", required=True),
+        doc("Such as metadata.name, status.podIP or metadata.labels['x'].", required=True),
     ] = ""
 
 
 class ResourceFieldSelector(Wire):
     """A request or limit of a container."""
 
-    container_name: Annotated[str, field_doc("Which container; needed for volumes only.")] = ""
-    resource: Annotated[str, field_doc("Such as limits.cpu or requests.memory.", required=True)] = (
-        ""
-    )
-    divisor: Annotated[Quantity | None, field_doc("Unit to divide by; 1 when not given.")] = None
+    container_name: Annotated[str, doc("Which container; needed for volumes only.")] = ""
+    resource: Annotated[str, doc("Such as limits.cpu or requests.memory.", required=True)] = ""
+    divisor: Annotated[Quantity | None, doc("Unit to divide by; 1 when not given.")] = None
 
 
 class ConfigMapKeySelector(Wire):
     """One key of a ConfigMap."""
 
-    name: Annotated[str, field_doc("Name of the ConfigMap.")] = ""
-    key: Annotated[str, field_doc("Key to read.", required=True)] = ""
-    optional: Annotated[bool | None, field_doc("Start without it if it is missing.")] = None
+    name: Annotated[str, doc("Name of the ConfigMap.")] = ""
+    key: Annotated[str, doc("Key to read.", required=True)] = ""
+    optional: Annotated[bool | None, doc("Start without it if it is missing.")] = None
 
 
 class SecretKeySelector(Wire):
     """One key of a Secret."""
 
-    name: Annotated[str, field_doc("Name of the Secret.")] = ""
-    key: Annotated[str, field_doc("Key to read.", required=True)] = ""
-    optional: Annotated[bool | None, field_doc("Start without it if it is missing.")] = None
+    name: Annotated[str, doc("Name of the Secret.")] = ""
+    key: Annotated[str, doc("Key to read.", required=True)] = ""
+    optional: Annotated[bool | None, doc("Start without it if it is missing.")] = None
 
 
 class FileKeySelector(Wire):
     """One variable of an environment file in a volume."""
 
-    volume_name: Annotated[str, field_doc("Volume that holds the file.", required=True)] = ""
-    path: Annotated[str, field_doc("File inside the volume.", required=True)] = ""
-    key: Annotated[str, field_doc("Variable to read.", required=True)] = ""
-    optional: Annotated[bool | None, field_doc("Start without it if it is missing.")] = None
+    volume_name: Annotated[str, doc("Volume that holds the file.", required=True)] = ""
+    path: Annotated[str, doc("File inside the volume.", required=True)] = ""
+    key: Annotated[str, doc("Variable to read.", required=True)] = ""
+    optional: Annotated[bool | None, doc("Start without it if it is missing.")] = None
 
 
 class EnvVarSource(Wire):
     """The source of a variable's value. Exactly one is given."""
 
-    field_ref: Annotated[ObjectFieldSelector | None, field_doc("A field of this pod.")] = None
+    field_ref: Annotated[ObjectFieldSelector | None, doc("A field of this pod.")] = None
     resource_field_ref: Annotated[
-        ResourceFieldSelector | None, field_doc("A request or limit of this container.")
+        ResourceFieldSelector | None, doc("A request or limit of this container.")
     ] = None
-    config_map_key_ref: Annotated[ConfigMapKeySelector | None, field_doc("A ConfigMap's key.")] = (
-        None
-    )
-    secret_key_ref: Annotated[SecretKeySelector | None, field_doc("A Secret's key.")] = None
-    file_key_ref: Annotated[FileKeySelector | None, field_doc("A variable in a file.")] = None
+    config_map_key_ref: Annotated[ConfigMapKeySelector | None, doc("A ConfigMap's key.")] = None
+    secret_key_ref: Annotated[SecretKeySelector | None, doc("A Secret's key.")] = None
+    file_key_ref: Annotated[FileKeySelector | None, doc("A variable in a file.")] = None
 
 
 class EnvVar(Wire):
     """One environment variable: a literal value or a source."""
 
-    name: Annotated[str, field_doc("Name of the variable.", required=True)] = ""
+    name: Annotated[str, doc("Name of the variable.", required=True)] = ""
     value: Annotated[
-        str, field_doc("Value; $(NAME) is replaced by variables defined earlier, $$ is a plain $.")
+        str, doc("Value; $(NAME) is replaced by variables defined earlier, $$ is a plain $.")
     ] = ""
     value_from: Annotated[
-        EnvVarSource | None, field_doc("Take the value from elsewhere; not together with value.")
+        EnvVarSource | None, doc("Take the value from elsewhere; not together with value.")
     ] = None
 
 
 class ConfigMapEnvSource(Wire):
     """All keys of a ConfigMap as variables."""
 
-    name: Annotated[str, field_doc("Name of the ConfigMap.")] = ""
-    optional: Annotated[bool | None, field_doc("Start without it if it is missing.")] = None
+    name: Annotated[str, doc("Name of the ConfigMap.")] = ""
+    optional: Annotated[bool | None, doc("Start without it if it is missing.")] = None
 
 
 class SecretEnvSource(Wire):
     """All keys of a Secret as variables."""
 
-    name: Annotated[str, field_doc("Name of the Secret.")] = ""
-    optional: Annotated[bool | None, field_doc("Start without it if it is missing.")] = None
+    name: Annotated[str, doc("Name of the Secret.")] = ""
+    optional: Annotated[bool | None, doc("Start without it if it is missing.")] = None
 
 
 class EnvFromSource(Wire):
     """All keys of a ConfigMap or Secret, as variables."""
 
-    prefix: Annotated[str, field_doc("Put before each key.")] = ""
-    config_map_ref: Annotated[ConfigMapEnvSource | None, field_doc("The ConfigMap.")] = None
-    secret_ref: Annotated[SecretEnvSource | None, field_doc("The Secret.")] = None
+    prefix: Annotated[str, doc("Put before each key.")] = ""
+    config_map_ref: Annotated[ConfigMapEnvSource | None, doc("The ConfigMap.")] = None
+    secret_ref: Annotated[SecretEnvSource | None, doc("The Secret.")] = None
 
 
 class ResourceClaim(Wire):
     """A device claim of the pod that a container uses."""
 
-    name: Annotated[
-        str, field_doc("Name of an entry of the pod's resourceClaims.", required=True)
-    ] = ""
-    request: Annotated[str, field_doc("One request of the claim; all when not given.")] = ""
+    name: Annotated[str, doc("Name of an entry of the pod's resourceClaims.", required=True)] = ""
+    request: Annotated[str, doc("One request of the claim; all when not given.")] = ""
 
 
 class ResourceRequirements(Wire):
@@ -137,60 +129,54 @@ class ResourceRequirements(Wire):
 
     limits: Annotated[
         ResourceList,
-        field_doc(
+        doc(
             "Most it may use. Beyond the cpu limit it is throttled, beyond the memory limit killed."
         ),
     ] = {}
     requests: Annotated[
         ResourceList,
-        field_doc("Reserved by the scheduler; equal to the limit where only that is given."),
+        doc("Reserved by the scheduler; equal to the limit where only that is given."),
     ] = {}
-    claims: Annotated[list[ResourceClaim], field_doc("Device claims used.", keys=("name",))] = []
+    claims: Annotated[list[ResourceClaim], doc("Device claims used.", keys=("name",))] = []
 
 
 class ContainerResizePolicy(Wire):
     """Whether a change of a resource needs a restart of the container."""
 
-    resource_name: Annotated[str, field_doc("cpu or memory.", required=True)] = ""
-    restart_policy: Annotated[str, field_doc("NotRequired or RestartContainer.", required=True)] = (
-        ""
-    )
+    resource_name: Annotated[str, doc("cpu or memory.", required=True)] = ""
+    restart_policy: Annotated[str, doc("NotRequired or RestartContainer.", required=True)] = ""
 
 
 class ContainerRestartRuleOnExitCodes(Wire):
     """The exit codes that a restart rule applies to."""
 
-    operator: Annotated[
-        str, field_doc("Whether the code is in the list.", values=("In", "NotIn"))
-    ] = ""
-    values: Annotated[list[int], field_doc("Exit codes.")] = []
+    operator: Annotated[str, doc("Whether the code is in the list.", values=("In", "NotIn"))] = ""
+    values: Annotated[list[int], doc("Exit codes.")] = []
 
 
 class ContainerRestartRule(Wire):
     """A restart decision for certain exits."""
 
-    action: Annotated[str, field_doc("What to do: Restart or RestartAllContainers.")] = ""
+    action: Annotated[str, doc("What to do: Restart or RestartAllContainers.")] = ""
     exit_codes: Annotated[
-        ContainerRestartRuleOnExitCodes | None, field_doc("Exit codes that it applies to.")
+        ContainerRestartRuleOnExitCodes | None, doc("Exit codes that it applies to.")
     ] = None
 
 
 class VolumeMount(Wire):
     """Where a volume of the pod appears in the container."""
 
-    name: Annotated[str, field_doc("Name of one of the pod's volumes.", required=True)] = ""
-    mount_path: Annotated[
-        str, field_doc("Directory to mount at; contains no colon.", required=True)
-    ] = ""
-    read_only: Annotated[bool, field_doc("Mount without permission to write.")] = False
+    name: Annotated[str, doc("Name of one of the pod's volumes.", required=True)] = ""
+    mount_path: Annotated[str, doc("Directory to mount at; contains no colon.", required=True)] = ""
+    read_only: Annotated[bool, doc("Mount without permission to write.")] = False
     recursive_read_only: Annotated[
-        str, field_doc("Make mounts below read-only too: Disabled, IfPossible or Enabled.")
+        str, doc("Make mounts below read-only too: Disabled, IfPossible or Enabled.")
     ] = ""
-    sub_path: Annotated[str, field_doc("Mount this path of the volume instead of its root.")] = ""
-    sub_path_expr: Annotated[str, field_doc("As subPath, with $(NAME) of variables replaced.")] = ""
+    sub_path: Annotated[str, doc("Mount this path of the volume instead of its root.")] = ""
+    sub_path_expr: Annotated[str, doc("As subPath, with $(NAME) of variables replaced.")] = ""
     mount_propagation: Annotated[
         str,
-        field_doc(
+        doc(
             "Whether later mounts propagate between container and node; None when not given.",
             values=("None", "HostToContainer", "Bidirectional"),
         ),
@@ -200,90 +186,82 @@ class VolumeMount(Wire):
 class VolumeDevice(Wire):
     """A raw block device in the container."""
 
-    name: Annotated[str, field_doc("Name of one of the pod's volumes.", required=True)] = ""
-    device_path: Annotated[
-        str, field_doc("Path of the device in the container.", required=True)
-    ] = ""
+    name: Annotated[str, doc("Name of one of the pod's volumes.", required=True)] = ""
+    device_path: Annotated[str, doc("Path of the device in the container.", required=True)] = ""
 
 
 class Container(Wire):
     """One container of a pod."""
 
-    name: Annotated[str, field_doc("Unique in the pod; a DNS label.", required=True)] = ""
-    image: Annotated[str, field_doc("Image to run, with registry and tag or digest.")] = ""
+    name: Annotated[str, doc("Unique in the pod; a DNS label.", required=True)] = ""
+    image: Annotated[str, doc("Image to run, with registry and tag or digest.")] = ""
     command: Annotated[
-        list[str], field_doc("Program in place of the image's entry point, not run in a shell.")
+        list[str], doc("Program in place of the image's entry point, not run in a shell.")
     ] = []
-    args: Annotated[list[str], field_doc("Arguments in place of the image's.")] = []
-    working_dir: Annotated[str, field_doc("Directory to start in; the image's when not given.")] = (
-        ""
-    )
+    args: Annotated[list[str], doc("Arguments in place of the image's.")] = []
+    working_dir: Annotated[str, doc("Directory to start in; the image's when not given.")] = ""
     ports: Annotated[
         list[ContainerPort],
-        field_doc("Ports the container listens on.", keys=("containerPort", "protocol")),
+        doc("Ports the container listens on.", keys=("containerPort", "protocol")),
     ] = []
     env_from: Annotated[
-        list[EnvFromSource], field_doc("ConfigMaps and Secrets as variables; env takes precedence.")
+        list[EnvFromSource], doc("ConfigMaps and Secrets as variables; env takes precedence.")
     ] = []
-    env: Annotated[list[EnvVar], field_doc("Environment variables.", keys=("name",))] = []
-    resources: Annotated[ResourceRequirements, field_doc("Requests and limits of resources.")] = (
+    env: Annotated[list[EnvVar], doc("Environment variables.", keys=("name",))] = []
+    resources: Annotated[ResourceRequirements, doc("Requests and limits of resources.")] = (
         ResourceRequirements()
     )
     resize_policy: Annotated[
-        list[ContainerResizePolicy], field_doc("How changes of resources are applied.")
+        list[ContainerResizePolicy], doc("How changes of resources are applied.")
     ] = []
     restart_policy: Annotated[
         str,
-        field_doc(
-            "Always on an init container makes it a sidecar that runs beside the containers."
-        ),
+        doc("Always on an init container makes it a sidecar that runs beside the containers."),
     ] = ""
     restart_policy_rules: Annotated[
-        list[ContainerRestartRule], field_doc("Decisions by exit code, before restartPolicy.")
+        list[ContainerRestartRule], doc("Decisions by exit code, before restartPolicy.")
     ] = []
-    volume_mounts: Annotated[
-        list[VolumeMount], field_doc("Volumes to mount.", keys=("mountPath",))
-    ] = []
+    volume_mounts: Annotated[list[VolumeMount], doc("Volumes to mount.", keys=("mountPath",))] = []
     volume_devices: Annotated[
-        list[VolumeDevice], field_doc("Block devices to attach.", keys=("devicePath",))
+        list[VolumeDevice], doc("Block devices to attach.", keys=("devicePath",))
     ] = []
-    liveness_probe: Annotated[
-        Probe | None, field_doc("The container is restarted when this fails.")
-    ] = None
+    liveness_probe: Annotated[Probe | None, doc("The container is restarted when this fails.")] = (
+        None
+    )
     readiness_probe: Annotated[
-        Probe | None, field_doc("The pod gets no traffic from services while this fails.")
+        Probe | None, doc("The pod gets no traffic from services while this fails.")
     ] = None
     startup_probe: Annotated[
-        Probe | None, field_doc("Other probes wait for it; the container is restarted if it fails.")
+        Probe | None, doc("Other probes wait for it; the container is restarted if it fails.")
     ] = None
-    lifecycle: Annotated[Lifecycle | None, field_doc("Hooks after start and before stop.")] = None
+    lifecycle: Annotated[Lifecycle | None, doc("Hooks after start and before stop.")] = None
     termination_message_path: Annotated[
         str,
-        field_doc("File whose content becomes the exit message; /dev/termination-log by default."),
+        doc("File whose content becomes the exit message; /dev/termination-log by default."),
     ] = ""
     termination_message_policy: Annotated[
         str,
-        field_doc("Source of the exit message.", values=("File", "FallbackToLogsOnError")),
+        doc("Source of the exit message.", values=("File", "FallbackToLogsOnError")),
     ] = ""
     image_pull_policy: Annotated[
         str,
-        field_doc(
+        doc(
             "When to pull the image; Always for :latest, else IfNotPresent.",
             values=("Always", "IfNotPresent", "Never"),
         ),
     ] = ""
     security_context: Annotated[
         SecurityContext | None,
-        field_doc("Rights of the container; takes precedence over the pod's."),
+        doc("Rights of the container; takes precedence over the pod's."),
     ] = None
-    stdin: Annotated[bool, field_doc("Keep standard input open.")] = False
-    stdin_once: Annotated[
-        bool, field_doc("Close standard input after the first client detached.")
-    ] = False
-    tty: Annotated[bool, field_doc("Give the container a terminal; needs stdin.")] = False
+    stdin: Annotated[bool, doc("Keep standard input open.")] = False
+    stdin_once: Annotated[bool, doc("Close standard input after the first client detached.")] = (
+        False
+    )
+    tty: Annotated[bool, doc("Give the container a terminal; needs stdin.")] = False
 
 
 class EphemeralContainer(Container):
     """A container added to a running pod for debugging."""
 
-    target_container_name: Annotated[str, field_doc("Share the processes of this container.")] = ""
+    target_container_name: Annotated[str, doc("Share the processes of this container.")] = ""

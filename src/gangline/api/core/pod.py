@@ -10,56 +10,56 @@ from gangline.api.core.pod_status import PodStatus
 from gangline.api.core.reference import LocalObjectReference
 from gangline.api.core.security import PodSecurityContext
 from gangline.api.core.volumes import Volume
-from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
+from gangline.api.meta.field_doc import FreeForm, ResourceList, doc
 from gangline.api.meta.objects import Object, ObjectMeta, Wire
 
 
 class HostAlias(Wire):
     """Names added to the pod's hosts file."""
 
-    ip: Annotated[str, field_doc("Address.", required=True)] = ""
-    hostnames: Annotated[list[str], field_doc("Names of the address.")] = []
+    ip: Annotated[str, doc("Address.", required=True)] = ""
+    hostnames: Annotated[list[str], doc("Names of the address.")] = []
 
 
 class PodDNSConfigOption(Wire):
     """One resolver option."""
 
-    name: Annotated[str, field_doc("Name of the option.")] = ""
-    value: Annotated[str | None, field_doc("Value of the option.")] = None
+    name: Annotated[str, doc("Name of the option.")] = ""
+    value: Annotated[str | None, doc("Value of the option.")] = None
 
 
 class PodDNSConfig(Wire):
     """Resolver settings on top of those of dnsPolicy."""
 
-    nameservers: Annotated[list[str], field_doc("Name servers to add.")] = []
-    searches: Annotated[list[str], field_doc("Search domains to add.")] = []
-    options: Annotated[list[PodDNSConfigOption], field_doc("Options to add or override.")] = []
+    nameservers: Annotated[list[str], doc("Name servers to add.")] = []
+    searches: Annotated[list[str], doc("Search domains to add.")] = []
+    options: Annotated[list[PodDNSConfigOption], doc("Options to add or override.")] = []
 
 
 class PodReadinessGate(Wire):
     """A further condition that must be True before the pod is ready."""
 
-    condition_type: Annotated[str, field_doc("Type of the condition.", required=True)] = ""
+    condition_type: Annotated[str, doc("Type of the condition.", required=True)] = ""
 
 
 class PodSchedulingGate(Wire):
     """A gate that must be removed before the pod is scheduled."""
 
-    name: Annotated[str, field_doc("Name of the gate.", required=True)] = ""
+    name: Annotated[str, doc("Name of the gate.", required=True)] = ""
 
 
 class PodOS(Wire):
     """The operating system that the containers are made for."""
 
-    name: Annotated[str, field_doc("linux or windows.", required=True)] = ""
+    name: Annotated[str, doc("linux or windows.", required=True)] = ""
 
 
 class PodResourceClaim(Wire):
     """A device claim that containers may use."""
 
-    name: Annotated[str, field_doc("Name inside the pod.", required=True)] = ""
-    resource_claim_name: Annotated[str, field_doc("An existing claim.")] = ""
-    resource_claim_template_name: Annotated[str, field_doc("A template to make a claim from.")] = ""
+    name: Annotated[str, doc("Name inside the pod.", required=True)] = ""
+    resource_claim_name: Annotated[str, doc("An existing claim.")] = ""
+    resource_claim_template_name: Annotated[str, doc("A template to make a claim from.")] = ""
 
 
 class PodSpec(Wire):
@@ -67,127 +67,115 @@ class PodSpec(Wire):
 
     containers: Annotated[
         list[Container],
-        field_doc("The containers; at least one.", required=True, keys=("name",)),
+        doc("The containers; at least one.", required=True, keys=("name",)),
     ] = []
     init_containers: Annotated[
         list[Container],
-        field_doc("Run to completion, one after the other, before the containers.", keys=("name",)),
+        doc("Run to completion, one after the other, before the containers.", keys=("name",)),
     ] = []
     ephemeral_containers: Annotated[
-        list[EphemeralContainer], field_doc("Added to a running pod for debugging.", keys=("name",))
+        list[EphemeralContainer], doc("Added to a running pod for debugging.", keys=("name",))
     ] = []
-    volumes: Annotated[
-        list[Volume], field_doc("Volumes that containers may mount.", keys=("name",))
-    ] = []
+    volumes: Annotated[list[Volume], doc("Volumes that containers may mount.", keys=("name",))] = []
     restart_policy: Annotated[
         str,
-        field_doc(
+        doc(
             "When a container that ended is restarted; Always when not given.",
             values=("Always", "OnFailure", "Never"),
         ),
     ] = ""
     termination_grace_period_seconds: Annotated[
-        int | None, field_doc("Seconds between SIGTERM and SIGKILL; 30 when not given.", minimum=0)
+        int | None, doc("Seconds between SIGTERM and SIGKILL; 30 when not given.", minimum=0)
     ] = None
     active_deadline_seconds: Annotated[
-        int | None, field_doc("Seconds the pod may run before it fails.", minimum=1)
+        int | None, doc("Seconds the pod may run before it fails.", minimum=1)
     ] = None
-    node_selector: Annotated[dict[str, str], field_doc("Labels that the node must have.")] = {}
-    node_name: Annotated[str, field_doc("The node; set by the scheduler.")] = ""
-    affinity: Annotated[Affinity | None, field_doc("Affinity rules.")] = None
-    tolerations: Annotated[list[Toleration], field_doc("Tolerated taints.")] = []
+    node_selector: Annotated[dict[str, str], doc("Labels that the node must have.")] = {}
+    node_name: Annotated[str, doc("The node; set by the scheduler.")] = ""
+    affinity: Annotated[Affinity | None, doc("Affinity rules.")] = None
+    tolerations: Annotated[list[Toleration], doc("Tolerated taints.")] = []
     topology_spread_constraints: Annotated[
         list[TopologySpreadConstraint],
-        field_doc("How to spread pods.", keys=("topologyKey", "whenUnsatisfiable")),
+        doc("How to spread pods.", keys=("topologyKey", "whenUnsatisfiable")),
     ] = []
     scheduler_name: Annotated[
-        str, field_doc("Scheduler of the pod; default-scheduler when not given.")
+        str, doc("Scheduler of the pod; default-scheduler when not given.")
     ] = ""
     scheduling_gates: Annotated[
         list[PodSchedulingGate],
-        field_doc("The pod is not scheduled until all are removed.", keys=("name",)),
+        doc("The pod is not scheduled until all are removed.", keys=("name",)),
     ] = []
-    priority_class_name: Annotated[str, field_doc("Class that its priority comes from.")] = ""
-    priority: Annotated[int | None, field_doc("Its priority; filled in from the class.")] = None
+    priority_class_name: Annotated[str, doc("Class that its priority comes from.")] = ""
+    priority: Annotated[int | None, doc("Its priority; filled in from the class.")] = None
     preemption_policy: Annotated[
         str,
-        field_doc("Whether it may preempt other pods.", values=("PreemptLowerPriority", "Never")),
+        doc("Whether it may preempt other pods.", values=("PreemptLowerPriority", "Never")),
     ] = ""
-    service_account_name: Annotated[str, field_doc("Account that it runs as.")] = ""
-    service_account: Annotated[str, field_doc("Old name of serviceAccountName.")] = ""
+    service_account_name: Annotated[str, doc("Account that it runs as.")] = ""
+    service_account: Annotated[str, doc("Old name of serviceAccountName.")] = ""
     automount_service_account_token: Annotated[
-        bool | None, field_doc("Mount the account's token; yes when not given.")
+        bool | None, doc("Mount the account's token; yes when not given.")
     ] = None
     image_pull_secrets: Annotated[
-        list[LocalObjectReference], field_doc("Secrets to pull images with.", keys=("name",))
+        list[LocalObjectReference], doc("Secrets to pull images with.", keys=("name",))
     ] = []
     security_context: Annotated[
-        PodSecurityContext | None, field_doc("Rights shared by all containers.")
+        PodSecurityContext | None, doc("Rights shared by all containers.")
     ] = None
-    host_network: Annotated[bool, field_doc("Use the node's network.")] = False
-    host_pid: Annotated[bool, field_doc("See the node's processes.")] = msgspec.field(
+    host_network: Annotated[bool, doc("Use the node's network.")] = False
+    host_pid: Annotated[bool, doc("See the node's processes.")] = msgspec.field(
         name="hostPID", default=False
     )
-    host_ipc: Annotated[bool, field_doc("Use the node's IPC.")] = msgspec.field(
+    host_ipc: Annotated[bool, doc("Use the node's IPC.")] = msgspec.field(
         name="hostIPC", default=False
     )
-    host_users: Annotated[bool | None, field_doc("Use the node's user ids; yes if not given.")] = (
-        None
-    )
+    host_users: Annotated[bool | None, doc("Use the node's user ids; yes if not given.")] = None
     share_process_namespace: Annotated[
-        bool | None, field_doc("Containers see each other's processes.")
+        bool | None, doc("Containers see each other's processes.")
     ] = None
-    hostname: Annotated[str, field_doc("Host name of the pod; its name when not given.")] = ""
+    hostname: Annotated[str, doc("Host name of the pod; its name when not given.")] = ""
     hostname_override: Annotated[
-        str, field_doc("Host name of the pod; overrides all other settings.")
+        str, doc("Host name of the pod; overrides all other settings.")
     ] = ""
-    subdomain: Annotated[str, field_doc("Name of a headless service that gives it a name.")] = ""
-    set_hostname_as_fqdn: Annotated[bool | None, field_doc("Use the full name as host name.")] = (
+    subdomain: Annotated[str, doc("Name of a headless service that gives it a name.")] = ""
+    set_hostname_as_fqdn: Annotated[bool | None, doc("Use the full name as host name.")] = (
         msgspec.field(name="setHostnameAsFQDN", default=None)
     )
-    host_aliases: Annotated[
-        list[HostAlias], field_doc("Names for the hosts file.", keys=("ip",))
-    ] = []
+    host_aliases: Annotated[list[HostAlias], doc("Names for the hosts file.", keys=("ip",))] = []
     dns_policy: Annotated[
         str,
-        field_doc(
+        doc(
             "How names are resolved; ClusterFirst when not given.",
             values=("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
         ),
     ] = ""
-    dns_config: Annotated[PodDNSConfig | None, field_doc("Further resolver settings.")] = None
-    readiness_gates: Annotated[
-        list[PodReadinessGate], field_doc("Further readiness conditions.")
-    ] = []
-    runtime_class_name: Annotated[str | None, field_doc("Container runtime to use.")] = None
+    dns_config: Annotated[PodDNSConfig | None, doc("Further resolver settings.")] = None
+    readiness_gates: Annotated[list[PodReadinessGate], doc("Further readiness conditions.")] = []
+    runtime_class_name: Annotated[str | None, doc("Container runtime to use.")] = None
     enable_service_links: Annotated[
-        bool | None, field_doc("Give services as variables; yes when not given.")
+        bool | None, doc("Give services as variables; yes when not given.")
     ] = None
-    overhead: Annotated[ResourceList, field_doc("Resources of the sandbox.")] = {}
-    os: Annotated[PodOS | None, field_doc("Operating system of the containers.")] = None
-    resource_claims: Annotated[
-        list[PodResourceClaim], field_doc("Device claims.", keys=("name",))
-    ] = []
-    resources: Annotated[
-        ResourceRequirements | None, field_doc("Requests and limits at pod level.")
-    ] = None
-    scheduling_group: Annotated[FreeForm | None, field_doc("Group that is scheduled together.")] = (
+    overhead: Annotated[ResourceList, doc("Resources of the sandbox.")] = {}
+    os: Annotated[PodOS | None, doc("Operating system of the containers.")] = None
+    resource_claims: Annotated[list[PodResourceClaim], doc("Device claims.", keys=("name",))] = []
+    resources: Annotated[ResourceRequirements | None, doc("Requests and limits at pod level.")] = (
         None
     )
+    scheduling_group: Annotated[FreeForm | None, doc("Group that is scheduled together.")] = None
 
 
 class Pod(Object):
     """Containers that share one node, network and life time."""
 
-    spec: Annotated[PodSpec, field_doc("Desired state.")] = PodSpec()
-    status: Annotated[PodStatus, field_doc("Observed state; written by its kubelet.")] = PodStatus()
+    spec: Annotated[PodSpec, doc("Desired state.")] = PodSpec()
+    status: Annotated[PodStatus, doc("Observed state; written by its kubelet.")] = PodStatus()
 
 
 class PodTemplateSpec(Wire):
     """The metadata and specification of pods made from this template."""
 
-    metadata: Annotated[ObjectMeta, field_doc("Labels and annotations of the pods.")] = ObjectMeta()
-    spec: Annotated[PodSpec, field_doc("Specification of the pods.")] = PodSpec()
+    metadata: Annotated[ObjectMeta, doc("Labels and annotations of the pods.")] = ObjectMeta()
+    spec: Annotated[PodSpec, doc("Specification of the pods.")] = PodSpec()
 
 
 def is_pod_ready(pod: Pod) -> bool:

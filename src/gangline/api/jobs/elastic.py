@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 from gangline.api.core.pod import PodTemplateSpec
 from gangline.api.job_names import ELASTIC_CONTAINER
 from gangline.api.jobs.kubeflow import JobStatus, RunPolicy
-from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
+from gangline.api.meta.field_doc import FreeForm, ResourceList, doc
 from gangline.api.meta.objects import Object, Wire
 
 GROUP = "elastic.iml.github.io"
@@ -74,11 +74,11 @@ def master_name(job: str) -> str:
 class ElasticReplicaSpec(Wire):
     """The pods of one role."""
 
-    replicas: Annotated[int | None, field_doc("How many pods; 1 when not given.", minimum=0)] = None
-    template: Annotated[FreeForm, field_doc("Template of the pods.", shape=PodTemplateSpec)] = {}
+    replicas: Annotated[int | None, doc("How many pods; 1 when not given.", minimum=0)] = None
+    template: Annotated[FreeForm, doc("Template of the pods.", shape=PodTemplateSpec)] = {}
     restart_policy: Annotated[
         str | None,
-        field_doc(
+        doc(
             "Failures after which a pod is recreated: all of them under Always and OnFailure, "
             "otherwise those that a restart can help. The template's policy is the default.",
             values=("Always", "OnFailure", "Never", "ExitCode"),
@@ -86,38 +86,36 @@ class ElasticReplicaSpec(Wire):
     ] = None
     restart_count: Annotated[
         int | None,
-        field_doc(
-            "How often each rank may be recreated after a failure; 3 if not given.", minimum=0
-        ),
+        doc("How often each rank may be recreated after a failure; 3 if not given.", minimum=0),
     ] = None
     restart_timeout: Annotated[
         int | None,
-        field_doc("Seconds a pod may be pending while too few others run.", minimum=0),
+        doc("Seconds a pod may be pending while too few others run.", minimum=0),
     ] = None
     auto_scale: Annotated[
         bool | None,
-        field_doc("False excludes this role from plans of programs (scale-type: auto)."),
+        doc("False excludes this role from plans of programs (scale-type: auto)."),
     ] = None
     priority: Annotated[
         str | None,
-        field_doc("A priority class; 0.5 gives half of the pods the class high, the others low."),
+        doc("A priority class; 0.5 gives half of the pods the class high, the others low."),
     ] = None
     critical_nodes: Annotated[
         str | None,
-        field_doc(
+        doc(
             "Ranks without which the job fails: all, none, or RANK:RESTARTS,…; if not given, "
             "worker 0 of a job with parameter servers."
         ),
     ] = None
-    batch_scheduler: Annotated[str | None, field_doc("Upstream's; not read.")] = None
+    batch_scheduler: Annotated[str | None, doc("Upstream's; not read.")] = None
 
 
 class EnvVariable(Wire):
     """An environment variable of all pods."""
 
-    name: Annotated[str, field_doc("Name; the key of the map when not given.")] = ""
-    value: Annotated[str, field_doc("Value.")] = ""
-    value_from: Annotated[FreeForm, field_doc("Where the value comes from.")] = {}
+    name: Annotated[str, doc("Name; the key of the map when not given.")] = ""
+    value: Annotated[str, doc("Value.")] = ""
+    value_from: Annotated[FreeForm, doc("Where the value comes from.")] = {}
 
 
 class ElasticJobSpec(Wire):
@@ -125,7 +123,7 @@ class ElasticJobSpec(Wire):
 
     distribution_strategy: Annotated[
         str | None,
-        field_doc(
+        doc(
             "How replicas train together: AllreduceStrategy, ParameterServerStrategy (when not "
             "given), CustomStrategy or Local.",
             values=("", *STRATEGIES),
@@ -133,101 +131,97 @@ class ElasticJobSpec(Wire):
     ] = None
     optimize_mode: Annotated[
         str | None,
-        field_doc(
+        doc(
             "Whether programs may change the resources of the job: not under manual.",
             values=("", *MODES),
         ),
     ] = None
     replica_specs: Annotated[
         dict[str, ElasticReplicaSpec],
-        field_doc(
+        doc(
             "Pods by role: worker, ps, chief, evaluator; dlrover-master for the master.",
             required=True,
         ),
     ] = {}
     resource_limits: Annotated[
         ResourceList,
-        field_doc("Limit for the requests of all pods, also after plans and memory increases."),
+        doc("Limit for the requests of all pods, also after plans and memory increases."),
     ] = {}
-    envs: Annotated[dict[str, EnvVariable], field_doc("Variables of all pods.")] = {}
+    envs: Annotated[dict[str, EnvVariable], doc("Variables of all pods.")] = {}
     suspend: Annotated[
         bool | None,
-        field_doc("True deletes the pods and suspends the job until it is false again."),
+        doc("True deletes the pods and suspends the job until it is false again."),
     ] = None
-    suspended: Annotated[bool | None, field_doc("Older spelling of suspend.")] = None
-    brain_service: Annotated[str, field_doc("Passed to the master.")] = ""
-    enable_elastic_scheduling: Annotated[bool | None, field_doc("Older; not read.")] = None
-    enable_dynamic_sharding: Annotated[bool | None, field_doc("Older; not read.")] = None
+    suspended: Annotated[bool | None, doc("Older spelling of suspend.")] = None
+    brain_service: Annotated[str, doc("Passed to the master.")] = ""
+    enable_elastic_scheduling: Annotated[bool | None, doc("Older; not read.")] = None
+    enable_dynamic_sharding: Annotated[bool | None, doc("Older; not read.")] = None
     run_policy: Annotated[
         RunPolicy,
-        field_doc("Run policy of the job. Its cleanPodPolicy is Running when not given."),
+        doc("Run policy of the job. Its cleanPodPolicy is Running when not given."),
     ] = RunPolicy()
 
 
 class NodeRecord(Wire):
     """The operator's record of one rank."""
 
-    id: Annotated[int, field_doc("Number of its pod.")] = 0
-    relaunches: Annotated[int, field_doc("How often it was recreated, for any reason.")] = 0
+    id: Annotated[int, doc("Number of its pod.")] = 0
+    relaunches: Annotated[int, doc("How often it was recreated, for any reason.")] = 0
     failures: Annotated[
-        int, field_doc("How often it was recreated after a failure: limited by restartCount.")
+        int, doc("How often it was recreated after a failure: limited by restartCount.")
     ] = 0
-    memory: Annotated[str, field_doc("Memory request since it ran out of memory.")] = ""
-    resources: Annotated[ResourceList, field_doc("Resources set by a plan.")] = {}
+    memory: Annotated[str, doc("Memory request since it ran out of memory.")] = ""
+    resources: Annotated[ResourceList, doc("Resources set by a plan.")] = {}
 
 
 class RoleRecord(Wire):
     """The operator's record of one role."""
 
-    first: Annotated[int, field_doc("Unlisted ranks below this one have their rank as number.")] = 0
-    next_id: Annotated[int, field_doc("Number of the next pod.")] = 0
+    first: Annotated[int, doc("Unlisted ranks below this one have their rank as number.")] = 0
+    next_id: Annotated[int, doc("Number of the next pod.")] = 0
     nodes: Annotated[
-        dict[str, NodeRecord], field_doc("Ranks that were recreated or changed, by rank.")
+        dict[str, NodeRecord], doc("Ranks that were recreated or changed, by rank.")
     ] = {}
-    made: Annotated[str, field_doc("Ranks whose current pod has been observed, such as 0,2-4.")] = (
-        ""
-    )
-    replicas: Annotated[int | None, field_doc("Replicas set by the last plan.")] = None
-    over: Annotated[int | None, field_doc("Replicas in the specification at that time.")] = None
-    absent: Annotated[str, field_doc("Ranks removed by a plan.")] = ""
+    made: Annotated[str, doc("Ranks whose current pod has been observed, such as 0,2-4.")] = ""
+    replicas: Annotated[int | None, doc("Replicas set by the last plan.")] = None
+    over: Annotated[int | None, doc("Replicas in the specification at that time.")] = None
+    absent: Annotated[str, doc("Ranks removed by a plan.")] = ""
     leaving: Annotated[
-        str, field_doc("Ranks that still ran when the first had succeeded: they are not replaced.")
+        str, doc("Ranks that still ran when the first had succeeded: they are not replaced.")
     ] = ""
-    resources: Annotated[ResourceList, field_doc("Resources of new pods, set by a plan.")] = {}
+    resources: Annotated[ResourceList, doc("Resources of new pods, set by a plan.")] = {}
 
 
 class NodeFaults(Wire):
     """Failures of the job's pods on one node of the cluster."""
 
-    failures: Annotated[int, field_doc("Number of failures.")] = 0
-    faults: Annotated[int, field_doc("Number of failures caused by the node.")] = 0
+    failures: Annotated[int, doc("Number of failures.")] = 0
+    faults: Annotated[int, doc("Number of failures caused by the node.")] = 0
 
 
 class ElasticJobRecord(JobStatus):
     """The part of the status that the operator reads back."""
 
-    roles: Annotated[dict[str, RoleRecord], field_doc("Numbers and sizes by role.")] = {}
+    roles: Annotated[dict[str, RoleRecord], doc("Numbers and sizes by role.")] = {}
     node_faults: Annotated[
-        dict[str, NodeFaults], field_doc("Nodes of the cluster on which pods failed.")
+        dict[str, NodeFaults], doc("Nodes of the cluster on which pods failed.")
     ] = {}
-    scale_plan: Annotated[str, field_doc("Plan that was executed last.")] = ""
-    scale_plan_uid: Annotated[str, field_doc("Unique id of that plan.")] = ""
-    ps_hosts: Annotated[list[str], field_doc("Addresses of parameter servers, set by a plan.")] = []
+    scale_plan: Annotated[str, doc("Plan that was executed last.")] = ""
+    scale_plan_uid: Annotated[str, doc("Unique id of that plan.")] = ""
+    ps_hosts: Annotated[list[str], doc("Addresses of parameter servers, set by a plan.")] = []
 
 
 class ElasticJobStatus(ElasticJobRecord):
     """The observed state of an ElasticJob."""
 
-    phase: Annotated[
-        str, field_doc("Created, Pending, Running, Suspended, Succeeded or Failed.")
-    ] = ""
+    phase: Annotated[str, doc("Created, Pending, Running, Suspended, Succeeded or Failed.")] = ""
 
 
 class ElasticJob(Object):
     """An elastic training job with a master."""
 
-    spec: Annotated[ElasticJobSpec, field_doc("Desired state.", required=True)] = ElasticJobSpec()
-    status: Annotated[ElasticJobStatus, field_doc("Observed state; written by the operator.")] = (
+    spec: Annotated[ElasticJobSpec, doc("Desired state.", required=True)] = ElasticJobSpec()
+    status: Annotated[ElasticJobStatus, doc("Observed state; written by the operator.")] = (
         ElasticJobStatus()
     )
 
@@ -235,56 +229,52 @@ class ElasticJob(Object):
 class RoleScale(Wire):
     """The size of a role."""
 
-    replicas: Annotated[int | None, field_doc("How many pods.", minimum=0)] = None
-    resource: Annotated[ResourceList, field_doc("Requests of each new pod.")] = {}
+    replicas: Annotated[int | None, doc("How many pods.", minimum=0)] = None
+    resource: Annotated[ResourceList, doc("Requests of each new pod.")] = {}
 
 
 class PodMeta(Wire):
     """One pod of a plan."""
 
-    name: Annotated[str, field_doc("Its name.")] = ""
-    id: Annotated[int | None, field_doc("Its number.", minimum=0)] = None
-    type: Annotated[str, field_doc("Its role; worker when not given.")] = ""
-    rank_index: Annotated[int | None, field_doc("Its rank.", minimum=0)] = None
-    service: Annotated[str, field_doc("Upstream's; not read.")] = ""
-    resource: Annotated[ResourceList, field_doc("Requests of the pod.")] = {}
+    name: Annotated[str, doc("Its name.")] = ""
+    id: Annotated[int | None, doc("Its number.", minimum=0)] = None
+    type: Annotated[str, doc("Its role; worker when not given.")] = ""
+    rank_index: Annotated[int | None, doc("Its rank.", minimum=0)] = None
+    service: Annotated[str, doc("Upstream's; not read.")] = ""
+    resource: Annotated[ResourceList, doc("Requests of the pod.")] = {}
 
 
 class ScalePlanSpec(Wire):
     """The changes to a running job."""
 
     owner_job: Annotated[
-        str, field_doc("Name of the ElasticJob; the label elasticjob-name when not given.")
+        str, doc("Name of the ElasticJob; the label elasticjob-name when not given.")
     ] = ""
     replica_resource_specs: Annotated[
-        dict[str, RoleScale], field_doc("Number and resources of pods by role.")
+        dict[str, RoleScale], doc("Number and resources of pods by role.")
     ] = {}
-    create_pods: Annotated[list[PodMeta], field_doc("Pods to add.")] = []
-    remove_pods: Annotated[list[PodMeta], field_doc("Pods to remove.")] = []
+    create_pods: Annotated[list[PodMeta], doc("Pods to add.")] = []
+    remove_pods: Annotated[list[PodMeta], doc("Pods to remove.")] = []
     migrate_pods: Annotated[
-        list[PodMeta], field_doc("Pods to replace by others, with these resources.")
+        list[PodMeta], doc("Pods to replace by others, with these resources.")
     ] = []
-    ps_hosts: Annotated[list[str], field_doc("Addresses of parameter servers, in order.")] = []
+    ps_hosts: Annotated[list[str], doc("Addresses of parameter servers, in order.")] = []
 
 
 class ScalePlanStatus(Wire):
     """The progress of a plan."""
 
-    phase: Annotated[str, field_doc("Pending, Scaling, Succeeded or Failed.")] = ""
-    create_time: Annotated[datetime | None, field_doc("Time of the first attempt.")] = None
-    finish_time: Annotated[datetime | None, field_doc("Time when it was executed or failed.")] = (
-        None
-    )
-    message: Annotated[str, field_doc("Why it is pending or has failed.")] = ""
+    phase: Annotated[str, doc("Pending, Scaling, Succeeded or Failed.")] = ""
+    create_time: Annotated[datetime | None, doc("Time of the first attempt.")] = None
+    finish_time: Annotated[datetime | None, doc("Time when it was executed or failed.")] = None
+    message: Annotated[str, doc("Why it is pending or has failed.")] = ""
 
 
 class ScalePlan(Object):
     """A change of the size of an ElasticJob, executed once."""
 
-    spec: Annotated[ScalePlanSpec, field_doc("Changes to the job.", required=True)] = (
-        ScalePlanSpec()
-    )
-    status: Annotated[ScalePlanStatus, field_doc("Observed state; written by the operator.")] = (
+    spec: Annotated[ScalePlanSpec, doc("Changes to the job.", required=True)] = ScalePlanSpec()
+    status: Annotated[ScalePlanStatus, doc("Observed state; written by the operator.")] = (
         ScalePlanStatus()
     )
 

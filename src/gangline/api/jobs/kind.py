@@ -170,7 +170,7 @@ def original_api_version(
         return stored
     entries = [entry for entry in managed_fields if entry.api_version in kind.api_versions]
     # Times have a resolution of one second; a subresource is never written first.
-    oldest = min(entries, key=_age, default=None)
+    oldest = min(entries, key=lambda e: (e.time or _LATEST, bool(e.subresource)), default=None)
     return oldest.api_version if oldest else api_version
 
 
@@ -183,7 +183,3 @@ def original_version_of(kind: JobKind, manifest: Mapping[str, Any]) -> str:
         entries = []
     written = str(manifest.get("apiVersion", ""))
     return original_api_version(kind, written, subobject(metadata, "annotations"), entries)
-
-
-def _age(entry: FieldsEntry) -> tuple[datetime, bool]:
-    return entry.time or _LATEST, bool(entry.subresource)

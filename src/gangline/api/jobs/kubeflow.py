@@ -10,7 +10,7 @@ from typing import Annotated
 
 from gangline.api.core.pod import PodTemplateSpec
 from gangline.api.job_names import MANAGED_BY_MULTI_KUEUE
-from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
+from gangline.api.meta.field_doc import FreeForm, ResourceList, doc
 from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
 
 MANAGED_BY_US = "kubeflow.org/training-operator"
@@ -31,16 +31,16 @@ class SchedulingPolicy(Wire):
 
     min_available: Annotated[
         int | None,
-        field_doc("Pods that must fit together; all of them when not given.", minimum=0),
+        doc("Pods that must fit together; all of them when not given.", minimum=0),
     ] = None
-    queue: Annotated[str, field_doc("Queue of the job; default when not given.")] = ""
+    queue: Annotated[str, doc("Queue of the job; default when not given.")] = ""
     min_resources: Annotated[
         ResourceList | None,
-        field_doc("Resources that must be free; computed from the pods when not given."),
+        doc("Resources that must be free; computed from the pods when not given."),
     ] = None
-    priority_class: Annotated[str, field_doc("Priority class of the gang.")] = ""
+    priority_class: Annotated[str, doc("Priority class of the gang.")] = ""
     schedule_timeout_seconds: Annotated[
-        int | None, field_doc("Maximum seconds until the gang is placed.", minimum=0)
+        int | None, doc("Maximum seconds until the gang is placed.", minimum=0)
     ] = None
 
 
@@ -49,25 +49,23 @@ class CommonRunPolicy(Wire):
 
     ttl_seconds_after_finished: Annotated[
         int | None,
-        field_doc("Seconds after its end until the job is deleted; never if not given.", minimum=0),
+        doc("Seconds after its end until the job is deleted; never if not given.", minimum=0),
     ] = None
     active_deadline_seconds: Annotated[
         int | None,
-        field_doc("Seconds from its start until an unfinished job fails.", minimum=1),
+        doc("Seconds from its start until an unfinished job fails.", minimum=1),
     ] = None
     backoff_limit: Annotated[
         int | None,
-        field_doc("Restarts until the job fails; no limit when not given.", minimum=0),
+        doc("Restarts until the job fails; no limit when not given.", minimum=0),
     ] = None
     suspend: Annotated[
         bool | None,
-        field_doc(
-            "True deletes the pods and suspends the job until it is false again.", default=False
-        ),
+        doc("True deletes the pods and suspends the job until it is false again.", default=False),
     ] = None
     managed_by: Annotated[
         str | None,
-        field_doc(
+        doc(
             "Controller that runs the job; cannot be changed.",
             values=(MANAGED_BY_US, MANAGED_BY_MULTI_KUEUE),
         ),
@@ -79,25 +77,25 @@ class RunPolicy(CommonRunPolicy):
 
     clean_pod_policy: Annotated[
         str | None,
-        field_doc(
+        doc(
             "Pods that are deleted when the job ends: None (when not given) of them, Running those "
             "that still run, All of them.",
             values=("All", "Running", "None"),
         ),
     ] = None
     scheduling_policy: Annotated[
-        SchedulingPolicy | None, field_doc("Settings for the gang scheduler.")
+        SchedulingPolicy | None, doc("Settings for the gang scheduler.")
     ] = None
 
 
 class ReplicaSpec(Wire):
     """The pods of one role."""
 
-    replicas: Annotated[int | None, field_doc("How many pods; 1 when not given.", minimum=0)] = None
-    template: Annotated[FreeForm, field_doc("Template of the pods.", shape=PodTemplateSpec)] = {}
+    replicas: Annotated[int | None, doc("How many pods; 1 when not given.", minimum=0)] = None
+    template: Annotated[FreeForm, doc("Template of the pods.", shape=PodTemplateSpec)] = {}
     restart_policy: Annotated[
         str | None,
-        field_doc(
+        doc(
             "When a failed pod is recreated. ExitCode: only after exit codes of 128 and above. "
             "Takes precedence over the template's.",
             values=("Always", "OnFailure", "Never", "ExitCode"),
@@ -108,15 +106,13 @@ class ReplicaSpec(Wire):
 class ReplicaStatus(Wire):
     """Numbers of pods of one role."""
 
-    active: Annotated[int, field_doc("Pods that are pending or running.")] = 0
-    succeeded: Annotated[int, field_doc("Pods that succeeded.")] = 0
-    failed: Annotated[int, field_doc("Pods that failed.")] = 0
-    label_selector: Annotated[LabelSelector | None, field_doc("Old form of selector.")] = None
-    selector: Annotated[
-        str, field_doc("Label selector of the pods, for the scale subresource.")
-    ] = ""
+    active: Annotated[int, doc("Pods that are pending or running.")] = 0
+    succeeded: Annotated[int, doc("Pods that succeeded.")] = 0
+    failed: Annotated[int, doc("Pods that failed.")] = 0
+    label_selector: Annotated[LabelSelector | None, doc("Old form of selector.")] = None
+    selector: Annotated[str, doc("Label selector of the pods, for the scale subresource.")] = ""
     completed_indexes: Annotated[
-        str, field_doc("Replicas that succeeded and are not recreated, such as 0,2-4.")
+        str, doc("Replicas that succeeded and are not recreated, such as 0,2-4.")
     ] = ""
 
 
@@ -124,37 +120,35 @@ class RankBackoff(Wire):
     """The failures of one rank, which delay its next pod."""
 
     failures: Annotated[
-        int, field_doc("Failed pods in succession; they delay replacement.", minimum=0)
+        int, doc("Failed pods in succession; they delay replacement.", minimum=0)
     ] = 0
     refusals: Annotated[
-        int, field_doc("Pods in succession that their nodes refused to start.", minimum=0)
+        int, doc("Pods in succession that their nodes refused to start.", minimum=0)
     ] = 0
-    since: Annotated[datetime | None, field_doc("Time of the latest of them.")] = None
-    refused_pod: Annotated[str, field_doc("Uid of the latest refused pod.")] = ""
+    since: Annotated[datetime | None, doc("Time of the latest of them.")] = None
+    refused_pod: Annotated[str, doc("Uid of the latest refused pod.")] = ""
 
 
 class RestartRecord(Wire):
     """The restarts of a job. The record outlives pods and operator, so limits keep counting."""
 
-    total: Annotated[
-        int, field_doc("Restarts so far, of containers and by new pods.", minimum=0)
-    ] = 0
+    total: Annotated[int, doc("Restarts so far, of containers and by new pods.", minimum=0)] = 0
     pods: Annotated[
-        dict[str, int], field_doc("Of these, restarts by pods that still exist, by their uid.")
+        dict[str, int], doc("Of these, restarts by pods that still exist, by their uid.")
     ] = {}
     roles: Annotated[
-        dict[str, int], field_doc("Of these, restarts by role, for roles with a limit.")
+        dict[str, int], doc("Of these, restarts by role, for roles with a limit.")
     ] = {}
     generation: Annotated[
-        int, field_doc("How often all replicas were restarted together.", minimum=0)
+        int, doc("How often all replicas were restarted together.", minimum=0)
     ] = 0
     bursts: Annotated[
-        int, field_doc("Restarts of all replicas in succession; they delay the next.", minimum=0)
+        int, doc("Restarts of all replicas in succession; they delay the next.", minimum=0)
     ] = 0
-    burst_start: Annotated[datetime | None, field_doc("Time of the latest of them.")] = None
+    burst_start: Annotated[datetime | None, doc("Time of the latest of them.")] = None
     ranks: Annotated[
         dict[str, RankBackoff],
-        field_doc("Ranks that failed or were refused lately, such as worker-3."),
+        doc("Ranks that failed or were refused lately, such as worker-3."),
     ] = {}
 
 
@@ -163,25 +157,23 @@ class JobStatus(Wire):
 
     conditions: Annotated[
         list[Condition],
-        field_doc(
+        doc(
             "Created, Running, Restarting, Suspended, Succeeded, Failed. The last entry changed "
             "last."
         ),
     ] = []
-    replica_statuses: Annotated[dict[str, ReplicaStatus], field_doc("Pods counted by role.")] = {}
-    start_time: Annotated[datetime | None, field_doc("When the job started (or resumed).")] = None
-    completion_time: Annotated[datetime | None, field_doc("When the job ended.")] = None
-    last_reconcile_time: Annotated[
-        datetime | None, field_doc("Time of the last reconciliation.")
-    ] = None
-    restarts: Annotated[RestartRecord, field_doc("Restarts of the job.")] = RestartRecord()
+    replica_statuses: Annotated[dict[str, ReplicaStatus], doc("Pods counted by role.")] = {}
+    start_time: Annotated[datetime | None, doc("When the job started (or resumed).")] = None
+    completion_time: Annotated[datetime | None, doc("When the job ended.")] = None
+    last_reconcile_time: Annotated[datetime | None, doc("Time of the last reconciliation.")] = None
+    restarts: Annotated[RestartRecord, doc("Restarts of the job.")] = RestartRecord()
 
 
 class RendezvousSetting(Wire):
     """One setting of the rendezvous."""
 
-    key: Annotated[str, field_doc("Name of the setting.")] = ""
-    value: Annotated[str, field_doc("Value of the setting.")] = ""
+    key: Annotated[str, doc("Name of the setting.")] = ""
+    value: Annotated[str, doc("Value of the setting.")] = ""
 
 
 class ElasticPolicy(Wire):
@@ -189,56 +181,50 @@ class ElasticPolicy(Wire):
 
     min_replicas: Annotated[
         int | None,
-        field_doc(
-            "Fewest workers; maxReplicas, else the number of workers, if not given.", minimum=1
-        ),
+        doc("Fewest workers; maxReplicas, else the number of workers, if not given.", minimum=1),
     ] = None
     max_replicas: Annotated[
         int | None,
-        field_doc(
-            "Most workers; minReplicas, else the number of workers, if not given.", minimum=1
-        ),
+        doc("Most workers; minReplicas, else the number of workers, if not given.", minimum=1),
     ] = None
     rdzv_backend: Annotated[
         str | None,
-        field_doc("Rendezvous backend; c10d if not given.", values=("c10d", "etcd", "etcd-v2")),
+        doc("Rendezvous backend; c10d if not given.", values=("c10d", "etcd", "etcd-v2")),
     ] = None
     rdzv_port: Annotated[
         int | None,
-        field_doc("Port of the rendezvous; the worker's if not given.", minimum=1, maximum=65535),
+        doc("Port of the rendezvous; the worker's if not given.", minimum=1, maximum=65535),
     ] = None
-    rdzv_host: Annotated[str | None, field_doc("Host of the rendezvous; else worker 0.")] = None
-    rdzv_id: Annotated[str | None, field_doc("Id of the rendezvous.")] = None
-    rdzv_conf: Annotated[list[RendezvousSetting], field_doc("Further settings.")] = []
-    standalone: Annotated[bool | None, field_doc("Rendezvous within one pod.")] = None
-    n_proc_per_node: Annotated[int | None, field_doc("Old form of nprocPerNode.", minimum=1)] = None
+    rdzv_host: Annotated[str | None, doc("Host of the rendezvous; else worker 0.")] = None
+    rdzv_id: Annotated[str | None, doc("Id of the rendezvous.")] = None
+    rdzv_conf: Annotated[list[RendezvousSetting], doc("Further settings.")] = []
+    standalone: Annotated[bool | None, doc("Rendezvous within one pod.")] = None
+    n_proc_per_node: Annotated[int | None, doc("Old form of nprocPerNode.", minimum=1)] = None
     max_restarts: Annotated[
-        int | None, field_doc("Restarts of the workers within their pods.", minimum=0)
+        int | None, doc("Restarts of the workers within their pods.", minimum=0)
     ] = None
-    metrics: Annotated[list[FreeForm], field_doc("Metrics to scale by (autoscaling/v2).")] = []
+    metrics: Annotated[list[FreeForm], doc("Metrics to scale by (autoscaling/v2).")] = []
 
 
 class PyTorchJobSpec(Wire):
     """The desired state of a PyTorchJob."""
 
-    run_policy: Annotated[RunPolicy, field_doc("Run policy of the job.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, doc("Run policy of the job.")] = RunPolicy()
     pytorch_replica_specs: Annotated[
         dict[str, ReplicaSpec],
-        field_doc("Pods by role: Master (at most one pod) and Worker.", required=True),
+        doc("Pods by role: Master (at most one pod) and Worker.", required=True),
     ] = {}
     nproc_per_node: Annotated[
         str | None,
-        field_doc("Processes in each pod: a number, auto (when not given), cpu or gpu."),
+        doc("Processes in each pod: a number, auto (when not given), cpu or gpu."),
     ] = None
     elastic_policy: Annotated[
-        ElasticPolicy | None, field_doc("If given, the number of workers may change while it runs.")
+        ElasticPolicy | None, doc("If given, the number of workers may change while it runs.")
     ] = None
 
 
 class PyTorchJob(Object):
     """A distributed PyTorch training job."""
 
-    spec: Annotated[PyTorchJobSpec, field_doc("Desired state.", required=True)] = PyTorchJobSpec()
-    status: Annotated[JobStatus, field_doc("Observed state; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[PyTorchJobSpec, doc("Desired state.", required=True)] = PyTorchJobSpec()
+    status: Annotated[JobStatus, doc("Observed state; written by the operator.")] = JobStatus()

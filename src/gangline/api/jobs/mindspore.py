@@ -7,7 +7,7 @@ Upstream's fields; its run policy is extended to that of the other kinds (``susp
 from typing import Annotated
 
 from gangline.api.jobs.kubeflow import JobStatus, ReplicaSpec, RunPolicy
-from gangline.api.meta.field_doc import field_doc
+from gangline.api.meta.field_doc import doc
 from gangline.api.meta.objects import Object, Wire
 
 GROUP = "mindspore.gitee.com"
@@ -25,11 +25,11 @@ class MSJobSpec(Wire):
 
     run_policy: Annotated[
         RunPolicy,
-        field_doc("Run policy of the job. Its cleanPodPolicy is Running when not given."),
+        doc("Run policy of the job. Its cleanPodPolicy is Running when not given."),
     ] = RunPolicy()
     success_policy: Annotated[
         str | None,
-        field_doc(
+        doc(
             "When the job has succeeded: with worker 0 (empty, or not given), or with all workers "
             "(AllWorkers).",
             values=(WORKER_0, ALL_WORKERS),
@@ -37,7 +37,7 @@ class MSJobSpec(Wire):
     ] = None
     ms_replica_specs: Annotated[
         dict[str, ReplicaSpec],
-        field_doc(
+        doc(
             "Pods by role: Worker, and for several of them one Scheduler; PS for parameter "
             "servers. In any capitalisation.",
             required=True,
@@ -45,14 +45,12 @@ class MSJobSpec(Wire):
     ] = {}
     enable_dynamic_worker: Annotated[
         bool,
-        field_doc("True: the failure of a worker does not fail the job as long as others run."),
+        doc("True: the failure of a worker does not fail the job as long as others run."),
     ] = False
 
 
 class MSJob(Object):
     """A distributed MindSpore training job."""
 
-    spec: Annotated[MSJobSpec, field_doc("Desired state.", required=True)] = MSJobSpec()
-    status: Annotated[JobStatus, field_doc("Observed state; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[MSJobSpec, doc("Desired state.", required=True)] = MSJobSpec()
+    status: Annotated[JobStatus, doc("Observed state; written by the operator.")] = JobStatus()

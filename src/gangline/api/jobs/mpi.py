@@ -17,7 +17,7 @@ from gangline.api.jobs.kubeflow import (
     ReplicaSpec,
     RunPolicy,
 )
-from gangline.api.meta.field_doc import field_doc
+from gangline.api.meta.field_doc import doc
 from gangline.api.meta.objects import Object, Wire
 
 ROLES = ("Launcher", "Worker")
@@ -33,7 +33,7 @@ class MPIRunPolicy(RunPolicy):
 
     managed_by: Annotated[
         str | None,
-        field_doc(
+        doc(
             "Controller that runs the job; cannot be changed.",
             values=(MANAGED_BY_US, MANAGED_BY_MULTI_KUEUE, MANAGED_BY_MPI_OPERATOR),
         ),
@@ -45,35 +45,33 @@ class MPIJobSpec(Wire):
 
     slots_per_worker: Annotated[
         int | None,
-        field_doc("MPI slots of each worker; 1 when not given.", minimum=1),
+        doc("MPI slots of each worker; 1 when not given.", minimum=1),
     ] = None
     clean_pod_policy: Annotated[
         str | None,
-        field_doc(
+        doc(
             "Older field for runPolicy.cleanPodPolicy, which takes precedence.",
             values=("All", "Running", "None"),
         ),
     ] = None
     main_container: Annotated[
         str,
-        field_doc(
-            "Container of a worker in which processes are started; the first when not given."
-        ),
+        doc("Container of a worker in which processes are started; the first when not given."),
     ] = ""
-    run_policy: Annotated[MPIRunPolicy, field_doc("Run policy of the job.")] = MPIRunPolicy()
+    run_policy: Annotated[MPIRunPolicy, doc("Run policy of the job.")] = MPIRunPolicy()
     mpi_replica_specs: Annotated[
         dict[str, ReplicaSpec],
-        field_doc("Pods by role: Launcher (exactly one pod) and Worker.", required=True),
+        doc("Pods by role: Launcher (exactly one pod) and Worker.", required=True),
     ] = {}
     run_launcher_as_worker: Annotated[
-        bool | None, field_doc("v2beta1: mpirun starts processes in the Launcher as well.")
+        bool | None, doc("v2beta1: mpirun starts processes in the Launcher as well.")
     ] = None
     ssh_auth_mount_path: Annotated[
-        str | None, field_doc("v2beta1: directory of the SSH keys; /root/.ssh when not given.")
+        str | None, doc("v2beta1: directory of the SSH keys; /root/.ssh when not given.")
     ] = None
     launcher_creation_policy: Annotated[
         str | None,
-        field_doc(
+        doc(
             "v2beta1: when the Launcher is created: with the workers (AtStartup, when not given) "
             "or when all of them are ready.",
             values=(AT_STARTUP, WAIT_FOR_WORKERS),
@@ -81,7 +79,7 @@ class MPIJobSpec(Wire):
     ] = None
     mpi_implementation: Annotated[
         str | None,
-        field_doc(
+        doc(
             "v2beta1: format of the host file and of variables; OpenMPI when not given.",
             values=(OPEN_MPI, INTEL, MPICH),
         ),
@@ -91,10 +89,8 @@ class MPIJobSpec(Wire):
 class MPIJob(Object):
     """A distributed job of MPI processes."""
 
-    spec: Annotated[MPIJobSpec, field_doc("Desired state.", required=True)] = MPIJobSpec()
-    status: Annotated[JobStatus, field_doc("Observed state; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[MPIJobSpec, doc("Desired state.", required=True)] = MPIJobSpec()
+    status: Annotated[JobStatus, doc("Observed state; written by the operator.")] = JobStatus()
 
 
 def with_default_replicas(specs: Mapping[str, ReplicaSpec]) -> dict[str, ReplicaSpec]:

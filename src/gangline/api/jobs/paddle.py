@@ -10,7 +10,7 @@ from typing import Annotated
 from gangline.api.core.pod import PodTemplateSpec
 from gangline.api.core.reference import ObjectReference
 from gangline.api.jobs.kubeflow import CommonRunPolicy, JobStatus, SchedulingPolicy
-from gangline.api.meta.field_doc import FreeForm, field_doc
+from gangline.api.meta.field_doc import FreeForm, doc
 from gangline.api.meta.objects import Object, Wire
 
 PS, WORKER, HETER = "ps", "worker", "heter"
@@ -26,16 +26,16 @@ CLEAN_POLICIES = ("", ALWAYS, NEVER, ON_FAILURE, ON_COMPLETION)
 class ResourceSpec(Wire):
     """The pods of one role."""
 
-    replicas: Annotated[int | None, field_doc("How many pods.", required=True, minimum=0)] = None
+    replicas: Annotated[int | None, doc("How many pods.", required=True, minimum=0)] = None
     requests: Annotated[
         int | None,
-        field_doc("Minimum number of pods of an elastic job with etcd.", minimum=0),
+        doc("Minimum number of pods of an elastic job with etcd.", minimum=0),
     ] = None
     limits: Annotated[
         int | None,
-        field_doc("Maximum number of pods of an elastic job with etcd.", minimum=0),
+        doc("Maximum number of pods of an elastic job with etcd.", minimum=0),
     ] = None
-    template: Annotated[FreeForm, field_doc("Template of the pods.", shape=PodTemplateSpec)] = {}
+    template: Annotated[FreeForm, doc("Template of the pods.", shape=PodTemplateSpec)] = {}
 
     @property
     def count(self) -> int:
@@ -47,7 +47,7 @@ class SecondaryResourceSpec(ResourceSpec):
     """The pods of one role; their template has the fields of a worker's."""
 
     template: Annotated[
-        FreeForm, field_doc("Template of the pods.", shape=PodTemplateSpec, brief=True)
+        FreeForm, doc("Template of the pods.", shape=PodTemplateSpec, brief=True)
     ] = {}
 
 
@@ -56,7 +56,7 @@ class PaddleJobSpec(Wire):
 
     clean_pod_policy: Annotated[
         str | None,
-        field_doc(
+        doc(
             "Ended jobs whose pods are deleted: Always all, Never none, OnFailure failed ones, "
             "OnCompletion (when not given) succeeded ones. Pods that still run when the job has "
             "ended are deleted as well, except after a failure under Never."
@@ -64,7 +64,7 @@ class PaddleJobSpec(Wire):
     ] = None
     intranet: Annotated[
         str | None,
-        field_doc(
+        doc(
             "How pods reach each other: by their addresses (PodIP, when not given), by the names "
             "of services (Service), or over the network of their nodes (Host).",
             values=("", POD_IP, SERVICE, HOST),
@@ -72,23 +72,23 @@ class PaddleJobSpec(Wire):
     ] = None
     with_gloo: Annotated[
         int | None,
-        field_doc(
+        doc(
             "Barriers over Gloo in a job with servers: 0 none (when not given), 1 of workers, 2 of "
             "workers and servers.",
             minimum=0,
             maximum=2,
         ),
     ] = None
-    worker: Annotated[ResourceSpec | None, field_doc("Trainers.")] = None
-    ps: Annotated[SecondaryResourceSpec | None, field_doc("Parameter servers.")] = None
-    heter: Annotated[SecondaryResourceSpec | None, field_doc("Trainers on other devices.")] = None
+    worker: Annotated[ResourceSpec | None, doc("Trainers.")] = None
+    ps: Annotated[SecondaryResourceSpec | None, doc("Parameter servers.")] = None
+    heter: Annotated[SecondaryResourceSpec | None, doc("Trainers on other devices.")] = None
     elastic: Annotated[
-        int | None, field_doc("If given, with any value, the number of workers may change.")
+        int | None, doc("If given, with any value, the number of workers may change.")
     ] = None
     scheduling_policy: Annotated[
-        SchedulingPolicy | None, field_doc("Settings for the gang scheduler.")
+        SchedulingPolicy | None, doc("Settings for the gang scheduler.")
     ] = None
-    run_policy: Annotated[CommonRunPolicy, field_doc("Run policy of the job.")] = CommonRunPolicy()
+    run_policy: Annotated[CommonRunPolicy, doc("Run policy of the job.")] = CommonRunPolicy()
 
     def declared_roles(self) -> Iterator[tuple[str, ResourceSpec]]:
         """Return the declared roles and their names, in order."""
@@ -103,33 +103,31 @@ class PaddleJobSpec(Wire):
 class ResourceStatus(Wire):
     """Numbers of pods of one role."""
 
-    pending: Annotated[int, field_doc("Not placed or not started yet.")] = 0
-    starting: Annotated[int, field_doc("On a node, but not ready.")] = 0
-    running: Annotated[int, field_doc("Running.")] = 0
-    failed: Annotated[int, field_doc("Failed.")] = 0
-    succeeded: Annotated[int, field_doc("Succeeded.")] = 0
-    unknown: Annotated[int, field_doc("On a node that does not report.")] = 0
-    refs: Annotated[list[ObjectReference], field_doc("The pods.")] = []
+    pending: Annotated[int, doc("Not placed or not started yet.")] = 0
+    starting: Annotated[int, doc("On a node, but not ready.")] = 0
+    running: Annotated[int, doc("Running.")] = 0
+    failed: Annotated[int, doc("Failed.")] = 0
+    succeeded: Annotated[int, doc("Succeeded.")] = 0
+    unknown: Annotated[int, doc("On a node that does not report.")] = 0
+    refs: Annotated[list[ObjectReference], doc("The pods.")] = []
 
 
 class PaddleJobStatus(JobStatus):
     """The observed state of a PaddleJob."""
 
-    phase: Annotated[
-        str, field_doc("Pending, Starting, Running, Restarting, Completed or Failed.")
-    ] = ""
-    mode: Annotated[str, field_doc("PS, Collective or Single.")] = ""
-    ps: Annotated[ResourceStatus | None, field_doc("Its parameter servers.")] = None
-    worker: Annotated[ResourceStatus | None, field_doc("Its trainers.")] = None
-    heter: Annotated[ResourceStatus | None, field_doc("Its trainers on other devices.")] = None
-    elastic: Annotated[str, field_doc("Upstream's; not written any more.")] = ""
-    observed_generation: Annotated[int, field_doc("Generation that was observed.")] = 0
+    phase: Annotated[str, doc("Pending, Starting, Running, Restarting, Completed or Failed.")] = ""
+    mode: Annotated[str, doc("PS, Collective or Single.")] = ""
+    ps: Annotated[ResourceStatus | None, doc("Its parameter servers.")] = None
+    worker: Annotated[ResourceStatus | None, doc("Its trainers.")] = None
+    heter: Annotated[ResourceStatus | None, doc("Its trainers on other devices.")] = None
+    elastic: Annotated[str, doc("Upstream's; not written any more.")] = ""
+    observed_generation: Annotated[int, doc("Generation that was observed.")] = 0
 
 
 class PaddleJob(Object):
     """A distributed PaddlePaddle training job."""
 
-    spec: Annotated[PaddleJobSpec, field_doc("Desired state.", required=True)] = PaddleJobSpec()
-    status: Annotated[PaddleJobStatus, field_doc("Observed state; written by the operator.")] = (
+    spec: Annotated[PaddleJobSpec, doc("Desired state.", required=True)] = PaddleJobSpec()
+    status: Annotated[PaddleJobStatus, doc("Observed state; written by the operator.")] = (
         PaddleJobStatus()
     )

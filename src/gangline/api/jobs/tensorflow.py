@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from gangline.api.jobs.kubeflow import JobStatus, ReplicaSpec, RunPolicy
-from gangline.api.meta.field_doc import field_doc
+from gangline.api.meta.field_doc import doc
 from gangline.api.meta.objects import Object, Wire
 
 ROLES = ("Chief", "Master", "PS", "Worker", "Evaluator")
@@ -16,10 +16,10 @@ ALL_WORKERS = "AllWorkers"
 class TFJobSpec(Wire):
     """The desired state of a TFJob."""
 
-    run_policy: Annotated[RunPolicy, field_doc("Run policy of the job.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, doc("Run policy of the job.")] = RunPolicy()
     tf_replica_specs: Annotated[
         dict[str, ReplicaSpec],
-        field_doc(
+        doc(
             "Pods by role: PS, Worker, Evaluator, and at most one Chief or Master, in any "
             "capitalisation.",
             required=True,
@@ -27,7 +27,7 @@ class TFJobSpec(Wire):
     ] = {}
     success_policy: Annotated[
         str | None,
-        field_doc(
+        doc(
             "When a job without a Chief or Master has succeeded: with worker 0 (empty, or not "
             "given), or with all workers (AllWorkers).",
             values=(WORKER_0, ALL_WORKERS),
@@ -35,7 +35,7 @@ class TFJobSpec(Wire):
     ] = None
     enable_dynamic_worker: Annotated[
         bool,
-        field_doc(
+        doc(
             "True: workers may be added, removed and fail. Each gets only its own address and "
             "those of the parameter servers."
         ),
@@ -45,7 +45,5 @@ class TFJobSpec(Wire):
 class TFJob(Object):
     """A distributed TensorFlow training job."""
 
-    spec: Annotated[TFJobSpec, field_doc("Desired state.", required=True)] = TFJobSpec()
-    status: Annotated[JobStatus, field_doc("Observed state; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[TFJobSpec, doc("Desired state.", required=True)] = TFJobSpec()
+    status: Annotated[JobStatus, doc("Observed state; written by the operator.")] = JobStatus()

@@ -25,7 +25,7 @@ from gangline.api.jobs.training_runtime import (
     TRAINING_RUNTIME,
     TemplateMeta,
 )
-from gangline.api.meta.field_doc import FreeForm, field_doc
+from gangline.api.meta.field_doc import FreeForm, doc
 from gangline.api.meta.objects import Condition, Object, Wire
 
 MANAGED_BY_TRAINER = "trainer.kubeflow.org/trainjob-controller"
@@ -38,15 +38,13 @@ COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 class RuntimeRef(Wire):
     """The runtime of a job."""
 
-    name: Annotated[
-        str, field_doc("Name of the runtime.", required=True, minLength=1, maxLength=253)
-    ] = ""
-    api_group: Annotated[str, field_doc(f"Group; {GROUP} when not given.", maxLength=253)] = GROUP
+    name: Annotated[str, doc("Name of the runtime.", required=True, minLength=1, maxLength=253)] = (
+        ""
+    )
+    api_group: Annotated[str, doc(f"Group; {GROUP} when not given.", maxLength=253)] = GROUP
     kind: Annotated[
         str,
-        field_doc(
-            f"{CLUSTER_TRAINING_RUNTIME} (when not given) or {TRAINING_RUNTIME}.", maxLength=63
-        ),
+        doc(f"{CLUSTER_TRAINING_RUNTIME} (when not given) or {TRAINING_RUNTIME}.", maxLength=63),
     ] = CLUSTER_TRAINING_RUNTIME
 
 
@@ -55,161 +53,157 @@ class StepInitializer(Wire):
 
     storage_uri: Annotated[
         str | None,
-        field_doc("Source, such as hf://OWNER/NAME or s3://BUCKET/PATH.", maxLength=2048),
+        doc("Source, such as hf://OWNER/NAME or s3://BUCKET/PATH.", maxLength=2048),
     ] = None
-    env: Annotated[list[EnvVar], field_doc("Variables.", keys=("name",), maxItems=128)] = []
+    env: Annotated[list[EnvVar], doc("Variables.", keys=("name",), maxItems=128)] = []
     secret_ref: Annotated[
-        LocalObjectReference | None, field_doc("Secret whose values are variables.")
+        LocalObjectReference | None, doc("Secret whose values are variables.")
     ] = None
 
 
 class Initializer(Wire):
     """Steps before the training."""
 
-    dataset: Annotated[StepInitializer | None, field_doc("Fetches the data.")] = None
-    model: Annotated[StepInitializer | None, field_doc("Fetches the model.")] = None
+    dataset: Annotated[StepInitializer | None, doc("Fetches the data.")] = None
+    model: Annotated[StepInitializer | None, doc("Fetches the model.")] = None
 
 
 class Trainer(Wire):
     """What the training changes in the container node of the runtime."""
 
-    image: Annotated[str | None, field_doc("Image.", maxLength=500)] = None
-    command: Annotated[list[str], field_doc("Entry point.", maxItems=128)] = []
-    args: Annotated[list[str], field_doc("Arguments.", maxItems=128)] = []
+    image: Annotated[str | None, doc("Image.", maxLength=500)] = None
+    command: Annotated[list[str], doc("Entry point.", maxItems=128)] = []
+    args: Annotated[list[str], doc("Arguments.", maxItems=128)] = []
     env: Annotated[
         list[EnvVar],
-        field_doc("Variables; each replaces the runtime's.", keys=("name",), maxItems=128),
+        doc("Variables; each replaces the runtime's.", keys=("name",), maxItems=128),
     ] = []
     num_nodes: Annotated[
-        int | None, field_doc("Nodes; the runtime's number when not given.", minimum=0)
+        int | None, doc("Nodes; the runtime's number when not given.", minimum=0)
     ] = None
     resources_per_node: Annotated[
-        ResourceRequirements | None, field_doc("Resources; each replaces the runtime's.")
+        ResourceRequirements | None, doc("Resources; each replaces the runtime's.")
     ] = None
-    num_proc_per_node: Annotated[int | None, field_doc("Processes of each node.", minimum=1)] = None
+    num_proc_per_node: Annotated[int | None, doc("Processes of each node.", minimum=1)] = None
 
 
 class ContainerPatch(Wire):
     """Fields of a container that a patch may change."""
 
-    name: Annotated[str, field_doc("Name of the container.", required=True)] = ""
-    env: Annotated[list[EnvVar], field_doc("Variables.", keys=("name",))] = []
-    volume_mounts: Annotated[
-        list[VolumeMount], field_doc("Mounted volumes.", keys=("mountPath",))
-    ] = []
-    security_context: Annotated[FreeForm | None, field_doc("Rights.")] = None
+    name: Annotated[str, doc("Name of the container.", required=True)] = ""
+    env: Annotated[list[EnvVar], doc("Variables.", keys=("name",))] = []
+    volume_mounts: Annotated[list[VolumeMount], doc("Mounted volumes.", keys=("mountPath",))] = []
+    security_context: Annotated[FreeForm | None, doc("Rights.")] = None
 
 
 class PodSpecPatch(Wire):
     """Fields of a pod that a patch may change."""
 
-    service_account_name: Annotated[str | None, field_doc("Account.")] = None
-    node_selector: Annotated[dict[str, str], field_doc("Labels that the node must have.")] = {}
-    affinity: Annotated[Affinity | None, field_doc("Affinity rules.")] = None
-    tolerations: Annotated[list[Toleration], field_doc("Tolerated taints.")] = []
-    volumes: Annotated[list[Volume], field_doc("Volumes.", keys=("name",), maxItems=128)] = []
+    service_account_name: Annotated[str | None, doc("Account.")] = None
+    node_selector: Annotated[dict[str, str], doc("Labels that the node must have.")] = {}
+    affinity: Annotated[Affinity | None, doc("Affinity rules.")] = None
+    tolerations: Annotated[list[Toleration], doc("Tolerated taints.")] = []
+    volumes: Annotated[list[Volume], doc("Volumes.", keys=("name",), maxItems=128)] = []
     init_containers: Annotated[
-        list[ContainerPatch], field_doc("Init containers.", keys=("name",), maxItems=64)
+        list[ContainerPatch], doc("Init containers.", keys=("name",), maxItems=64)
     ] = []
     containers: Annotated[
-        list[ContainerPatch], field_doc("Containers.", keys=("name",), maxItems=64)
+        list[ContainerPatch], doc("Containers.", keys=("name",), maxItems=64)
     ] = []
     image_pull_secrets: Annotated[
-        list[LocalObjectReference], field_doc("Secrets to pull images with.", keys=("name",))
+        list[LocalObjectReference], doc("Secrets to pull images with.", keys=("name",))
     ] = []
-    security_context: Annotated[PodSecurityContext | None, field_doc("Rights.")] = None
-    scheduling_gates: Annotated[list[PodSchedulingGate], field_doc("Gates.", keys=("name",))] = []
+    security_context: Annotated[PodSecurityContext | None, doc("Rights.")] = None
+    scheduling_gates: Annotated[list[PodSchedulingGate], doc("Gates.", keys=("name",))] = []
     termination_grace_period_seconds: Annotated[
-        int | None, field_doc("Seconds between SIGTERM and SIGKILL.", minimum=0)
+        int | None, doc("Seconds between SIGTERM and SIGKILL.", minimum=0)
     ] = None
 
 
 class PodTemplatePatch(Wire):
     """Changes of a pod template."""
 
-    metadata: Annotated[TemplateMeta | None, field_doc("Labels and annotations.")] = None
-    spec: Annotated[FreeForm | None, field_doc("The pod.", shape=PodSpecPatch)] = None
+    metadata: Annotated[TemplateMeta | None, doc("Labels and annotations.")] = None
+    spec: Annotated[FreeForm | None, doc("The pod.", shape=PodSpecPatch)] = None
 
 
 class BatchJobSpecPatch(Wire):
     """Changes of a batch Job."""
 
-    template: Annotated[PodTemplatePatch | None, field_doc("Template of the pods.")] = None
+    template: Annotated[PodTemplatePatch | None, doc("Template of the pods.")] = None
 
 
 class BatchJobTemplatePatch(Wire):
     """Changes of the template of a replicated job."""
 
-    metadata: Annotated[TemplateMeta | None, field_doc("Labels and annotations.")] = None
-    spec: Annotated[BatchJobSpecPatch | None, field_doc("The job.")] = None
+    metadata: Annotated[TemplateMeta | None, doc("Labels and annotations.")] = None
+    spec: Annotated[BatchJobSpecPatch | None, doc("The job.")] = None
 
 
 class ReplicatedJobPatch(Wire):
     """Changes of one replicated job."""
 
-    name: Annotated[str, field_doc("Name of the replicated job.", required=True)] = ""
-    template: Annotated[BatchJobTemplatePatch | None, field_doc("Template.")] = None
+    name: Annotated[str, doc("Name of the replicated job.", required=True)] = ""
+    template: Annotated[BatchJobTemplatePatch | None, doc("Template.")] = None
 
 
 class JobSetSpecPatch(Wire):
     """Changes of the replicated jobs."""
 
     replicated_jobs: Annotated[
-        list[ReplicatedJobPatch], field_doc("Replicated jobs.", keys=("name",))
+        list[ReplicatedJobPatch], doc("Replicated jobs.", keys=("name",))
     ] = []
 
 
 class JobSetTemplatePatch(Wire):
     """Changes of the template of a runtime."""
 
-    metadata: Annotated[TemplateMeta | None, field_doc("Labels and annotations.")] = None
-    spec: Annotated[JobSetSpecPatch | None, field_doc("The replicated jobs.")] = None
+    metadata: Annotated[TemplateMeta | None, doc("Labels and annotations.")] = None
+    spec: Annotated[JobSetSpecPatch | None, doc("The replicated jobs.")] = None
 
 
 class RuntimeSpecPatch(Wire):
     """Changes of a runtime."""
 
-    template: Annotated[JobSetTemplatePatch | None, field_doc("Template.")] = None
+    template: Annotated[JobSetTemplatePatch | None, doc("Template.")] = None
 
 
 class RuntimePatch(Wire):
     """Changes of the runtime by one component, such as Kueue."""
 
     manager: Annotated[
-        str, field_doc("The component, such as example.com/name.", required=True, minLength=1)
+        str, doc("The component, such as example.com/name.", required=True, minLength=1)
     ] = ""
-    time: Annotated[datetime | None, field_doc("Time of the last change.")] = None
-    training_runtime_spec: Annotated[RuntimeSpecPatch | None, field_doc("The changes.")] = None
+    time: Annotated[datetime | None, doc("Time of the last change.")] = None
+    training_runtime_spec: Annotated[RuntimeSpecPatch | None, doc("The changes.")] = None
 
 
 class TrainJobSpec(Wire):
     """The desired state of a TrainJob."""
 
-    runtime_ref: Annotated[RuntimeRef, field_doc("The runtime.", required=True)] = RuntimeRef()
-    initializer: Annotated[Initializer | None, field_doc("Steps before the training.")] = None
-    trainer: Annotated[Trainer | None, field_doc("The training.")] = None
+    runtime_ref: Annotated[RuntimeRef, doc("The runtime.", required=True)] = RuntimeRef()
+    initializer: Annotated[Initializer | None, doc("Steps before the training.")] = None
+    trainer: Annotated[Trainer | None, doc("The training.")] = None
     runtime_patches: Annotated[
         list[RuntimePatch],
-        field_doc("Changes of the runtime, in order.", keys=("manager",), maxItems=16),
+        doc("Changes of the runtime, in order.", keys=("manager",), maxItems=16),
     ] = []
     pod_template_overrides: Annotated[
-        list[FreeForm], field_doc("Removed upstream; refused. Now runtimePatches.")
+        list[FreeForm], doc("Removed upstream; refused. Now runtimePatches.")
     ] = []
-    labels: Annotated[
-        dict[str, str], field_doc("Removed upstream; refused. Now runtimePatches.")
-    ] = {}
+    labels: Annotated[dict[str, str], doc("Removed upstream; refused. Now runtimePatches.")] = {}
     annotations: Annotated[
-        dict[str, str], field_doc("Removed upstream; refused. Now runtimePatches.")
+        dict[str, str], doc("Removed upstream; refused. Now runtimePatches.")
     ] = {}
     suspend: Annotated[
-        bool | None, field_doc("True deletes the pods until it is false again.", default=False)
+        bool | None, doc("True deletes the pods until it is false again.", default=False)
     ] = None
     active_deadline_seconds: Annotated[
-        int | None, field_doc("Seconds from its start until an unfinished job fails.", minimum=1)
+        int | None, doc("Seconds from its start until an unfinished job fails.", minimum=1)
     ] = None
     managed_by: Annotated[
         str | None,
-        field_doc(
+        doc(
             "Controller that runs the job; cannot be changed.",
             values=(MANAGED_BY_TRAINER, MANAGED_BY_MULTI_KUEUE),
         ),
@@ -229,19 +223,19 @@ class TrainJobSpec(Wire):
 class StepStatus(Wire):
     """State of one replicated job; each number is 0 or 1."""
 
-    name: Annotated[str, field_doc("Name of the replicated job.", required=True)] = ""
-    ready: Annotated[int, field_doc("All its pods are ready.", required=True)] = 0
-    succeeded: Annotated[int, field_doc("It has succeeded.", required=True)] = 0
-    failed: Annotated[int, field_doc("It has failed.", required=True)] = 0
-    active: Annotated[int, field_doc("It has pods.", required=True)] = 0
-    suspended: Annotated[int, field_doc("It is suspended.", required=True)] = 0
+    name: Annotated[str, doc("Name of the replicated job.", required=True)] = ""
+    ready: Annotated[int, doc("All its pods are ready.", required=True)] = 0
+    succeeded: Annotated[int, doc("It has succeeded.", required=True)] = 0
+    failed: Annotated[int, doc("It has failed.", required=True)] = 0
+    active: Annotated[int, doc("It has pods.", required=True)] = 0
+    suspended: Annotated[int, doc("It is suspended.", required=True)] = 0
 
 
 class RoleSummary(Wire):
     """The pods of one replicated job, for lists of jobs."""
 
-    replicas: Annotated[int | None, field_doc("How many pods.")] = None
-    template: Annotated[FreeForm, field_doc("Image, command and resources.")] = {}
+    replicas: Annotated[int | None, doc("How many pods.")] = None
+    template: Annotated[FreeForm, doc("Image, command and resources.")] = {}
 
 
 class TrainJobProgress(JobStatus):
@@ -249,30 +243,26 @@ class TrainJobProgress(JobStatus):
 
     phase: Annotated[
         str,
-        field_doc(
+        doc(
             "Pending, Initializing, Starting, Running, Restarting, Suspending, Suspended, "
             "Succeeded or Failed."
         ),
     ] = ""
-    message: Annotated[str, field_doc("Why it waits or failed.")] = ""
-    nodes_ready: Annotated[int, field_doc("Nodes whose pod is ready.")] = 0
-    effective: Annotated[str, field_doc("ConfigMap with the copy of the runtime.")] = ""
-    roles: Annotated[dict[str, RoleSummary], field_doc("What runs, by replicated job.")] = {}
+    message: Annotated[str, doc("Why it waits or failed.")] = ""
+    nodes_ready: Annotated[int, doc("Nodes whose pod is ready.")] = 0
+    effective: Annotated[str, doc("ConfigMap with the copy of the runtime.")] = ""
+    roles: Annotated[dict[str, RoleSummary], doc("What runs, by replicated job.")] = {}
 
 
 class TrainJobStatus(Wire):
     """The observed state of a TrainJob."""
 
-    conditions: Annotated[
-        list[Condition], field_doc("Suspended, Complete, Failed.", maxItems=8)
-    ] = []
+    conditions: Annotated[list[Condition], doc("Suspended, Complete, Failed.", maxItems=8)] = []
     jobs_status: Annotated[
-        list[StepStatus], field_doc("State of each replicated job.", keys=("name",))
+        list[StepStatus], doc("State of each replicated job.", keys=("name",))
     ] = []
-    trainer_status: Annotated[
-        FreeForm | None, field_doc("Progress; upstream's, and not written.")
-    ] = None
-    gangline: Annotated[TrainJobProgress, field_doc("What upstream's fields do not show.")] = (
+    trainer_status: Annotated[FreeForm | None, doc("Progress; upstream's, and not written.")] = None
+    gangline: Annotated[TrainJobProgress, doc("What upstream's fields do not show.")] = (
         TrainJobProgress()
     )
 
@@ -280,8 +270,8 @@ class TrainJobStatus(Wire):
 class TrainJob(Object):
     """A training by a runtime."""
 
-    spec: Annotated[TrainJobSpec, field_doc("Desired state.", required=True)] = TrainJobSpec()
-    status: Annotated[TrainJobStatus, field_doc("Observed state; written by the operator.")] = (
+    spec: Annotated[TrainJobSpec, doc("Desired state.", required=True)] = TrainJobSpec()
+    status: Annotated[TrainJobStatus, doc("Observed state; written by the operator.")] = (
         TrainJobStatus()
     )
 

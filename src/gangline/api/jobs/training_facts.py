@@ -229,7 +229,7 @@ class OptimizerTuning(Wire):
 
 
 class CheckpointTuning(Wire):
-    """Prior of the rate of failures: so many in so many seconds of this job's training."""
+    """Prior of the rate of failures: their number in some seconds of this job's training."""
 
     failures: float
     seconds: float

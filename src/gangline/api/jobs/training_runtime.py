@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from gangline.api.core.pod import PodTemplateSpec
-from gangline.api.meta.field_doc import FreeForm, IntOrString, field_doc
+from gangline.api.meta.field_doc import FreeForm, IntOrString, doc
 from gangline.api.meta.objects import Object, ObjectMeta, Wire
 
 GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
@@ -49,44 +49,44 @@ def runtime_copy_name(job: str) -> str:
 class EnvInjectionTarget(Wire):
     """Further containers that get the variables of the framework."""
 
-    job_name: Annotated[str, field_doc("Replicated job.", required=True)] = ""
+    job_name: Annotated[str, doc("Replicated job.", required=True)] = ""
     container_names: Annotated[
-        list[str], field_doc("Containers of it.", required=True, minItems=1, maxItems=8)
+        list[str], doc("Containers of it.", required=True, minItems=1, maxItems=8)
     ] = []
 
 
 class EnvInjection(Wire):
     """Where the variables of the framework are added, besides the container node."""
 
-    targets: Annotated[list[EnvInjectionTarget], field_doc("Containers.", maxItems=16)] = []
+    targets: Annotated[list[EnvInjectionTarget], doc("Containers.", maxItems=16)] = []
 
 
 class TorchPolicy(Wire):
     """Torch: variables of torchrun."""
 
-    env_injection: Annotated[
-        EnvInjection | None, field_doc("Further containers with the variables.")
-    ] = None
+    env_injection: Annotated[EnvInjection | None, doc("Further containers with the variables.")] = (
+        None
+    )
     num_proc_per_node: Annotated[
-        IntOrString | None, field_doc("Removed upstream; refused. Now trainer.numProcPerNode.")
+        IntOrString | None, doc("Removed upstream; refused. Now trainer.numProcPerNode.")
     ] = None
-    elastic_policy: Annotated[FreeForm | None, field_doc("Removed upstream; refused.")] = None
+    elastic_policy: Annotated[FreeForm | None, doc("Removed upstream; refused.")] = None
 
 
 class MPIPolicy(Wire):
     """MPI: a launcher that starts processes by SSH."""
 
     num_proc_per_node: Annotated[
-        int | None, field_doc("Processes of each node; 1 when not given.", minimum=1)
+        int | None, doc("Processes of each node; 1 when not given.", minimum=1)
     ] = None
     mpi_implementation: Annotated[
-        str | None, field_doc("Implementation; OpenMPI when not given.", values=(OPEN_MPI,))
+        str | None, doc("Implementation; OpenMPI when not given.", values=(OPEN_MPI,))
     ] = None
     ssh_auth_mount_path: Annotated[
-        str | None, field_doc("Directory of the SSH keys; /root/.ssh when not given.")
+        str | None, doc("Directory of the SSH keys; /root/.ssh when not given.")
     ] = None
     run_launcher_as_node: Annotated[
-        bool | None, field_doc("The launcher trains too, as node 0; false when not given.")
+        bool | None, doc("The launcher trains too, as node 0; false when not given.")
     ] = None
 
 
@@ -98,13 +98,13 @@ class MLPolicy(Wire):
     """Number of nodes, and the framework that they run; at most one framework is given."""
 
     num_nodes: Annotated[
-        int | None, field_doc("Nodes of a job that sets none; 1 when not given.", minimum=1)
+        int | None, doc("Nodes of a job that sets none; 1 when not given.", minimum=1)
     ] = None
-    torch: Annotated[TorchPolicy | None, field_doc("PyTorch.")] = None
-    mpi: Annotated[MPIPolicy | None, field_doc("MPI.")] = None
-    jax: Annotated[EmptyPolicy | None, field_doc("JAX.")] = None
-    xgboost: Annotated[EmptyPolicy | None, field_doc("XGBoost.")] = None
-    flux: Annotated[FreeForm | None, field_doc("Not supported: such a runtime is refused.")] = None
+    torch: Annotated[TorchPolicy | None, doc("PyTorch.")] = None
+    mpi: Annotated[MPIPolicy | None, doc("MPI.")] = None
+    jax: Annotated[EmptyPolicy | None, doc("JAX.")] = None
+    xgboost: Annotated[EmptyPolicy | None, doc("XGBoost.")] = None
+    flux: Annotated[FreeForm | None, doc("Not supported: such a runtime is refused.")] = None
 
     @property
     def framework(self) -> str:
@@ -120,35 +120,35 @@ class CoschedulingPolicy(Wire):
     """The coscheduling plug-in of kube-scheduler; pods are a gang under every policy."""
 
     schedule_timeout_seconds: Annotated[
-        int | None, field_doc("Read and not used: a gang waits without limit.")
+        int | None, doc("Read and not used: a gang waits without limit.")
     ] = None
 
 
 class VolcanoPolicy(Wire):
     """Volcano; pods are a gang under every policy."""
 
-    network_topology: Annotated[FreeForm | None, field_doc("Topology of the group.")] = None
+    network_topology: Annotated[FreeForm | None, doc("Topology of the group.")] = None
 
 
 class PodGroupPolicy(Wire):
     """How pods are scheduled as a gang; at most one field is given."""
 
-    coscheduling: Annotated[CoschedulingPolicy | None, field_doc("Coscheduling.")] = None
-    volcano: Annotated[VolcanoPolicy | None, field_doc("Volcano.")] = None
+    coscheduling: Annotated[CoschedulingPolicy | None, doc("Coscheduling.")] = None
+    volcano: Annotated[VolcanoPolicy | None, doc("Volcano.")] = None
 
 
 class TemplateMeta(Wire):
     """Labels and annotations."""
 
-    labels: Annotated[dict[str, str], field_doc("Labels.")] = {}
-    annotations: Annotated[dict[str, str], field_doc("Annotations.")] = {}
+    labels: Annotated[dict[str, str], doc("Labels.")] = {}
+    annotations: Annotated[dict[str, str], doc("Annotations.")] = {}
 
 
 class JobDependency(Wire):
     """A replicated job that must be in a state before another one starts."""
 
-    name: Annotated[str, field_doc("An earlier replicated job.", required=True)] = ""
-    status: Annotated[str, field_doc("Its state.", required=True, values=(READY, COMPLETE))] = ""
+    name: Annotated[str, doc("An earlier replicated job.", required=True)] = ""
+    status: Annotated[str, doc("Its state.", required=True, values=(READY, COMPLETE))] = ""
 
 
 FAIL_JOB, COUNT, IGNORE = "FailJob", "Count", "Ignore"
@@ -174,24 +174,22 @@ They are in the schema, since the API server drops others before any component s
 class ExitCodeRequirement(Wire):
     """Exit codes of a failed pod."""
 
-    container_name: Annotated[
-        str, field_doc("Container whose exit code counts; any when not given.")
-    ] = ""
-    operator: Annotated[
-        str, field_doc("In or NotIn the values.", required=True, values=(IN, NOT_IN))
-    ] = IN
-    values: Annotated[
-        list[int], field_doc("Exit codes.", required=True, minItems=1, maxItems=255)
-    ] = []
+    container_name: Annotated[str, doc("Container whose exit code counts; any when not given.")] = (
+        ""
+    )
+    operator: Annotated[str, doc("In or NotIn the values.", required=True, values=(IN, NOT_IN))] = (
+        IN
+    )
+    values: Annotated[list[int], doc("Exit codes.", required=True, minItems=1, maxItems=255)] = []
 
 
 class PodConditionPattern(Wire):
     """A condition of a failed pod."""
 
     type: Annotated[
-        str, field_doc("Type; only this one is read.", required=True, values=("DisruptionTarget",))
+        str, doc("Type; only this one is read.", required=True, values=("DisruptionTarget",))
     ] = ""
-    status: Annotated[str, field_doc("Status; True when not given.")] = "True"
+    status: Annotated[str, doc("Status; True when not given.")] = "True"
 
 
 class PodFailureRule(Wire):
@@ -199,48 +197,48 @@ class PodFailureRule(Wire):
 
     action: Annotated[
         str,
-        field_doc(
+        doc(
             "FailJob ends the job; Count (and Ignore) replaces the pod and counts a restart.",
             required=True,
             values=(FAIL_JOB, COUNT, IGNORE),
         ),
     ] = ""
-    on_exit_codes: Annotated[ExitCodeRequirement | None, field_doc("Applies by exit code.")] = None
+    on_exit_codes: Annotated[ExitCodeRequirement | None, doc("Applies by exit code.")] = None
     on_pod_conditions: Annotated[
-        list[PodConditionPattern], field_doc("Applies by conditions, of which one must hold.")
+        list[PodConditionPattern], doc("Applies by conditions, of which one must hold.")
     ] = []
 
 
 class PodFailurePolicy(Wire):
     """Rules for failed pods; the first that applies counts."""
 
-    rules: Annotated[list[PodFailureRule], field_doc("Rules.", required=True, maxItems=20)] = []
+    rules: Annotated[list[PodFailureRule], doc("Rules.", required=True, maxItems=20)] = []
 
 
 def _refused(remedy: str) -> msgspec.Meta:
     """Describe a field that is known so that the API server does not drop it silently."""
-    return field_doc(f"Refused: {remedy}.")
+    return doc(f"Refused: {remedy}.")
 
 
 class BatchJobSpec(Wire):
     """The fields of a batch Job; counts are set from the number of nodes."""
 
     template: Annotated[
-        FreeForm, field_doc("Template of the pods.", required=True, shape=PodTemplateSpec)
+        FreeForm, doc("Template of the pods.", required=True, shape=PodTemplateSpec)
     ] = {}
     backoff_limit: Annotated[
-        int | None, field_doc("Restarts until the job fails; 6 when not given.", minimum=0)
+        int | None, doc("Restarts until the job fails; 6 when not given.", minimum=0)
     ] = None
     pod_failure_policy: Annotated[
         PodFailurePolicy | None,
-        field_doc("Failures that end the job; needs the restart policy Never."),
+        doc("Failures that end the job; needs the restart policy Never."),
     ] = None
-    parallelism: Annotated[int | None, field_doc("Set from the number of nodes.")] = None
-    completions: Annotated[int | None, field_doc("Set from the number of nodes.")] = None
-    completion_mode: Annotated[str, field_doc("Always Indexed.", values=("", "Indexed"))] = ""
+    parallelism: Annotated[int | None, doc("Set from the number of nodes.")] = None
+    completions: Annotated[int | None, doc("Set from the number of nodes.")] = None
+    completion_mode: Annotated[str, doc("Always Indexed.", values=("", "Indexed"))] = ""
     pod_replacement_policy: Annotated[
         str,
-        field_doc(
+        doc(
             "Failed or TerminatingOrFailed: either way a pod is replaced when it has ended.",
             values=("", "Failed", "TerminatingOrFailed"),
         ),
@@ -259,22 +257,20 @@ class BatchJobSpec(Wire):
 class BatchJobTemplate(Wire):
     """Template of one replicated job."""
 
-    metadata: Annotated[ObjectMeta, field_doc("Labels, such as the step.")] = ObjectMeta()
-    spec: Annotated[BatchJobSpec, field_doc("The job.", required=True)] = BatchJobSpec()
+    metadata: Annotated[ObjectMeta, doc("Labels, such as the step.")] = ObjectMeta()
+    spec: Annotated[BatchJobSpec, doc("The job.", required=True)] = BatchJobSpec()
 
 
 class ReplicatedJob(Wire):
     """Pods of one role."""
 
-    name: Annotated[str, field_doc("Name of the role.", required=True)] = ""
-    group_name: Annotated[str, field_doc("Group; default when not given.")] = ""
-    replicas: Annotated[int | None, field_doc("Jobs of this name; always 1.")] = None
+    name: Annotated[str, doc("Name of the role.", required=True)] = ""
+    group_name: Annotated[str, doc("Group; default when not given.")] = ""
+    replicas: Annotated[int | None, doc("Jobs of this name; always 1.")] = None
     depends_on: Annotated[
-        list[JobDependency], field_doc("Earlier jobs that this one waits for.", maxItems=5)
+        list[JobDependency], doc("Earlier jobs that this one waits for.", maxItems=5)
     ] = []
-    template: Annotated[BatchJobTemplate, field_doc("Template.", required=True)] = (
-        BatchJobTemplate()
-    )
+    template: Annotated[BatchJobTemplate, doc("Template.", required=True)] = BatchJobTemplate()
 
     @property
     def step(self) -> str:
@@ -285,26 +281,24 @@ class ReplicatedJob(Wire):
 class SetNetwork(Wire):
     """Names of the pods."""
 
-    enable_dns_hostnames: Annotated[
-        bool | None, field_doc("Pods have names; true when not given.")
-    ] = None
+    enable_dns_hostnames: Annotated[bool | None, doc("Pods have names; true when not given.")] = (
+        None
+    )
     subdomain: Annotated[
-        str | None, field_doc("Name of the headless service; the job's when not given.")
+        str | None, doc("Name of the headless service; the job's when not given.")
     ] = None
     publish_not_ready_addresses: Annotated[
-        bool | None, field_doc("Names of pods that are not ready resolve; true when not given.")
+        bool | None, doc("Names of pods that are not ready resolve; true when not given.")
     ] = None
 
 
 class SetSuccessPolicy(Wire):
     """Which replicated jobs must succeed."""
 
-    operator: Annotated[
-        str, field_doc("All (when not given) or Any of them.", values=("All", "Any"))
-    ] = ""
-    target_replicated_jobs: Annotated[
-        list[str], field_doc("Replicated jobs; all when not given.")
-    ] = []
+    operator: Annotated[str, doc("All (when not given) or Any of them.", values=("All", "Any"))] = (
+        ""
+    )
+    target_replicated_jobs: Annotated[list[str], doc("Replicated jobs; all when not given.")] = []
 
 
 FAIL_SET, RESTART_SET, RESTART_SET_FREELY = (
@@ -325,10 +319,10 @@ FAILURE_REASONS = (
 class SetFailureRule(Wire):
     """What the failure of a replicated job leads to, if the rule applies to it."""
 
-    name: Annotated[str, field_doc("Name of the rule.", required=True)] = ""
+    name: Annotated[str, doc("Name of the rule.", required=True)] = ""
     action: Annotated[
         str,
-        field_doc(
+        doc(
             "FailJobSet ends the TrainJob. RestartJobSet restarts all pods, and counts; "
             "RestartJobSetAndIgnoreMaxRestarts does not count.",
             required=True,
@@ -336,11 +330,11 @@ class SetFailureRule(Wire):
         ),
     ] = ""
     target_replicated_jobs: Annotated[
-        list[str], field_doc("Replicated jobs that it applies to; all when not given.")
+        list[str], doc("Replicated jobs that it applies to; all when not given.")
     ] = []
     on_job_failure_reasons: Annotated[
         list[str],
-        field_doc(
+        doc(
             "Reasons that it applies to; all when not given. PodFailurePolicy, or "
             "BackoffLimitExceeded for all other failures; the others do not occur."
         ),
@@ -354,27 +348,27 @@ class SetFailurePolicy(Wire):
     """What happens when a replicated job fails."""
 
     max_restarts: Annotated[
-        int | None, field_doc("Restarts of all pods together; none when not given.", minimum=0)
+        int | None, doc("Restarts of all pods together; none when not given.", minimum=0)
     ] = None
     restart_strategy: Annotated[
         str,
-        field_doc(
+        doc(
             "Recreate or BlockingRecreate: either way all former pods end before new ones start.",
             values=("", "Recreate", "BlockingRecreate"),
         ),
     ] = ""
     rules: Annotated[
         list[SetFailureRule],
-        field_doc("The first rule that applies counts; else all pods restart.", maxItems=20),
+        doc("The first rule that applies counts; else all pods restart.", maxItems=20),
     ] = []
 
 
 class Coordinator(Wire):
     """The pod whose address all pods have as a label and an annotation."""
 
-    replicated_job: Annotated[str, field_doc("Its replicated job.", required=True)] = ""
-    job_index: Annotated[int | None, field_doc("Always 0.", minimum=0, maximum=0)] = None
-    pod_index: Annotated[int | None, field_doc("Its index; 0 when not given.", minimum=0)] = None
+    replicated_job: Annotated[str, doc("Its replicated job.", required=True)] = ""
+    job_index: Annotated[int | None, doc("Always 0.", minimum=0, maximum=0)] = None
+    pod_index: Annotated[int | None, doc("Its index; 0 when not given.", minimum=0)] = None
 
 
 class StartupPolicy(Wire):
@@ -382,7 +376,7 @@ class StartupPolicy(Wire):
 
     startup_policy_order: Annotated[
         str,
-        field_doc(
+        doc(
             "AnyOrder (when not given), or InOrder: each when the one before it is ready.",
             values=("AnyOrder", IN_ORDER),
         ),
@@ -392,57 +386,57 @@ class StartupPolicy(Wire):
 class RetentionPolicy(Wire):
     """What happens to claims when the job is deleted."""
 
-    when_deleted: Annotated[str, field_doc("Delete (when not given).", values=("Delete",))] = ""
+    when_deleted: Annotated[str, doc("Delete (when not given).", values=("Delete",))] = ""
 
 
 class VolumeClaimPolicy(Wire):
     """Claims that are made for the job; pods mount them by the name of the template."""
 
-    templates: Annotated[list[FreeForm], field_doc("Templates of claims.", required=True)] = []
-    retention_policy: Annotated[RetentionPolicy | None, field_doc("Retention.")] = None
+    templates: Annotated[list[FreeForm], doc("Templates of claims.", required=True)] = []
+    retention_policy: Annotated[RetentionPolicy | None, doc("Retention.")] = None
 
 
 class JobSetSpec(Wire):
     """The replicated jobs of a training."""
 
     replicated_jobs: Annotated[
-        list[ReplicatedJob], field_doc("Roles, in order.", required=True, keys=("name",))
+        list[ReplicatedJob], doc("Roles, in order.", required=True, keys=("name",))
     ] = []
-    network: Annotated[SetNetwork | None, field_doc("Names of the pods.")] = None
-    success_policy: Annotated[SetSuccessPolicy | None, field_doc("Success.")] = None
-    startup_policy: Annotated[StartupPolicy | None, field_doc("Order; not with dependsOn.")] = None
-    failure_policy: Annotated[SetFailurePolicy | None, field_doc("Failure.")] = None
+    network: Annotated[SetNetwork | None, doc("Names of the pods.")] = None
+    success_policy: Annotated[SetSuccessPolicy | None, doc("Success.")] = None
+    startup_policy: Annotated[StartupPolicy | None, doc("Order; not with dependsOn.")] = None
+    failure_policy: Annotated[SetFailurePolicy | None, doc("Failure.")] = None
     coordinator: Annotated[
-        Coordinator | None, field_doc("Pod whose address becomes a label of all pods.")
+        Coordinator | None, doc("Pod whose address becomes a label of all pods.")
     ] = None
     suspend: Annotated[bool | None, _refused("suspend the TrainJob")] = None
     managed_by: Annotated[str | None, _refused("the TrainJob has it")] = None
     ttl_seconds_after_finished: Annotated[
         int | None,
-        field_doc("Seconds after its end until a TrainJob is deleted.", minimum=0),
+        doc("Seconds after its end until a TrainJob is deleted.", minimum=0),
     ] = None
-    volume_claim_policies: Annotated[list[VolumeClaimPolicy], field_doc("Claims.")] = []
+    volume_claim_policies: Annotated[list[VolumeClaimPolicy], doc("Claims.")] = []
 
 
 class JobSetTemplate(Wire):
     """Template of what a TrainJob runs."""
 
-    metadata: Annotated[TemplateMeta, field_doc("Labels and annotations.")] = TemplateMeta()
-    spec: Annotated[JobSetSpec, field_doc("The replicated jobs.", required=True)] = JobSetSpec()
+    metadata: Annotated[TemplateMeta, doc("Labels and annotations.")] = TemplateMeta()
+    spec: Annotated[JobSetSpec, doc("The replicated jobs.", required=True)] = JobSetSpec()
 
 
 class TrainingRuntimeSpec(Wire):
     """What TrainJobs of this runtime run."""
 
-    ml_policy: Annotated[MLPolicy, field_doc("Nodes and framework.")] = MLPolicy()
-    pod_group_policy: Annotated[PodGroupPolicy | None, field_doc("Gang of the pods.")] = None
-    template: Annotated[JobSetTemplate, field_doc("Template.", required=True)] = JobSetTemplate()
+    ml_policy: Annotated[MLPolicy, doc("Nodes and framework.")] = MLPolicy()
+    pod_group_policy: Annotated[PodGroupPolicy | None, doc("Gang of the pods.")] = None
+    template: Annotated[JobSetTemplate, doc("Template.", required=True)] = JobSetTemplate()
 
 
 class TrainingRuntime(Object):
     """A runtime for the TrainJobs of its namespace."""
 
-    spec: Annotated[TrainingRuntimeSpec, field_doc("Desired state.", required=True)] = (
+    spec: Annotated[TrainingRuntimeSpec, doc("Desired state.", required=True)] = (
         TrainingRuntimeSpec()
     )
 
@@ -450,6 +444,6 @@ class TrainingRuntime(Object):
 class ClusterTrainingRuntime(Object):
     """A runtime for the TrainJobs of all namespaces."""
 
-    spec: Annotated[TrainingRuntimeSpec, field_doc("Desired state.", required=True)] = (
+    spec: Annotated[TrainingRuntimeSpec, doc("Desired state.", required=True)] = (
         TrainingRuntimeSpec()
     )

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from gangline.api.jobs.kubeflow import JobStatus, ReplicaSpec, RunPolicy
-from gangline.api.meta.field_doc import field_doc
+from gangline.api.meta.field_doc import doc
 from gangline.api.meta.objects import Object, Wire
 
 ROLES = ("Master", "Worker")
@@ -13,17 +13,15 @@ CONTAINER = "xgboost"
 class XGBoostJobSpec(Wire):
     """The desired state of an XGBoostJob."""
 
-    run_policy: Annotated[RunPolicy, field_doc("Run policy of the job.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, doc("Run policy of the job.")] = RunPolicy()
     xgb_replica_specs: Annotated[
         dict[str, ReplicaSpec],
-        field_doc("Pods by role: Master (exactly one pod) and Worker.", required=True),
+        doc("Pods by role: Master (exactly one pod) and Worker.", required=True),
     ] = {}
 
 
 class XGBoostJob(Object):
     """A distributed XGBoost training job."""
 
-    spec: Annotated[XGBoostJobSpec, field_doc("Desired state.", required=True)] = XGBoostJobSpec()
-    status: Annotated[JobStatus, field_doc("Observed state; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[XGBoostJobSpec, doc("Desired state.", required=True)] = XGBoostJobSpec()
+    status: Annotated[JobStatus, doc("Observed state; written by the operator.")] = JobStatus()

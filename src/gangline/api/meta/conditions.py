@@ -52,19 +52,17 @@ def set_condition(
 
     Returns a list equal to ``conditions`` if nothing has changed.
     """
-    condition = _with_short_message(condition)
     old = find_condition(conditions, condition.type)
-    if old is None:
-        return [
-            *conditions,
-            _with_transition_time(condition, condition.last_transition_time or now),
-        ]
-    if _is_equal(old, condition):
-        return list(conditions)
-    since = old.last_transition_time
-    if old.status != condition.status:
+    if old is not None and old.status == condition.status:
+        since = old.last_transition_time
+    else:
         since = condition.last_transition_time or now
-    new = _with_transition_time(condition, since)
+    message = condition.message[:MAX_MESSAGE_LENGTH]
+    new = msgspec.structs.replace(condition, message=message, last_transition_time=since)
+    if old is None:
+        return [*conditions, new]
+    if _essentials(old) == _essentials(new):
+        return list(conditions)
     return [new if current is old else current for current in conditions]
 
 
@@ -72,20 +70,5 @@ def remove_condition(conditions: Sequence[Condition], type_: str) -> list[Condit
     return [condition for condition in conditions if condition.type != type_]
 
 
-def _is_equal(old: Condition, new: Condition) -> bool:
-    return (old.status, old.reason, old.message, old.observed_generation) == (
-        new.status,
-        new.reason,
-        new.message,
-        new.observed_generation,
-    )
-
-
-def _with_transition_time(condition: Condition, since: datetime | None) -> Condition:
-    return msgspec.structs.replace(condition, last_transition_time=since)
-
-
-def _with_short_message(condition: Condition) -> Condition:
-    if len(condition.message) <= MAX_MESSAGE_LENGTH:
-        return condition
-    return msgspec.structs.replace(condition, message=condition.message[:MAX_MESSAGE_LENGTH])
+def _essentials(condition: Condition) -> tuple[str, str, str, int | None]:
+    return condition.status, condition.reason, condition.message, condition.observed_generation

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 
-def field_doc(
+def doc(
     description: str,
     *,
     required: bool = False,

@@ -10,7 +10,7 @@ from typing import Annotated, dataclass_transform
 
 import msgspec
 
-from gangline.api.meta.field_doc import field_doc
+from gangline.api.meta.field_doc import doc
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
@@ -21,41 +21,35 @@ class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class OwnerReference(Wire):
     """An owner of an object: the garbage collector deletes the object after its owners."""
 
-    api_version: Annotated[str, field_doc("API version of the owner.", required=True)] = ""
-    kind: Annotated[str, field_doc("Kind of the owner.", required=True)] = ""
-    name: Annotated[str, field_doc("Name of the owner.", required=True)] = ""
-    uid: Annotated[str, field_doc("Unique id of the owner.", required=True)] = ""
-    controller: Annotated[bool, field_doc("The owner manages the object.")] = False
-    block_owner_deletion: Annotated[
-        bool, field_doc("The owner's deletion waits for this object.")
-    ] = False
+    api_version: Annotated[str, doc("API version of the owner.", required=True)] = ""
+    kind: Annotated[str, doc("Kind of the owner.", required=True)] = ""
+    name: Annotated[str, doc("Name of the owner.", required=True)] = ""
+    uid: Annotated[str, doc("Unique id of the owner.", required=True)] = ""
+    controller: Annotated[bool, doc("The owner manages the object.")] = False
+    block_owner_deletion: Annotated[bool, doc("The owner's deletion waits for this object.")] = (
+        False
+    )
 
 
 class ObjectMeta(Wire):
     """The identity, labels and life cycle fields of an object."""
 
-    name: Annotated[str, field_doc("Name; unique among its kind in its namespace.")] = ""
-    generate_name: Annotated[str, field_doc("Start of a name that the server completes.")] = ""
-    namespace: Annotated[str, field_doc("Namespace of the object.")] = ""
-    uid: Annotated[str, field_doc("Unique id; made by the server.")] = ""
-    resource_version: Annotated[str, field_doc("Changes with every write.")] = ""
-    generation: Annotated[int, field_doc("Counts changes of the desired state.")] = 0
-    creation_timestamp: Annotated[
-        datetime | None, field_doc("Time of creation.", nullable=True)
-    ] = None
-    deletion_timestamp: Annotated[
-        datetime | None, field_doc("Time by which it is to be deleted.")
-    ] = None
-    deletion_grace_period_seconds: Annotated[
-        int | None, field_doc("Seconds for a graceful end.")
-    ] = None
-    labels: Annotated[dict[str, str], field_doc("Labels, for selectors.")] = {}
-    annotations: Annotated[dict[str, str], field_doc("Notes of tools and users.")] = {}
+    name: Annotated[str, doc("Name; unique among its kind in its namespace.")] = ""
+    generate_name: Annotated[str, doc("Start of a name that the server completes.")] = ""
+    namespace: Annotated[str, doc("Namespace of the object.")] = ""
+    uid: Annotated[str, doc("Unique id; made by the server.")] = ""
+    resource_version: Annotated[str, doc("Changes with every write.")] = ""
+    generation: Annotated[int, doc("Counts changes of the desired state.")] = 0
+    creation_timestamp: Annotated[datetime | None, doc("Time of creation.", nullable=True)] = None
+    deletion_timestamp: Annotated[datetime | None, doc("Time by which it is to be deleted.")] = None
+    deletion_grace_period_seconds: Annotated[int | None, doc("Seconds for a graceful end.")] = None
+    labels: Annotated[dict[str, str], doc("Labels, for selectors.")] = {}
+    annotations: Annotated[dict[str, str], doc("Notes of tools and users.")] = {}
     owner_references: Annotated[
-        list[OwnerReference], field_doc("Owners; it is deleted after them.", keys=("uid",))
+        list[OwnerReference], doc("Owners; it is deleted after them.", keys=("uid",))
     ] = []
     finalizers: Annotated[
-        list[str], field_doc("Components that must clean up before it is deleted.")
+        list[str], doc("Components that must clean up before it is deleted.")
     ] = []
 
     @property
@@ -83,42 +77,42 @@ class ListMeta(Wire):
 class Condition(Wire):
     """One aspect of an object's state (``metav1.Condition``, or the older form of pods, nodes)."""
 
-    type: Annotated[str, field_doc("Type of the condition.", required=True)] = ""
-    status: Annotated[str, field_doc("True, False or Unknown.", required=True)] = ""
-    reason: Annotated[str, field_doc("Why, as one CamelCase word.")] = ""
-    message: Annotated[str, field_doc("Why, for users.")] = ""
-    observed_generation: Annotated[int | None, field_doc("Generation that was observed.")] = None
+    type: Annotated[str, doc("Type of the condition.", required=True)] = ""
+    status: Annotated[str, doc("True, False or Unknown.", required=True)] = ""
+    reason: Annotated[str, doc("Why, as one CamelCase word.")] = ""
+    message: Annotated[str, doc("Why, for users.")] = ""
+    observed_generation: Annotated[int | None, doc("Generation that was observed.")] = None
     last_transition_time: Annotated[
-        datetime | None, field_doc("Time of the last change of the status.")
+        datetime | None, doc("Time of the last change of the status.")
     ] = None
-    last_update_time: Annotated[datetime | None, field_doc("Time of the last change.")] = None
-    last_probe_time: Annotated[
-        datetime | None, field_doc("Time of the last check.", nullable=True)
-    ] = None
-    last_heartbeat_time: Annotated[datetime | None, field_doc("Time of the last report.")] = None
+    last_update_time: Annotated[datetime | None, doc("Time of the last change.")] = None
+    last_probe_time: Annotated[datetime | None, doc("Time of the last check.", nullable=True)] = (
+        None
+    )
+    last_heartbeat_time: Annotated[datetime | None, doc("Time of the last report.")] = None
 
 
 class LabelSelectorRequirement(Wire):
     """One expression of a label selector."""
 
-    key: Annotated[str, field_doc("Label key.", required=True)] = ""
+    key: Annotated[str, doc("Label key.", required=True)] = ""
     operator: Annotated[
         str,
-        field_doc(
+        doc(
             "Relation of key and values.",
             required=True,
             values=("In", "NotIn", "Exists", "DoesNotExist"),
         ),
     ] = ""
-    values: Annotated[list[str], field_doc("Values; none for Exists and DoesNotExist.")] = []
+    values: Annotated[list[str], doc("Values; none for Exists and DoesNotExist.")] = []
 
 
 class LabelSelector(Wire):
     """Selects objects that have all labels and match all expressions. An empty one selects all."""
 
-    match_labels: Annotated[dict[str, str], field_doc("Labels that must be equal.")] = {}
+    match_labels: Annotated[dict[str, str], doc("Labels that must be equal.")] = {}
     match_expressions: Annotated[
-        list[LabelSelectorRequirement], field_doc("Expressions that must be true.")
+        list[LabelSelectorRequirement], doc("Expressions that must be true.")
     ] = []
 
 

@@ -25,6 +25,8 @@ from gangline.api.schema.openapi import (
     structural_schema,
 )
 
+_Violation = jsonschema_rs.ValidationError
+
 _TYPES = {"integer": "a whole number", "string": "text", "boolean": "true or false",
           "number": "a number", "array": "a list", "object": "an object"}  # fmt: skip
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number with a fraction",
@@ -56,7 +58,8 @@ def check_schema(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Sc
         return _not_json("is nested too deeply", "use fewer levels")
     for violation in complaints:
         segments = tuple(violation.instance_path)
-        errors += _explain(violation, segments, schema)
+        explain = _EXPLANATIONS.get(violation.kind.name, _explain_other)
+        errors += explain(violation, segments, schema)
         if violation.kind.name in ("type", "anyOf"):
             wrong.append(segments)
     dropped = {_remove_part(sound, segments) for segments in wrong}
@@ -133,27 +136,18 @@ def _remove_part(sound: Json, segments: Segments) -> str:
     return format_path(names)
 
 
-def _explain(
-    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
-) -> list[FieldError]:
-    explain = _EXPLANATIONS.get(violation.kind.name)
-    if explain is None:
-        return [FieldError(format_path(segments), violation.instance, violation.message)]
-    return explain(violation, segments, schema)
+def _explain_other(violation: _Violation, segments: Segments, schema: Json) -> list[FieldError]:
+    return [FieldError(format_path(segments), violation.instance, violation.message)]
 
 
-def _explain_unknown(
-    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
-) -> list[FieldError]:
+def _explain_unknown(violation: _Violation, segments: Segments, schema: Json) -> list[FieldError]:
     properties = _schema_at(schema, segments).get("properties", {})
+    remedies = {
+        name: _suggest_field(name, segments, properties, schema) for name in violation.kind.value
+    }
     return [
-        FieldError(
-            format_path((*segments, name)),
-            None,
-            _UNKNOWN,
-            _suggest_field(name, segments, properties, schema),
-        )
-        for name in violation.kind.value
+        FieldError(format_path((*segments, name)), None, _UNKNOWN, remedy)
+        for name, remedy in remedies.items()
     ]
 
 
@@ -164,8 +158,8 @@ def _suggest_field(name: str, segments: Segments, properties: Json, schema: Json
         return f"did you mean {spelt[close[0]]!r}?"
     for length in range(len(segments), -1, -1):
         above = segments[:length]
-        if home := _find_owner(name, _schema_at(schema, above)):
-            return f"it belongs to {format_path((*above, *home))}"
+        if owner := _find_owner(name, _schema_at(schema, above)):
+            return f"it belongs to {format_path((*above, *owner))}"
     return f"use one of {', '.join(sorted(properties))}" if len(properties) <= 12 else "remove it"
 
 
@@ -203,17 +197,13 @@ def _schema_at(schema: Json, segments: Segments) -> Json:
     return node
 
 
-def _explain_missing(
-    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
-) -> list[FieldError]:
+def _explain_missing(violation: _Violation, segments: Segments, schema: Json) -> list[FieldError]:
     path = (*segments, violation.kind.value)
     meaning = _schema_at(schema, path).get("description", "")
     return [FieldError(format_path(path), None, _MISSING, f"give it: {meaning}" if meaning else "")]
 
 
-def _explain_type(
-    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
-) -> list[FieldError]:
+def _explain_type(violation: _Violation, segments: Segments, schema: Json) -> list[FieldError]:
     wanted = _schema_at(schema, segments).get("type", "")
     given = violation.instance
     problem = f"is {_KINDS.get(type(given), 'null')}, not {_TYPES.get(wanted, wanted)}"
@@ -234,22 +224,17 @@ def _suggest_value(given: Any, wanted: str) -> str:
     return f"write {_TYPES.get(wanted, wanted)}"
 
 
-def _explain_any_of(
-    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
-) -> list[FieldError]:
+def _explain_any_of(violation: _Violation, segments: Segments, schema: Json) -> list[FieldError]:
     if not _schema_at(schema, segments).get(INT_OR_STRING):
-        return [FieldError(format_path(segments), violation.instance, violation.message)]
-    problem = f"is {_KINDS.get(type(violation.instance), 'null')}, not a whole number or text"
-    remedy = (
-        f'write it in quotes: "{violation.instance}"' if type(violation.instance) is float else ""
-    )
-    return [FieldError(format_path(segments), violation.instance, problem, remedy)]
+        return _explain_other(violation, segments, schema)
+    given = violation.instance
+    problem = f"is {_KINDS.get(type(given), 'null')}, not a whole number or text"
+    remedy = f'write it in quotes: "{given}"' if type(given) is float else ""
+    return [FieldError(format_path(segments), given, problem, remedy)]
 
 
-def _explain_enum(
-    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
-) -> list[FieldError]:
-    allowed = [str(allowed_value) for allowed_value in violation.kind.value]
+def _explain_enum(violation: _Violation, segments: Segments, schema: Json) -> list[FieldError]:
+    allowed = list(map(str, violation.kind.value))
     remedy = f"use one of {', '.join(map(format_value, allowed))}"
     spelt = {spelling.lower(): spelling for spelling in allowed}
     if close := get_close_matches(str(violation.instance).lower(), spelt, n=1, cutoff=0.7):
@@ -257,9 +242,7 @@ def _explain_enum(
     return [FieldError(format_path(segments), violation.instance, "is not allowed", remedy)]
 
 
-def _explain_bound(
-    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
-) -> list[FieldError]:
+def _explain_bound(violation: _Violation, segments: Segments, schema: Json) -> list[FieldError]:
     low = violation.kind.name == "minimum"
     limit = violation.kind.value
     problem = f"is {'below' if low else 'above'} {limit}"
@@ -267,9 +250,7 @@ def _explain_bound(
     return [FieldError(format_path(segments), violation.instance, problem, remedy)]
 
 
-_EXPLANATIONS: Mapping[
-    str, Callable[[jsonschema_rs.ValidationError, Segments, Json], list[FieldError]]
-] = {
+_EXPLANATIONS: Mapping[str, Callable[[_Violation, Segments, Json], list[FieldError]]] = {
     "additionalProperties": _explain_unknown,
     "required": _explain_missing,
     "type": _explain_type,

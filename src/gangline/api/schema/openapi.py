@@ -92,7 +92,7 @@ class _SchemaWriter:
             if self._structural and field.name in _NEVER_IN_TEMPLATES:
                 continue
             properties[field.encode_name] = self._field(field)
-            if _extra(field.type).get("required"):
+            if _unwrapped(field.type)[2].get("required"):
                 required.append(field.encode_name)
         schema: Json = {"type": "object"}
         if properties:
@@ -107,8 +107,7 @@ class _SchemaWriter:
         return schema
 
     def _field(self, field: msgspec.structs.FieldInfo) -> Json:
-        _, meta = _unwrapped(field.type)
-        extra = _extra(field.type)
+        _, meta, extra = _unwrapped(field.type)
         schema = dict(self._value(extra.get("shape") or field.type, field.name in _INT64_FIELDS))
         if self._structural and extra.get("brief"):
             schema = without_descriptions(schema)
@@ -121,12 +120,12 @@ class _SchemaWriter:
         return schema
 
     def _value(self, annotation: Any, wide: bool) -> Json:
-        inner, _ = _unwrapped(annotation)
-        match _extra(annotation).get("format"):
-            case "int-or-string":
-                return _int_or_string()
-            case "quantity":
-                return self._quantity()
+        inner, _, extra = _unwrapped(annotation)
+        form = extra.get("format")
+        if form == "int-or-string" or (form == "quantity" and self._structural):
+            return {"anyOf": [{"type": "integer"}, {"type": "string"}], INT_OR_STRING: True}
+        if form == "quantity":
+            return {"oneOf": [{"type": "string"}, {"type": "number"}]}
         if inner is int:
             return {"type": "integer", "format": "int64" if wide else "int32"}
         if inner in _SCALARS:
@@ -140,11 +139,6 @@ class _SchemaWriter:
             return {"type": "object", "additionalProperties": self._value(arguments[1], wide)}
         raise TypeError(f"no schema for {annotation!r}")
 
-    def _quantity(self) -> Json:
-        if self._structural:
-            return _int_or_string()
-        return {"oneOf": [{"type": "string"}, {"type": "number"}]}
-
     def _keyed(self, schema: Json, keys: list[str], *, retain: bool) -> None:
         """Mark the fields that identify an element of a list."""
         schema["x-kubernetes-list-type"] = "map"
@@ -153,10 +147,6 @@ class _SchemaWriter:
         if not self._structural:
             schema["x-kubernetes-patch-merge-key"] = keys[0]
             schema["x-kubernetes-patch-strategy"] = "merge,retainKeys" if retain else "merge"
-
-
-def _int_or_string() -> Json:
-    return {"anyOf": [{"type": "integer"}, {"type": "string"}], INT_OR_STRING: True}
 
 
 def _with_required_keys(items: Json, keys: list[str]) -> Json:
@@ -191,34 +181,22 @@ def without_descriptions(schema: Any) -> Any:
     return schema
 
 
-def _unwrapped(annotation: Any) -> tuple[Any, msgspec.Meta | None]:
-    """Return the type without None and annotations, and the outermost description."""
-    meta = None
-    while True:
-        origin = get_origin(annotation)
-        if origin is Annotated:
-            annotation, *notes = get_args(annotation)
-            metas = (note for note in notes if isinstance(note, msgspec.Meta) and note.description)
-            meta = meta or next(metas, None)
-        elif origin in (Union, UnionType) and NoneType in get_args(annotation):
-            rest = [arg for arg in get_args(annotation) if arg is not NoneType]
-            annotation = Union[tuple(rest)] if len(rest) > 1 else rest[0]  # noqa: UP007
-        else:
-            return annotation, meta
-
-
-def _extra(annotation: Any) -> Json:
-    """Merge the ``extra`` values of all nested annotations; the outermost wins."""
-    fields: Json = {}
+def _unwrapped(annotation: Any) -> tuple[Any, msgspec.Meta | None, Json]:
+    """Return the type without None and annotations, the outermost annotation with a description,
+    and the ``extra`` values of all annotations, of which the outermost win.
+    """
+    meta: msgspec.Meta | None = None
+    extra: Json = {}
     while True:
         origin = get_origin(annotation)
         if origin is Annotated:
             annotation, *notes = get_args(annotation)
             for note in notes:
                 if isinstance(note, msgspec.Meta):
-                    fields = {**(note.extra or {}), **fields}
+                    extra = {**(note.extra or {}), **extra}
+                    meta = meta or (note if note.description else None)
         elif origin in (Union, UnionType) and NoneType in get_args(annotation):
             rest = [arg for arg in get_args(annotation) if arg is not NoneType]
-            annotation = rest[0] if len(rest) == 1 else None
+            annotation = Union[tuple(rest)] if len(rest) > 1 else rest[0]  # noqa: UP007
         else:
-            return fields
+            return annotation, meta, extra

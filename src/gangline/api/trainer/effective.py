@@ -7,7 +7,7 @@ template, so that a job without ``spec.trainer`` and GPUs that only the runtime 
 Initializers: the source of a step, and the claim that a ``pvc`` source needs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -44,20 +44,16 @@ _VOLUME = "initializer-source"
 
 def with_source_claim(template: Json, container: Json) -> Json:
     """Mount the claim of a ``pvc`` source read-only, given the initializer's merged container."""
-    pod: Json = template.get("spec") or {}
-    claim = _source_claim(container)
-    if claim:
+    if claim := _source_claim(container):
+        pod: Json = template.get("spec") or {}
         source = {"claimName": claim, "readOnly": True}
         volume = {"name": _VOLUME, "persistentVolumeClaim": source}
         mount = {"name": _VOLUME, "mountPath": SOURCE_CLAIM_PATH, "readOnly": True}
-        pod = {**pod, "volumes": merge_list(pod.get("volumes") or [], [volume], "name")}
+        volumes = merge_list(pod.get("volumes") or [], [volume], "name")
+        template = {**template, "spec": {**pod, "volumes": volumes}}
         mounts = merge_list(container.get("volumeMounts") or [], [mount], "mountPath")
         container = {**container, "volumeMounts": mounts}
-    containers = [
-        container if other.get("name") == container.get("name") else other
-        for other in pod.get("containers") or []
-    ]
-    return {**template, "spec": {**pod, "containers": containers}}
+    return with_container(template, container)
 
 
 def _source_claim(container: Json) -> str:
@@ -153,21 +149,17 @@ def merge_runtime(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
     """Merge a job and its runtime, without the policy of the framework (see ``policy``)."""
     patched = apply_patches(job, runtime)
     trainer = job.spec.trainer or Trainer()
-    nodes = _node_count(trainer, patched)
-    roles = _in_order(
-        [_role(replicated_job) for replicated_job in patched.template.spec.replicated_jobs], patched
-    )
+    nodes = trainer.num_nodes
+    if nodes is None:
+        nodes = patched.ml_policy.num_nodes or 1
+    name, job_set = job.metadata.name, patched.template.spec
+    roles = _in_order(list(map(_role, job_set.replicated_jobs)), patched)
     roles = [_override(role, job, trainer) for role in roles]
     roles = _count(roles, nodes, patched.ml_policy.mpi)
     return EffectiveJob(
-        name=job.metadata.name,
+        name=name,
         roles=tuple(
-            replace(
-                role,
-                template=with_claim_volumes(
-                    role.template, patched.template.spec, job.metadata.name
-                ),
-            )
+            replace(role, template=with_claim_volumes(role.template, job_set, name))
             for role in roles
         ),
         nodes=nodes,
@@ -200,10 +192,7 @@ def claim_templates(spec: JobSetSpec) -> list[Json]:
 def with_claim_volumes(template: Json, spec: JobSetSpec, job: str) -> Json:
     """Add the volumes of the claims that containers of a pod template mount."""
     pod: Json = template.get("spec") or {}
-    containers: Sequence[Json] = [
-        *(pod.get("containers") or []),
-        *(pod.get("initContainers") or []),
-    ]
+    containers = [*(pod.get("containers") or []), *(pod.get("initContainers") or [])]
     mounted = {
         m.get("name") for container in containers for m in container.get("volumeMounts") or []
     }
@@ -234,12 +223,6 @@ def with_container(template: Json, container: Json) -> Json:
         for other in spec.get("containers") or []
     ]
     return {**template, "spec": {**spec, "containers": containers}}
-
-
-def _node_count(trainer: Trainer, runtime: TrainingRuntimeSpec) -> int:
-    if trainer.num_nodes is not None:
-        return trainer.num_nodes
-    return runtime.ml_policy.num_nodes or 1
 
 
 def _role(written: ReplicatedJob) -> EffectiveRole:
@@ -292,11 +275,7 @@ def _override(role: EffectiveRole, job: TrainJob, trainer: Trainer) -> Effective
 
 
 def _override_trainer(container: Json, trainer: Trainer) -> Json:
-    given = {
-        "image": trainer.image,
-        "command": list(trainer.command),
-        "args": list(trainer.args),
-    }
+    given = {"image": trainer.image, "command": [*trainer.command], "args": [*trainer.args]}
     changed = {**container, **{name: value for name, value in given.items() if value}}
     changed = upsert_env(changed, msgspec.to_builtins(trainer.env))
     return _with_resources(changed, trainer)
@@ -324,15 +303,13 @@ def _count(
     roles: Iterable[EffectiveRole], nodes: int, mpi: MPIPolicy | None
 ) -> list[EffectiveRole]:
     """Set the number of pods: the nodes of the job, of which the launcher may be one."""
-    counted = []
-    for role in roles:
-        if mpi is not None and role.name == LAUNCHER:
-            counted.append(replace(role, replicas=1))
-        elif mpi is not None and role.name == NODE:
-            count = max(nodes - 1, 1) if mpi.run_launcher_as_node else nodes
-            counted.append(replace(role, replicas=count))
-        elif role.step == TRAINER:
-            counted.append(replace(role, replicas=nodes))
-        else:
-            counted.append(role)
-    return counted
+    counts = {}
+    if mpi is not None:
+        workers = max(nodes - 1, 1) if mpi.run_launcher_as_node else nodes
+        counts = {LAUNCHER: 1, NODE: workers}
+    return [
+        replace(role, replicas=counts.get(role.name, nodes))
+        if role.name in counts or role.step == TRAINER
+        else role
+        for role in roles
+    ]

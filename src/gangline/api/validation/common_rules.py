@@ -4,7 +4,7 @@ Every function yields all errors that it finds, each with the path of its field.
 kind combines them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from gangline.api.jobs.kubeflow import (
 )
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.objects import ObjectMeta, StatusCause
-from gangline.api.quantity import QuantityError, parse_quantity
+from gangline.api.quantity import QuantityError, parse_quantity, quantity_or_none
 from gangline.api.schema.field_error import FieldError, child_path, name_errors
 from gangline.api.validation.field_rules import annotation_causes, label_causes
 from gangline.api.validation.pods import template_causes
@@ -60,9 +60,8 @@ def job_name_errors(meta: ObjectMeta, roles: RoleSpecs) -> Iterator[FieldError]:
     """The names of the job's pods and services must be valid, not only its own."""
     replicas = {role: replica_count(replica) for role, replica in roles.items()}
     if meta.name:
-        yield from name_errors(
-            "metadata.name", meta.name, names.validate_job_name(meta.name, replicas)
-        )
+        complaint = names.validate_job_name(meta.name, replicas)
+        yield from name_errors("metadata.name", meta.name, complaint)
     elif meta.generate_name:
         name = meta.generate_name.rstrip("-") + _RANDOM_SUFFIX
         complaint = names.validate_job_name(name, replicas)
@@ -79,17 +78,11 @@ def annotation_errors(meta: ObjectMeta) -> Iterator[FieldError]:
             allowed = " or ".join(map(repr, values))
             yield FieldError(where, given, "is not an allowed value", f"give {allowed}")
     memory = meta.annotations.get(SHARED_MEMORY_ANNOTATION)
-    if memory not in (None, "true", "false") and not _is_positive_quantity(memory):
+    amount = quantity_or_none(memory)
+    if memory not in (None, "true", "false") and (amount is None or amount.nano <= 0):
         where = child_path("metadata.annotations", SHARED_MEMORY_ANNOTATION)
         remedy = "give 'true', 'false' or a quantity, such as '8Gi'"
         yield FieldError(where, memory, "is not an allowed value", remedy)
-
-
-def _is_positive_quantity(amount: str) -> bool:
-    try:
-        return parse_quantity(amount).nano > 0
-    except QuantityError:
-        return False
 
 
 def read_roles(
@@ -166,8 +159,8 @@ def kubeflow_job_errors(
     role_names: tuple[str, ...],
     path: str,
     container: str,
-) -> Iterator[FieldError]:
-    """Check what all kinds with replica specs and a run policy share.
+) -> Generator[FieldError, None, RoleSpecs]:
+    """Check what all kinds with replica specs and a run policy share; return the read roles.
 
     With an empty ``container`` the main container may have any name.
     """
@@ -179,6 +172,7 @@ def kubeflow_job_errors(
         yield from template_errors(replica, f"{child_path(path, key)}.template", container)
     total = sum(replica_count(replica) for replica in roles.values())
     yield from run_policy_errors(job.spec.run_policy, total)
+    return roles
 
 
 def replica_count(replica: ReplicaSpec) -> int:

@@ -148,6 +148,12 @@ def setters(pod: bool, containers: Sequence[str]) -> str:
     return " and ".join([*subjects, count("container", containers)] if containers else subjects)
 
 
+def _setters_of(pod: PodUnderCheck, is_bad: Callable[[Any], bool]) -> str:
+    """Return the setters with such a security context, the pod first; empty for none."""
+    bad_pod = is_bad(pod.context)
+    return setters(bad_pod, [name for name, _, context in pod.containers() if is_bad(context)])
+
+
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 _SECCOMP_POD = "seccomp.security.alpha.kubernetes.io/pod"
 _SECCOMP = "container.seccomp.security.alpha.kubernetes.io/"
@@ -181,17 +187,17 @@ _SYSCTLS = {
 
 
 def app_armor_profile(pod: PodUnderCheck, version: LevelVersion) -> Violation | None:
-    allowed = ("", *SECCOMP_TYPES)
-    bad_pod = _profile_type(pod.context, "appArmorProfile") not in allowed
-    bad = [n for n, _, c in pod.containers() if _profile_type(c, "appArmorProfile") not in allowed]
+    types: set[str] = set()
+
+    def is_bad(context: Any) -> bool:
+        forbidden = {_profile_type(context, "appArmorProfile")} - {"", *SECCOMP_TYPES}
+        types.update(forbidden)
+        return bool(forbidden)
+
     subjects = []
-    if bad_pod or bad:
-        types = {_profile_type(pod.context, "appArmorProfile")} if bad_pod else set()
-        types |= {_profile_type(c, "appArmorProfile") for n, _, c in pod.containers() if n in bad}
-        subjects.append(
-            f"{setters(bad_pod, bad)} must not set securityContext.appArmorProfile.type to "
-            f"{quote(sorted(types))}"
-        )
+    if who := _setters_of(pod, is_bad):
+        listed = quote(sorted(types))
+        subjects.append(f"{who} must not set securityContext.appArmorProfile.type to {listed}")
     annotations = sorted(
         f'{key}="{value}"'
         for key, value in pod.annotations.items()
@@ -232,11 +238,8 @@ def host_namespaces(pod: PodUnderCheck, version: LevelVersion) -> Violation | No
 
 
 def host_path_volumes(pod: PodUnderCheck, version: LevelVersion) -> Violation | None:
-    bad = [
-        str(volume.get("name", ""))
-        for volume in pod.volumes()
-        if volume.get("hostPath") is not None
-    ]
+    paths = (volume for volume in pod.volumes() if volume.get("hostPath") is not None)
+    bad = [str(volume.get("name", "")) for volume in paths]
     return Violation("hostPath volumes", count("volume", bad)) if bad else None
 
 
@@ -283,38 +286,28 @@ def se_linux_options(pod: PodUnderCheck, version: LevelVersion) -> Violation | N
         fields.update(given)
         return kind not in allowed or bool(given)
 
-    bad_pod = is_bad(pod.context)
-    bad = [name for name, _, context in pod.containers() if is_bad(context)]
-    if not bad_pod and not bad:
-        return None
+    who = _setters_of(pod, is_bad)
     data = [count("type", sorted(types))] if types else []
     data += [f"{field} may not be set" for field in ("user", "role") if field in fields]
-    who = setters(bad_pod, bad)
     detail = f"{who} set forbidden securityContext.seLinuxOptions: {'; '.join(data)}"
-    return Violation("seLinuxOptions", detail)
+    return Violation("seLinuxOptions", detail) if who else None
 
 
 def seccomp_profile(pod: PodUnderCheck, version: LevelVersion) -> Violation | None:
     if not version.is_at_least(_SECCOMP_FIELDS_FROM):
         return _seccomp_annotations(pod)
-    allowed = SECCOMP_TYPES
-    bad, types, bad_pod = [], set(), False
-    if pod.context.get("seccompProfile") is not None:
-        kind = _profile_type(pod.context, "seccompProfile")
-        bad_pod = kind not in allowed
-        types |= {kind} - set(allowed)
-    for name, _, context in pod.containers():
-        kind = _profile_type(context, "seccompProfile")
-        if context.get("seccompProfile") is not None and kind not in allowed:
-            bad.append(name)
-            types.add(kind)
-    if not bad_pod and not bad:
-        return None
-    detail = (
-        f"{setters(bad_pod, bad)} must not set securityContext.seccompProfile.type to "
-        f"{quote(sorted(types))}"
-    )
-    return Violation("seccompProfile", detail)
+    types: set[str] = set()
+
+    def is_bad(context: Any) -> bool:
+        if context.get("seccompProfile") is None:
+            return False
+        forbidden = {_profile_type(context, "seccompProfile")} - set(SECCOMP_TYPES)
+        types.update(forbidden)
+        return bool(forbidden)
+
+    who = _setters_of(pod, is_bad)
+    detail = f"{who} must not set securityContext.seccompProfile.type to {quote(sorted(types))}"
+    return Violation("seccompProfile", detail) if who else None
 
 
 def _seccomp_annotations(pod: PodUnderCheck) -> Violation | None:
@@ -341,15 +334,9 @@ def sysctls(pod: PodUnderCheck, version: LevelVersion) -> Violation | None:
 
 
 def windows_host_process(pod: PodUnderCheck, version: LevelVersion) -> Violation | None:
-    def is_bad(context: Any) -> bool:
-        return bool((context.get("windowsOptions") or {}).get("hostProcess"))
-
-    bad_pod = is_bad(pod.context)
-    bad = [name for name, _, context in pod.containers() if is_bad(context)]
-    if not bad_pod and not bad:
-        return None
-    detail = f"{setters(bad_pod, bad)} must not set securityContext.windowsOptions.hostProcess=true"
-    return Violation("hostProcess", detail)
+    who = _setters_of(pod, lambda c: bool((c.get("windowsOptions") or {}).get("hostProcess")))
+    detail = f"{who} must not set securityContext.windowsOptions.hostProcess=true"
+    return Violation("hostProcess", detail) if who else None
 
 
 _WINDOWS_EXEMPT_FROM = 25
@@ -432,11 +419,8 @@ def run_as_non_root(pod: PodUnderCheck, version: LevelVersion) -> Violation | No
 
 
 def run_as_user(pod: PodUnderCheck, version: LevelVersion) -> Violation | None:
-    bad_pod = pod.context.get("runAsUser") == 0
-    bad = [name for name, _, context in pod.containers() if context.get("runAsUser") == 0]
-    if not bad_pod and not bad:
-        return None
-    return Violation("runAsUser=0", f"{setters(bad_pod, bad)} must not set runAsUser=0")
+    who = _setters_of(pod, lambda context: context.get("runAsUser") == 0)
+    return Violation("runAsUser=0", f"{who} must not set runAsUser=0") if who else None
 
 
 def restricted_seccomp_profile(pod: PodUnderCheck, version: LevelVersion) -> Violation | None:

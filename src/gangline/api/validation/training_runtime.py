@@ -68,7 +68,7 @@ def refused_field_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
 
 def failure_policy_errors(spec: JobSetSpec) -> Iterator[FieldError]:
     rules = spec.failure_policy.rules if spec.failure_policy else ()
-    job_names = [job.name for job in spec.replicated_jobs]
+    jobs = [job.name for job in spec.replicated_jobs]
     earlier: set[str] = set()
     for number, rule in enumerate(rules):
         where = f"{_SET}.failurePolicy.rules[{number}]"
@@ -80,12 +80,7 @@ def failure_policy_errors(spec: JobSetSpec) -> Iterator[FieldError]:
             path = f"{where}.onJobFailureMessagePatterns"
             yield FieldError(path, None, problem, "use onJobFailureReasons")
         listed = (
-            (
-                "targetReplicatedJobs",
-                rule.target_replicated_jobs,
-                job_names,
-                "is no replicated job",
-            ),
+            ("targetReplicatedJobs", rule.target_replicated_jobs, jobs, "is no replicated job"),
             ("onJobFailureReasons", rule.on_job_failure_reasons, FAILURE_REASONS, "is no reason"),
         )
         for field, given, allowed, problem in listed:

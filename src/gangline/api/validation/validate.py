@@ -22,6 +22,7 @@ from gangline.api.job_resources import (
     find_job_kind,
 )
 from gangline.api.jobs.kind import JobKind, original_version_of
+from gangline.api.jobs.kubeflow import RunPolicy
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
 from gangline.api.schema.check import check_schema, unknown_field_errors
@@ -29,6 +30,7 @@ from gangline.api.schema.field_error import FieldError, child_path
 from gangline.api.validation.common_rules import (
     MAX_JOB_REPLICAS,
     conversion_error,
+    immutable_field_errors,
     metadata_errors,
     quantity_errors,
 )
@@ -57,9 +59,17 @@ class _KindRules(NamedTuple):
 def _job_rules(kind: JobKind) -> _KindRules:
     return _KindRules(
         kind.resource.type,
-        lambda job, old: rules_of(kind).validate(job, old),
+        lambda job, old: _job_errors(kind, job, old),
         lambda job: rules_of(kind).list_warnings(job),
     )
+
+
+def _job_errors(kind: JobKind, job: Any, old: Any) -> Iterator[FieldError]:
+    yield from rules_of(kind).validate(job, old)
+    # A job with a runtime has no run policy of its own.
+    has_policy = isinstance(job.spec.run_policy, RunPolicy) and not kind.has_runtime
+    if old is not None and has_policy:
+        yield from immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
 def _scale_plan_errors(plan: Any, old: Any) -> Iterable[FieldError]:

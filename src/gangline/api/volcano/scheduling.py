@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
+from gangline.api.meta.field_doc import FreeForm, ResourceList, doc
 from gangline.api.meta.objects import LabelSelector, Object, Wire
 
 GROUP = "scheduling.volcano.sh"
@@ -75,32 +75,28 @@ class NetworkTopology(Wire):
 
     mode: Annotated[
         str,
-        field_doc("hard (when not given) requires it, soft prefers it.", values=("hard", "soft")),
+        doc("hard (when not given) requires it, soft prefers it.", values=("hard", "soft")),
     ] = ""
     highest_tier_allowed: Annotated[
-        int | None, field_doc("Highest network tier that may separate the pods.", minimum=0)
+        int | None, doc("Highest network tier that may separate the pods.", minimum=0)
     ] = None
-    highest_tier_name: Annotated[
-        str, field_doc("The same by name; not together with the number.")
-    ] = ""
+    highest_tier_name: Annotated[str, doc("The same by name; not together with the number.")] = ""
 
 
 class SubGroupPolicy(Wire):
     """Splits a gang into subgroups."""
 
-    name: Annotated[str, field_doc("Name of the policy.", required=True)] = ""
-    network_topology: Annotated[
-        NetworkTopology | None, field_doc("Network distance of the pods.")
-    ] = None
+    name: Annotated[str, doc("Name of the policy.", required=True)] = ""
+    network_topology: Annotated[NetworkTopology | None, doc("Network distance of the pods.")] = None
     sub_group_size: Annotated[
-        int | None, field_doc("Pods of a subgroup; 1 when not given.", minimum=1)
+        int | None, doc("Pods of a subgroup; 1 when not given.", minimum=1)
     ] = None
     min_sub_groups: Annotated[
-        int | None, field_doc("Minimum number of complete subgroups; 0 when not given.", minimum=0)
+        int | None, doc("Minimum number of complete subgroups; 0 when not given.", minimum=0)
     ] = None
-    label_selector: Annotated[LabelSelector | None, field_doc("Pods of the subgroups.")] = None
+    label_selector: Annotated[LabelSelector | None, doc("Pods of the subgroups.")] = None
     match_label_keys: Annotated[
-        list[str], field_doc("Pods with equal values of these labels are one subgroup.")
+        list[str], doc("Pods with equal values of these labels are one subgroup.")
     ] = []
 
 
@@ -108,36 +104,34 @@ class PodGroupSpec(Wire):
     """The requirements of a gang."""
 
     min_member: Annotated[
-        int, field_doc("Pods that must fit together, or none is placed.", minimum=0)
+        int, doc("Pods that must fit together, or none is placed.", minimum=0)
     ] = 0
-    min_task_member: Annotated[dict[str, int], field_doc("The same for each role.")] = {}
+    min_task_member: Annotated[dict[str, int], doc("The same for each role.")] = {}
     queue: Annotated[
         str,
-        field_doc("Queue of the gang; default when not given.", maxLength=253),
+        doc("Queue of the gang; default when not given.", maxLength=253),
     ] = ""
-    priority_class_name: Annotated[str, field_doc("Class that its priority comes from.")] = ""
+    priority_class_name: Annotated[str, doc("Class that its priority comes from.")] = ""
     min_resources: Annotated[
-        ResourceList | None, field_doc("Resources that must be free before its pods are created.")
+        ResourceList | None, doc("Resources that must be free before its pods are created.")
     ] = None
-    network_topology: Annotated[
-        NetworkTopology | None, field_doc("Network distance of the pods.")
-    ] = None
+    network_topology: Annotated[NetworkTopology | None, doc("Network distance of the pods.")] = None
     sub_group_policy: Annotated[
-        list[SubGroupPolicy], field_doc("Subgroups of the gang.", keys=("name",))
+        list[SubGroupPolicy], doc("Subgroups of the gang.", keys=("name",))
     ] = []
 
 
 class PodGroupCondition(Wire):
     """One condition of a gang."""
 
-    type: Annotated[str, field_doc("Unschedulable, Scheduled or StartExpected.")] = ""
-    status: Annotated[str, field_doc("True, False or Unknown.")] = ""
-    transition_id: Annotated[str, field_doc("Scheduling cycle that wrote it.")] = msgspec.field(
+    type: Annotated[str, doc("Unschedulable, Scheduled or StartExpected.")] = ""
+    status: Annotated[str, doc("True, False or Unknown.")] = ""
+    transition_id: Annotated[str, doc("Scheduling cycle that wrote it.")] = msgspec.field(
         name="transitionID", default=""
     )
-    last_transition_time: Annotated[datetime | None, field_doc("Time of the last change.")] = None
-    reason: Annotated[str, field_doc("Why, for programs.")] = ""
-    message: Annotated[str, field_doc("Why, for users: missing resources and amounts.")] = ""
+    last_transition_time: Annotated[datetime | None, doc("Time of the last change.")] = None
+    reason: Annotated[str, doc("Why, for programs.")] = ""
+    message: Annotated[str, doc("Why, for users: missing resources and amounts.")] = ""
 
 
 class PodGroupStatus(Wire):
@@ -145,46 +139,46 @@ class PodGroupStatus(Wire):
 
     phase: Annotated[
         str,
-        field_doc(
+        doc(
             "Pending (nothing reserved), Inqueue (resources reserved), Running (placed), Unknown "
             "(members lost), Completed."
         ),
     ] = ""
-    conditions: Annotated[list[PodGroupCondition], field_doc("Current conditions.")] = []
-    running: Annotated[int, field_doc("Pods running.")] = 0
-    succeeded: Annotated[int, field_doc("Pods that succeeded.")] = 0
-    failed: Annotated[int, field_doc("Pods that failed.")] = 0
+    conditions: Annotated[list[PodGroupCondition], doc("Current conditions.")] = []
+    running: Annotated[int, doc("Pods running.")] = 0
+    succeeded: Annotated[int, doc("Pods that succeeded.")] = 0
+    failed: Annotated[int, doc("Pods that failed.")] = 0
 
 
 class PodGroup(Object):
     """A gang: either all of its pods are placed, or none."""
 
-    spec: Annotated[PodGroupSpec, field_doc("Desired state.")] = PodGroupSpec()
-    status: Annotated[PodGroupStatus, field_doc("Observed state.")] = PodGroupStatus()
+    spec: Annotated[PodGroupSpec, doc("Desired state.")] = PodGroupSpec()
+    status: Annotated[PodGroupStatus, doc("Observed state.")] = PodGroupStatus()
 
 
 class QueueGuarantee(Wire):
     """Resources reserved for a queue."""
 
-    resource: Annotated[ResourceList, field_doc("Guaranteed resources.")] = {}
+    resource: Annotated[ResourceList, doc("Guaranteed resources.")] = {}
 
 
 class NodeGroups(Wire):
     """Node groups that a queue must, or preferably does, use (or avoid)."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
-        list[str], field_doc("Required groups.")
+        list[str], doc("Required groups.")
     ] = []
     preferred_during_scheduling_ignored_during_execution: Annotated[
-        list[str], field_doc("Preferred groups.")
+        list[str], doc("Preferred groups.")
     ] = []
 
 
 class QueueAffinity(Wire):
     """The node groups that a queue uses."""
 
-    node_group_affinity: Annotated[NodeGroups | None, field_doc("Groups to use.")] = None
-    node_group_anti_affinity: Annotated[NodeGroups | None, field_doc("Groups to avoid.")] = None
+    node_group_affinity: Annotated[NodeGroups | None, doc("Groups to use.")] = None
+    node_group_anti_affinity: Annotated[NodeGroups | None, doc("Groups to avoid.")] = None
 
 
 class QueueSpec(Wire):
@@ -192,59 +186,59 @@ class QueueSpec(Wire):
 
     weight: Annotated[
         int | None,
-        field_doc("Weight of its share; 1 when not given.", minimum=1, maximum=65535),
+        doc("Weight of its share; 1 when not given.", minimum=1, maximum=65535),
     ] = None
-    capability: Annotated[ResourceList, field_doc("Limit of its usage.")] = {}
+    capability: Annotated[ResourceList, doc("Limit of its usage.")] = {}
     deserved: Annotated[
-        ResourceList, field_doc("Its fair share, up to which it may reclaim from others.")
+        ResourceList, doc("Its fair share, up to which it may reclaim from others.")
     ] = {}
-    guarantee: Annotated[QueueGuarantee | None, field_doc("Guaranteed resources.")] = None
+    guarantee: Annotated[QueueGuarantee | None, doc("Guaranteed resources.")] = None
     reclaimable: Annotated[
         bool | None,
-        field_doc("Whether others may reclaim its usage above its share; true when not given."),
+        doc("Whether others may reclaim its usage above its share; true when not given."),
     ] = None
-    parent: Annotated[str, field_doc("Parent queue; root when not given.")] = ""
+    parent: Annotated[str, doc("Parent queue; root when not given.")] = ""
     priority: Annotated[
-        int, field_doc("Higher ones are served first and reclaimed from last.", minimum=0)
+        int, doc("Higher ones are served first and reclaimed from last.", minimum=0)
     ] = 0
-    affinity: Annotated[QueueAffinity | None, field_doc("Nodes it uses.")] = None
+    affinity: Annotated[QueueAffinity | None, doc("Nodes it uses.")] = None
     dequeue_strategy: Annotated[
         str,
-        field_doc(
+        doc(
             "traverse (when not given) tries later jobs if one does not fit, fifo does not.",
             values=("fifo", "traverse"),
         ),
     ] = ""
-    extend_clusters: Annotated[list[FreeForm], field_doc("Further clusters; not used.")] = []
-    type: Annotated[str, field_doc("Kind of queue; not used.")] = ""
+    extend_clusters: Annotated[list[FreeForm], doc("Further clusters; not used.")] = []
+    type: Annotated[str, doc("Kind of queue; not used.")] = ""
 
 
 class QueueReservation(Wire):
     """Nodes set aside (old form)."""
 
-    nodes: Annotated[list[str], field_doc("The nodes.")] = []
-    resource: Annotated[ResourceList, field_doc("What they have.")] = {}
+    nodes: Annotated[list[str], doc("The nodes.")] = []
+    resource: Annotated[ResourceList, doc("What they have.")] = {}
 
 
 class QueueStatus(Wire):
     """The usage of a queue."""
 
-    state: Annotated[str, field_doc("Open, Closed, Closing or Unknown.", default="Open")] = ""
-    pending: Annotated[int, field_doc("Pending gangs.")] = 0
-    inqueue: Annotated[int, field_doc("Gangs with reserved resources.")] = 0
-    running: Annotated[int, field_doc("Placed gangs.")] = 0
-    unknown: Annotated[int, field_doc("Gangs with lost members.")] = 0
-    completed: Annotated[int, field_doc("Completed gangs.")] = 0
-    allocated: Annotated[ResourceList, field_doc("Resources in use.")] = {}
-    reservation: Annotated[QueueReservation | None, field_doc("Nodes set aside.")] = None
+    state: Annotated[str, doc("Open, Closed, Closing or Unknown.", default="Open")] = ""
+    pending: Annotated[int, doc("Pending gangs.")] = 0
+    inqueue: Annotated[int, doc("Gangs with reserved resources.")] = 0
+    running: Annotated[int, doc("Placed gangs.")] = 0
+    unknown: Annotated[int, doc("Gangs with lost members.")] = 0
+    completed: Annotated[int, doc("Completed gangs.")] = 0
+    allocated: Annotated[ResourceList, doc("Resources in use.")] = {}
+    reservation: Annotated[QueueReservation | None, doc("Nodes set aside.")] = None
 
 
 class Queue(Object):
     """Shares a cluster among teams."""
 
-    spec: Annotated[QueueSpec, field_doc("Desired state.")] = QueueSpec()
+    spec: Annotated[QueueSpec, doc("Desired state.")] = QueueSpec()
     # A default, so that a queue is open as soon as it exists, whichever component makes it:
     # Volcano's scheduler takes no pod of a queue in another state.
-    status: Annotated[QueueStatus, field_doc("Observed state.", default={"state": "Open"})] = (
+    status: Annotated[QueueStatus, doc("Observed state.", default={"state": "Open"})] = (
         QueueStatus()
     )

@@ -99,8 +99,8 @@ def label_patch(
 
 def is_orphan(meta: ObjectMeta) -> bool:
     """Return whether an object has our labels, no controller, and is not being deleted."""
-    named = labels.JOB_NAME in meta.labels and labels.OPERATOR_NAME in meta.labels
-    return named and meta.controller is None and meta.deletion_timestamp is None
+    is_named = {labels.JOB_NAME, labels.OPERATOR_NAME} <= meta.labels.keys()
+    return is_named and meta.controller is None and meta.deletion_timestamp is None
 
 
 def is_claimable(item: Object) -> bool:

@@ -27,8 +27,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gangline.api.meta.objects import Object
-from gangline.api.meta.resource import Resource
-from gangline.api.resources import POD_GROUPS
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import (
     AlreadyExists,
@@ -40,13 +38,11 @@ from gangline.kube.errors import (
 )
 from gangline.operator import metrics
 from gangline.operator.engine import adoption
-from gangline.operator.engine.mutation_cache import UnobservedWrites
 from gangline.operator.engine.observe import (
     OWNED_RESOURCES,
-    PODS,
-    SERVICES,
+    RESOURCES,
     ClusterCache,
-    Observation,
+    JobObservation,
     job_resource,
 )
 from gangline.operator.model.job import Manifest, NormalizedJob, OrdersStartup, implements
@@ -74,14 +70,11 @@ def with_values(manifest: Manifest) -> Manifest:
     if not used:
         return manifest
     pair = _ssh_key_pair() if used & {SSH_PRIVATE_KEY, SSH_PUBLIC_KEY} else {}
-    values = {key: _value(value, pair) for key, value in written.items()}
+    values = {
+        key: secrets.token_hex(_RANDOM_BYTES) if value == RANDOM_VALUE else pair.get(value, value)
+        for key, value in written.items()
+    }
     return {**manifest, "stringData": values}
-
-
-def _value(written: str, pair: dict[str, str]) -> str:
-    if written == RANDOM_VALUE:
-        return secrets.token_hex(_RANDOM_BYTES)
-    return pair.get(written, written)
 
 
 def _ssh_key_pair() -> dict[str, str]:
@@ -184,13 +177,6 @@ _LISTED = 3
 _WRITE_DELAY_S = {TargetKind.SERVICE: 2.0}
 """Delay of services behind pods: a pod must be scheduled and started before its name is of use."""
 
-_RESOURCES: dict[TargetKind, Resource[Any]] = {
-    TargetKind.POD: PODS,
-    TargetKind.SERVICE: SERVICES,
-    TargetKind.POD_GROUP: POD_GROUPS,
-    **OWNED_RESOURCES,
-}
-
 _PODS_AND_SERVICES = {TargetKind.POD, TargetKind.SERVICE}
 _NEEDED = {TargetKind.POD_GROUP, *OWNED_RESOURCES} - {TargetKind.ROLE_BINDING}
 """What is created before pods, and before bindings of roles."""
@@ -214,16 +200,11 @@ class ExecutionResult:
     problems: list[str] = field(default_factory=list)
 
     def events(self) -> list[PlannedEvent]:
-        events = []
-        if self.created_pods:
-            events.append(
-                PlannedEvent("SuccessfulCreatePod", f"Created {_list_pods(self.created_pods)}")
-            )
-        if self.deleted_pods:
-            events.append(
-                PlannedEvent("SuccessfulDeletePod", f"Deleted {_list_pods(self.deleted_pods)}")
-            )
-        return events
+        return [
+            PlannedEvent(f"Successful{verb}Pod", f"{verb}d {_list_pods(names)}")
+            for verb, names in (("Create", self.created_pods), ("Delete", self.deleted_pods))
+            if names
+        ]
 
     def problem_message(self) -> str:
         """Return the refused objects with their reasons; empty if there are none."""
@@ -246,18 +227,12 @@ class PlanExecutor:
         self._cache = cache
         self._limiter = WriteLimiter(writes_in_flight)
         self._unknown_until: dict[TargetKind, float] = {}
-        self._unobserved: dict[TargetKind, UnobservedWrites[Any]] = {
-            TargetKind.POD: cache.unobserved_pods,
-            TargetKind.SERVICE: cache.unobserved_services,
-            TargetKind.POD_GROUP: cache.unobserved_groups,
-            **cache.unobserved_objects,
-        }
 
     @property
     def is_saturated(self) -> bool:
         return self._limiter.is_saturated
 
-    async def execute(self, observation: Observation, plan: ReconcilePlan) -> ExecutionResult:
+    async def execute(self, observation: JobObservation, plan: ReconcilePlan) -> ExecutionResult:
         """Execute a plan, except for its status."""
         job, result = observation.job_state.job, ExecutionResult()
         # Deletions first: they free names and quota for the creations.
@@ -316,7 +291,7 @@ class PlanExecutor:
             self._record_created(creation.target, item)
 
     async def _send(self, creation: PlannedCreation, namespace: str) -> Object:
-        resource = _RESOURCES[creation.target]
+        resource = RESOURCES[creation.target]
         manifest = with_values(creation.manifest)
         tries = ROLE_TRIES if creation.target is TargetKind.ROLE_BINDING else 1
         for _ in range(tries - 1):
@@ -337,7 +312,7 @@ class PlanExecutor:
         Raises AlreadyExists: the existing object is being deleted or adopted, so a retry will
         succeed.
         """
-        resource = _RESOURCES[creation.target]
+        resource = RESOURCES[creation.target]
         try:
             item: Object = await self._client.get(resource, creation.name, job.meta.namespace)
         except NotFound:
@@ -360,22 +335,15 @@ class PlanExecutor:
         return None
 
     def _record_created(self, target: TargetKind, item: Object) -> None:
-        cache, meta = self._cache, item.metadata
-        followed: dict[TargetKind, Any] = {
-            TargetKind.POD: cache.pods,
-            TargetKind.SERVICE: cache.services,
-            TargetKind.POD_GROUP: cache.groups,
-            **cache.owned_objects,
-        }
-        informer = followed.get(target)
+        informer, meta = self._cache.informers.get(target), item.metadata
         seen = informer.get(meta.namespace, meta.name) if informer else None
-        self._unobserved[target].record_created(item, seen)
+        self._cache.unobserved[target].record_created(item, seen)
 
     async def _delete(
         self, job: NormalizedJob, deletion: PlannedDeletion, result: ExecutionResult
     ) -> None:
         is_job = deletion.target is TargetKind.JOB
-        resource = job_resource(job.kind) if is_job else _RESOURCES[deletion.target]
+        resource = job_resource(job.kind) if is_job else RESOURCES[deletion.target]
         async with self._limiter.acquire():
             metrics.WRITES.labels(deletion.target, "delete").inc()
             # Deleted, or replaced by another object: in both cases the observed one is gone.
@@ -391,14 +359,14 @@ class PlanExecutor:
         if is_job:
             metrics.count_deleted(job)
             return
-        self._unobserved[deletion.target].record_deleted(deletion.uid)
+        self._cache.unobserved[deletion.target].record_deleted(deletion.uid)
         if deletion.target is TargetKind.POD:
             result.deleted_pods.append(deletion.name)
 
-    async def _patch(self, observation: Observation, patch: PlannedPatch) -> None:
+    async def _patch(self, observation: JobObservation, patch: PlannedPatch) -> None:
         job = observation.job_state.job
         is_job = patch.target is TargetKind.JOB
-        resource = job_resource(job.kind) if is_job else _RESOURCES[patch.target]
+        resource = job_resource(job.kind) if is_job else RESOURCES[patch.target]
         async with self._limiter.acquire():
             metrics.WRITES.labels(patch.target, "patch").inc()
             # A deleted object needs no patch; if it is required, the next pass creates it again.

@@ -38,7 +38,7 @@ from gangline.operator.engine.apply import (
     running_status_delay,
 )
 from gangline.operator.engine.mutation_cache import WATCH_TIMEOUT_S
-from gangline.operator.engine.observe import ClusterCache, JobKey, Observation, job_resource
+from gangline.operator.engine.observe import ClusterCache, JobKey, JobObservation, job_resource
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.engine.status import (
     decode_status,
@@ -101,38 +101,40 @@ class JobReconciler:
             self._stored_at.pop(key, None)
             self._minor_since.pop(key, None)
             return ReconcileDone()
+        # 1. Plan: a function of the observation. If this process ends from here on, the next pass
+        #    observes again and plans the same.
         now = self._clock()
         plan = plan_reconcile(observation.job_state, now, self._settings)
+        # 2. Write objects. Each write can be repeated, so that nothing is lost between two of them.
         result = await self._executor.execute(observation, plan)
-        status = self._status(observation, plan, result, now)
+        job, status = observation.job_state.job, plan.status
+        if result.problems:
+            stamp = now.replace(microsecond=0)
+            status = mark_stalled(job, status, result.problem_message(), stamp)
         fields = plan.kind_status if plan.kind_status is not None else observation.kind_status
         changed = status != observation.job_state.status or fields != observation.kind_status
         if not changed:
             self._minor_since.pop(key, None)
+        # 3. Store the status, after all other writes. A minor change may wait: it can be repeated.
         wait = self._store_delay(key, observation.job_state.status, status) if changed else None
         if changed and not wait:
             if not await self._store(key, observation, status, fields):
                 return ReconcileDone()
+            # 4. Report transitions, only now: they are certain. They are lost if the process ends.
             self._emit_events(observation, transition_events(observation.job_state.status, status))
         self._emit_events(observation, result.events())
-        return _requeue(
+        # 5. Requeue for the first moment at which something can change without an event.
+        # A watch never shows an object that was deleted before it was observed: requeue.
+        unobserved = self._cache.has_unobserved_writes(observation.stored.metadata.uid)
+        delays = (
             _requeue_after(plan, result),
             self._requeue_delay(observation, plan, result),
             wait,
             _stalled_delay(status, now) if result.problems else None,
-            # A watch never shows an object that was deleted before it was observed: requeue.
-            WATCH_TIMEOUT_S + 1
-            if self._cache.has_unobserved_writes(observation.stored.metadata.uid)
-            else None,
+            WATCH_TIMEOUT_S + 1 if unobserved else None,
         )
-
-    def _status(
-        self, observation: Observation, plan: ReconcilePlan, result: ExecutionResult, now: datetime
-    ) -> JobStatus:
-        if not result.problems:
-            return plan.status
-        stamp = now.replace(microsecond=0)
-        return mark_stalled(observation.job_state.job, plan.status, result.problem_message(), stamp)
+        delay = min((delay for delay in delays if delay is not None), default=None)
+        return ReconcileDone() if delay is None else RequeueAfter(delay)
 
     def _store_delay(self, key: JobKey, before: JobStatus, after: JobStatus) -> float | None:
         """Return the delay of a minor status change; None: store it now.
@@ -152,7 +154,7 @@ class JobReconciler:
         )
 
     def _requeue_delay(
-        self, observation: Observation, plan: ReconcilePlan, result: ExecutionResult
+        self, observation: JobObservation, plan: ReconcilePlan, result: ExecutionResult
     ) -> float | None:
         """Return the time until created objects are checked; zero if more depend on them."""
         if not plan.creations or result.problems:
@@ -162,7 +164,7 @@ class JobReconciler:
         return requeue_delay(is_saturated=self._executor.is_saturated)
 
     async def _store(
-        self, key: JobKey, observation: Observation, status: JobStatus, fields: Manifest
+        self, key: JobKey, observation: JobObservation, status: JobStatus, fields: Manifest
     ) -> bool:
         """Write the status; return False if the job was deleted. Raises TerminalError: the
         cluster's CRD of the kind drops fields that are required.
@@ -170,17 +172,10 @@ class JobReconciler:
         # A patch in this pass has changed the stored job.
         stored = self._cache.written_statuses.latest(observation.stored)
         kind = observation.job_state.job.kind
+        version = stored.metadata.resource_version
         operations = [
-            {
-                "op": "replace",
-                "path": "/metadata/resourceVersion",
-                "value": stored.metadata.resource_version,
-            },
-            {
-                "op": "add",
-                "path": "/status",
-                "value": encode_status(kind, status, fields),
-            },
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "add", "path": "/status", "value": encode_status(kind, status, fields)},
         ]
         metrics.WRITES.labels("Job", "status").inc()
         try:
@@ -205,7 +200,7 @@ class JobReconciler:
         log_transitions(observation.job_state.status, status)
         return True
 
-    def _emit_events(self, observation: Observation, events: list[PlannedEvent]) -> None:
+    def _emit_events(self, observation: JobObservation, events: list[PlannedEvent]) -> None:
         """Emit events, unless pods of other jobs wait to be created."""
         self._pending_events += ((observation.stored, event) for event in events)
         while self._pending_events and not self._executor.is_saturated:
@@ -228,8 +223,3 @@ def _stalled_delay(status: JobStatus, now: datetime) -> float:
     since = stalled.last_transition_time if stalled else None
     waited = (now - since).total_seconds() if since else 0.0
     return min(max(waited, shortest), longest)
-
-
-def _requeue(*waits: float | None) -> ReconcileResult:
-    delays = [wait for wait in waits if wait is not None]
-    return RequeueAfter(min(delays)) if delays else ReconcileDone()

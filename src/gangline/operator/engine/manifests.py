@@ -41,7 +41,7 @@ from gangline.operator.model.plan import (
     TargetKind,
 )
 from gangline.operator.model.replicas import ReplicaGang
-from gangline.operator.policies import gang_restart, restart
+from gangline.operator.policies import gang_restart
 from gangline.operator.policies.replica_tracker import tracker_of
 
 SHARED_MEMORY_PATH = "/dev/shm"
@@ -104,14 +104,20 @@ def build_pod(
     variables = job.rules.environment(job, role, index, gang)
     only = None if job.kind.env_in_all_containers else job.kind.container
     manifest = pod_template.with_environment(role.template, variables, only)
-    notes = _gang_annotations(job, role, settings) | gang_restart.generation_annotations(
-        job, generation
-    )
+    notes = gang_restart.generation_annotations(job, generation)
+    if settings.gang_scheduling:
+        gang_notes = {
+            labels.POD_GROUP_ANNOTATION: job.name,
+            labels.TASK_SPEC_ANNOTATION: role.label,
+        }
+        notes = gang_notes | notes
     manifest = pod_template.with_metadata(manifest, own, notes)
+    # The kubelet restarts containers, except where all replicas restart together. It has no policy
+    # by exit code.
+    operator_restarts = gang_restart.restarts_gang(job) or role.restart is RestartPolicy.EXIT_CODE
+    policy = RestartPolicy.NEVER if operator_restarts else role.restart
     manifest = pod_template.with_spec(
-        manifest,
-        restartPolicy=_restart_policy(job, role),
-        **_scheduling(job, role, settings),
+        manifest, restartPolicy=policy, **_scheduling(job, role, settings)
     )
     if implements(job.rules, ShapesPods):
         manifest = job.rules.shape_pod(job, role, index, manifest, gang)
@@ -161,27 +167,12 @@ def build_service(job: NormalizedJob, role: ReplicaRole, index: int) -> PlannedC
     )
 
 
-def _restart_policy(job: NormalizedJob, role: ReplicaRole) -> str:
-    """The kubelet restarts containers, except where all replicas restart together."""
-    return (
-        RestartPolicy.NEVER if gang_restart.restarts_gang(job) else restart.pod_policy(role.restart)
-    )
-
-
 def _identity(job: NormalizedJob, name: str) -> Manifest:
     return {
         "name": name,
         "namespace": job.meta.namespace,
         "ownerReferences": [owner_reference(job)],
     }
-
-
-def _gang_annotations(
-    job: NormalizedJob, role: ReplicaRole, settings: EngineSettings
-) -> dict[str, str]:
-    if not settings.gang_scheduling:
-        return {}
-    return {labels.POD_GROUP_ANNOTATION: job.name, labels.TASK_SPEC_ANNOTATION: role.label}
 
 
 def _scheduling(job: NormalizedJob, role: ReplicaRole, settings: EngineSettings) -> Manifest:
@@ -199,23 +190,20 @@ def _scheduling(job: NormalizedJob, role: ReplicaRole, settings: EngineSettings)
 
 def _service_ports(template: Manifest, container: str) -> list[Manifest]:
     """List the ports of the main container, with the names that Kubernetes requires."""
-    ports = pod_template.container_ports(template, container)
     return [
         {
-            "name": entry.get("name") or f"port-{entry['containerPort']}",
-            "port": entry["containerPort"],
-            "targetPort": entry["containerPort"],
+            "name": entry.get("name") or f"port-{number}",
+            "port": number,
+            "targetPort": number,
             "protocol": entry.get("protocol") or "TCP",
         }
-        for entry in ports
-        if entry.get("containerPort")
+        for entry in pod_template.container_ports(template, container)
+        if (number := entry.get("containerPort"))
     ]
 
 
 CONTENT_ANNOTATION = "gangline.dev/content"
 """Annotation: the digest of the content with which the object was created."""
-
-_FRAME = ("apiVersion", "kind", "metadata")
 
 
 def desired_objects(job: NormalizedJob, gang: ReplicaGang) -> list[PlannedCreation]:
@@ -290,6 +278,7 @@ def obsolete_after_end(
 def _with_metadata(job: NormalizedJob, manifest: Manifest) -> Manifest:
     meta: Manifest = manifest["metadata"]
     own = {labels.JOB_NAME: job.name, labels.OPERATOR_NAME: job.kind.controller}
+    written = msgspec.json.encode(manifest, order="deterministic")
     return {
         **manifest,
         "metadata": {
@@ -298,24 +287,20 @@ def _with_metadata(job: NormalizedJob, manifest: Manifest) -> Manifest:
             "labels": {**(meta.get("labels") or {}), **own},
             "annotations": {
                 **(meta.get("annotations") or {}),
-                CONTENT_ANNOTATION: _digest(manifest),
+                CONTENT_ANNOTATION: hashlib.sha256(written).hexdigest()[:16],
             },
             "ownerReferences": [owner_reference(job)],
         },
     }
 
 
-def _digest(manifest: Manifest) -> str:
-    written = msgspec.json.encode(manifest, order="deterministic")
-    return hashlib.sha256(written).hexdigest()[:16]
-
-
 def _update_operations(manifest: Manifest) -> list[Manifest]:
-    pointer = CONTENT_ANNOTATION.replace("/", "~1")
     content = manifest["metadata"]["annotations"][CONTENT_ANNOTATION]
-    digest = {"op": "add", "path": f"/metadata/annotations/{pointer}", "value": content}
-    fields = [name for name in manifest if name not in _FRAME]
-    return [
-        *({"op": "add", "path": f"/{name}", "value": manifest[name]} for name in fields),
-        digest,
-    ]
+    path = labels.annotation_path(CONTENT_ANNOTATION)
+    digest = {"op": "add", "path": path, "value": content}
+    fields = (
+        {"op": "add", "path": f"/{name}", "value": value}
+        for name, value in manifest.items()
+        if name not in ("apiVersion", "kind", "metadata")
+    )
+    return [*fields, digest]

@@ -22,7 +22,7 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
 from gangline.operator.engine import adoption
 from gangline.operator.engine.mutation_cache import UnobservedWrites, WrittenStatuses
-from gangline.operator.engine.runtimes import RuntimeCache, StoredCopy
+from gangline.operator.engine.runtimes import RuntimeCache
 from gangline.operator.engine.status import decode_status, kind_fields
 from gangline.operator.model import labels
 from gangline.operator.model.framework import (
@@ -70,6 +70,13 @@ OWNED_RESOURCES = {
     ),
 }
 """Resources of the owned objects, by kind."""
+RESOURCES: Mapping[TargetKind, Resource[Any]] = {
+    TargetKind.POD: PODS,
+    TargetKind.SERVICE: SERVICES,
+    TargetKind.POD_GROUP: POD_GROUPS,
+    **OWNED_RESOURCES,
+}
+"""Resources of all objects of a job, by kind."""
 
 
 class JobKey(NamedTuple):
@@ -83,7 +90,7 @@ class JobKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class JobObservation:
     """A stored job, and everything that planning for it depends on."""
 
     stored: RawJob
@@ -114,7 +121,6 @@ class ClusterCache:
             f.kind.identity: Informer(client, job_resource(f.kind), namespace, transform=detach)
             for f in frameworks
         }
-        by_job = {_JOB: _job_of}
         self.pods = Informer(
             client,
             PODS,
@@ -124,7 +130,7 @@ class ClusterCache:
             transform=strip_pod,
         )
         self.services = Informer(
-            client, SERVICES, namespace, labels=labels.JOB_NAME, indexes=by_job
+            client, SERVICES, namespace, labels=labels.JOB_NAME, indexes={_JOB: _job_of}
         )
         self.groups = Informer(client, POD_GROUPS, namespace) if with_groups else None
         self.nodes = Informer(client, NODES)
@@ -143,29 +149,24 @@ class ClusterCache:
                 {TargetKind(kind) for f in frameworks for kind in f.kind.owned_kinds}
             )
         }
-        self.unobserved_pods: UnobservedWrites[ObservedPod] = UnobservedWrites()
-        self.unobserved_services: UnobservedWrites[ObservedService] = UnobservedWrites()
-        self.unobserved_groups: UnobservedWrites[PodGroup] = UnobservedWrites()
-        self.unobserved_objects: Mapping[TargetKind, UnobservedWrites[OwnedObject]] = {
-            target: UnobservedWrites() for target in OWNED_RESOURCES
+        self.informers: Mapping[TargetKind, Informer[Any]] = {
+            TargetKind.POD: self.pods,
+            TargetKind.SERVICE: self.services,
+            **({TargetKind.POD_GROUP: self.groups} if self.groups else {}),
+            **self.owned_objects,
+        }
+        self.unobserved: Mapping[TargetKind, UnobservedWrites[Any]] = {
+            target: UnobservedWrites() for target in RESOURCES
         }
         self.written_statuses = WrittenStatuses()
         self._readings: dict[JobKey, tuple[tuple[str, int, str], ParsedJob]] = {}
-        self._add_listeners()
+        for kind, informer in self.jobs.items():
+            informer.add_listener(partial(self._forget_deleted, kind))
 
     async def run(self) -> None:
-        followers: list[Informer[Any]] = [
-            *self.jobs.values(),
-            self.pods,
-            self.services,
-            self.nodes,
-            *self.owned_objects.values(),
-        ]
         async with asyncio.TaskGroup() as tasks:
-            for informer in followers:
+            for informer in (*self.jobs.values(), *self.informers.values(), self.nodes):
                 tasks.create_task(informer.run())
-            if self.groups:
-                tasks.create_task(self.groups.run())
             if self.runtimes:
                 tasks.create_task(self.runtimes.run())
 
@@ -202,35 +203,29 @@ class ClusterCache:
                 for pod in self.pods.by_index(_NODE, subject.metadata.name):
                     owned(None, pod)
 
-        def heard(recent: UnobservedWrites[Any], old: Object | None, new: Object | None) -> None:
-            if recent.observe(old, new):
+        def written(target: TargetKind, old: Object | None, new: Object | None) -> None:
+            if self.unobserved[target].observe(old, new):
                 owned(old, new)
 
-        for kind, informer in self.jobs.items():
-            informer.add_listener(_job_listener(kind, enqueue))
-        self.pods.add_listener(partial(heard, self.unobserved_pods))
-        self.services.add_listener(partial(heard, self.unobserved_services))
-        self.nodes.add_listener(node)
-        for target, followed in self.owned_objects.items():
-            followed.add_listener(partial(heard, self.unobserved_objects[target]))
-
         def group(old: PodGroup | None, new: PodGroup | None) -> None:
-            heard(self.unobserved_groups, old, new)
             subject = new or old
             if subject and labels.JOB_NAME not in subject.metadata.labels:
                 for key in self._jobs_named(subject):
                     enqueue(key)
 
+        for kind, jobs in self.jobs.items():
+            jobs.add_listener(_job_listener(kind, enqueue))
+        for target, informer in self.informers.items():
+            informer.add_listener(partial(written, target))
+        self.nodes.add_listener(node)
         if self.groups:
             self.groups.add_listener(group)
         if self.runtimes:
+            self.runtimes.add_listener(
+                partial(owned, None), partial(self._enqueue_runtime_users, enqueue)
+            )
 
-            def runtime_copy(copy: StoredCopy) -> None:
-                owned(None, copy)
-
-            self.runtimes.add_listener(runtime_copy, partial(self._enqueue_runtime_users, enqueue))
-
-    def observe(self, key: JobKey) -> Observation | None:
+    def observe(self, key: JobKey) -> JobObservation | None:
         """Build the observation of a job; None if there is none, or it cannot be read yet."""
         cached = self.jobs[key.kind].get(key.namespace, key.name)
         if cached is None or not self._can_read(key.kind):
@@ -254,12 +249,12 @@ class ClusterCache:
             for target, item in others
             if self._becomes_available(key, item)
         }
-        pods = self.unobserved_pods.merge_into(uid, pods)
+        pods = self.unobserved[TargetKind.POD].merge_into(uid, pods)
         observed = ObservedJob(
             job=reading.job,
             status=self._status(key.kind, stored),
             pods=pods,
-            services=self.unobserved_services.merge_into(uid, services),
+            services=self.unobserved[TargetKind.SERVICE].merge_into(uid, services),
             pod_group=group,
             given_group=given,
             owned_objects=extras,
@@ -267,28 +262,16 @@ class ClusterCache:
             lost_nodes=self._lost_nodes(pods),
             spec_errors=reading.spec_errors,
         )
-        return Observation(stored, observed, _kind_status(stored, reading.job))
+        return JobObservation(stored, observed, _kind_status(stored, reading.job))
 
     def has_unobserved_writes(self, uid: str) -> bool:
-        return any(objects.has_unobserved(uid) for objects in self._unobserved_writes())
-
-    def _unobserved_writes(self) -> tuple[UnobservedWrites[Any], ...]:
-        return (
-            self.unobserved_pods,
-            self.unobserved_services,
-            self.unobserved_groups,
-            *self.unobserved_objects.values(),
-        )
-
-    def _add_listeners(self) -> None:
-        for kind, informer in self.jobs.items():
-            informer.add_listener(partial(self._forget_deleted, kind))
+        return any(objects.has_unobserved(uid) for objects in self.unobserved.values())
 
     def _forget_deleted(self, kind: str, old: RawJob | None, new: RawJob | None) -> None:
         if new is None and old is not None:
             meta = old.metadata
             self.written_statuses.forget(meta.uid)
-            for recent in self._unobserved_writes():
+            for recent in self.unobserved.values():
                 recent.forget(meta.uid)
             self._readings.pop(JobKey(kind, meta.namespace, meta.name), None)
 
@@ -297,15 +280,15 @@ class ClusterCache:
         meta, framework = stored.metadata, self.frameworks[key.kind]
         runtime, is_known = self._runtime_of(framework, stored)
         version = (meta.uid, meta.generation, runtime.version if runtime else f"{is_known}")
-        reading = self._readings.get(key)
-        if reading is None or reading[0] != version or not meta.generation:
-            reading = (
+        cached_version, parsed = self._readings.get(key, (None, None))
+        if parsed is None or cached_version != version or not meta.generation:
+            parsed = (
                 framework.read_with_runtime(stored, runtime, is_known=is_known)
                 if isinstance(framework, NeedsRuntime)
                 else framework.read(stored)
             )
-            reading = self._readings[key] = version, reading
-        return replace(reading[1], job=replace(reading[1].job, meta=meta))
+            self._readings[key] = version, parsed
+        return replace(parsed, job=replace(parsed.job, meta=meta))
 
     def _can_read(self, kind: str) -> bool:
         """Return whether jobs of a kind can be read: not by a runtime of which copies may exist."""
@@ -339,7 +322,7 @@ class ClusterCache:
         others: list[OwnedObject] = []
         for target in map(TargetKind, self.frameworks[key.kind].kind.owned_kinds):
             ours, theirs = _split_by_owner(uid, self._objects_of(self.owned_objects[target], key))
-            own += self.unobserved_objects[target].merge_into(uid, ours)
+            own += self.unobserved[target].merge_into(uid, ours)
             others += theirs
         return own, others
 
@@ -351,7 +334,7 @@ class ClusterCache:
             return None, []
         cached = self.groups.get(key.namespace, key.name)
         own, others = _split_by_owner(uid, [cached] if cached else [])
-        own = self.unobserved_groups.merge_into(uid, own)
+        own = self.unobserved[TargetKind.POD_GROUP].merge_into(uid, own)
         return (own[0] if own else None), others
 
     def _jobs_named(self, group: PodGroup) -> list[JobKey]:
@@ -359,7 +342,7 @@ class ClusterCache:
         return [
             JobKey(kind, namespace, name)
             for kind, jobs in self.jobs.items()
-            if jobs.get(namespace, name) is not None
+            if jobs.get(namespace, name)
         ]
 
     def _lost_nodes(self, pods: Iterable[ObservedPod]) -> frozenset[str]:

@@ -30,10 +30,8 @@ from msgspec import structs
 from gangline.api.failure import is_node_refusal
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
 from gangline.api.meta.conditions import is_condition_true, remove_condition
-from gangline.api.volcano.scheduling import PodGroup
 from gangline.operator.engine import manifests
 from gangline.operator.engine.slots import (
-    RoleFailures,
     assign_slots,
     classify_failures,
     earliest,
@@ -59,7 +57,6 @@ from gangline.operator.engine.status import (
 from gangline.operator.model import conditions
 from gangline.operator.model.job import (
     ExtendsStatus,
-    NormalizedJob,
     OrdersStartup,
     ReplicaRole,
     RetainsObjects,
@@ -69,7 +66,6 @@ from gangline.operator.model.job import (
 from gangline.operator.model.plan import (
     EngineSettings,
     ObservedJob,
-    OwnedObject,
     PlannedCreation,
     PlannedDeletion,
     PlannedPatch,
@@ -139,7 +135,10 @@ def _plan_inactive(
         return ReconcilePlan(mark_invalid(job, observed.status, observed.spec_errors, stamp))
     if job.policy.suspended:
         return _plan_suspended(observed, now, stamp, settings)
-    if _awaits_former_pods(observed):
+    # Suspended is stored after the deletions of the former pods, and pods of the resumed job are
+    # created after this check: until Suspended is False, a terminating pod is one of the former.
+    was_suspended = is_condition_true(observed.status.conditions, conditions.SUSPENDED)
+    if was_suspended and any(pod.is_terminating for pod in observed.pods):
         return _plan_resumption(observed, now, stamp, settings)
     return None
 
@@ -148,7 +147,8 @@ def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSetting
     job, policy = observed.job, observed.job.policy
     left = cleanup.time_left(observed.status.completion_time, policy.ttl, now)
     if cleanup.has_passed(left):
-        return ReconcilePlan(observed.status, deletions=(_delete_job(job),))
+        deletion = PlannedDeletion(TargetKind.JOB, job.name, job.meta.uid)
+        return ReconcilePlan(observed.status, deletions=(deletion,))
     failed = is_condition_true(observed.status.conditions, conditions.FAILED)
     clean = policy.clean_policy_after_end(failure=failed)
     pods = cleanup.pods_to_remove(clean, observed.pods)
@@ -170,26 +170,17 @@ def _plan_suspended(
         status = mark_started(job, observed.status, stamp)
         return ReconcilePlan(mark_succeeded(job, count_replicas(job, status, gang), stamp))
     status = mark_suspended(job, observed.status, stamp)
+    rules, extras = job.rules, observed.owned_objects
+    if implements(rules, RetainsObjects):
+        extras = [item for item in extras if not rules.is_retained(item.metadata.name)]
     return ReconcilePlan(
         status,
         creations=_created_early(observed, status),
         deletions=plan_deletions(
-            observed,
-            observed.pods,
-            observed.services,
-            now,
-            settings,
-            extras=_not_retained(observed),
+            observed, observed.pods, observed.services, now, settings, extras=extras
         ),
         requeue_after=time_to_force_delete(observed, now, settings),
     )
-
-
-def _not_retained(observed: ObservedJob) -> list[OwnedObject]:
-    rules, owned = observed.job.rules, observed.owned_objects
-    if not implements(rules, RetainsObjects):
-        return list(owned)
-    return [item for item in owned if not rules.is_retained(item.metadata.name)]
 
 
 def _created_early(observed: ObservedJob, status: JobStatus) -> tuple[PlannedCreation, ...]:
@@ -203,17 +194,6 @@ def _created_early(observed: ObservedJob, status: JobStatus) -> tuple[PlannedCre
         for creation in missing
         if rules.is_needed_early(creation.name)
         and (creation.target, creation.name) not in observed.occupied
-    )
-
-
-def _awaits_former_pods(observed: ObservedJob) -> bool:
-    """Return whether pods from before the suspension still end.
-
-    Suspended is stored after the deletions of those pods, and pods of the resumed job are created
-    after this check: until Suspended is False, a terminating pod is one of the former.
-    """
-    return is_condition_true(observed.status.conditions, conditions.SUSPENDED) and any(
-        pod.is_terminating for pod in observed.pods
     )
 
 
@@ -238,14 +218,20 @@ class _Pass:
         self.job = observed.job
         self.tracker = tracker_of(self.job)
         self.now, self.stamp, self.settings = now, stamp, settings
+        # Each value depends on those before it.
+        # 1. The slots, from the stored status: completed indexes and the generation of the gang.
         self.gang = assign_slots(observed, observed.status)
+        # 2. What has gone wrong.
         self.failures = [classify_failures(self.job, role, self.gang) for role in self.job.roles]
         self._lost_rank = lost_rank.find_lost_rank(self.job, self.gang)
         certain = self._lost_rank is not None and self._lost_rank.is_certain(now)
         self.stalled = self._lost_rank.message() if self._lost_rank and certain else ""
+        # 3. Whether all replicas restart because of it.
         self.restart = self._gang_restart_reason()
         self.desired_extras = manifests.desired_objects(self.job, self.gang)
+        # 4. The status to store: it counts the failures before their pods are deleted.
         self.status = self._status()
+        # 5. The delays of replacements, from the *new* counts: failures of this pass delay already.
         self._delays = self._replacement_delays()
 
     def plan_end(self) -> ReconcilePlan | None:
@@ -269,7 +255,12 @@ class _Pass:
         status = self.status
         if self.stalled and not self.restart:
             status = mark_stalled(self.job, status, self.stalled, self.stamp)
-        elif not missing and pause is None and not self._has_refused_pods():
+        elif (
+            not missing
+            and pause is None
+            # A refused pod that is still being deleted counts: the next one may be refused too.
+            and not any(is_node_refusal(pod.status.reason) for pod in self.gang.pods)
+        ):
             stalled = remove_condition(status.conditions, conditions.STALLED)
             status = structs.replace(status, conditions=stalled)
         return ReconcilePlan(
@@ -317,7 +308,7 @@ class _Pass:
         replaced = {pod.uid for failure in self.failures for pod in failure.replaced}
         before = status.restarts
         # Invariant: a failure counts in the status before its pod is deleted (see _deletions).
-        pods = self._current_generation()
+        pods = [*self.gang.pods, *self.gang.surplus]
         record = backoff.count_restarts(before, pods, frozenset(replaced), self._limited_roles())
         fresh = {uid for uid in replaced if uid not in self._counted_failures()}
         ranks = [key for key, pod in self._failed_ranks() if pod.uid in fresh]
@@ -330,7 +321,9 @@ class _Pass:
                 failures = self._describe(failure.replaced)
                 status = mark_restarting(job, status, failure.role.name, failures, stamp)
             if any(pod.uid in refused.values() for pod in failure.refused.values()):
-                status = self._mark_refused(status, failure)
+                listed = self._describe(failure.refused.values())
+                why = describe_failures(failure.role.name, listed, "were refused by their nodes")
+                status = mark_stalled(job, status, why, stamp)
         if not replaced and self._is_running(status):
             status = mark_running(job, status, stamp)
         return self.tracker.save_to_status(job, self.gang, status)
@@ -360,11 +353,6 @@ class _Pass:
             for pod in self.gang[role.name].present
         }
 
-    def _mark_refused(self, status: JobStatus, failure: RoleFailures) -> JobStatus:
-        listed = self._describe(failure.refused.values())
-        message = describe_failures(failure.role.name, listed, "were refused by their nodes")
-        return mark_stalled(self.job, status, message, self.stamp)
-
     def _failed_ranks(self) -> Iterator[tuple[str, ObservedPod]]:
         """The ranks whose failed pod is replaced, by the key of the rank."""
         for failure in self.failures:
@@ -379,10 +367,6 @@ class _Pass:
             for failure in self.failures
             for index, pod in failure.refused.items()
         ]
-
-    def _has_refused_pods(self) -> bool:
-        """Return whether a refused pod still exists, also one that is being deleted."""
-        return any(is_node_refusal(pod.status.reason) for pod in self.gang.pods)
 
     def _is_counted(self, key: str, pod: ObservedPod) -> bool:
         rank = self.observed.status.restarts.ranks.get(key)
@@ -402,10 +386,6 @@ class _Pass:
                 if (wait := max(pause, own)) > _ZERO:
                     delays[key] = wait
         return delays
-
-    def _current_generation(self) -> list[ObservedPod]:
-        """The pods of this generation, with a slot or without."""
-        return [*self.gang.pods, *self.gang.surplus]
 
     def _is_running(self, status: JobStatus) -> bool:
         """A job that was restarting is running again only when all its replicas are."""
@@ -429,8 +409,7 @@ class _Pass:
         if not fatal:
             return ""
         root = restart.by_cause(fatal, self.job.kind.container)[0]
-        roles = (failure for failure in self.failures if root in failure.fatal)
-        failure = next(roles)
+        failure = next(failure for failure in self.failures if root in failure.fatal)
         return failure_message(self.job, failure.role.name, self._describe(failure.fatal))
 
     def _describe(self, pods: Iterable[ObservedPod]) -> list[str]:
@@ -441,11 +420,9 @@ class _Pass:
 
     def _kind_failure_message(self) -> str:
         rules = self.job.rules
-        return (
-            rules.failure_reason(self.job, self.gang)
-            if implements(rules, ToleratesFailures)
-            else ""
-        )
+        if not implements(rules, ToleratesFailures):
+            return ""
+        return rules.failure_reason(self.job, self.gang)
 
     def _stalled_failure_message(self) -> str:
         if not self.stalled or lost_rank.stalled_policy(self.job) != lost_rank.FAIL:
@@ -463,17 +440,13 @@ class _Pass:
         if exceeded is None:
             return ""
         limited = f"its role {exceeded.role}" if exceeded.role else "it"
-        return (
-            f"{self.job.kind.kind} {self.job.name} has failed because {limited} has reached its "
-            f"backoff limit: {exceeded.restarts} restarts, {exceeded.limit} allowed."
-            f"{self._last_failure()}"
-        )
-
-    def _last_failure(self) -> str:
-        """Return how the replica ended that the restarts are about; empty if that is unknown."""
         container = self.job.kind.container
         failed = [pod for pod in self.gang.pods if restart.failure_of(pod, container)]
-        return f" {self._describe(failed)[0]}" if failed else ""
+        last = f" {self._describe(failed)[0]}" if failed else ""
+        return (
+            f"{self.job.kind.kind} {self.job.name} has failed because {limited} has reached its "
+            f"backoff limit: {exceeded.restarts} restarts, {exceeded.limit} allowed.{last}"
+        )
 
     def _time_to_deadline(self) -> timedelta | None:
         return cleanup.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
@@ -559,13 +532,10 @@ class _Pass:
             for role in self.job.roles
             for index in self._desired_indexes(role)
         }
-        services = [
-            service for service in self.observed.services if service.metadata.name not in names
-        ]
         return plan_deletions(
             self.observed,
             [*self.gang.surplus, *self.gang.previous_generation, *failed],
-            services,
+            [service for service in self.observed.services if service.metadata.name not in names],
             self.now,
             self.settings,
             with_group=not self.settings.gang_scheduling or not self.job.size,
@@ -577,17 +547,12 @@ class _Pass:
         group = self.observed.pod_group
         if group is None or not self.settings.gang_scheduling or not self.job.size:
             return tuple(updates)
-        patch = pod_group.update_pod_group(self.job, group)
-        places = self._record_previous_nodes(group) if self.restart else None
+        updates += filter(None, [pod_group.update_pod_group(self.job, group)])
+        if self.restart:
+            # The nodes of these replicas stay reserved until the restart should be over.
+            pause = max(backoff.time_to_gang_restart(self.status.restarts, self.now), _ZERO)
+            until = self.stamp + pause + pod_group.PREVIOUS_NODES_TTL
+            places = pod_group.record_previous_nodes(group, self.gang.pods, until)
+            updates += filter(None, [places])
         saves = eviction_saves.mirror_saves(group, self.observed.owned_objects)
-        return (*updates, *(patch for patch in (patch, places, saves) if patch))
-
-    def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
-        """Reserve the nodes of replicas that restart together, until the restart should be over."""
-        pause = backoff.time_to_gang_restart(self.status.restarts, self.now)
-        until = self.stamp + max(pause, timedelta(0)) + pod_group.PREVIOUS_NODES_TTL
-        return pod_group.record_previous_nodes(group, self.gang.pods, until)
-
-
-def _delete_job(job: NormalizedJob) -> PlannedDeletion:
-    return PlannedDeletion(TargetKind.JOB, job.name, job.meta.uid)
+        return (*updates, *filter(None, [saves]))

@@ -101,7 +101,8 @@ class RuntimeCache:
         runtime = informer.get(job.namespace if informer.resource.namespaced else None, name)
         if runtime is None or runtime.metadata.deletion_timestamp is not None:
             return None
-        return RuntimeCopy(_manifest(runtime, kind), _version(runtime), is_stored=False)
+        version = f"{runtime.metadata.uid}/{runtime.metadata.resource_version}"
+        return RuntimeCopy(_manifest(runtime, kind), version, is_stored=False)
 
 
 def _raw(resource: Resource[Any]) -> Resource[RawRuntime]:
@@ -118,10 +119,6 @@ def _raw(resource: Resource[Any]) -> Resource[RawRuntime]:
 def _detach(runtime: RawRuntime) -> RawRuntime:
     """Copy a runtime out of its watch message, which otherwise stays in memory with it."""
     return msgspec.structs.replace(runtime, spec=msgspec.Raw(bytes(runtime.spec)))
-
-
-def _version(runtime: RawRuntime) -> str:
-    return f"{runtime.metadata.uid}/{runtime.metadata.resource_version}"
 
 
 def _manifest(runtime: RawRuntime, kind: str) -> bytes:

@@ -57,7 +57,10 @@ def plan_deletions(
     others: list[tuple[TargetKind, Object]] = [
         *((TargetKind.SERVICE, service) for service in sorted(services, key=_name)),
         *((TargetKind.POD_GROUP, group) for group in groups),
-        *((extra.target, extra) for extra in sorted(extras, key=_kind_and_name)),
+        *(
+            (extra.target, extra)
+            for extra in sorted(extras, key=lambda extra: (extra.target, extra.metadata.name))
+        ),
     ]
     return (
         *(PlannedDeletion(TargetKind.POD, pod.name, pod.uid) for pod in sorted(live, key=_name)),
@@ -89,7 +92,7 @@ def _name(item: Object) -> str:
     return item.metadata.name
 
 
-def _kind_and_name(item: OwnedObject) -> tuple[str, str]:
+def _target_and_name(item: OwnedObject) -> tuple[TargetKind, str]:
     return item.target, item.metadata.name
 
 

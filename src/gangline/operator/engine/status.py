@@ -47,20 +47,11 @@ def store_version(job: NormalizedJob) -> PlannedPatch | None:
     path = "/metadata/annotations"
     version: Manifest = {"path": path, "value": {VERSION_ANNOTATION: job.api_version}}
     if job.meta.annotations:
-        pointer = VERSION_ANNOTATION.replace("/", "~1")
-        version = {"path": f"{path}/{pointer}", "value": job.api_version}
-    return PlannedPatch(
-        TargetKind.JOB,
-        job.name,
-        [
-            {
-                "op": "replace",
-                "path": "/metadata/resourceVersion",
-                "value": job.meta.resource_version,
-            },
-            {"op": "add", **version},
-        ],
-    )
+        path = labels.annotation_path(VERSION_ANNOTATION)
+        version = {"path": path, "value": job.api_version}
+    observed = job.meta.resource_version
+    unchanged = {"op": "replace", "path": "/metadata/resourceVersion", "value": observed}
+    return PlannedPatch(TargetKind.JOB, job.name, [unchanged, {"op": "add", **version}])
 
 
 _STATUS = msgspec.json.Decoder(JobStatus)
@@ -108,10 +99,13 @@ _EVENT_CONDITIONS = {
 
 def mark_started(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
     """The job may run: created, valid, and started or resumed."""
-    current = _with_created_condition(job, status.conditions, now)
     resumed = f"{job.kind.kind} {job.name} is resumed."
     current = conditions.set_condition_false(
-        current, conditions.SUSPENDED, _condition_reason(job, "Resumed"), resumed, now
+        _with_created_condition(job, status.conditions, now),
+        conditions.SUSPENDED,
+        f"{job.kind.kind}Resumed",
+        resumed,
+        now,
     )
     current = remove_condition(current, conditions.INVALID_SPEC)
     return replace(status, conditions=current, start_time=status.start_time or now)
@@ -119,9 +113,7 @@ def mark_started(job: NormalizedJob, status: JobStatus, now: datetime) -> JobSta
 
 def mark_invalid(job: NormalizedJob, status: JobStatus, errors: str, now: datetime) -> JobStatus:
     current = _with_created_condition(job, status.conditions, now)
-    current = conditions.set_condition_true(
-        current, conditions.INVALID_SPEC, _condition_reason(job, "Invalid"), errors, now
-    )
+    current = _set_true(job, current, conditions.INVALID_SPEC, errors, now)
     return replace(status, conditions=current)
 
 
@@ -133,15 +125,15 @@ def mark_suspended(
 
     ``resumes``: the job is resumed, and waits until its former pods have ended.
     """
-    reason = _condition_reason(job, "Suspended")
     state = AWAITS_FORMER_PODS if resumes else "is suspended"
     message = f"{job.kind.kind} {job.name} {state}."
     current = _with_created_condition(job, status.conditions, now)
-    current = remove_condition(current, conditions.RESTARTING)
-    current = remove_condition(current, conditions.STALLED)
-    current = remove_condition(current, conditions.INVALID_SPEC)
-    current = conditions.set_condition_false(current, conditions.RUNNING, reason, message, now)
-    current = conditions.set_condition_true(current, conditions.SUSPENDED, reason, message, now)
+    for type_ in (conditions.RESTARTING, conditions.STALLED, conditions.INVALID_SPEC):
+        current = remove_condition(current, type_)
+    current = conditions.set_condition_false(
+        current, conditions.RUNNING, f"{job.kind.kind}Suspended", message, now
+    )
+    current = _set_true(job, current, conditions.SUSPENDED, message, now)
     return replace(
         status,
         conditions=current,
@@ -154,12 +146,9 @@ def mark_suspended(
 def mark_restarting(
     job: NormalizedJob, status: JobStatus, role: str, failures: Sequence[str], now: datetime
 ) -> JobStatus:
-    message = (
-        f"{job.kind.kind} {job.name} is restarting because {describe_failures(role, failures)}"
-    )
-    current = conditions.set_condition_true(
-        status.conditions, conditions.RESTARTING, _condition_reason(job, "Restarting"), message, now
-    )
+    why = describe_failures(role, failures)
+    message = f"{job.kind.kind} {job.name} is restarting because {why}"
+    current = _set_true(job, status.conditions, conditions.RESTARTING, message, now)
     return replace(status, conditions=current)
 
 
@@ -177,27 +166,24 @@ def mark_gang_restarting(
     Only a restart after a failure (``failed``) delays the next one; only a ``counted`` one counts
     towards the limit.
     """
-    record = replace(status.restarts, generation=status.restarts.generation + 1, pods={})
-    if counted:
-        record = replace(record, total=record.total + 1)
+    before = status.restarts
+    record = replace(
+        before, generation=before.generation + 1, pods={}, total=before.total + counted
+    )
     if failed:
         record = backoff.record_gang_restart(record, now)
     message = f"{job.kind.kind} {job.name} is restarting all replicas because {reason}"
-    current = conditions.set_condition_true(
-        status.conditions, conditions.RESTARTING, _condition_reason(job, "Restarting"), message, now
-    )
     unfinished = {
         role: replace(count, completed_indexes="")
         for role, count in status.replica_statuses.items()
     }
+    current = _set_true(job, status.conditions, conditions.RESTARTING, message, now)
     return replace(status, conditions=current, restarts=record, replica_statuses=unfinished)
 
 
 def mark_running(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
     message = f"{job.kind.kind} {job.meta.namespace}/{job.name} is running."
-    current = conditions.set_condition_true(
-        status.conditions, conditions.RUNNING, _condition_reason(job, "Running"), message, now
-    )
+    current = _set_true(job, status.conditions, conditions.RUNNING, message, now)
     return replace(status, conditions=current)
 
 
@@ -208,15 +194,13 @@ def mark_succeeded(job: NormalizedJob, status: JobStatus, now: datetime) -> JobS
         role: replace(count, active=0, succeeded=count.succeeded + count.active)
         for role, count in status.replica_statuses.items()
     }
-    ended = _mark_ended(
-        status, conditions.SUCCEEDED, _condition_reason(job, "Succeeded"), message, now
-    )
+    ended = _mark_ended(job, status, conditions.SUCCEEDED, message, now)
     return replace(ended, replica_statuses=counts)
 
 
 def mark_failed(job: NormalizedJob, status: JobStatus, message: str, now: datetime) -> JobStatus:
     """The job has failed. Replicas that clean-up deletes no longer count as active."""
-    ended = _mark_ended(status, conditions.FAILED, _condition_reason(job, "Failed"), message, now)
+    ended = _mark_ended(job, status, conditions.FAILED, message, now)
     if job.policy.clean_policy_after_end(failure=True) is CleanPodPolicy.NONE:
         return ended
     counts = {role: replace(count, active=0) for role, count in status.replica_statuses.items()}
@@ -224,9 +208,7 @@ def mark_failed(job: NormalizedJob, status: JobStatus, message: str, now: dateti
 
 
 def mark_stalled(job: NormalizedJob, status: JobStatus, message: str, now: datetime) -> JobStatus:
-    current = conditions.set_condition_true(
-        status.conditions, conditions.STALLED, _condition_reason(job, "Stalled"), message, now
-    )
+    current = _set_true(job, status.conditions, conditions.STALLED, message, now)
     return replace(status, conditions=current)
 
 
@@ -303,8 +285,11 @@ def _essentials(condition: Condition | None) -> tuple[str, str, str] | None:
     return (condition.status, condition.reason, condition.message) if condition else None
 
 
-def _condition_reason(job: NormalizedJob, word: str) -> str:
-    return f"{job.kind.kind}{word}"
+def _set_true(
+    job: NormalizedJob, current: Sequence[Condition], type_: str, message: str, now: datetime
+) -> list[Condition]:
+    reason = f"{job.kind.kind}{type_.removesuffix('Spec')}"
+    return conditions.set_condition_true(current, type_, reason, message, now)
 
 
 def _with_created_condition(
@@ -313,16 +298,14 @@ def _with_created_condition(
     if find_condition(current, conditions.CREATED):
         return list(current)
     message = f"{job.kind.kind} {job.name} is created."
-    return conditions.set_condition_true(
-        current, conditions.CREATED, _condition_reason(job, "Created"), message, now
-    )
+    return _set_true(job, current, conditions.CREATED, message, now)
 
 
 def _mark_ended(
-    status: JobStatus, type_: str, reason: str, message: str, now: datetime
+    job: NormalizedJob, status: JobStatus, type_: str, message: str, now: datetime
 ) -> JobStatus:
     current = remove_condition(status.conditions, conditions.STALLED)
-    current = conditions.set_condition_true(current, type_, reason, message, now)
+    current = _set_true(job, current, type_, message, now)
     return replace(status, conditions=current, completion_time=now)
 
 

@@ -99,13 +99,8 @@ def parse_job(
 ) -> ParsedJob:
     """Read a job of a kind. ``normalize`` may raise ValueError for an invalid one."""
     empty = type_(api_version=stored.api_version, kind=stored.kind, metadata=stored.metadata)
-    written = {
-        "apiVersion": stored.api_version,
-        "kind": stored.kind,
-        "metadata": stored.metadata,
-        "spec": stored.spec,
-    }
-    encoded = msgspec.json.encode(written)
+    written = {"apiVersion": stored.api_version, "kind": stored.kind}
+    encoded = msgspec.json.encode(written | {"metadata": stored.metadata, "spec": stored.spec})
     try:
         job = msgspec.json.decode(encoded, type=type_)
     except msgspec.ValidationError as error:
@@ -139,9 +134,8 @@ def parse_roles(
 ) -> list[ReplicaRole]:
     """Convert the roles, in the kind's order; names are case-insensitive, as in upstream."""
     named = {name.lower(): spec for name, spec in specs.items()}
-    return [
-        _role(kind, name, named[name.lower()], defaults) for name in order if name.lower() in named
-    ]
+    declared = ((name, named.get(name.lower())) for name in order)
+    return [_role(kind, name, spec, defaults) for name, spec in declared if spec is not None]
 
 
 def role_port(kind: JobKindInfo, role: ReplicaRole) -> int:
@@ -149,16 +143,27 @@ def role_port(kind: JobKindInfo, role: ReplicaRole) -> int:
     return pod_template.find_port(role.template, kind.container, kind.port_name, kind.port)
 
 
+def leading_role(job: NormalizedJob, *names: str) -> str:
+    """Return the first of these roles that has replicas, else the last."""
+    return next((name for name in names if job.count(name)), names[-1])
+
+
 def env_vars(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
     return [{"name": name, "value": str(value)} for name, value in pairs]
+
+
+def field_variable(name: str, path: str) -> Manifest:
+    """Build a variable with the value of a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def worker_range(
     least: int | None, most: int | None, workers: ReplicaRole | None
 ) -> tuple[int, int]:
     """Return the bounds of an elastic job's workers; a missing bound equals the other."""
-    count = workers.replicas if workers else 0
-    return _first(least, most, count), _first(most, least, count)
+    given = [bound for bound in (least, most) if bound is not None]
+    given = given or [workers.replicas if workers else 0]
+    return given[0], given[-1]
 
 
 def autoscaler(
@@ -179,10 +184,6 @@ def autoscaler(
             "metrics": list(metrics),
         },
     }
-
-
-def _first(*numbers: int | None) -> int:
-    return next(number for number in numbers if number is not None)
 
 
 def _join_errors(errors: Sequence[object]) -> str:

@@ -93,10 +93,7 @@ def _rendezvous_variables(job: NormalizedJob, role: ReplicaRole, index: int) -> 
         return
     host = replica_name(job.name, leader.name, 0)
     if role is leader and index == 0:
-        yield {
-            "name": "POD_IP_DUMMY",
-            "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
-        }
+        yield kubeflow.field_variable("POD_IP_DUMMY", "status.podIP")
         host = "$(POD_IP_DUMMY)"
     port = kubeflow.role_port(KIND, leader)
     yield {"name": "PADDLE_MASTER", "value": f"{host}:{port}"}
@@ -110,5 +107,4 @@ def _server_variables(job: NormalizedJob, role: ReplicaRole) -> Iterator[tuple[s
 
 def _leader(job: NormalizedJob) -> str:
     """Return the role of the rendezvous; a Master without replicas is ignored."""
-    master = job.find_role(MASTER)
-    return MASTER if master and master.replicas else WORKER
+    return kubeflow.leading_role(job, MASTER, WORKER)

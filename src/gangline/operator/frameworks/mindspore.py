@@ -11,7 +11,6 @@ workers are tolerated. When the last worker has ended without success the job fa
 upstream's hangs.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gangline.api.jobs import mindspore as api
@@ -68,17 +67,18 @@ class MindSporeRules:
         if scheduler is None:
             return []
         host = (
-            _field_variable("MS_SCHED_HOST", "status.podIP")
+            kubeflow.field_variable("MS_SCHED_HOST", "status.podIP")
             if role.name == SCHEDULER
             else {"name": "MS_SCHED_HOST", "value": _address(job, gang)}
         )
         values = [
             ("MS_SCHED_PORT", kubeflow.role_port(KIND, scheduler)),
-            ("MS_SERVER_NUM", _count(job, PS)),
-            ("MS_WORKER_NUM", _count(job, WORKER)),
+            ("MS_SERVER_NUM", job.count(PS)),
+            ("MS_WORKER_NUM", job.count(WORKER)),
             ("MS_ROLE", _ROLES[role.name]),
         ]
-        return [host, _field_variable("MS_NODE_ID", "metadata.name"), *kubeflow.env_vars(values)]
+        node = kubeflow.field_variable("MS_NODE_ID", "metadata.name")
+        return [host, node, *kubeflow.env_vars(values)]
 
     def can_start(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
@@ -95,7 +95,13 @@ class MindSporeRules:
         self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
     ) -> Manifest:
         """Add the older labels, by which services of upstream's operator select their pods."""
-        return pod_template.with_metadata(pod, dict(_legacy_labels(job, role, index)), {})
+        older = {
+            "group-name": api.GROUP,
+            "job-name": job.name,
+            "replica-type": role.label,
+            "replica-index": str(index),
+        }
+        return pod_template.with_metadata(pod, older, {})
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         """Worker 0 is the master: its end is the job's unless the success policy differs."""
@@ -152,19 +158,3 @@ def _count_fatal_failures(job: NormalizedJob, gang: ReplicaGang) -> int:
     failed = (pod for pod in gang[WORKER].present if pod.failed)
     verdicts = [judge(role.restart, pod, KIND.container) for pod in failed]
     return verdicts.count(restart.FailureAction.FATAL)
-
-
-def _count(job: NormalizedJob, name: str) -> int:
-    role = job.find_role(name)
-    return role.replicas if role else 0
-
-
-def _field_variable(name: str, path: str) -> Manifest:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def _legacy_labels(job: NormalizedJob, role: ReplicaRole, index: int) -> Iterator[tuple[str, str]]:
-    yield "group-name", api.GROUP
-    yield "job-name", job.name
-    yield "replica-type", role.label
-    yield "replica-index", str(index)

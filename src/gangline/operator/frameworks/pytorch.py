@@ -84,11 +84,7 @@ class PyTorchRules:
         """Let workers wait for the master's name, if the administrator enabled it."""
         if not self.init_image or _leader(job) == WORKER or role.name == MASTER:
             return pod
-        waiting = [
-            *(pod_template.pod_spec(pod).get("initContainers") or []),
-            self._wait_container(job),
-        ]
-        return pod_template.with_spec(pod, initContainers=waiting)
+        return pod_template.with_init_container(pod, self._wait_container(job))
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         """The Master is the master, or worker 0 without one."""
@@ -164,13 +160,11 @@ class PyTorchRules:
         yield "PET_MASTER_PORT", port
         yield "MASTER_ADDR", address
         yield "PET_MASTER_ADDR", address
-        yield "WORLD_SIZE", str(job.size * self._process_count())
+        count = self.spec.nproc_per_node or ""
+        processes = int(count) if count.isascii() and count.isdigit() else 1
+        yield "WORLD_SIZE", str(job.size * processes)
         yield "RANK", rank
         yield "PET_NODE_RANK", rank
-
-    def _process_count(self) -> int:
-        text = self.spec.nproc_per_node or ""
-        return int(text) if text.isascii() and text.isdigit() else 1
 
     def _processes_per_node(self) -> str | None:
         """The default is ``auto``, unless the older field in the elastic policy is set."""
@@ -187,14 +181,15 @@ class PyTorchRules:
         yield "PET_RDZV_ENDPOINT", f"{host}:{port}"
         yield "PET_RDZV_BACKEND", policy.rdzv_backend or "c10d"
         least, most = _worker_range(policy, workers)
-        others = job.size - (workers.replicas if workers else 0)
+        others = job.size - job.count(WORKER)
         yield "PET_NNODES", f"{least + others}:{most + others}"
-        if policy.max_restarts is not None:
-            yield "PET_MAX_RESTARTS", str(policy.max_restarts)
-        if policy.n_proc_per_node is not None:
-            yield "PET_NPROC_PER_NODE", str(policy.n_proc_per_node)
-        if policy.rdzv_id is not None:
-            yield "PET_RDZV_ID", policy.rdzv_id
+        for name, value in (
+            ("PET_MAX_RESTARTS", policy.max_restarts),
+            ("PET_NPROC_PER_NODE", policy.n_proc_per_node),
+            ("PET_RDZV_ID", policy.rdzv_id),
+        ):
+            if value is not None:
+                yield name, str(value)
         if policy.rdzv_conf:
             yield "PET_RDZV_CONF", ",".join(f"{s.key}={s.value}" for s in policy.rdzv_conf)
         if policy.standalone:
@@ -214,8 +209,7 @@ def _with_min_replicas(role: ReplicaRole, elastic: ElasticPolicy | None) -> Repl
 
 def _leader(job: NormalizedJob) -> str:
     """Return the role of the master; a Master without replicas is ignored."""
-    master = job.find_role(MASTER)
-    return MASTER if master and master.replicas else WORKER
+    return kubeflow.leading_role(job, MASTER, WORKER)
 
 
 def _port(role: ReplicaRole) -> int:

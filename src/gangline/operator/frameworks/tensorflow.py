@@ -72,10 +72,14 @@ class TensorFlowRules:
         """Describe the cluster and the replica's own task; empty for a single replica."""
         if job.size == 1:
             return []
-        dynamic = self.spec.enable_dynamic_worker
-        cluster = self._sparse_cluster(job, role, index) if dynamic else self._cluster(job)
-        config: Manifest = {"cluster": cluster, "task": {"type": role.label, "index": index}}
-        if not dynamic:
+        config: Manifest = {"cluster": {}, "task": {"type": role.label, "index": index}}
+        if self.spec.enable_dynamic_worker:
+            config["cluster"] = self._sparse_cluster(job, role, index)
+        else:
+            roles = {peer.label: peer for peer in job.roles if peer.replicas}
+            config["cluster"] = {
+                label: self._addresses(job, peer) for label, peer in sorted(roles.items())
+            }
             config["environment"] = "cloud"
         return kubeflow.env_vars([("TF_CONFIG", json.dumps(config, separators=(",", ":")))])
 
@@ -113,10 +117,6 @@ class TensorFlowRules:
             f"workers failed, the others have ended, and {required} had to succeed."
         )
 
-    def _cluster(self, job: NormalizedJob) -> Manifest:
-        roles = sorted((role for role in job.roles if role.replicas), key=lambda role: role.label)
-        return {role.label: self._addresses(job, role) for role in roles}
-
     def _sparse_cluster(self, job: NormalizedJob, role: ReplicaRole, index: int) -> Manifest:
         servers = job.find_role(PS)
         every_server = self._addresses(job, servers) if servers else []
@@ -135,5 +135,4 @@ class TensorFlowRules:
 
 def _leader(job: NormalizedJob) -> str:
     """Return the role of the master; a role without replicas is ignored."""
-    declared = (job.find_role(name) for name in (CHIEF, MASTER))
-    return next((role.name for role in declared if role and role.replicas), WORKER)
+    return kubeflow.leading_role(job, CHIEF, MASTER, WORKER)

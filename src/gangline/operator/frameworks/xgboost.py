@@ -65,11 +65,10 @@ def _replica_variables(
     job: NormalizedJob, role: ReplicaRole, index: int
 ) -> Iterator[tuple[str, object]]:
     master, workers = job.find_role(MASTER), job.find_role(WORKER)
-    masters = master.replicas if master else 0
     yield "MASTER_PORT", kubeflow.role_port(KIND, master) if master else KIND.port
     yield "MASTER_ADDR", replica_name(job.name, MASTER, 0)
     yield "WORLD_SIZE", job.size
-    yield "RANK", index if role.name == MASTER else index + masters
+    yield "RANK", index if role.name == MASTER else index + job.count(MASTER)
     yield "PYTHONUNBUFFERED", "1"
     if job.size > 1 and workers:
         yield "WORKER_PORT", kubeflow.role_port(KIND, workers)

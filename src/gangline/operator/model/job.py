@@ -315,10 +315,12 @@ class NormalizedJob:
         return sum(role.replicas for role in self.roles)
 
     def find_role(self, name: str) -> ReplicaRole | None:
-        for role in self.roles:
-            if role.name == name:
-                return role
-        return None
+        return next((role for role in self.roles if role.name == name), None)
+
+    def count(self, name: str) -> int:
+        """Return the number of replicas of a role; zero if the job does not have it."""
+        role = self.find_role(name)
+        return role.replicas if role else 0
 
     def owner_reference(self) -> OwnerReference:
         return OwnerReference(

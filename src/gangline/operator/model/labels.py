@@ -4,6 +4,9 @@ They are those of upstream. Tools that select by them (Arena, Katib, the Kubeflo
 and pods of the upstream operator are recognised.
 """
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from gangline.api.meta.objects import ObjectMeta
 
 JOB_NAME = "training.kubeflow.org/job-name"
@@ -33,6 +36,29 @@ def replica_labels(job: str, controller: str, role: str, index: int) -> dict[str
         REPLICA_TYPE: role.lower(),
         REPLICA_INDEX: str(index),
     }
+
+
+def annotation_path(name: str) -> str:
+    """Return the path of an annotation in a JSON patch."""
+    return f"/metadata/annotations/{name.replace('/', '~1')}"
+
+
+def annotation_operations(
+    current: Mapping[str, str], desired: Mapping[str, str], names: Iterable[str]
+) -> list[dict[str, Any]]:
+    """List the JSON patch operations that give the annotations of these names their values.
+
+    Race: another writer may add another annotation concurrently, so only these are patched.
+    """
+    changed = [name for name in names if desired.get(name, "") != current.get(name, "")]
+    if changed and not current:
+        return [{"op": "add", "path": "/metadata/annotations", "value": desired}]
+    return [
+        {"op": "add", "path": annotation_path(name), "value": desired[name]}
+        if name in desired
+        else {"op": "remove", "path": annotation_path(name)}
+        for name in changed
+    ]
 
 
 def parse_replica_labels(meta: ObjectMeta) -> tuple[str, int] | None:

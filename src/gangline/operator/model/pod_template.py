@@ -4,6 +4,7 @@ No function changes its arguments: each returns a new manifest that shares the u
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from gangline.operator.model.job import Manifest
 
@@ -14,17 +15,15 @@ def pod_spec(template: Manifest) -> Manifest:
 
 
 def list_containers(template: Manifest) -> list[Manifest]:
-    containers: list[Manifest] = (template.get("spec") or {}).get("containers") or []
+    containers: list[Manifest] = pod_spec(template).get("containers") or []
     return containers
 
 
 def main_container(template: Manifest, name: str) -> Manifest:
     """Return the main container: the one with the kind's name, else the first; empty if none."""
     candidates = list_containers(template)
-    for container in candidates:
-        if container.get("name") == name:
-            return container
-    return candidates[0] if candidates else {}
+    named = (container for container in candidates if container.get("name") == name)
+    return next(chain(named, candidates), {})
 
 
 def container_ports(template: Manifest, container: str) -> list[Manifest]:
@@ -95,6 +94,12 @@ def with_metadata(
 
 def with_spec(manifest: Manifest, **fields: object) -> Manifest:
     return {**manifest, "spec": {**pod_spec(manifest), **fields}}
+
+
+def with_init_container(manifest: Manifest, container: Manifest) -> Manifest:
+    """Add an init container behind the others."""
+    others = pod_spec(manifest).get("initContainers") or []
+    return with_spec(manifest, initContainers=[*others, container])
 
 
 def _with_container(

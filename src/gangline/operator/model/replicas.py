@@ -121,6 +121,10 @@ class ObservedPod(Object):
         return self.status.phase == PodPhase.RUNNING and not self.is_terminating
 
     @property
+    def is_ready(self) -> bool:
+        return self.is_active and all(status.ready for status in self.status.container_statuses)
+
+    @property
     def succeeded(self) -> bool:
         """True if all containers of the pod exited with 0 and the pod was not deleted.
 

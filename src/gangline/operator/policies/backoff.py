@@ -137,7 +137,7 @@ def time_to_rank_replacement(record: RestartRecord, key: str, now: datetime) -> 
 
 def record_gang_restart(record: RestartRecord, now: datetime) -> RestartRecord:
     since = now - record.burst_start if record.burst_start else None
-    if since is None or not _ZERO <= since <= RESET_AFTER + _gang_delay(record):
+    if since is None or not _ZERO <= since <= RESET_AFTER + failure_delay(record.bursts):
         # A restart in the future means that the clock was set back: reset.
         return structs.replace(record, bursts=1, burst_start=now)
     return structs.replace(record, bursts=record.bursts + 1, burst_start=now)
@@ -150,12 +150,8 @@ def time_to_gang_restart(record: RestartRecord, now: datetime) -> timedelta:
     """
     if record.burst_start is None:
         return _ZERO
-    delay = _gang_delay(record)
+    delay = failure_delay(record.bursts)
     return min(record.burst_start + delay - now, delay)
-
-
-def _gang_delay(record: RestartRecord) -> timedelta:
-    return failure_delay(record.bursts)
 
 
 def failure_delay(failures: int) -> timedelta:

@@ -69,6 +69,5 @@ def time_to_force_delete_pod(
 def overdue_pods(
     pods: Iterable[ObservedPod], lost_nodes: frozenset[str], grace: timedelta, now: datetime
 ) -> list[ObservedPod]:
-    zero = timedelta(0)
     due = ((pod, time_to_force_delete_pod(pod, lost_nodes, grace, now)) for pod in pods)
-    return [pod for pod, left in due if left is not None and left <= zero]
+    return [pod for pod, left in due if has_passed(left)]

@@ -14,7 +14,7 @@ from gangline.api.volcano.eviction_saves import (
     read_save_answer,
 )
 from gangline.api.volcano.scheduling import PodGroup
-from gangline.operator.model.job import Manifest
+from gangline.operator.model import labels
 from gangline.operator.model.plan import OwnedObject, PlannedPatch, TargetKind
 
 
@@ -26,20 +26,12 @@ def mirror_saves(group: PodGroup, owned: Iterable[OwnedObject]) -> PlannedPatch 
     for item in owned:
         if item.target is TargetKind.CONFIG_MAP:
             desired |= _valid(item.metadata.annotations)
-    current = group.metadata.annotations
-    if all(current.get(key) == desired.get(key) for key in MIRRORED_ANNOTATIONS):
-        return None
-    operations: list[Manifest] = []
-    if not current:
-        operations.append({"op": "add", "path": "/metadata/annotations", "value": desired})
-    else:  # the scheduler writes other annotations concurrently
-        for key in MIRRORED_ANNOTATIONS:
-            path = f"/metadata/annotations/{key.replace('/', '~1')}"
-            if key in desired:
-                operations.append({"op": "add", "path": path, "value": desired[key]})
-            elif key in current:
-                operations.append({"op": "remove", "path": path})
-    return PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations)
+    operations = labels.annotation_operations(
+        group.metadata.annotations, desired, MIRRORED_ANNOTATIONS
+    )
+    return (
+        PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations) if operations else None
+    )
 
 
 def _valid(annotations: dict[str, str]) -> dict[str, str]:

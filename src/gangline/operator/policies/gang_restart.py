@@ -14,7 +14,6 @@ nothing and counts nothing twice.
 """
 
 from collections.abc import Iterable
-from itertools import chain
 
 from gangline.api.failure import is_node_refusal
 from gangline.api.jobs.kubeflow import RESIZE_ANNOTATION, RESTART_ANNOTATION
@@ -39,12 +38,12 @@ def restarts_on_resize(job: NormalizedJob) -> bool:
 
 def generation_annotations(job: NormalizedJob, generation: int) -> dict[str, str]:
     """Return the annotations of a new pod; empty for jobs that never restart together."""
-    annotations = (
-        {GENERATION_ANNOTATION: str(generation)} if generation or restarts_gang(job) else {}
-    )
-    return annotations | (
-        {REPLICAS_ANNOTATION: format_replicas(job)} if restarts_on_resize(job) else {}
-    )
+    annotations = {}
+    if generation or restarts_gang(job):
+        annotations[GENERATION_ANNOTATION] = str(generation)
+    if restarts_on_resize(job):
+        annotations[REPLICAS_ANNOTATION] = format_replicas(job)
+    return annotations
 
 
 def format_replicas(job: NormalizedJob) -> str:
@@ -84,14 +83,12 @@ def externally_deleted(gang: ReplicaGang) -> list[ObservedPod]:
     Pods that their nodes refused are excluded: the engine itself deletes them, and replaces no
     other pod.
     """
-    slots = chain.from_iterable(
-        ((pod, index in role.completed) for index, pod in enumerate(role.pods) if pod)
-        for role in gang.roles.values()
-    )
     return [
         pod
-        for pod, completed in slots
-        if pod.is_terminating and not completed and not is_node_refusal(pod.status.reason)
+        for role in gang.roles.values()
+        for index, pod in enumerate(role.pods)
+        if pod and pod.is_terminating and index not in role.completed
+        if not is_node_refusal(pod.status.reason)
     ]
 
 

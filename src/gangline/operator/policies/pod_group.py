@@ -100,7 +100,12 @@ def update_pod_group(job: NormalizedJob, group: PodGroup) -> PlannedPatch | None
         for name, (want, have) in fields.items()
         if want != have
     ]
-    operations += _annotation_operations(job, group)
+    # A removed deadline, for example, must not be used any more.
+    operations += labels.annotation_operations(
+        group.metadata.annotations,
+        _derived_annotations(job),
+        (RUN_TIME_ANNOTATION, JOINING_PODS_ANNOTATION),
+    )
     return (
         PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations) if operations else None
     )
@@ -134,16 +139,13 @@ def record_previous_nodes(
     places = {pod.name: pod.spec.node_name for pod in pods if pod.spec.node_name}
     if not places:
         return None
-    encoded = msgspec.json.encode(
-        PreviousNodesAnnotation(until, dict(sorted(places.items())))
-    ).decode()
+    annotation = PreviousNodesAnnotation(until, dict(sorted(places.items())))
+    encoded = msgspec.json.encode(annotation).decode()
     if group.metadata.annotations.get(PREVIOUS_NODES_ANNOTATION) == encoded:
         return None
     annotations = {**group.metadata.annotations, PREVIOUS_NODES_ANNOTATION: encoded}
-    operations: list[Manifest] = [
-        {"op": "add", "path": "/metadata/annotations", "value": annotations}
-    ]
-    return PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations)
+    operation: Manifest = {"op": "add", "path": "/metadata/annotations", "value": annotations}
+    return PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, [operation])
 
 
 def time_to_schedule_timeout(
@@ -176,35 +178,12 @@ def _group_annotations(job: NormalizedJob) -> dict[str, str]:
 
 
 def _derived_annotations(job: NormalizedJob) -> dict[str, str]:
-    derived = {RUN_TIME_ANNOTATION: _run_time(job), JOINING_PODS_ANNOTATION: _joining_pods(job)}
-    return {name: value for name, value in derived.items() if value}
-
-
-def _run_time(job: NormalizedJob) -> str:
-    """Return the maximal run time in seconds, for the scheduler; empty if it is unknown."""
+    """Return the maximal run time in seconds and the joining pods, if there are any."""
     deadline = job.policy.active_deadline
     ends = f"{deadline.total_seconds():.0f}" if deadline else ""
-    return job.meta.annotations.get(RUN_TIME_ANNOTATION, ends)
-
-
-def _annotation_operations(job: NormalizedJob, group: PodGroup) -> list[Manifest]:
-    """Keep the group's annotations current: a removed deadline, for example, must not be used."""
-    desired, current = _derived_annotations(job), group.metadata.annotations
-    changed = [
-        name
-        for name in (RUN_TIME_ANNOTATION, JOINING_PODS_ANNOTATION)
-        if desired.get(name, "") != current.get(name, "")
-    ]
-    if not current:
-        return [{"op": "add", "path": "/metadata/annotations", "value": desired}] if changed else []
-    # Race: the scheduler may write another annotation concurrently, so only these are patched.
-    paths = {name: f"/metadata/annotations/{name.replace('/', '~1')}" for name in changed}
-    return [
-        {"op": "add", "path": path, "value": desired[name]}
-        if name in desired
-        else {"op": "remove", "path": path}
-        for name, path in paths.items()
-    ]
+    run_time = job.meta.annotations.get(RUN_TIME_ANNOTATION, ends)
+    derived = {RUN_TIME_ANNOTATION: run_time, JOINING_PODS_ANNOTATION: _joining_pods(job)}
+    return {name: value for name, value in derived.items() if value}
 
 
 def _joining_roles(job: NormalizedJob, counts: list[tuple[ReplicaRole, int]]) -> list[ReplicaRole]:
@@ -290,17 +269,18 @@ def _resources(counts: list[tuple[ReplicaRole, int]]) -> ResourceList | None:
     The API server refuses such a pod with an error message.
     """
     try:
-        sums = [
-            resource_list.scale_resources(
-                resource_list.pod_request(
-                    msgspec.convert(pod_template.pod_spec(role.template), PodSpec)
-                ),
-                count,
+        requests = [
+            resource_list.pod_request(
+                msgspec.convert(pod_template.pod_spec(role.template), PodSpec)
             )
-            for role, count in counts
+            for role, _ in counts
         ]
     except (QuantityError, msgspec.ValidationError):
         return None
+    sums = [
+        {name: amount * count for name, amount in request.items()}
+        for request, (_, count) in zip(requests, counts, strict=True)
+    ]
     return resource_list.format_resources(resource_list.sum_resources(sums)) or None
 
 

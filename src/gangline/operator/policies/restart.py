@@ -5,7 +5,7 @@ pod that has failed completely: evicted, lost with its node, or of a role whose 
 leaves restarts to the operator.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 from math import inf
 
@@ -23,33 +23,21 @@ class FailureAction(StrEnum):
     FATAL = "fatal"
 
 
-def _by_exit_code(code: int | None) -> FailureAction:
-    """Codes 1 to 127 are errors of the program; signals and pods without a code are retried."""
-    return FailureAction.REPLACE if failure.is_retryable_exit_code(code) else FailureAction.FATAL
-
-
-_ACTIONS: Mapping[RestartPolicy, Callable[[int | None], FailureAction]] = {
-    RestartPolicy.ALWAYS: lambda _: FailureAction.REPLACE,
-    RestartPolicy.ON_FAILURE: lambda _: FailureAction.REPLACE,
-    RestartPolicy.NEVER: lambda _: FailureAction.FATAL,
-    RestartPolicy.EXIT_CODE: _by_exit_code,
-}
-
-
 def failure_action(policy: RestartPolicy, pod: ObservedPod, container: str) -> FailureAction:
-    """Return the action for a failed pod, given the name of the main container."""
-    ended = pod.termination_of(container)
-    return _ACTIONS[policy](ended.exit_code if ended else None)
+    """Return the action for a failed pod, given the name of the main container.
+
+    Of exit codes, 1 to 127 are errors of the program; signals and pods without a code are retried.
+    """
+    replaced = policy is not RestartPolicy.NEVER
+    if policy is RestartPolicy.EXIT_CODE:
+        ended = pod.termination_of(container)
+        replaced = failure.is_retryable_exit_code(ended.exit_code if ended else None)
+    return FailureAction.REPLACE if replaced else FailureAction.FATAL
 
 
 def is_refused(pod: ObservedPod) -> bool:
     """Return whether a failed pod was refused by its node: it is replaced under every policy."""
     return pod.failed and failure.is_node_refusal(pod.status.reason)
-
-
-def pod_policy(policy: RestartPolicy) -> str:
-    """Return the pod's own restart policy: the kubelet has no policy by exit code."""
-    return RestartPolicy.NEVER if policy is RestartPolicy.EXIT_CODE else policy
 
 
 def describe_pod_failure(pod: ObservedPod, container: str) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from gangline.api.jobs.elastic import ElasticJobRecord, ScalePlan
 from gangline.api.jobs.kubeflow import MANAGED_BY_US
+from gangline.api.meta.objects import Object
 from gangline.api.resources import SCALE_PLANS
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.controller.controller import (
@@ -28,7 +29,7 @@ from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import Informer
 from gangline.operator import metrics
 from gangline.operator.engine import manifests
-from gangline.operator.engine.observe import ClusterCache, JobKey, Observation, job_resource
+from gangline.operator.engine.observe import ClusterCache, JobKey, JobObservation, job_resource
 from gangline.operator.frameworks.elastic.framework import KIND
 from gangline.operator.model.job import Manifest
 from gangline.operator.scaleplan.plan import ScalePlanStep, is_plan_finished, next_step, open_plans
@@ -98,38 +99,30 @@ class ScalePlanController:
         wait = next_write.requeue_after
         return ReconcileDone() if wait is None else RequeueAfter(wait.total_seconds())
 
-    async def _apply(self, next_write: ScalePlanStep, observation: Observation | None) -> None:
+    async def _apply(self, next_write: ScalePlanStep, observation: JobObservation | None) -> None:
         plan = next_write.plan
-        if observation is not None and not _is_owned(plan, observation):
+        uids = [owner.uid for owner in plan.metadata.owner_references]
+        if observation is not None and observation.stored.metadata.uid not in uids:
             plan = await self._set_owner(plan, observation)
         if observation is not None and next_write.memory is not None:
             await self._store_job_status(observation, next_write.memory)
-            self._events.event(
-                observation.stored,
-                "Normal",
-                "ScalePlanCarriedOut",
-                f"ScalePlan {plan.metadata.name}",
-            )
+            message = f"ScalePlan {plan.metadata.name}"
+            self._events.event(observation.stored, "Normal", "ScalePlanCarriedOut", message)
         if next_write.status == plan.status:
             return
         metrics.WRITES.labels(SCALE_PLANS.kind, "status").inc()
         await self._client.patch(
             SCALE_PLANS,
             plan.metadata.name,
-            [
-                _version_precondition(plan.metadata.resource_version),
-                {"op": "add", "path": "/status", "value": next_write.status},
-            ],
+            _operations(plan, "/status", next_write.status),
             plan.metadata.namespace,
             kind=PatchKind.JSON,
             subresource="status",
         )
-        log.info(
-            "scale plan",
-            extra={"plan": plan.metadata.name, "phase": next_write.status.phase},
-        )
+        fields = {"plan": plan.metadata.name, "phase": next_write.status.phase}
+        log.info("scale plan", extra=fields)
 
-    async def _set_owner(self, plan: ScalePlan, observation: Observation) -> ScalePlan:
+    async def _set_owner(self, plan: ScalePlan, observation: JobObservation) -> ScalePlan:
         """Make the job the owner of the plan, so that the plan is deleted with it.
 
         Otherwise it would be applied to a later job of the same name.
@@ -139,38 +132,27 @@ class ScalePlanController:
             for name, value in manifests.owner_reference(observation.job_state.job).items()
             if name not in ("controller", "blockOwnerDeletion")
         }
-        others = [
-            msgspec.to_builtins(owner_reference)
-            for owner_reference in plan.metadata.owner_references
-        ]
+        owners = [*msgspec.to_builtins(plan.metadata.owner_references), owner]
         metrics.WRITES.labels(SCALE_PLANS.kind, "patch").inc()
         return await self._client.patch(
             SCALE_PLANS,
             plan.metadata.name,
-            [
-                _version_precondition(plan.metadata.resource_version),
-                {"op": "add", "path": "/metadata/ownerReferences", "value": [*others, owner]},
-            ],
+            _operations(plan, "/metadata/ownerReferences", owners),
             plan.metadata.namespace,
             kind=PatchKind.JSON,
         )
 
-    async def _store_job_status(self, observation: Observation, memory: ElasticJobRecord) -> None:
+    async def _store_job_status(
+        self, observation: JobObservation, memory: ElasticJobRecord
+    ) -> None:
         """Write the plan's changes and its uid in one status write."""
         stored = observation.stored
-        written: Manifest = msgspec.json.decode(stored.status)
+        status = msgspec.json.decode(stored.status) | msgspec.to_builtins(memory)
         metrics.WRITES.labels("Job", "status").inc()
         after = await self._client.patch(
             job_resource(KIND),
             stored.metadata.name,
-            [
-                _version_precondition(stored.metadata.resource_version),
-                {
-                    "op": "add",
-                    "path": "/status",
-                    "value": {**written, **msgspec.to_builtins(memory)},
-                },
-            ],
+            _operations(stored, "/status", status),
             stored.metadata.namespace,
             kind=PatchKind.JSON,
             subresource="status",
@@ -178,13 +160,13 @@ class ScalePlanController:
         self._cache.written_statuses.record_write(stored, after)
 
 
-def _version_precondition(version: str) -> Manifest:
-    return {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
-
-
-def _is_owned(plan: ScalePlan, observation: Observation) -> bool:
-    uid = observation.stored.metadata.uid
-    return any(owner_reference.uid == uid for owner_reference in plan.metadata.owner_references)
+def _operations(item: Object, path: str, value: object) -> list[Manifest]:
+    """Set a field, provided that the object still has the version that was read."""
+    version = item.metadata.resource_version
+    return [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
+        {"op": "add", "path": path, "value": value},
+    ]
 
 
 def _job_of(plan: ScalePlan) -> Iterable[str]:

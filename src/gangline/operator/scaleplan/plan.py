@@ -11,6 +11,7 @@ later; ``migratePods`` replaces its pods immediately.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,11 +43,10 @@ from gangline.api.validation.jobs.elastic import is_manual
 from gangline.api.validation.validate import validate_job
 from gangline.operator.engine.slots import assign_slots
 from gangline.operator.frameworks.elastic import nodes
-from gangline.operator.frameworks.elastic import nodes as elastic_memory
 from gangline.operator.frameworks.elastic.pods import pod_name, replica_spec_of
 from gangline.operator.frameworks.elastic.rules import ElasticRules
 from gangline.operator.model import conditions
-from gangline.operator.model.job import NormalizedJob, ReplicaRole
+from gangline.operator.model.job import NormalizedJob
 from gangline.operator.model.plan import ObservedJob
 
 
@@ -95,16 +95,11 @@ class _ScalePlanDraft:
                 self._set_record(role, replace(self.records[role], resources=merged))
             if scale.replicas is not None:
                 yield from self._resize(role, scale.replicas, f"{path}.replicas")
-        for field, change in (
-            ("removePods", self._remove),
-            ("migratePods", self._migrate),
-            ("createPods", self._create),
+        for field, pods, change in (
+            ("removePods", spec.remove_pods, self._remove),
+            ("migratePods", spec.migrate_pods, self._migrate),
+            ("createPods", spec.create_pods, self._create),
         ):
-            pods: list[PodMeta] = {
-                "removePods": spec.remove_pods,
-                "migratePods": spec.migrate_pods,
-                "createPods": spec.create_pods,
-            }[field]
             for place, pod in enumerate(pods):
                 path, role = f"spec.{field}[{place}]", pod.type.lower() or WORKER
                 if role not in self.records:
@@ -121,12 +116,9 @@ class _ScalePlanDraft:
             yield FieldError(path, replicas, f"is more than {MAX_JOB_REPLICAS}")
             return
         there = sorted(self._ranks(role))[:replicas]
-        rank = 0
-        chosen = set(there)
-        while len(chosen) < replicas:
-            chosen.add(rank)
-            rank += 1
-        self._set_ranks(role, chosen)
+        free = (rank for rank in itertools.count() if rank not in there)
+        added = itertools.islice(free, replicas - len(there))
+        self._set_ranks(role, frozenset(there).union(added))
 
     def _remove(self, role: str, pod: PodMeta, path: str) -> Iterator[FieldError]:
         rank = self._find_rank(role, pod)
@@ -174,17 +166,13 @@ class _ScalePlanDraft:
         if not limits or not self.changed:
             return
         roles = {
-            role.name: ReplicaRole(
-                role.name,
-                nodes.rank_count(self.records[role.name], role.replicas),
-                role.restart,
-                role.template,
-                role.min_replicas,
+            role.name: dataclasses.replace(
+                role, replicas=nodes.rank_count(self.records[role.name], role.replicas)
             )
             for role in self.job.roles
             if role.name != MASTER
         }
-        total = elastic_memory.total_requests(roles, self.records, CONTAINER)
+        total = nodes.total_requests(roles, self.records, CONTAINER)
         for resource, most in limits.items():
             if total.get(resource, 0) > most:
                 asked = format_resource(resource, total[resource])
@@ -199,17 +187,15 @@ class _ScalePlanDraft:
         record, there = self.records[role], self._ranks(role)
         for rank in there:
             number = nodes.node_of_rank(record, rank).id
-            named = not pod.name or pod.name == pod_name(self.job.name, role, number)
-            numbered = pod.id in (None, number)
-            ranked = pod.rank_index in (None, rank)
-            if named and numbered and ranked:
+            named = pod.name in ("", pod_name(self.job.name, role, number))
+            if named and pod.id in (None, number) and pod.rank_index in (None, rank):
                 return rank
         return None
 
     def _ranks(self, role: str) -> frozenset[int]:
         return nodes.active_ranks(self.records[role], self.specified[role])
 
-    def _set_ranks(self, role: str, ranks: set[int] | frozenset[int]) -> None:
+    def _set_ranks(self, role: str, ranks: frozenset[int]) -> None:
         record = nodes.resize(self.records[role], ranks, self.specified[role])
         self._set_record(
             role, nodes.assign_node_ids(record, nodes.rank_count(record, self.specified[role]))
@@ -228,14 +214,9 @@ def _with_resources(record: RoleRecord, rank: int, pod: PodMeta) -> RoleRecord:
 
 
 def _unknown_pod(path: str, pod: PodMeta) -> FieldError:
-    field, value = next(
-        (
-            (name, value)
-            for name, value in (("name", pod.name), ("id", pod.id), ("rankIndex", pod.rank_index))
-            if value not in (None, "")
-        ),
-        ("name", None),
-    )
+    given = (("name", pod.name or None), ("id", pod.id), ("rankIndex", pod.rank_index))
+    named = ((name, value) for name, value in given if value is not None)
+    field, value = next(named, ("name", None))
     return FieldError(f"{path}.{field}", value, "is not a pod of the job")
 
 
@@ -277,7 +258,7 @@ def next_step(
     stamp = now.replace(microsecond=0)
     plan, more = plans[0], len(plans) > 1
     if errors := validate_job(plan):
-        return _failed_step(plan, "; ".join(map(str, errors)), stamp)
+        return _failed_step(plan, errors, stamp)
     if observed is None or observed.job.is_deleting:
         return _without_job(plan, stamp)
     memory = observed.status
@@ -287,28 +268,27 @@ def next_step(
         return _scaling_step(plan, observed, stamp, superseded=more)
     if conditions.is_finished(memory.conditions):
         problem = FieldError("spec.ownerJob", plan.job_name, "has ended")
-        return _failed_step(plan, str(problem), stamp)
+        return _failed_step(plan, [problem], stamp)
     if observed.spec_errors:
         message = f"waits for a valid job: {observed.spec_errors}"
         return ScalePlanStep(plan, _status(plan, PENDING, stamp, message))
     if forbidden := list(_forbidden(plan, observed)):
-        return _failed_step(plan, "; ".join(map(str, forbidden)), stamp)
+        return _failed_step(plan, forbidden, stamp)
     effect = apply_scale_plan(plan.spec, observed.job, memory)
     if isinstance(effect, RejectedScalePlan):
-        return _failed_step(plan, str(effect), stamp)
+        return _failed_step(plan, effect.errors, stamp)
     noted = replace(effect, scale_plan=plan.metadata.name, scale_plan_uid=plan.metadata.uid)
     return ScalePlanStep(plan, _status(plan, SCALING, stamp), noted)
 
 
 def _without_job(plan: ScalePlan, now: datetime) -> ScalePlanStep:
-    problem = str(
-        FieldError("spec.ownerJob", plan.job_name, "is not an ElasticJob of this namespace")
-    )
+    why = "is not an ElasticJob of this namespace"
+    problem = FieldError("spec.ownerJob", plan.job_name, why)
     since = plan.status.create_time or now
     left = since + MISSING_JOB_TIMEOUT - now
     if left <= timedelta(0):
-        return _failed_step(plan, problem, now)
-    return ScalePlanStep(plan, _status(plan, PENDING, now, problem), requeue_after=left)
+        return _failed_step(plan, [problem], now)
+    return ScalePlanStep(plan, _status(plan, PENDING, now, str(problem)), requeue_after=left)
 
 
 def _scaling_step(
@@ -348,26 +328,24 @@ def _affected_roles(plan: ScalePlan) -> Iterator[tuple[str, str]]:
     spec = plan.spec
     for role in spec.replica_resource_specs:
         yield child_path("spec.replicaResourceSpecs", role), role.lower()
-    lists: tuple[tuple[str, list[PodMeta]], ...] = (
+    for field, pods in (
         ("createPods", spec.create_pods),
         ("removePods", spec.remove_pods),
         ("migratePods", spec.migrate_pods),
-    )
-    for field, pods in lists:
+    ):
         for place, pod in enumerate(pods):
-            yield f"spec.{field}[{place}].type", pod.type.lower() or "worker"
+            yield f"spec.{field}[{place}].type", pod.type.lower() or WORKER
 
 
-def _failed_step(plan: ScalePlan, why: str, now: datetime) -> ScalePlanStep:
-    return ScalePlanStep(plan, _status(plan, PHASE_FAILED, now, why))
+def _failed_step(plan: ScalePlan, errors: Iterable[object], now: datetime) -> ScalePlanStep:
+    return ScalePlanStep(plan, _status(plan, PHASE_FAILED, now, "; ".join(map(str, errors))))
 
 
 def _status(plan: ScalePlan, phase: str, now: datetime, message: str = "") -> ScalePlanStatus:
-    over = phase in (PHASE_SUCCEEDED, PHASE_FAILED)
     return ScalePlanStatus(
         phase=phase,
         create_time=plan.status.create_time or now,
-        finish_time=now if over else None,
+        finish_time=now if phase in (PHASE_SUCCEEDED, PHASE_FAILED) else None,
         message=message[:MAX_MESSAGE_LENGTH],
     )
 

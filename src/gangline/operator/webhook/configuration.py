@@ -11,7 +11,7 @@ Lasting problems are logged once, and again only after a change (``DeduplicatedW
 import base64
 import binascii
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -89,49 +89,41 @@ def desired_configuration(
 ) -> dict[str, Any]:
     """Build a webhook configuration that trusts these authorities."""
     bundle = base64.b64encode("".join(authority.pem for authority in authorities).encode()).decode()
-    rules = [
-        _rule(reviewed_resource)
-        for reviewed_resource in sorted(_reviewed_resources(resource, kinds), key=_order)
-    ]
-    webhooks = [
-        {
-            "name": _NAMES[resource.kind],
-            "clientConfig": {**_client(settings, PATHS[resource.kind], port), "caBundle": bundle},
-            "rules": rules,
-            "namespaceSelector": _namespaces(settings.namespaces),
-            **_common_fields(settings),
+
+    def webhook(
+        name: str, path: str, resources: Iterable[Resource[Any]], selector: dict[str, Any]
+    ) -> dict[str, Any]:
+        ordered = sorted(resources, key=lambda reviewed: (reviewed.group, reviewed.plural))
+        return {
+            "name": name,
+            "clientConfig": {**_client(settings, path, port), "caBundle": bundle},
+            "rules": [_rule(reviewed) for reviewed in ordered],
+            "namespaceSelector": selector,
+            "failurePolicy": str(settings.failure_policy),
+            "matchPolicy": "Equivalent",
+            "sideEffects": "None",
+            "timeoutSeconds": settings.timeout_s,
+            "admissionReviewVersions": ["v1"],
         }
-    ]
+
+    reviewed = [kind.resource for kind in kinds]
+    if resource is VALIDATING:  # the related resources have no defaults
+        reviewed += [related for kind in kinds for related in kind.related_resources]
+    name, path = _NAMES[resource.kind], PATHS[resource.kind]
+    webhooks = [webhook(name, path, reviewed, _namespaces(settings.namespaces))]
     if settings.queue_access and resource is VALIDATING:
         # The scheduler reads the queue of a pod whenever its annotations change, so a change is
         # reviewed like a creation. The kubelet's reports (pods/status) match no rule on pods.
         users = [*(kind.resource for kind in kinds), POD_GROUPS, PODS]
-        webhooks.append(
-            {
-                "name": QUEUE_ACCESS_NAME,
-                "clientConfig": {**_client(settings, QUEUE_ACCESS_PATH, port), "caBundle": bundle},
-                "rules": [_rule(user) for user in sorted(users, key=_order)],
-                "namespaceSelector": _namespaces(
-                    settings.namespaces, excluded=(settings.namespace, SYSTEM_NAMESPACE)
-                ),
-                **_common_fields(settings),
-            }
-        )
+        # What serves the webhook must start while it does not respond.
+        excluded = (settings.namespace, SYSTEM_NAMESPACE)
+        selector = _namespaces(settings.namespaces, excluded)
+        webhooks.append(webhook(QUEUE_ACCESS_NAME, QUEUE_ACCESS_PATH, users, selector))
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": {"name": settings.configuration, "labels": dict(OWNER_LABELS)},
         "webhooks": webhooks,
-    }
-
-
-def _common_fields(settings: WebhookSettings) -> dict[str, Any]:
-    return {
-        "failurePolicy": str(settings.failure_policy),
-        "matchPolicy": "Equivalent",
-        "sideEffects": "None",
-        "timeoutSeconds": settings.timeout_s,
-        "admissionReviewVersions": ["v1"],
     }
 
 
@@ -171,41 +163,21 @@ def contains(existing: Any, manifest: Any) -> bool:
     return bool(existing == manifest)
 
 
-def _reviewed_resources(
-    resource: Resource[dict[str, Any]], kinds: Sequence[JobKindInfo]
-) -> Iterator[Resource[Any]]:
-    """Jobs, and for validation the related resources, which have no defaults."""
-    for kind in kinds:
-        yield kind.resource
-        if resource is VALIDATING:
-            yield from kind.related_resources
-
-
-def _order(kind: Resource[Any]) -> tuple[str, str]:
-    return kind.group, kind.plural
-
-
 def _rule(kind: Resource[Any]) -> dict[str, Any]:
+    job_kind = find_job_kind(kind.api_version, kind.kind)
+    # The webhook must see in which version a job is written.
+    others = job_kind.other_versions if job_kind else ()
     return {
         "operations": ["CREATE", "UPDATE"],
         "apiGroups": [kind.group],
-        "apiVersions": [kind.version, *_other_versions(kind)],
+        "apiVersions": [kind.version, *others],
         "resources": [kind.plural],
         "scope": "Namespaced" if kind.namespaced else "Cluster",
     }
 
 
-def _other_versions(kind: Resource[Any]) -> tuple[str, ...]:
-    """Return the further versions of a job kind: the webhook must see which one is written."""
-    job_kind = find_job_kind(kind.api_version, kind.kind)
-    return job_kind.other_versions if job_kind else ()
-
-
 def _namespaces(names: Sequence[str], excluded: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a selector of these namespaces; without names, of all but the excluded ones.
-
-    The excluded ones hold what serves the webhook: it must start while nobody responds.
-    """
+    """Return a selector of these namespaces; without names, of all but the excluded ones."""
     values, operator = (names, "In") if names else (excluded, "NotIn")
     if not values:
         return {}
@@ -310,9 +282,10 @@ class WebhookRegistration:
         if filled:
             del manifest["metadata"]["labels"]
         if not contains(existing, manifest):
-            await self._client.apply(
-                resource, _with_version_of(existing, manifest), manager=FIELD_MANAGER, force=True
-            )
+            if existing is not None:
+                # Require the version that was read: another replica may have added a CA meanwhile.
+                manifest["metadata"]["resourceVersion"] = existing["metadata"]["resourceVersion"]
+            await self._client.apply(resource, manifest, manager=FIELD_MANAGER, force=True)
             log.info("webhook is registered", extra={"kind": resource.kind})
         return True
 
@@ -330,13 +303,3 @@ class WebhookRegistration:
             "run, not when they are written. Remove it, or choose another name with "
             "--webhook-configuration"
         )
-
-
-def _with_version_of(
-    existing: Mapping[str, Any] | None, manifest: dict[str, Any]
-) -> dict[str, Any]:
-    """Require the version that was read: another replica may have added a CA meanwhile."""
-    if existing is None:
-        return manifest
-    version = existing["metadata"]["resourceVersion"]
-    return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": version}}

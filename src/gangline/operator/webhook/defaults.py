@@ -22,7 +22,7 @@ import msgspec
 
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, ReplicaSpec, RunPolicy
 from gangline.api.meta.objects import Object
-from gangline.operator.model.framework import Framework
+from gangline.operator.model.framework import Framework, ParsedJob
 from gangline.operator.model.job import NormalizedJob, RawJob
 
 Operation = dict[str, Any]
@@ -39,13 +39,21 @@ class DefaultedFields(NamedTuple):
     """The path of the clean-up policy."""
 
 
+def frameworks_by_kind(frameworks: Sequence[Framework]) -> Mapping[tuple[str, str], Framework]:
+    """Return the frameworks by apiVersion and kind of their jobs."""
+    return {(version, f.kind.kind): f for f in frameworks for version in f.kind.entry.api_versions}
+
+
+def read_manifest(framework: Framework, manifest: Mapping[str, Any]) -> ParsedJob:
+    """Read a job that is not stored yet. Raises msgspec.DecodeError: its metadata is invalid."""
+    return framework.read(_STORED.decode(msgspec.json.encode(manifest)))
+
+
 class JobDefaulter:
     """Computes the defaults of jobs of the enabled kinds."""
 
     def __init__(self, frameworks: Sequence[Framework]) -> None:
-        self._frameworks = {
-            (version, f.kind.kind): f for f in frameworks for version in f.kind.entry.api_versions
-        }
+        self._frameworks = frameworks_by_kind(frameworks)
 
     def patch_operations(self, manifest: Mapping[str, Any]) -> list[Operation]:
         """List the JSON patch operations that write a job's defaults into it.
@@ -61,7 +69,7 @@ class JobDefaulter:
         places = _defaulted_fields(type_)
         if places is None:
             return []
-        reading = framework.read(_STORED.decode(msgspec.json.encode(manifest)))
+        reading = read_manifest(framework, manifest)
         if reading.spec_errors or reading.job.policy.managed_by not in (None, MANAGED_BY_US):
             return []
         spec = manifest["spec"]

@@ -34,7 +34,7 @@ from gangline.api.volcano.scheduling import (
 )
 from gangline.kube.client.client import ApiClient
 from gangline.operator.model.framework import Framework
-from gangline.operator.model.job import RawJob
+from gangline.operator.webhook.defaults import frameworks_by_kind, read_manifest
 
 API_VERSION = "admission.k8s.io/v1"
 MAX_CAUSES = 100
@@ -157,7 +157,10 @@ def mutate(request: ReviewRequest, defaults_for: DefaultsFunction) -> AdmissionR
 def _new_warnings(before: ManifestCheck, after: ManifestCheck) -> list[str]:
     earlier = set(map(str, before.warnings))
     texts = [text for text in dict.fromkeys(map(str, after.warnings)) if text not in earlier]
-    return [_truncate(text, MAX_WARNING_LENGTH) for text in texts[:MAX_WARNINGS]]
+    return [
+        text if len(text) <= MAX_WARNING_LENGTH else f"{text[: MAX_WARNING_LENGTH - 1]}…"
+        for text in texts[:MAX_WARNINGS]
+    ]
 
 
 def _deny(question: ReviewRequest, errors: Sequence[FieldError]) -> AdmissionResponse:
@@ -169,35 +172,27 @@ def _deny(question: ReviewRequest, errors: Sequence[FieldError]) -> AdmissionRes
     if len(errors) > MAX_CAUSES:
         messages.append(f"and {len(errors) - MAX_CAUSES} more")
     listed = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
+    causes = [
+        StatusCause(
+            error.reason or _REASONS.get(error.problem, "FieldValueInvalid"),
+            str(error).removeprefix(f"{error.path}: "),
+            error.path,
+        )
+        for error in errors[:MAX_CAUSES]
+    ]
     status = Status(
         status="Failure",
         reason="Invalid",
         code=422,
-        message=f"{kind}.{group} {_quoted(name)} is invalid: {listed}",
-        details=StatusDetails(
-            name=name, group=group, kind=kind, causes=[_cause(m) for m in errors[:MAX_CAUSES]]
-        ),
+        message=f"{kind}.{group} {msgspec.json.encode(name).decode()} is invalid: {listed}",
+        details=StatusDetails(name=name, group=group, kind=kind, causes=causes),
     )
     return AdmissionResponse(uid=question.uid, allowed=False, status=status)
-
-
-def _cause(error: FieldError) -> StatusCause:
-    message = str(error).removeprefix(f"{error.path}: ")
-    reason = error.reason or _REASONS.get(error.problem, "FieldValueInvalid")
-    return StatusCause(reason, message, error.path)
 
 
 def _bad_request(uid: str, why: str) -> AdmissionResponse:
     status = Status(status="Failure", reason="BadRequest", code=400, message=why)
     return AdmissionResponse(uid=uid, allowed=False, status=status)
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()
-
-
-def _truncate(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -207,18 +202,13 @@ _DESCRIBE_GANG = (
     GROUP_MIN_MEMBER_ANNOTATION,
     GROUP_MIN_RESOURCES_ANNOTATION,
 )
-_STORED = msgspec.json.Decoder(RawJob)
-
-
 Subject = dict[str, Any]
 """A user in the form of a SubjectAccessReview."""
 
 
 class QueueReader:
     def __init__(self, frameworks: Sequence[Framework]) -> None:
-        self._frameworks = {
-            (version, f.kind.kind): f for f in frameworks for version in f.kind.entry.api_versions
-        }
+        self._frameworks = frameworks_by_kind(frameworks)
 
     def queue_of(self, manifest: Manifest | None) -> str | None:
         """Return the queue of a job, a PodGroup or a pod; None without one, and for other kinds."""
@@ -233,10 +223,10 @@ class QueueReader:
         if framework is None:
             return None
         try:
-            stored = _STORED.decode(msgspec.json.encode(manifest))
+            job = read_manifest(framework, manifest).job
         except msgspec.DecodeError:
             return None  # the job is refused as invalid
-        return framework.read(stored).job.policy.scheduling.queue or DEFAULT_QUEUE
+        return job.policy.scheduling.queue or DEFAULT_QUEUE
 
 
 class QueueAccess:

@@ -18,7 +18,7 @@ READY = Condition(type="Ready", status="True", reason="Up", message="all well")
 
 def test_a_new_condition_goes_to_the_end_with_the_time():
     conditions = set_condition([Condition(type="Other")], READY, NOW)
-    assert [each.type for each in conditions] == ["Other", "Ready"]
+    assert [condition.type for condition in conditions] == ["Other", "Ready"]
     assert conditions[1].last_transition_time == NOW
 
 

@@ -70,18 +70,13 @@ def missing(schema, model, path=""):
 
 @pytest.mark.parametrize(("struct", "model"), KINDS, ids=lambda kind: kind.__name__)
 def test_no_field_of_a_kind_is_missing(struct, model):
-    found = set(missing(schemas.openapi_schema(struct), model))
-    assert not {path for path in found if path.rpartition(".")[2] not in YOUNG}
-
-
-def test_the_comparison_sees_deep_fields():
-    found = set(missing({"properties": {"spec": {"properties": {}}}}, official.V1Pod))
-    assert "spec.containers" in found
+    absent = set(missing(schemas.openapi_schema(struct), model))
+    assert not {path for path in absent if path.rpartition(".")[2] not in YOUNG}
 
 
 def test_metadata_has_every_field_but_those_that_only_servers_read():
-    found = set(missing(schemas.openapi_schema(objects.ObjectMeta), official.V1ObjectMeta))
-    assert found == {"managedFields", "selfLink"}
+    absent = set(missing(schemas.openapi_schema(objects.ObjectMeta), official.V1ObjectMeta))
+    assert absent == {"managedFields", "selfLink"}
 
 
 @pytest.mark.parametrize(

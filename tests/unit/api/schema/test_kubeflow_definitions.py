@@ -25,15 +25,15 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def definition(kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = crd.crd_manifests()[f"kubeflow.org_{kind.lower()}s"]
-    return found
+    manifest: dict[str, Any] = crd.crd_manifests()[f"kubeflow.org_{kind.lower()}s"]
+    return manifest
 
 
 def version(kind: str) -> dict[str, Any]:
-    found, *others = definition(kind)["spec"]["versions"]
-    assert isinstance(found, dict)
-    assert [each["name"] for each in others] == (["v2beta1"] if kind == "MPIJob" else [])
-    return found
+    version, *others = definition(kind)["spec"]["versions"]
+    assert isinstance(version, dict)
+    assert [other["name"] for other in others] == (["v2beta1"] if kind == "MPIJob" else [])
+    return version
 
 
 @every_kind
@@ -56,8 +56,8 @@ def test_names_are_upstreams(kind):
 def test_short_names_differ():
     short = [
         name
-        for each in crd.crd_manifests().values()
-        for name in each["spec"]["names"].get("shortNames", [])
+        for crd_manifest in crd.crd_manifests().values()
+        for name in crd_manifest["spec"]["names"].get("shortNames", [])
     ]
     assert len(set(short)) == len(short)
 
@@ -65,7 +65,9 @@ def test_short_names_differ():
 @every_kind
 def test_upstreams_columns_come_first(kind):
     columns = version(kind)["additionalPrinterColumns"]
-    narrow = [(each["name"], each["jsonPath"]) for each in columns if not each.get("priority")]
+    narrow = [
+        (column["name"], column["jsonPath"]) for column in columns if not column.get("priority")
+    ]
     assert narrow == [
         ("State", ".status.conditions[-1:].type"),
         ("Age", ".metadata.creationTimestamp"),

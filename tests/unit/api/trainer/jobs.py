@@ -10,7 +10,9 @@ from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.api.trainer.effective import EffectiveJob, find_container
 from gangline.api.trainer.policy import effective_job
 
-SHIPPED = {each["metadata"]["name"]: each for each in builtin_runtimes()}
+SHIPPED = {
+    builtin_runtime["metadata"]["name"]: builtin_runtime for builtin_runtime in builtin_runtimes()
+}
 
 
 def train_job(runtime: str = "torch-distributed", **spec: Any) -> dict[str, Any]:
@@ -25,16 +27,16 @@ def train_job(runtime: str = "torch-distributed", **spec: Any) -> dict[str, Any]
 
 def effective(written: dict[str, Any], runtime: dict[str, Any] | None = None) -> EffectiveJob:
     """What a job runs, by default in the shipped runtime that it names."""
-    found = runtime or SHIPPED[written["spec"]["runtimeRef"]["name"]]
-    decoded = msgspec.convert(found, ClusterTrainingRuntime)
+    manifest = runtime or SHIPPED[written["spec"]["runtimeRef"]["name"]]
+    decoded = msgspec.convert(manifest, ClusterTrainingRuntime)
     return effective_job(msgspec.convert(written, TrainJob), decoded.spec)
 
 
 def container(job: EffectiveJob, role: str = "node", name: str = "node") -> dict[str, Any]:
     """A container of a role."""
-    found = job.find_role(role)
-    assert found is not None
-    result = find_container(found.template, name)
+    effective_role = job.find_role(role)
+    assert effective_role is not None
+    result = find_container(effective_role.template, name)
     assert result is not None
     return result
 
@@ -42,4 +44,4 @@ def container(job: EffectiveJob, role: str = "node", name: str = "node") -> dict
 def environment(job: EffectiveJob, role: str = "node") -> dict[str, str]:
     """The variables of the container that trains; the index of the pod is ``INDEX``."""
     listed = container(job, role).get("env") or []
-    return {each["name"]: each.get("value", "INDEX") for each in listed}
+    return {variable["name"]: variable.get("value", "INDEX") for variable in listed}

@@ -31,7 +31,7 @@ def test_torch_variables_are_those_of_upstream_without_a_trainer_too() -> None:
 
 def test_index_of_a_pod_comes_from_its_annotation() -> None:
     env = container(effective(train_job()))["env"]
-    rank = next(each for each in env if each["name"] == "PET_NODE_RANK")
+    rank = next(variable for variable in env if variable["name"] == "PET_NODE_RANK")
     path = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     assert rank["valueFrom"] == {"fieldRef": {"fieldPath": path}}
 
@@ -47,8 +47,8 @@ def test_index_of_a_pod_comes_from_its_annotation() -> None:
     ],
 )
 def test_processes_of_a_torch_node(trainer: dict[str, Any], processes: str) -> None:
-    found = environment(effective(train_job(trainer=trainer)))
-    assert found["PET_NPROC_PER_NODE"] == processes
+    variables = environment(effective(train_job(trainer=trainer)))
+    assert variables["PET_NPROC_PER_NODE"] == processes
 
 
 def test_gpus_of_the_runtime_count_when_the_job_sets_only_memory() -> None:
@@ -62,8 +62,8 @@ def test_gpus_of_the_runtime_count_when_the_job_sets_only_memory() -> None:
 
 
 def test_jax_variables() -> None:
-    found = environment(effective(train_job("jax-distributed", trainer={"numNodes": 3})))
-    assert found == {
+    variables = environment(effective(train_job("jax-distributed", trainer={"numNodes": 3})))
+    assert variables == {
         "JAX_NUM_PROCESSES": "3",
         "JAX_PROCESS_ID": "INDEX",
         "JAX_COORDINATOR_ADDRESS": f"{LEADER}:29500",
@@ -72,8 +72,8 @@ def test_jax_variables() -> None:
 
 def test_xgboost_workers_are_nodes_times_gpus() -> None:
     trainer = {"numNodes": 3, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 2}}}
-    found = environment(effective(train_job("xgboost-distributed", trainer=trainer)))
-    assert found == {
+    variables = environment(effective(train_job("xgboost-distributed", trainer=trainer)))
+    assert variables == {
         "DMLC_TRACKER_URI": LEADER,
         "DMLC_TRACKER_PORT": "29500",
         "DMLC_TASK_ID": "INDEX",
@@ -85,9 +85,9 @@ def test_xgboost_workers_are_nodes_times_gpus() -> None:
 def test_mpi_launcher_is_one_of_the_nodes(nodes: int, workers: int) -> None:
     merged = effective(train_job("deepspeed-distributed", trainer={"numNodes": nodes}))
     assert {role.name: role.replicas for role in merged.roles} == {"node": workers, "launcher": 1}
-    found = environment(merged, "launcher")
-    assert found["OMPI_MCA_orte_default_hostfile"] == "/etc/mpi/hostfile"
-    assert found["OMPI_MCA_orte_set_default_slots"] == "1"
+    variables = environment(merged, "launcher")
+    assert variables["OMPI_MCA_orte_default_hostfile"] == "/etc/mpi/hostfile"
+    assert variables["OMPI_MCA_orte_set_default_slots"] == "1"
     assert environment(merged) == {}
 
 
@@ -139,7 +139,7 @@ def test_initializer_gets_source_variables_and_secret() -> None:
     }
     merged = effective(train_job("torchtune-llama3.2-1b", initializer={"dataset": dataset}))
     step = container(merged, "dataset-initializer", "dataset-initializer")
-    assert {each["name"]: each["value"] for each in step["env"]} == {
+    assert {variable["name"]: variable["value"] for variable in step["env"]} == {
         "STORAGE_URI": "s3://bucket/data",
         "REGION": "eu",
     }
@@ -154,7 +154,8 @@ def test_claim_of_a_source_is_mounted_in_its_initializer_only() -> None:
     assert {**mount, "readOnly": True} in step["volumeMounts"]
     claims = {
         role.name: {
-            each["persistentVolumeClaim"]["claimName"] for each in role.template["spec"]["volumes"]
+            volume["persistentVolumeClaim"]["claimName"]
+            for volume in role.template["spec"]["volumes"]
         }
         for role in merged.roles
     }
@@ -208,7 +209,7 @@ def test_variables_of_torch_reach_the_containers_that_the_policy_names() -> None
         "template": {"spec": {"replicatedJobs": [changed]}},
     }
     merged = effective(train_job(), {**runtime, "spec": spec})
-    names = [each["name"] for each in container(merged, name="monitor")["env"]]
+    names = [variable["name"] for variable in container(merged, name="monitor")["env"]]
     assert "PET_MASTER_ADDR" in names
 
 
@@ -216,8 +217,8 @@ def test_startup_policy_makes_each_role_wait_for_the_one_before() -> None:
     runtime = SHIPPED["torchtune-llama3.2-1b"]
     job_set = runtime["spec"]["template"]["spec"]
     jobs = [
-        {name: value for name, value in each.items() if name != "dependsOn"}
-        for each in job_set["replicatedJobs"]
+        {name: value for name, value in replicated_job.items() if name != "dependsOn"}
+        for replicated_job in job_set["replicatedJobs"]
     ]
     order = {"startupPolicy": {"startupPolicyOrder": "InOrder"}, "replicatedJobs": jobs}
     spec = {**runtime["spec"], "template": {"spec": {**job_set, **order}}}

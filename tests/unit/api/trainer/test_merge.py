@@ -11,7 +11,7 @@ NAMES = st.sampled_from("abc")
 CONTAINERS = st.lists(
     st.fixed_dictionaries({"name": NAMES, "image": st.text(max_size=2)}),
     max_size=3,
-    unique_by=lambda each: each["name"],
+    unique_by=lambda item: item["name"],
 )
 
 
@@ -51,16 +51,16 @@ def test_merge_changes_neither_argument_and_is_idempotent(
     base: list[dict[str, Any]], patch: list[dict[str, Any]]
 ) -> None:
     before, change = {"containers": base}, {"containers": patch}
-    copies = ([dict(each) for each in base], [dict(each) for each in patch])
+    copies = ([dict(item) for item in base], [dict(item) for item in patch])
     once = merge(before, change)
     assert merge(once, change) == once
     assert (base, patch) == copies
-    names = [each["name"] for each in once["containers"]]
-    assert sorted(names) == sorted({each["name"] for each in base + patch})
+    names = [container["name"] for container in once["containers"]]
+    assert sorted(names) == sorted({item["name"] for item in base + patch})
 
 
 def test_variable_replaces_the_one_of_its_name_in_place() -> None:
     container = {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}
     changed = upsert_env(container, [{"name": "C", "value": "3"}, {"name": "A", "value": "4"}])
-    assert [each["name"] for each in changed["env"]] == ["A", "B", "C"]
+    assert [item["name"] for item in changed["env"]] == ["A", "B", "C"]
     assert changed["env"][0]["value"] == "4"

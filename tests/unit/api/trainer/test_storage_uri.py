@@ -45,7 +45,7 @@ def test_what_is_no_source(text: str) -> None:
 @given(st.text(max_size=40))
 def test_no_text_breaks_the_parser(text: str) -> None:
     try:
-        found = parse_storage_uri(text)
+        source = parse_storage_uri(text)
     except StorageUriError:
         return
-    assert ".." not in found.path.split("/")
+    assert ".." not in source.path.split("/")

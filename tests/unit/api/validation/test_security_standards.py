@@ -124,8 +124,8 @@ def test_baseline_forbids_known_privilege_escalations(spec: dict[str, Any], expe
 def test_app_armor_is_also_read_from_annotations() -> None:
     key = "container.apparmor.security.beta.kubernetes.io/a"
     assert violations(HARDENED, BASELINE, **{key: "localhost/x"}) == ""
-    found = violations(HARDENED, BASELINE, **{key: "unconfined"})
-    assert found == f'forbidden AppArmor profile ({key}="unconfined")'
+    text = violations(HARDENED, BASELINE, **{key: "unconfined"})
+    assert text == f'forbidden AppArmor profile ({key}="unconfined")'
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_app_armor_is_also_read_from_annotations() -> None:
 )
 def test_restricted_demands_hardening(spec: dict[str, Any], expected: str) -> None:
     assert violations(spec, BASELINE) == ""
-    found = find_violations({}, spec, RESTRICTED)
-    assert [each.reason for each in found] == [expected]
+    listed = find_violations({}, spec, RESTRICTED)
+    assert [violation.reason for violation in listed] == [expected]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_wrong_labels_are_named_and_fail_closed() -> None:
     policy, errors = PodSecurityPolicy.of_labels({PREFIX + k: v for k, v in labels.items()})
     assert policy.enforce.level is Level.RESTRICTED
     assert policy.warn.level is Level.PRIVILEGED
-    assert [f"{each.field}: {each.message}" for each in errors] == [
+    assert [f"{error.field}: {error.message}" for error in errors] == [
         f'metadata.labels[{PREFIX}enforce]: Invalid value: "Baseline": must be one of privileged, '
         "baseline, restricted",
         f'metadata.labels[{PREFIX}audit-version]: Invalid value: "1.24": must be "latest" or '
@@ -254,8 +254,12 @@ def test_wrong_labels_are_named_and_fail_closed() -> None:
 
 
 def test_pods_of_the_chart_meet_restricted() -> None:
-    pods = [each for each in chart_objects(brain={"enabled": True}) if each["kind"] == "Deployment"]
+    pods = [
+        chart_object
+        for chart_object in chart_objects(brain={"enabled": True})
+        if chart_object["kind"] == "Deployment"
+    ]
     assert len(pods) == 3
-    for each in pods:
-        template = each["spec"]["template"]
-        assert violations(template["spec"], RESTRICTED) == "", each["metadata"]["name"]
+    for pod in pods:
+        template = pod["spec"]["template"]
+        assert violations(template["spec"], RESTRICTED) == "", pod["metadata"]["name"]

@@ -191,9 +191,9 @@ def test_every_optional_field_may_be_missing() -> None:
     ],
 )
 def test_a_mistake_is_named_with_its_field(written: dict, path: str, text: str) -> None:
-    found = validate_manifest(written)
-    assert [error.path for error in found] == [path], list(map(str, found))
-    assert text in str(found[0])
+    errors = validate_manifest(written)
+    assert [error.path for error in errors] == [path], list(map(str, errors))
+    assert text in str(errors[0])
 
 
 def test_all_errors_are_reported_together() -> None:
@@ -244,7 +244,7 @@ def test_all_errors_are_reported_together() -> None:
 )
 def test_what_is_hardly_meant_is_a_warning_only(written: dict, path: str) -> None:
     assert validate_manifest(written) == []
-    assert path in [each.path for each in check_manifest(written).warnings]
+    assert path in [warning.path for warning in check_manifest(written).warnings]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_the_small_languages_read_what_they_should() -> None:
     ]
     assert priority_class("0.25", 0, 4) == "high"
     assert priority_class("0.25", 1, 4) == "low"
-    found = parse_critical_ranks("0:3, 2")
-    assert found is not None
-    assert (0 in found, 1 in found, 2 in found) == (True, False, True)
+    critical = parse_critical_ranks("0:3, 2")
+    assert critical is not None
+    assert (0 in critical, 1 in critical, 2 in critical) == (True, False, True)
     assert parse_critical_ranks("0-2") is None

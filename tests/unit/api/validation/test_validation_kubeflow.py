@@ -1,4 +1,4 @@
-"""Errors in jobs of Kubeflow's kinds: common ones, and those of one kind."""
+"""Errors in jobs with replica specs and a run policy: common ones, and those of one kind."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 
 from gangline.api.jobs.jax import JAXJob
 from gangline.api.jobs.kubeflow import PyTorchJob
+from gangline.api.jobs.mindspore import MSJob
 from gangline.api.jobs.mpi import MPIJob
 from gangline.api.jobs.tensorflow import TFJob
 from gangline.api.jobs.xgboost import XGBoostJob
@@ -16,6 +17,7 @@ from gangline.api.schema.field_error import FieldError
 from gangline.api.validation.validate import validate_job, validate_manifest
 
 KINDS: dict[str, tuple[str, str, dict[str, int], type[Object]]] = {
+    "MSJob": ("msReplicaSpecs", "mindspore", {"Scheduler": 1, "Worker": 2}, MSJob),
     "PyTorchJob": ("pytorchReplicaSpecs", "pytorch", {"Master": 1, "Worker": 2}, PyTorchJob),
     "TFJob": ("tfReplicaSpecs", "tensorflow", {"PS": 1, "Worker": 2}, TFJob),
     "JAXJob": ("jaxReplicaSpecs", "jax", {"Worker": 2}, JAXJob),
@@ -38,7 +40,7 @@ def job(kind: str, roles: dict[str, int | None] | None = None, **spec: Any) -> d
     field, container, usual, _ = KINDS[kind]
     counts = usual if roles is None else roles
     return {
-        "apiVersion": "kubeflow.org/v1",
+        "apiVersion": "mindspore.gitee.com/v1" if kind == "MSJob" else "kubeflow.org/v1",
         "kind": kind,
         "metadata": {"name": "train", "namespace": "team"},
         "spec": {field: {role: replica(container, n) for role, n in counts.items()}, **spec},
@@ -46,18 +48,18 @@ def job(kind: str, roles: dict[str, int | None] | None = None, **spec: Any) -> d
 
 
 def specs(written: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = written["spec"][KINDS[written["kind"]][0]]
-    return found
+    roles: dict[str, Any] = written["spec"][KINDS[written["kind"]][0]]
+    return roles
 
 
 def worker(written: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = specs(written)["Worker"]
-    return found
+    role: dict[str, Any] = specs(written)["Worker"]
+    return role
 
 
 def pod(written: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = worker(written)["template"]["spec"]
-    return found
+    pod: dict[str, Any] = worker(written)["template"]["spec"]
+    return pod
 
 
 def path(kind: str, rest: str = "") -> str:
@@ -107,7 +109,7 @@ def test_a_name_from_which_no_service_can_be_named(kind, name, expected):
 def test_a_name_is_as_long_as_the_longest_replicas_allows(kind):
     written = job(kind)
     worker(written)["replicas"] = 101
-    longest = 63 - len("-worker-100")
+    longest = 63 - max(len("-worker-100"), *(len(f"-{role}-0") for role in specs(written)))
     written["metadata"]["name"] = "t" * longest
     assert messages(written) == {}
     written["metadata"]["name"] = "t" * (longest + 1)
@@ -248,14 +250,6 @@ def test_fields_at_the_wrong_level(kind, field, value, expected):
     written = job(kind)
     written["spec"][field] = value
     assert expected in messages(written)[f"spec.{field}"]
-
-
-@every_kind
-def test_a_scheduler_under_the_specification_belongs_into_the_template(kind):
-    written = job(kind)
-    written["spec"]["schedulerName"] = "volcano"
-    home = f"it belongs to {path(kind)}[<name>].template.spec"
-    assert home in messages(written)["spec.schedulerName"]
 
 
 @every_kind

@@ -97,18 +97,6 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         pytest.param(
             job(worker={"replicas": 1}), f"{POD}.containers", "Required", id="no template"
         ),
-        pytest.param(
-            job(ps={"replicas": 1, "template": {}}, worker=1),
-            "spec.ps.template.spec.containers",
-            "Required",
-            id="empty template",
-        ),
-        pytest.param(
-            job(heter=role(containers=[]), worker=1),
-            "spec.heter.template.spec.containers",
-            "Required",
-            id="no containers",
-        ),
         pytest.param(job(ps=1, elastic=1), "spec.elastic", "only workers", id="elastic servers"),
         pytest.param(
             job(ps=1, worker=0, elastic=1),
@@ -154,12 +142,6 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
             id="scheduler name",
         ),
         pytest.param(
-            job(worker=role(containers=[{"name": "paddle", "image": "x"}] * 2)),
-            f"{POD}.containers[1].name",
-            "Duplicate",
-            id="a container twice",
-        ),
-        pytest.param(
             job(worker=role(restartPolicy="ExitCode")),
             f"{POD}.restartPolicy",
             "not allowed",
@@ -198,9 +180,6 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         pytest.param(
             job(worker=6000), "spec.worker.replicas", "at most 5000", id="absurd replicas"
         ),
-        pytest.param(job(meta={"name": "1st"}), "metadata.name", "start with", id="digit first"),
-        pytest.param(job(meta={"name": "a.b"}), "metadata.name", "'a-b'", id="dots"),
-        pytest.param(job(meta={"name": "a_b"}), "metadata.name", "'a-b'", id="underscore"),
         pytest.param(
             job(meta={"name": "j" * 60}, worker=11), "metadata.name", "at most 53", id="long name"
         ),
@@ -209,12 +188,6 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
             "metadata.annotations[gangline.dev/restart]",
             "'gang'",
             id="annotation",
-        ),
-        pytest.param(
-            container(resources={"limits": {"memory": "lots"}}),
-            f"{POD}.containers[0].resources.limits[memory]",
-            "is not a quantity",
-            id="amount",
         ),
     ],
 )
@@ -312,7 +285,9 @@ def test_paddlejobs_have_upstreams_names_columns_and_subresources():
     assert spec["names"]["shortNames"] == ["pdj"]
     (version,) = spec["versions"]
     columns = version["additionalPrinterColumns"]
-    assert [(each["name"], each["jsonPath"]) for each in columns if not each.get("priority")] == [
+    assert [
+        (column["name"], column["jsonPath"]) for column in columns if not column.get("priority")
+    ] == [
         ("Status", ".status.phase"),
         ("Mode", ".status.mode"),
         ("Age", ".metadata.creationTimestamp"),

@@ -65,8 +65,8 @@ def test_order_by_policy_and_by_dependency_exclude_each_other() -> None:
     assert paths(validate_manifest(written)) == ["spec.template.spec.replicatedJobs[1].dependsOn"]
 
 
-def paths(found: Any) -> list[str]:
-    return [error.path for error in found]
+def paths(errors: Any) -> list[str]:
+    return [error.path for error in errors]
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
@@ -166,8 +166,8 @@ def test_a_suspended_job_may_change_nodes_and_patches(change: dict[str, Any]) ->
 
 def test_time_of_a_patch_may_change_while_the_job_runs() -> None:
     old, new = patch(), {**patch(), "time": "2026-11-20T12:00:00Z"}
-    found = validate_manifest(train_job(runtimePatches=[new]), old=train_job(runtimePatches=[old]))
-    assert found == []
+    errors = validate_manifest(train_job(runtimePatches=[new]), old=train_job(runtimePatches=[old]))
+    assert errors == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from unit.api.validation.test_validation_kubeflow import KINDS, every_kind, job,
 def advice(written: dict[str, Any]) -> dict[str, str]:
     """The warnings by the path of the field; only for jobs without errors."""
     assert validate_manifest(written) == []
-    return {each.path: str(each) for each in check_manifest(written).warnings}
+    return {warning.path: str(warning) for warning in check_manifest(written).warnings}
 
 
 def usual(kind: str, **spec: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_a_launchers_own_settings_win():
 def test_the_hosts_network_takes_names_and_ports_away(kind):
     written = usual(kind)
     pod(written)["hostNetwork"] = True
-    messages = [str(each) for each in check_manifest(written).warnings]
+    messages = [str(warning) for warning in check_manifest(written).warnings]
     assert "dnsPolicy: ClusterFirstWithHostNet" in messages[0]
     assert "podAntiAffinity" in messages[1]
     pod(written)["dnsPolicy"] = "ClusterFirstWithHostNet"

@@ -16,8 +16,8 @@ NOTE = "gangline.dev/shared-memory"
 def memory_of(pod: dict[str, Any]) -> list[dict[str, Any]]:
     """The volumes that the main container mounts at /dev/shm."""
     mounts = pod["spec"]["containers"][0].get("volumeMounts", [])
-    names = {each["name"] for each in mounts if each["mountPath"] == "/dev/shm"}
-    return [each for each in pod["spec"].get("volumes", []) if each["name"] in names]
+    names = {mount["name"] for mount in mounts if mount["mountPath"] == "/dev/shm"}
+    return [volume for volume in pod["spec"].get("volumes", []) if volume["name"] in names]
 
 
 def pods_of(world: ElasticWorld) -> dict[str, dict[str, Any]]:
@@ -27,18 +27,18 @@ def pods_of(world: ElasticWorld) -> dict[str, dict[str, Any]]:
 def test_pods_that_train_get_memory_and_the_master_does_not() -> None:
     pods = pods_of(ElasticWorld(1, strategy="ParameterServerStrategy", roles={"ps": 1}))
     for name, pod in pods.items():
-        found = [each["emptyDir"] for each in memory_of(pod)]
-        assert found == ([] if name == "master-0" else [{"medium": "Memory"}]), name
+        directories = [volume["emptyDir"] for volume in memory_of(pod)]
+        assert directories == ([] if name == "master-0" else [{"medium": "Memory"}]), name
 
 
 @pytest.mark.parametrize(
-    ("note", "found"),
+    ("note", "directories"),
     [("false", []), ("true", [{"medium": "Memory"}]),
      ("8Gi", [{"medium": "Memory", "sizeLimit": "8Gi"}])],
 )  # fmt: skip
-def test_annotation_sets_whether_and_how_much(note: str, found: list) -> None:
+def test_annotation_sets_whether_and_how_much(note: str, directories: list) -> None:
     pods = pods_of(ElasticWorld(1, annotations={NOTE: note}))
-    assert [each["emptyDir"] for each in memory_of(pods["worker-0"])] == found
+    assert [volume["emptyDir"] for volume in memory_of(pods["worker-0"])] == directories
 
 
 @pytest.mark.parametrize("path", ["/dev/shm", "/dev/shm/", "/dev"])
@@ -60,7 +60,7 @@ def test_jobs_of_other_kinds_get_it_when_they_ask(notes: dict[str, str], count: 
     written = pytorch_job(1, 1)
     written["metadata"]["annotations"] = notes
     decision = look(read_pytorch_job(written)).decide()
-    made = [each for each in decision.creations if each.target is TargetKind.POD]
+    made = [creation for creation in decision.creations if creation.target is TargetKind.POD]
     assert made
-    for each in made:
-        assert len(memory_of(each.manifest)) == count
+    for creation in made:
+        assert len(memory_of(creation.manifest)) == count

@@ -41,8 +41,10 @@ def a_job_with(*objects: Manifest, **options: Any) -> NormalizedJob:
 
 
 def an_extra(manifest: Manifest, **meta: Any) -> OwnedObject:
-    found = ObjectMeta(name=manifest["metadata"]["name"], namespace="team", uid="uid-extra", **meta)
-    return OwnedObject(kind=manifest["kind"], metadata=found)
+    metadata = ObjectMeta(
+        name=manifest["metadata"]["name"], namespace="team", uid="uid-extra", **meta
+    )
+    return OwnedObject(kind=manifest["kind"], metadata=metadata)
 
 
 def made(decision: ReconcilePlan) -> Manifest:

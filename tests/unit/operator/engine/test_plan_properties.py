@@ -71,7 +71,7 @@ histories = st.lists(st.one_of(operator, kubelet, people), max_size=40)
 
 
 class Player:
-    """Plays a history, checking the invariants after each plan."""
+    """Plays a history, checking after each plan that nothing forbidden was decided."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -135,12 +135,6 @@ def check_harmless(world: World, decision: ReconcilePlan) -> None:
     for deletion in decision.deletions:
         if deletion.target is TargetKind.POD and not deletion.force:
             assert not world.pods[deletion.name].is_terminating, "nothing is deleted twice"
-
-
-@EXAMPLES
-@given(jobs, histories)
-def test_nothing_forbidden_is_ever_decided(written: dict, history: list) -> None:
-    Player(World(written)).play(history)
 
 
 @EXAMPLES
@@ -269,7 +263,7 @@ def test_a_job_that_always_fails_ends_after_its_allowed_restarts(limit: int, pol
     assert world.failures == limit + 1
 
 
-@EXAMPLES
+@settings(EXAMPLES, max_examples=100)
 @given(jobs, st.integers(1, 20))
 def test_a_job_whose_pods_are_only_refused_never_ends_and_slows_down(
     written: dict, rounds: int

@@ -5,7 +5,7 @@ import pytest
 from gangline.operator.engine import manifests
 from gangline.operator.frameworks.jax import JaxFramework
 from gangline.operator.model.job import CleanPodPolicy, NormalizedJob, RestartPolicy
-from unit.operator.builders import a_pod, stored
+from unit.operator.builders import a_pod
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
 
@@ -45,8 +45,8 @@ def test_every_container_gets_the_environment():
     written = job_manifest("JAXJob", {"Worker": 1})
     pod = written["spec"]["jaxReplicaSpecs"]["Worker"]["template"]["spec"]
     pod["containers"].append({"name": "sidecar", "image": "x"})
-    found = pod_of(read_job(JaxFramework(), written), "worker-0")
-    assert variables(found, 0) == variables(found, 1)
+    pod = pod_of(read_job(JaxFramework(), written), "worker-0")
+    assert variables(pod, 0) == variables(pod, 1)
 
 
 def test_defaults_equal_upstreams():
@@ -76,18 +76,3 @@ def test_all_processes_have_to_succeed(phases, succeeded, running):
     gang = gang_of(job, *(a_pod(f"worker-{i}", phase) for i, phase in enumerate(phases)))
     assert job.rules.has_succeeded(job, gang) is succeeded
     assert job.rules.is_running(job, gang) is running
-
-
-@pytest.mark.parametrize(
-    ("roles", "reported"),
-    [({"Master": 1}, "use Worker"), ({"Worker": 0}, "job without pods"), ({}, "Pods by role")],
-)
-def test_invalid_job_reports_its_errors(roles, reported):
-    assert reported in JaxFramework().read(stored(job_manifest("JAXJob", roles))).spec_errors
-
-
-def test_a_job_that_another_controller_runs_is_known_as_such():
-    """Upstream's controller of this kind ignores ``managedBy``."""
-    policy = {"managedBy": "kueue.x-k8s.io/multikueue"}
-    job = read_job(JaxFramework(), job_manifest("JAXJob", {"Worker": 1}, runPolicy=policy))
-    assert job.policy.managed_by == "kueue.x-k8s.io/multikueue"

@@ -20,8 +20,8 @@ def a_job(spec: dict[str, Any] | None = None, **roles: int | None) -> Normalized
 def environment(job: NormalizedJob, name: str) -> list[tuple[str, str]]:
     """The variables of a replica, a reference to the pod by its path."""
     return [
-        (each["name"], each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"])
-        for each in pod_of(job, name)["spec"]["containers"][0]["env"]
+        (variable["name"], variable.get("value") or variable["valueFrom"]["fieldRef"]["fieldPath"])
+        for variable in pod_of(job, name)["spec"]["containers"][0]["env"]
     ]
 
 

@@ -13,13 +13,12 @@ from gangline.operator.model.job import (
     RestartPolicy,
     ToleratesFailures,
 )
-from unit.operator.builders import a_pod, stored
+from unit.operator.builders import a_pod
 from unit.operator.kubeflow_jobs import (
     gang_of,
     job_manifest,
     pod_of,
     read_job,
-    replica,
     tf_config,
     variables,
 )
@@ -170,17 +169,6 @@ def test_defaults_equal_upstreams():
 
 
 @pytest.mark.parametrize(
-    ("written", "of_pod"),
-    [("Always", "Always"), ("OnFailure", "OnFailure"), ("Never", "Never"), ("ExitCode", "Never")],
-)
-def test_the_roles_restart_policy_becomes_the_pods(written, of_pod):
-    manifest = job_manifest("TFJob", {"Worker": 2})
-    manifest["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = written
-    pod = pod_of(read_job(TensorFlowFramework(), manifest), "worker-0")
-    assert pod["spec"]["restartPolicy"] == of_pod
-
-
-@pytest.mark.parametrize(
     ("roles", "leads"),
     [
         ({"Chief": 1, "Worker": 2, "PS": 1}, {"chief-0"}),
@@ -293,9 +281,9 @@ def test_a_dynamic_job_does_without_workers_that_are_not_restarted(
     )
     manifest["spec"]["tfReplicaSpecs"][role]["restartPolicy"] = restart
     job = read_job(TensorFlowFramework(), manifest)
-    found = job.find_role(role)
-    assert found
-    assert rules_of(job).tolerates_failures(job, found) is tolerated
+    declared = job.find_role(role)
+    assert declared
+    assert rules_of(job).tolerates_failures(job, declared) is tolerated
 
 
 @pytest.mark.parametrize(
@@ -349,30 +337,3 @@ def test_a_dynamic_job_with_a_chief_is_its_chiefs_affair():
     job = a_job(Chief=1, Worker=1, spec=DYNAMIC)
     gang = gang_of(job, a_pod("chief-0", RUNS), a_pod("worker-0", FAILED))
     assert rules_of(job).failure_reason(job, gang) == ""
-
-
-@pytest.mark.parametrize(
-    ("roles", "reported"),
-    [
-        ({"PS": 1}, "would never end"),
-        ({"PS": 1, "Evaluator": 1}, "Evaluator and PS only"),
-        ({"Chief": 1, "Master": 1}, "together with Chief"),
-        ({"Chief": 2, "Worker": 1}, "Chief.replicas"),
-        ({"Wroker": 1}, "'Worker'"),
-        ({"Worker": 1, "worker": 1}, "another spelling"),
-        ({"Worker": 0}, "job without pods"),
-        ({}, "tfReplicaSpecs"),
-    ],
-)
-def test_invalid_job_reports_its_errors(roles, reported):
-    assert reported in TensorFlowFramework().read(stored(job_manifest("TFJob", roles))).spec_errors
-
-
-def test_a_template_is_passed_on_as_the_user_wrote_it():
-    """Examples of gang scheduling disable sidecars by an annotation."""
-    written = job_manifest("TFJob", {"Chief": 1})
-    notes = {"sidecar.istio.io/inject": "false"}
-    written["spec"]["tfReplicaSpecs"]["Ps"] = replica("tensorflow")
-    written["spec"]["tfReplicaSpecs"]["Ps"]["template"]["metadata"] = {"annotations": notes}
-    pod = pod_of(read_job(TensorFlowFramework(), written), "ps-0")
-    assert pod["metadata"]["annotations"] == notes

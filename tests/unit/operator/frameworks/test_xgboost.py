@@ -4,7 +4,7 @@ import pytest
 
 from gangline.operator.frameworks.xgboost import XGBoostFramework
 from gangline.operator.model.job import CleanPodPolicy, NormalizedJob, RestartPolicy
-from unit.operator.builders import a_pod, stored
+from unit.operator.builders import a_pod
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
 
@@ -76,19 +76,3 @@ def test_the_master_decides(pods, succeeded, running):
     gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
     assert job.rules.has_succeeded(job, gang) is succeeded
     assert job.rules.is_running(job, gang) is running
-
-
-@pytest.mark.parametrize(
-    ("roles", "reported"),
-    [
-        ({"Worker": 1}, "Master: is missing"),
-        ({"Master": 2, "Worker": 1}, "Master.replicas: 2 is not 1"),
-        ({"Master": 0, "Worker": 1}, "Master.replicas: 0 is not 1"),
-        ({"Master": 1, "PS": 1}, "is not a role"),
-        ({}, "Pods by role"),
-    ],
-)
-def test_invalid_job_reports_its_errors(roles, reported):
-    assert (
-        reported in XGBoostFramework().read(stored(job_manifest("XGBoostJob", roles))).spec_errors
-    )

@@ -26,21 +26,21 @@ def facts(**annotations: str) -> OwnedObject:
 
 
 def test_annotations_are_copied_one_by_one() -> None:
-    known = group(**{RESERVED_ANNOTATION: "of the scheduler"})
-    found = mirror_saves(
-        known, [facts(**{SAVES_ANNOTATION: "true", SAVE_ANSWER_ANNOTATION: ANSWER})]
+    reserved = group(**{RESERVED_ANNOTATION: "of the scheduler"})
+    patch = mirror_saves(
+        reserved, [facts(**{SAVES_ANNOTATION: "true", SAVE_ANSWER_ANNOTATION: ANSWER})]
     )
-    assert found is not None
-    assert found.operations == [
+    assert patch is not None
+    assert patch.operations == [
         {"op": "add", "path": SAVES_PATH, "value": "true"},
         {"op": "add", "path": ANSWER_PATH, "value": ANSWER},
     ]
 
 
 def test_group_without_annotations_gets_the_field() -> None:
-    found = mirror_saves(group(), [facts(**{SAVES_ANNOTATION: "true"})])
-    assert found is not None
-    assert found.operations == [
+    patch = mirror_saves(group(), [facts(**{SAVES_ANNOTATION: "true"})])
+    assert patch is not None
+    assert patch.operations == [
         {"op": "add", "path": "/metadata/annotations", "value": {SAVES_ANNOTATION: "true"}}
     ]
 
@@ -52,9 +52,9 @@ def test_group_that_is_current_is_not_written() -> None:
 
 
 def test_removed_annotation_is_removed() -> None:
-    found = mirror_saves(group(**{SAVES_ANNOTATION: "true"}), [facts()])
-    assert found is not None
-    assert found.operations == [{"op": "remove", "path": SAVES_PATH}]
+    patch = mirror_saves(group(**{SAVES_ANNOTATION: "true"}), [facts()])
+    assert patch is not None
+    assert patch.operations == [{"op": "remove", "path": SAVES_PATH}]
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,6 @@ def test_replaced_pod_counts_as_restarted() -> None:
     ("kind", "collective"), [("PyTorchJob", True), ("JAXJob", True), ("TFJob", False)]
 )
 def test_only_kinds_with_collectives_need_all_ranks(kind: str, collective: bool) -> None:
-    found = KINDS[kind]
-    job = found.framework.read(stored(found.job(2))).job
+    sort = KINDS[kind]
+    job = sort.framework.read(stored(sort.job(2))).job
     assert implements(job.rules, MeetsInCollectives) == collective

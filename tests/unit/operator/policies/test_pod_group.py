@@ -212,7 +212,7 @@ def test_changed_deadline_is_patched_on_the_group(deadline, noted, operation):
         settings=WITH_GROUP,
         pod_group=PodGroup(metadata=metadata, spec=spec),
     ).decide()
-    reported = [each for patch in decision.patches for each in patch.operations]
-    assert [(each["op"], each.get("value")) for each in reported] == (
+    reported = [operation for patch in decision.patches for operation in patch.operations]
+    assert [(operation["op"], operation.get("value")) for operation in reported] == (
         [operation] if operation else []
     )

@@ -11,7 +11,6 @@ from gangline.operator.policies.restart import (
     FailureAction,
     describe_pod_failure,
     failure_action,
-    pod_policy,
 )
 from unit.operator.builders import NOW, a_pod, at
 
@@ -41,14 +40,6 @@ REPLACE, FATAL = FailureAction.REPLACE, FailureAction.FATAL
 def test_restart_of_a_failed_pod_depends_on_policy_and_exit_code(policy, code, judgement):
     pod = a_pod(phase="Failed", code=code, reason="" if code else "Evicted")
     assert failure_action(RestartPolicy(policy), pod, "pytorch") is judgement
-
-
-@pytest.mark.parametrize(
-    ("policy", "written"),
-    [("Always", "Always"), ("OnFailure", "OnFailure"), ("Never", "Never"), ("ExitCode", "Never")],
-)
-def test_the_kubelet_gets_a_policy_that_it_knows(policy, written):
-    assert pod_policy(RestartPolicy(policy)) == written
 
 
 @pytest.mark.parametrize(

@@ -43,14 +43,14 @@ class Planned(ElasticWorld):
     def step(self, *, killed: bool = False) -> bool:
         """One step with the plans; an operator that is killed stores only the job's status."""
         observed = self.observe() if self.exists else None
-        found = next_step(open_plans(self.plans.values()), observed, self.now)
-        if found is None:
+        step = next_step(open_plans(self.plans.values()), observed, self.now)
+        if step is None:
             return False
-        if found.memory is not None:
-            self.status = found.memory
+        if step.memory is not None:
+            self.status = step.memory
         if not killed:
-            plan = self.plans[found.plan.metadata.name]
-            self.plans[plan.metadata.name] = replace(plan, status=found.status)
+            plan = self.plans[step.plan.metadata.name]
+            self.plans[plan.metadata.name] = replace(plan, status=step.status)
         return True
 
     def work(self) -> "Planned":
@@ -159,8 +159,8 @@ def test_a_pod_is_removed_by_name_number_or_rank_and_the_others_keep_theirs() ->
     world.plan(removePods=[{"name": "train-edljob-worker-5"}, {"id": 0}, {"rankIndex": 4}])
     world.work()
     assert workers(world) == ["worker-2", "worker-3"]
-    found = world.status.roles["worker"]
-    assert (found.replicas, found.absent) == (4, "0-1")
+    record = world.status.roles["worker"]
+    assert (record.replicas, record.absent) == (4, "0-1")
     world.end("worker-2", "worker-3")
     assert world.phase == "Succeeded", "who was removed is not missed"
 
@@ -171,13 +171,13 @@ def test_pods_are_created_at_a_rank_or_the_first_free_one_with_their_resources()
     world.plan(createPods=pods)
     world.step()
     made = world.made(world.decide())
-    found = {
+    ranks = {
         pod["metadata"]["labels"]["elasticjob.dlrover/rank-index"]: pod for pod in made.values()
     }
-    assert set(found) == {"2", "3"}
-    asked = found["3"]["spec"]["containers"][0]["resources"]
+    assert set(ranks) == {"2", "3"}
+    asked = ranks["3"]["spec"]["containers"][0]["resources"]
     assert asked == {"limits": {"cpu": "4"}, "requests": {"cpu": "4"}}
-    assert "resources" not in found["2"]["spec"]["containers"][0]
+    assert "resources" not in ranks["2"]["spec"]["containers"][0]
 
 
 def test_a_parameter_server_that_is_migrated_serves_until_the_next_one_runs() -> None:
@@ -347,8 +347,8 @@ def check_numbers(world: Planned, used: dict[str, set[str]]) -> None:
     for name in made:
         assert not used.get(name), f"{name} was there before"
     for pod in world.pods.values():
-        known = used.setdefault(pod.name, set())
-        known.add(pod.uid)
+        uids = used.setdefault(pod.name, set())
+        uids.add(pod.uid)
 
 
 def forget_unseen(world: Planned, used: dict[str, set[str]]) -> None:

@@ -42,8 +42,8 @@ def written(**changes: Any) -> dict[str, Any]:
 
 
 def hook(**changes: Any) -> dict[str, Any]:
-    found: dict[str, Any] = written(**changes)["webhooks"][0]
-    return found
+    webhook: dict[str, Any] = written(**changes)["webhooks"][0]
+    return webhook
 
 
 def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
@@ -76,12 +76,12 @@ def test_queues_of_jobs_groups_and_pods_are_reviewed_at_creation_and_change() ->
 
 
 def test_each_sort_has_a_name_and_a_path_of_its_own() -> None:
-    found = [
+    rules = [
         desired_configuration(resource, SETTINGS, KINDS, (), 1)["webhooks"][0]
         for resource in CONFIGURATION_RESOURCES
     ]
-    assert len({webhook["name"] for webhook in found}) == 2
-    assert len({webhook["clientConfig"]["service"]["path"] for webhook in found}) == 2
+    assert len({webhook["name"] for webhook in rules}) == 2
+    assert len({webhook["clientConfig"]["service"]["path"] for webhook in rules}) == 2
 
 
 def test_failure_policy_is_ignore_by_default() -> None:

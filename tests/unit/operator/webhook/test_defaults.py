@@ -128,8 +128,8 @@ def later_change(draw: st.DrawFn, sort: Sort, job: Json) -> Json:
 def roles_of(sort: Sort, job: Json) -> list[str]:
     """The roles of a job, with its spelling."""
     specs = job["spec"].get(sort.roles_at, {}) if sort.roles_at else job["spec"]
-    known = {role.lower() for role in sort.roles}
-    return sorted(key for key in specs if key.lower() in known)
+    roles = {role.lower() for role in sort.roles}
+    return sorted(key for key in specs if key.lower() in roles)
 
 
 def _at_role(sort: Sort, role: str, value: Json | None) -> Json:
@@ -157,9 +157,10 @@ def defaulted(job: Json) -> Json:
 def done_with(job: Json) -> tuple[ReconcilePlan, JobRunPolicy, list[ReplicaRole], str]:
     """The plan for a new job, its continuation, and its errors."""
     framework = next(
-        each
-        for each in FRAMEWORKS
-        if each.kind.kind == job["kind"] and job["apiVersion"] in each.kind.entry.api_versions
+        framework
+        for framework in FRAMEWORKS
+        if framework.kind.kind == job["kind"]
+        and job["apiVersion"] in framework.kind.entry.api_versions
     )
     reading = framework.read(stored(job))
     observed = ObservedJob(reading.job, JobStatus(), spec_errors=reading.spec_errors)

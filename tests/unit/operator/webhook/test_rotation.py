@@ -2,7 +2,7 @@
 
 import base64
 import ssl
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -42,14 +42,14 @@ def a_ring(
 
 
 def step(
-    found: CertificateSet | None,
+    secret: CertificateSet | None,
     *,
     held: ServingCertificate | None = None,
     names: frozenset[str] = NAMES,
     now: datetime = NOW,
-    known: frozenset[CertificateAuthority] = NOTHING,
+    registered: frozenset[CertificateAuthority] = NOTHING,
 ) -> CertificateSet:
-    return plan_rotation(found, held, names, now, VALIDITY, known)
+    return plan_rotation(secret, held, names, now, VALIDITY, registered)
 
 
 def reported(ring: CertificateSet) -> frozenset[CertificateAuthority]:
@@ -126,8 +126,8 @@ def test_values_that_are_not_base64_are_reported() -> None:
 
 def test_a_damaged_next_certificate_does_not_cost_the_one_that_is_served() -> None:
     ring = a_ring(a_pair(), a_pair(NOW + DAY))
-    found = certificate.parse_certificate_set(stored(ring, next_key="junk"))
-    assert (found.serving, found.next) == (ring.serving, None)
+    parsed = certificate.parse_certificate_set(stored(ring, next_key="junk"))
+    assert (parsed.serving, parsed.next) == (ring.serving, None)
 
 
 def test_authorities_are_read_once_each_and_oldest_first() -> None:
@@ -158,11 +158,13 @@ def test_a_certificate_is_replaced_in_three_steps() -> None:
     assert both.serving == first.serving
     assert both.next is not None
     assert both.trusted == (first.serving.authority, both.next.authority)
-    assert step(both, now=due, known=reported(both)) == both, "callers need time to learn of it"
+    assert step(both, now=due, registered=reported(both)) == both, (
+        "callers need time to learn of it"
+    )
 
     later = due + VALIDITY.propagation
     assert step(both, now=later) == both, "callers have not seen it"
-    second = step(both, now=later, known=reported(both))
+    second = step(both, now=later, registered=reported(both))
     assert second.serving == both.next
     assert second.trusted == both.trusted, "another copy may still serve the old one"
 
@@ -176,7 +178,7 @@ def test_a_lost_secret_comes_back_without_a_moment_of_mistrust_and_with_a_new_ke
     ring = step(None, held=held)
     assert ring.serving == held
     assert ring.next is not None
-    after = step(ring, now=NOW + VALIDITY.propagation, known=reported(ring))
+    after = step(ring, now=NOW + VALIDITY.propagation, registered=reported(ring))
     assert after.serving == ring.next
     assert after.serving.key != held.key
 
@@ -213,7 +215,7 @@ def test_a_clock_that_is_set_back_changes_nothing() -> None:
     both = step(first, now=NOW + 60 * DAY)
     hour = timedelta(hours=1)
     assert step(first, now=NOW - hour) == first
-    assert step(both, now=NOW + 60 * DAY - hour, known=reported(both)) == both
+    assert step(both, now=NOW + 60 * DAY - hour, registered=reported(both)) == both
 
 
 @dataclass
@@ -225,7 +227,7 @@ class World:
     held: dict[int, ServingCertificate | None] = field(
         default_factory=lambda: dict.fromkeys(range(3))
     )
-    known: dict[int, frozenset[CertificateAuthority]] = field(
+    registered: dict[int, frozenset[CertificateAuthority]] = field(
         default_factory=lambda: dict.fromkeys(range(3), NOTHING)
     )
     looked: dict[int, datetime] = field(default_factory=lambda: dict.fromkeys(range(3), NOW))
@@ -234,7 +236,7 @@ class World:
     def look(self, copy: int) -> None:
         """One pass of ``Keeper.look``."""
         ring = plan_rotation(
-            self.secret, self.held[copy], NAMES, self.now, VALIDITY, self.known[copy]
+            self.secret, self.held[copy], NAMES, self.now, VALIDITY, self.registered[copy]
         )
         self.secret = certificate.parse_certificate_set(certificate.format_certificate_set(ring))
         assert self.secret == ring
@@ -244,7 +246,7 @@ class World:
         bundle = certificate.sort_authorities([*ring.trusted, *before])
         if not self.bundles or bundle != self.bundles[-1][1]:
             self.bundles.append((self.now, bundle))
-        self.known[copy] = reported(ring)
+        self.registered[copy] = reported(ring)
         self.held[copy] = ring.serving
         self.looked[copy] = self.now
 
@@ -257,7 +259,7 @@ class World:
 
     def stop_all(self, days: int) -> None:
         self.held = dict.fromkeys(self.held)
-        self.known = dict.fromkeys(self.known, NOTHING)
+        self.registered = dict.fromkeys(self.registered, NOTHING)
         self.now += timedelta(days=days)
 
     def callers_trust(self, pair: ServingCertificate) -> bool:
@@ -294,7 +296,7 @@ def test_callers_trust_the_served_certificate_after_any_change_of_the_secret(mov
         match move:
             case "look" | "restart":
                 if move == "restart":
-                    world.held[number], world.known[number] = None, NOTHING
+                    world.held[number], world.registered[number] = None, NOTHING
                 if not any(world.held.values()) or not (world.secret or world.held[number]):
                     began = world.now
                 world.look(number)
@@ -307,8 +309,3 @@ def test_callers_trust_the_served_certificate_after_any_change_of_the_secret(mov
         for pair in filter(None, world.held.values()):
             if world.now > began + LOOK_EVERY:
                 assert world.callers_trust(pair)
-
-
-def test_what_is_replaced_differs_from_what_was_there() -> None:
-    ring = a_ring()
-    assert replace(ring, next=a_pair()) != ring

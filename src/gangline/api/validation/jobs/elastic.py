@@ -85,8 +85,6 @@ def validate(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldEr
         yield from name_errors(child_path("spec.envs", key), name, names.validate_env_name(name))
     total = sum(common_rules.replica_count(replica) for replica in trained.values())
     yield from common_rules.run_policy_errors(spec.run_policy, total + 1)
-    if old is not None:
-        yield from common_rules.immutable_field_errors(spec.run_policy, old.spec.run_policy)
 
 
 def list_warnings(job: ElasticJob) -> Iterator[FieldError]:
@@ -163,14 +161,11 @@ def _name_errors(job: ElasticJob, roles: common_rules.RoleSpecs) -> Iterator[Fie
 
 
 def _replica_errors(key: str, replica: ElasticReplicaSpec, path: str) -> Iterator[FieldError]:
-    if key.lower() not in (MASTER, LEGACY_MASTER):
-        plain = ReplicaSpec(replica.replicas, replica.template)
-        yield from common_rules.template_errors(plain, f"{path}.template", "")
-    elif _containers(replica):
-        plain = ReplicaSpec(replica.replicas, _with_default_image(replica))
-        yield from common_rules.template_errors(plain, f"{path}.template", "")
-    containers = _containers(replica)
-    given = [container.get("name") for container in containers]
+    is_master = key.lower() in (MASTER, LEGACY_MASTER)
+    if not is_master or _containers(replica):
+        template = _with_default_image(replica) if is_master else replica.template
+        yield from common_rules.pod_template_errors(template, f"{path}.template")
+    given = [container.get("name") for container in _containers(replica)]
     if len(given) > 1 and CONTAINER not in given:
         problem = f"has several containers and none is named {CONTAINER!r}"
         remedy = f"name the main container {CONTAINER!r}"
@@ -272,19 +267,14 @@ def _strategy_errors(job: ElasticJob, roles: common_rules.RoleSpecs) -> Iterator
 
 def _spare_warnings(job: ElasticJob) -> Iterator[FieldError]:
     for key, workers in _replica_specs(job).items():
-        nodes = (
-            job_node_range(job.metadata.annotations, _main_container(workers))
-            if key.lower() == WORKER
-            else None
-        )
+        if key.lower() != WORKER:
+            continue
+        nodes = job_node_range(job.metadata.annotations, _main_container(workers))
         if nodes and (workers.replicas or 0) > nodes.max_nodes:
-            problem = (
-                f"is more than the maximum of --nnodes, {nodes.max_nodes}: the rest are spares"
-            )
-            remedy = f"give {nodes.max_nodes}, or a larger maximum"
-            yield FieldError(
-                f"{child_path(_PATH, key)}.replicas", workers.replicas, problem, remedy
-            )
+            most, where = nodes.max_nodes, f"{child_path(_PATH, key)}.replicas"
+            problem = f"is more than the maximum of --nnodes, {most}: the rest are spares"
+            remedy = f"give {most}, or a larger maximum"
+            yield FieldError(where, workers.replicas, problem, remedy)
 
 
 def _replica_warnings(role: str, replica: ElasticReplicaSpec, path: str) -> Iterator[FieldError]:

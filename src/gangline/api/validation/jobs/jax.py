@@ -18,11 +18,8 @@ _RULES = replica_warnings.ReplicaRules(
 
 def validate(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
     specs = job.spec.jax_replica_specs
-    roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
-    yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
+    roles = yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
     yield from common_rules.job_size_errors(roles, _PATH)
-    if old is not None:
-        yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
 def list_warnings(job: JAXJob) -> Iterator[FieldError]:

@@ -25,8 +25,7 @@ _RULES = replica_warnings.ReplicaRules(
 def validate(job: KubeflowPaddleJob, old: KubeflowPaddleJob | None = None) -> Iterator[FieldError]:
     spec = job.spec
     specs = spec.paddle_replica_specs
-    roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
-    yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
+    roles = yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
     yield from common_rules.job_size_errors(roles, _PATH)
     if spec.elastic_policy is not None:
         yield from common_rules.elastic_range_errors(
@@ -34,8 +33,6 @@ def validate(job: KubeflowPaddleJob, old: KubeflowPaddleJob | None = None) -> It
             roles.get("Worker"),
             _PATH,
         )
-    if old is not None:
-        yield from common_rules.immutable_field_errors(spec.run_policy, old.spec.run_policy)
 
 
 def list_warnings(job: KubeflowPaddleJob) -> Iterator[FieldError]:

@@ -40,15 +40,12 @@ _RULES = replica_warnings.ReplicaRules(
 
 def validate(job: MSJob, old: MSJob | None = None) -> Iterator[FieldError]:
     specs = job.spec.ms_replica_specs
-    roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
-    yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
+    roles = yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
     yield from common_rules.job_size_errors(roles, _PATH)
     yield from _scheduler_errors(roles)
     yield from _worker_errors(roles)
     for key, replica in specs.items():
         yield from _port_errors(replica, f"{child_path(_PATH, key)}.template")
-    if old is not None:
-        yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
 def list_warnings(job: MSJob) -> Iterator[FieldError]:

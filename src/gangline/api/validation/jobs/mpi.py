@@ -27,8 +27,7 @@ _V1_FIELDS = (("cleanPodPolicy", "clean_pod_policy"), ("mainContainer", "main_co
 
 def validate(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
     specs = with_default_replicas(job.spec.mpi_replica_specs)
-    roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
-    yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, _ANY_CONTAINER)
+    roles = yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, _ANY_CONTAINER)
     if specs and "Launcher" not in roles:
         yield FieldError(f"{_PATH}.Launcher", None, "is missing", "give one: it runs mpirun")
     elif specs and (launchers := common_rules.replica_count(roles["Launcher"])) != 1:
@@ -41,8 +40,6 @@ def validate(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
     if path and not path.startswith("/"):
         remedy = "give an absolute path, such as /root/.ssh"
         yield FieldError("spec.sshAuthMountPath", path, "is not an absolute path", remedy)
-    if old is not None:
-        yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
 def list_warnings(job: MPIJob) -> Iterator[FieldError]:

@@ -35,16 +35,13 @@ def validate(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldEr
     spec = job.spec
     path = "spec.pytorchReplicaSpecs"
     specs = spec.pytorch_replica_specs
-    roles, _ = common_rules.read_roles(specs, _ROLES, path)
-    yield from common_rules.kubeflow_job_errors(job, specs, _ROLES, path, _CONTAINER)
+    roles = yield from common_rules.kubeflow_job_errors(job, specs, _ROLES, path, _CONTAINER)
     yield from _replica_errors(roles, path)
     yield from _process_count_errors(spec.nproc_per_node)
     if spec.elastic_policy is not None:
         yield from _elastic_policy_errors(
             spec.elastic_policy, roles.get("Worker"), spec.nproc_per_node
         )
-    if old is not None:
-        yield from common_rules.immutable_field_errors(spec.run_policy, old.spec.run_policy)
 
 
 def list_warnings(job: PyTorchJob) -> Iterator[FieldError]:

@@ -23,13 +23,10 @@ _RULES = replica_warnings.ReplicaRules(
 
 def validate(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError]:
     specs = job.spec.tf_replica_specs
-    roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
-    yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
+    roles = yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
     yield from common_rules.job_size_errors(roles, _PATH)
     yield from _leader_errors(roles)
     yield from _deciding_role_errors(roles)
-    if old is not None:
-        yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
 def list_warnings(job: TFJob) -> Iterator[FieldError]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gangline.api import names
+from gangline.api.jobs.kubeflow import ReplicaSpec
 from gangline.api.jobs.train import (
     TTL_ANNOTATION,
     RuntimePatch,
@@ -31,12 +32,7 @@ from gangline.api.validation import common_rules
 
 _OWN_ENV = frozenset({NODE, *STEPS})
 """Containers whose variables the job itself sets."""
-_FIXED = (
-    "runtime_ref",
-    "initializer",
-    "active_deadline_seconds",
-    "managed_by",
-)
+_FIXED = ("runtime_ref", "initializer", "active_deadline_seconds", "managed_by")
 _REMOVED = {
     "pod_template_overrides": "use spec.runtimePatches",
     "labels": "use template.metadata.labels of an entry of spec.runtimePatches",
@@ -48,16 +44,16 @@ _NODES = "spec.trainer.numNodes"
 
 def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]:
     spec, trainer = job.spec, job.spec.trainer or Trainer()
-    yield from _name_errors(job, trainer)
+    roles = {f"{NODE}-0": ReplicaSpec(trainer.num_nodes or 1)}
+    yield from common_rules.job_name_errors(job.metadata, roles)
     yield from common_rules.annotation_errors(job.metadata)
     yield from _ttl_errors(job)
     yield from _runtime_errors(spec)
+    wire_names = {field.name: field.encode_name for field in msgspec.structs.fields(TrainJobSpec)}
     for name, remedy in _REMOVED.items():
         if getattr(spec, name):
-            field = msgspec.structs.fields(TrainJobSpec)
-            wire = next(wire_field.encode_name for wire_field in field if wire_field.name == name)
             problem = "is a field of earlier releases of Kubeflow Trainer"
-            yield FieldError(f"spec.{wire}", None, problem, remedy)
+            yield FieldError(f"spec.{wire_names[name]}", None, problem, remedy)
     if trainer.num_nodes is not None:
         yield from _node_errors(trainer.num_nodes)
     for where, uri in _sources(spec):
@@ -90,17 +86,6 @@ def _sources(spec: TrainJobSpec) -> Iterator[tuple[str, str]]:
         given: StepInitializer | None = getattr(spec.initializer, name, None)
         if given and given.storage_uri:
             yield f"spec.initializer.{name}.storageUri", given.storage_uri
-
-
-def _name_errors(job: TrainJob, trainer: Trainer) -> Iterator[FieldError]:
-    meta, nodes = job.metadata, trainer.num_nodes or 1
-    if not meta.name and not meta.generate_name:
-        yield FieldError("metadata.name", None, "is missing", "give the job a name")
-        return
-    field = "name" if meta.name else "generateName"
-    name = meta.name or meta.generate_name.rstrip("-") + "-00000"
-    complaint = names.validate_job_name(name, {f"{NODE}-0": nodes})
-    yield from name_errors(f"metadata.{field}", meta.name or meta.generate_name, complaint)
 
 
 def _ttl_errors(job: TrainJob) -> Iterator[FieldError]:

@@ -25,8 +25,7 @@ _RULES = replica_warnings.ReplicaRules(
 
 def validate(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldError]:
     specs = job.spec.xgb_replica_specs
-    roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
-    yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
+    roles = yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
     if specs and "Master" not in roles:
         problem, remedy = "is missing", "give one: it runs the tracker that the workers report to"
         yield FieldError(f"{_PATH}.Master", None, problem, remedy)
@@ -35,8 +34,6 @@ def validate(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldEr
         yield FieldError(f"{_PATH}.Master.replicas", masters, "is not 1", remedy)
     else:
         yield from common_rules.job_size_errors(roles, _PATH)
-    if old is not None:
-        yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
 def list_warnings(job: XGBoostJob) -> Iterator[FieldError]:

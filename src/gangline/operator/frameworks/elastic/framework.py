@@ -20,16 +20,14 @@ from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.resources import SCALE_PLANS
 from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.elastic import rules
 from gangline.operator.frameworks.elastic.master import master_template
 from gangline.operator.frameworks.elastic.pods import PORT, replica_spec_of
-from gangline.operator.frameworks.elastic.rules import ElasticRules
+from gangline.operator.frameworks.elastic.rules import STATUS_DECODER, ElasticRules
 from gangline.operator.model import pod_template
 from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
     CleanPodPolicy,
     JobKindInfo,
-    JobRunPolicy,
     NormalizedJob,
     RawJob,
     ReplicaRole,
@@ -64,10 +62,12 @@ class ElasticFramework:
         return kubeflow.parse_job(stored, ElasticJob, validate_job, self._normalize)
 
     def read_status(self, stored: RawJob) -> JobStatus:
-        return rules.decode_elastic_status(stored)
+        return STATUS_DECODER.decode(stored.status)
 
     def _normalize(self, job: ElasticJob) -> NormalizedJob:
-        nodes = node_range_of(job)
+        nodes, spec = node_range_of(job), job.spec
+        policy = kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS)
+        suspended = bool(spec.suspend or spec.suspended)
         trained = [_role(job, name, nodes) for name in TRAINING_ROLES]
         roles = [role for role in trained if role is not None]
         master = [self._master(job, roles)] if roles else []
@@ -75,7 +75,7 @@ class ElasticFramework:
             kind=KIND,
             meta=job.metadata,
             roles=[*master, *roles],
-            policy=_policy(job),
+            policy=replace(policy, suspended=policy.suspended or suspended),
             rules=ElasticRules(job.spec, nodes),
         )
 
@@ -125,10 +125,3 @@ def _role(job: ElasticJob, name: str, nodes: NodeRange | None) -> ReplicaRole | 
         template=written.template,
         min_replicas=min(nodes.min_nodes, replicas) if ranged and nodes else replicas,
     )
-
-
-def _policy(job: ElasticJob) -> JobRunPolicy:
-    spec = job.spec
-    policy = kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS)
-    suspended = bool(spec.suspend or spec.suspended)
-    return replace(policy, suspended=policy.suspended or suspended)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from gangline.api.jobs.elastic import CONTAINER, MASTER, master_name
 from gangline.api.jobs.training_facts import FACTS_LABEL, facts_name, tuning_name
 from gangline.api.resources import POD_GROUPS
+from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.elastic.pods import PORT, SECRET_KEY, secret_name
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob
@@ -21,10 +22,7 @@ _RESOURCES: Mapping[str, Mapping[str, str]] = {
     "requests": {"cpu": "100m", "memory": "256Mi"},
     "limits": {"memory": "2Gi"},
 }
-_POD_ADDRESS: Manifest = {
-    "name": "GANGLINE_POD_IP",
-    "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
-}
+_POD_ADDRESS = kubeflow.field_variable("GANGLINE_POD_IP", "status.podIP")
 
 
 def master_template(
@@ -93,19 +91,16 @@ def master_objects(job: NormalizedJob) -> list[Manifest]:
     role = job.find_role(MASTER)
     if role and pod_template.pod_spec(role.template).get("serviceAccountName") != name:
         return needed
-    written = {"apiGroups": [""], "resourceNames": [name, facts], "resources": ["configmaps"]}
-    read = {"apiGroups": [""], "resourceNames": [tuning], "resources": ["configmaps"]}
-    events = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
-    group = {
-        "apiGroups": [POD_GROUPS.group],
-        "resourceNames": [job.name],
-        "resources": [POD_GROUPS.plural],
-    }
+
+    def rule(group: str, resource: str, names: list[str], *verbs: str) -> Manifest:
+        named = {"resourceNames": names} if names else {}
+        return {"apiGroups": [group], **named, "resources": [resource], "verbs": [*verbs]}
+
     rules = [
-        {**written, "verbs": ["get", "patch", "update"]},
-        {**read, "verbs": ["get", "watch"]},
-        {**group, "verbs": ["get", "watch"]},
-        events,
+        rule("", "configmaps", [name, facts], "get", "patch", "update"),
+        rule("", "configmaps", [tuning], "get", "watch"),
+        rule(POD_GROUPS.group, POD_GROUPS.plural, [job.name], "get", "watch"),
+        rule("", "events", [], "create", "patch"),
     ]
     subject = {"kind": "ServiceAccount", "name": name, "namespace": job.meta.namespace}
     return [

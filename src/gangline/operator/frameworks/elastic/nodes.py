@@ -55,11 +55,8 @@ def node_of_rank(record: RoleRecord, rank: int) -> NodeRecord:
 
 
 def update_node(record: RoleRecord, rank: int, **fields: object) -> RoleRecord:
-    nodes: Mapping[str, NodeRecord] = {
-        **record.nodes,
-        str(rank): replace(node_of_rank(record, rank), **fields),
-    }
-    return replace(record, nodes=dict(nodes))
+    node = replace(node_of_rank(record, rank), **fields)
+    return replace(record, nodes={**record.nodes, str(rank): node})
 
 
 def relaunch(record: RoleRecord, losses: Mapping[int, NodeLoss]) -> RoleRecord:
@@ -87,7 +84,7 @@ def created_ranks(record: RoleRecord) -> frozenset[int]:
 
 def record_created_ranks(record: RoleRecord, seen: Iterable[int]) -> RoleRecord:
     recorded = created_ranks(record)
-    created = recorded | frozenset(seen)
+    created = recorded.union(seen)
     return record if created == recorded else replace(record, made=format_indexes(created))
 
 
@@ -139,21 +136,22 @@ MEMORY_GROWTH = 2
 _LIMITS, _REQUESTS = "limits", "requests"
 
 
-def container_resources(container: Manifest) -> dict[str, ResourceList]:
-    resources = container.get("resources") or {}
-    return {name: dict(resources.get(name) or {}) for name in (_LIMITS, _REQUESTS)}
-
-
 def pod_resources(
     container: Manifest, record: RoleRecord, node: NodeRecord
 ) -> dict[str, ResourceList]:
     """Return the resources of the main container in the pod of one rank."""
-    asked = container_resources(container)
+    given = container.get("resources") or {}
+    asked: dict[str, ResourceList] = {
+        name: dict(given.get(name) or {}) for name in (_LIMITS, _REQUESTS)
+    }
     for override in (record.resources, node.resources):
         if override:
             asked = {name: {**amounts, **override} for name, amounts in asked.items()}
     if node.memory:
-        asked = _with_memory(asked, node.memory)
+        asked = {
+            name: {**amounts, MEMORY: node.memory} if MEMORY in amounts else amounts
+            for name, amounts in asked.items()
+        }
     return {name: amounts for name, amounts in asked.items() if amounts}
 
 
@@ -190,40 +188,27 @@ def total_requests(
     roles: Mapping[str, ReplicaRole], records: Mapping[str, RoleRecord], container: str
 ) -> resource_list.ResourceAmounts:
     return resource_list.sum_resources(
-        _requests_of_rank(role, records[name], rank, container)
+        _amounts_of_rank(role, records[name], rank, container, (_LIMITS, _REQUESTS))
         for name, role in roles.items()
         for rank in range(role.replicas)
         if rank not in removed_ranks(records[name])
     )
 
 
-def _requests_of_rank(
-    role: ReplicaRole, record: RoleRecord, rank: int, container: str
-) -> resource_list.ResourceAmounts:
-    trains = pod_template.main_container(role.template, container)
-    resources = pod_resources(trains, record, node_of_rank(record, rank))
-    try:
-        return resource_list.parse_resources(
-            {**resources.get(_LIMITS, {}), **resources.get(_REQUESTS, {})}
-        )
-    except QuantityError:
-        return {}
-
-
 def _memory_of_rank(role: ReplicaRole, record: RoleRecord, rank: int, container: str) -> int:
     """Return the bound on a rank's memory: its limit, else its request."""
+    amounts = _amounts_of_rank(role, record, rank, container, (_REQUESTS, _LIMITS))
+    return amounts.get(MEMORY, 0)
+
+
+def _amounts_of_rank(
+    role: ReplicaRole, record: RoleRecord, rank: int, container: str, kinds: tuple[str, str]
+) -> resource_list.ResourceAmounts:
+    """Return a rank's resources, of which the last of the two kinds has precedence."""
     trains = pod_template.main_container(role.template, container)
     resources = pod_resources(trains, record, node_of_rank(record, rank))
     try:
-        amounts = {**resources.get(_REQUESTS, {}), **resources.get(_LIMITS, {})}
-        return resource_list.parse_resources(amounts).get(MEMORY, 0)
+        first, last = (resources.get(kind, {}) for kind in kinds)
+        return resource_list.parse_resources({**first, **last})
     except QuantityError:
-        return 0
-
-
-def _with_memory(asked: dict[str, ResourceList], memory: str) -> dict[str, ResourceList]:
-    """Set the memory limit where one exists, and the memory request where one exists."""
-    return {
-        name: {**amounts, MEMORY: memory} if MEMORY in amounts else amounts
-        for name, amounts in asked.items()
-    }
+        return {}

@@ -40,7 +40,6 @@ from gangline.api.jobs.elastic import (
 )
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.elastic import nodes
-from gangline.operator.frameworks.elastic import nodes as elastic_memory
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
 from gangline.operator.model.replicas import ObservedPod
@@ -171,20 +170,6 @@ def count_node_failure(faults: NodeFaults | None, ended: PodFailure) -> NodeFaul
     return replace(counts, failures=counts.failures + 1, faults=counts.faults + ended.is_node_fault)
 
 
-def nodes_to_exclude(faults: dict[str, NodeFaults]) -> list[str]:
-    return sorted(name for name, counts in faults.items() if counts.faults >= AVOID_AFTER_FAILURES)
-
-
-def nodes_to_avoid(faults: dict[str, NodeFaults]) -> list[str]:
-    """List the nodes that pods should avoid if others are available."""
-    return sorted(
-        name
-        for name, counts in faults.items()
-        if counts.faults < AVOID_AFTER_FAILURES
-        and (counts.faults or counts.failures >= AVOID_AFTER_FAILURES)
-    )
-
-
 PORT = 50001
 """The port of the master."""
 PORTS: Mapping[str, int] = {WORKER: 3333, CHIEF: 3333, EVALUATOR: 3333, PS: 2222, MASTER: PORT}
@@ -219,10 +204,6 @@ def service_name(job: str, role: str, rank: int) -> str:
     return master_name(job) if role == MASTER else f"{job}-edljob-{role}-{rank}"
 
 
-def master_address(job: str) -> str:
-    return f"{master_name(job)}:{PORT}"
-
-
 @dataclass(frozen=True, slots=True)
 class ElasticReplica:
     job: NormalizedJob
@@ -239,21 +220,17 @@ class ElasticReplica:
 
     def environment(self) -> list[Manifest]:
         """List its variables; the user's come first, so that ours take precedence."""
-        given = [_user_variable(name, variable) for name, variable in self.spec.envs.items()]
-        fields = [
-            _field_variable("POD_IP", "status.podIP"),
-            _field_variable("NODE_IP", "status.hostIP"),
-            _field_variable("POD_NAME", "metadata.name"),
+        given = [
+            {**msgspec.to_builtins(variable), "name": variable.name or key}
+            for key, variable in self.spec.envs.items()
         ]
-        secret = {
-            "name": _SECRET_VARIABLE,
-            "valueFrom": {
-                "secretKeyRef": {
-                    "name": secret_name(self.job),
-                    "key": SECRET_KEY,
-                }
-            },
-        }
+        fields = [
+            kubeflow.field_variable("POD_IP", "status.podIP"),
+            kubeflow.field_variable("NODE_IP", "status.hostIP"),
+            kubeflow.field_variable("POD_NAME", "metadata.name"),
+        ]
+        key = {"name": secret_name(self.job), "key": SECRET_KEY}
+        secret = {"name": _SECRET_VARIABLE, "valueFrom": {"secretKeyRef": key}}
         return [*given, *fields, secret, *kubeflow.env_vars(self._variables())]
 
     def shape(self, pod: Manifest) -> Manifest:
@@ -263,7 +240,7 @@ class ElasticReplica:
         record = self.records[self.role.name]
         node = nodes.node_of_rank(record, self.rank)
         if record.resources or node.resources or node.memory:
-            asked = elastic_memory.pod_resources(container, record, node)
+            asked = nodes.pod_resources(container, record, node)
             resources = {**(container.get("resources") or {}), **asked}
             pod = pod_template.with_container(pod, self.job.kind.container, resources=resources)
         return self._with_priority(self._with_node_avoidance(pod))
@@ -280,7 +257,7 @@ class ElasticReplica:
 
     def _variables(self) -> Iterator[tuple[str, object]]:
         job, role = self.job, self.role
-        count = self._count(role.name)
+        count = len(self._ranks(role))
         yield "ELASTIC_JOB_NAME", job.name
         yield "JOB_UID", job.meta.uid
         yield "NODE_TYPE", role.name
@@ -292,19 +269,17 @@ class ElasticReplica:
             if self.spec.brain_service:
                 yield "DLROVER_BRAIN_SERVICE_ADDR", self.spec.brain_service
             return
-        yield "GANGLINE_MASTER_ADDR", master_address(job.name)
-        yield "DLROVER_MASTER_ADDR", master_address(job.name)
+        master = f"{master_name(job.name)}:{PORT}"
+        yield "GANGLINE_MASTER_ADDR", master
+        yield "DLROVER_MASTER_ADDR", master
         yield "DLROVER_MASTER_SERVICE_TYPE", "http"
         mode = job.meta.annotations.get(api.ELASTIC_MODE_ANNOTATION, "base")
         yield "DLROVER_TRAINING_ELASTIC_MODE", mode
         yield "MONITOR_ENABLED", "true"
-        for old, value in (
-            ("TYPE", role.name),
-            ("ID", self.number),
-            ("NUM", count),
-            ("RANK", self.rank),
-        ):
-            yield f"WORKER_{old}", value
+        yield "WORKER_TYPE", role.name
+        yield "WORKER_ID", self.number
+        yield "WORKER_NUM", count
+        yield "WORKER_RANK", self.rank
         match self.spec.distribution_strategy or api.PARAMETER_SERVER:
             case api.ALLREDUCE:
                 yield "WORLD_SIZE", count
@@ -321,11 +296,9 @@ class ElasticReplica:
                 cluster[role.name] = hosts
         if self.memory.ps_hosts:
             cluster[PS] = self.memory.ps_hosts
-        config = {"cluster": cluster, "task": {"type": self.role.name, "index": self._index()}}
+        index = self._ranks(self.role).index(self.rank)
+        config = {"cluster": cluster, "task": {"type": self.role.name, "index": index}}
         return json.dumps(config, separators=(",", ":"))
-
-    def _index(self) -> int:
-        return self._ranks(self.role).index(self.rank)
 
     def _address(self, role: str, rank: int) -> str:
         name = service_name(self.job.name, role, rank)
@@ -334,10 +307,6 @@ class ElasticReplica:
     def _ranks(self, role: ReplicaRole) -> list[int]:
         absent = nodes.removed_ranks(self.records[role.name])
         return [rank for rank in range(role.replicas) if rank not in absent]
-
-    def _count(self, name: str) -> int:
-        role = self.job.find_role(name)
-        return len(self._ranks(role)) if role else 0
 
     def _with_priority(self, pod: Manifest) -> Manifest:
         written = replica_spec_of(self.spec, self.role.name)
@@ -349,9 +318,13 @@ class ElasticReplica:
         return pod_template.with_spec(pod, priorityClassName=name)
 
     def _with_node_avoidance(self, pod: Manifest) -> Manifest:
-        faults = self.memory.node_faults
-        never = nodes_to_exclude(faults)
-        rather_not = nodes_to_avoid(faults)[:_MAX_AVOIDED_NODES]
+        never, rather_not = [], []
+        for name, counts in sorted(self.memory.node_faults.items()):
+            if counts.faults >= AVOID_AFTER_FAILURES:
+                never.append(name)
+            elif counts.faults or counts.failures >= AVOID_AFTER_FAILURES:
+                rather_not.append(name)
+        rather_not = rather_not[:_MAX_AVOIDED_NODES]
         if not never and not rather_not:
             return pod
         affinity = pod_template.pod_spec(pod).get("affinity") or {}
@@ -368,14 +341,10 @@ def _with_avoided_nodes(affinity: Manifest, never: list[str], rather_not: list[s
     merged = dict(affinity)
     if never:
         terms = (affinity.get(required) or {}).get("nodeSelectorTerms") or [{}]
+        expressions = ([*(term.get("matchExpressions") or []), _not_in(never)] for term in terms)
+        pairs = zip(terms, expressions, strict=True)
         merged[required] = {
-            "nodeSelectorTerms": [
-                {
-                    **term,
-                    "matchExpressions": [*(term.get("matchExpressions") or []), _not_in(never)],
-                }
-                for term in terms
-            ]
+            "nodeSelectorTerms": [{**term, "matchExpressions": listed} for term, listed in pairs]
         }
     if rather_not:
         wish = {"weight": 100, "preference": {"matchExpressions": [_not_in(rather_not)]}}
@@ -392,12 +361,3 @@ def replica_spec_of(spec: ElasticJobSpec, role: str) -> api.ElasticReplicaSpec |
     names = {MASTER, api.LEGACY_MASTER} if role == MASTER else {role}
     specs = {name.lower(): replica_spec for name, replica_spec in spec.replica_specs.items()}
     return next((specs[name] for name in sorted(names) if name in specs), None)
-
-
-def _field_variable(name: str, path: str) -> Manifest:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def _user_variable(key: str, given: api.EnvVariable) -> Manifest:
-    written: Manifest = msgspec.to_builtins(given)
-    return {**written, "name": given.name or key}

@@ -22,19 +22,16 @@ from gangline.api.jobs.elastic import (
     WORKER,
     ElasticJobRecord,
     ElasticJobSpec,
-    NodeFaults,
     NodeRange,
     RoleRecord,
 )
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.conditions import is_condition_true
 from gangline.operator.frameworks.elastic import master, nodes
-from gangline.operator.frameworks.elastic import nodes as elastic_memory
-from gangline.operator.frameworks.elastic import pods as elastic_pod
-from gangline.operator.frameworks.elastic import pods as failures
+from gangline.operator.frameworks.elastic import pods as elastic_pods
 from gangline.operator.frameworks.elastic.pods import ID_LABEL, ElasticReplica, ElasticTolerance
 from gangline.operator.model import conditions, labels
-from gangline.operator.model.job import Manifest, NormalizedJob, RawJob, ReplicaRole
+from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
 from gangline.operator.model.replicas import ObservedPod, PodPhase, ReplicaGang
 from gangline.operator.policies import gang_restart, restart
 from gangline.operator.policies.replica_tracker import ReplicaTracker
@@ -43,7 +40,7 @@ COMMON_FIELDS = tuple(status_field.name for status_field in msgspec.structs.fiel
 _COMMON_WIRE = frozenset(
     status_field.encode_name for status_field in msgspec.structs.fields(JobStatus)
 )
-_DECODER = msgspec.json.Decoder(ElasticJobRecord)
+STATUS_DECODER = msgspec.json.Decoder(ElasticJobRecord)
 
 _PHASES = (
     conditions.SUCCEEDED,
@@ -51,26 +48,6 @@ _PHASES = (
     conditions.SUSPENDED,
     conditions.RUNNING,
 )
-
-
-def decode_elastic_status(stored: RawJob) -> ElasticJobRecord:
-    return _DECODER.decode(stored.status)
-
-
-def elastic_status_fields(gang: ReplicaGang, status: JobStatus) -> Manifest:
-    """Return the fields that are not common to all kinds."""
-    written: Manifest = msgspec.to_builtins(status)
-    own = {name: value for name, value in written.items() if name not in _COMMON_WIRE}
-    return {**own, "phase": dlrover_phase(gang, status)}
-
-
-def dlrover_phase(gang: ReplicaGang, status: JobStatus) -> str:
-    current = (type_ for type_ in _PHASES if is_condition_true(status.conditions, type_))
-    phase = next(current, None)
-    if phase is not None:
-        return phase
-    there = any(slots.present for name, slots in gang.roles.items() if name != MASTER)
-    return "Pending" if there else "Created"
 
 
 _MAX_LISTED_PODS = 5
@@ -108,7 +85,7 @@ class ElasticRules(ReplicaTracker):
         self, job: NormalizedJob, role: ReplicaRole, index: int
     ) -> Manifest | None:
         """Declare DLRover's port; the master's service publishes only ready pods."""
-        port = elastic_pod.PORTS[role.name]
+        port = elastic_pods.PORTS[role.name]
         fields: Manifest = {"ports": [{"name": "elastic", "port": port, "targetPort": port}]}
         return fields | ({"publishNotReadyAddresses": None} if role.name == MASTER else {})
 
@@ -116,10 +93,10 @@ class ElasticRules(ReplicaTracker):
         return master.master_objects(job)
 
     def pod_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
-        return elastic_pod.pod_name(job.name, role.name, self._node_id(role.name, index))
+        return elastic_pods.pod_name(job.name, role.name, self._node_id(role.name, index))
 
     def service_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
-        return elastic_pod.service_name(job.name, role.name, index)
+        return elastic_pods.service_name(job.name, role.name, index)
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         """The chief is the master replica, or worker 0 without one."""
@@ -176,7 +153,11 @@ class ElasticRules(ReplicaTracker):
         return min(waits, key=lambda wait: wait[0]) if waits else (None, "")
 
     def status_fields(self, job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> Manifest:
-        return elastic_status_fields(gang, status)
+        written: Manifest = msgspec.to_builtins(status)
+        own = {name: value for name, value in written.items() if name not in _COMMON_WIRE}
+        there = any(slots.present for name, slots in gang.roles.items() if name != MASTER)
+        phases = (type_ for type_ in _PHASES if is_condition_true(status.conditions, type_))
+        return {**own, "phase": next(phases, "Pending" if there else "Created")}
 
     # Stored state
 
@@ -210,9 +191,13 @@ class ElasticRules(ReplicaTracker):
                     ended = role.name == MASTER and self._has_ended_master(gang)
                     losses[rank] = nodes.NodeLoss(counts_as_failure=ended)
                 else:
-                    ending = failures.classify_pod_failure(pod, CONTAINER)
-                    losses[rank] = self._loss(job, role, rank, ending)
-                    _count_node_failure(faults, pod, ending)
+                    ending = elastic_pods.classify_pod_failure(pod, CONTAINER)
+                    more = self._grown_memory(job, role.name, rank) if ending.out_of_memory else ""
+                    losses[rank] = nodes.NodeLoss(ending.counts_as_restart, more or "")
+                    node = pod.spec.node_name
+                    # The node does not cause a lack of memory.
+                    if node and ending.counts_as_restart and not ending.out_of_memory:
+                        faults[node] = elastic_pods.count_node_failure(faults.get(node), ending)
             record = nodes.relaunch(self.records[role.name], losses)
             if self.tolerance.ends_with_first_success(role.name):
                 record = nodes.record_leaving(record, gang[role.name])
@@ -226,10 +211,7 @@ class ElasticRules(ReplicaTracker):
         """
         role, rank = labels.parse_replica_labels(pod.metadata) or ("", 0)
         return self._has_current_number(pod) and not (
-            role == MASTER
-            and pod.succeeded
-            and nodes.node_of_rank(self.records[role], rank).failures
-            < self.tolerance.restart_budget(role, rank)
+            role == MASTER and pod.succeeded and self._may_restart(role, rank)
         )
 
     def is_awaited(self, job: NormalizedJob, pod: ObservedPod, gang: ReplicaGang) -> bool:
@@ -255,12 +237,10 @@ class ElasticRules(ReplicaTracker):
         self, job: NormalizedJob, role: ReplicaRole, index: int, pod: ObservedPod
     ) -> bool:
         """Return whether a failed pod is replaced: a restart can help, and the budget allows it."""
-        ended = failures.classify_pod_failure(pod, CONTAINER)
+        ended = elastic_pods.classify_pod_failure(pod, CONTAINER)
         if not ended.counts_as_restart:
             return True
-        if nodes.node_of_rank(
-            self.records[role.name], index
-        ).failures >= self.tolerance.restart_budget(role.name, index):
+        if not self._may_restart(role.name, index):
             return False
         if role.name == MASTER:
             return True
@@ -289,6 +269,10 @@ class ElasticRules(ReplicaTracker):
     def _node_id(self, role: str, rank: int) -> int:
         return nodes.node_of_rank(self.records[role], rank).id
 
+    def _may_restart(self, role: str, rank: int) -> bool:
+        failures = nodes.node_of_rank(self.records[role], rank).failures
+        return failures < self.tolerance.restart_budget(role, rank)
+
     def _is_done(self, job: NormalizedJob, name: str, gang: ReplicaGang) -> bool:
         slots, role = gang[name], job.find_role(name)
         if role is None or slots.all_succeeded:
@@ -314,7 +298,7 @@ class ElasticRules(ReplicaTracker):
         if role not in roles:
             return ""
         limits = self.spec.resource_limits
-        return elastic_memory.grown_memory(roles, self.records, limits, role, rank, CONTAINER)
+        return nodes.grown_memory(roles, self.records, limits, role, rank, CONTAINER)
 
     def _to_replace(
         self, job: NormalizedJob, role: ReplicaRole, gang: ReplicaGang
@@ -333,12 +317,6 @@ class ElasticRules(ReplicaTracker):
             failed = pod and pod.failed and self.is_replaced(job, role, rank, pod)
             if is_deleted or failed or (pod and pod.is_terminating):
                 yield rank, pod
-
-    def _loss(
-        self, job: NormalizedJob, role: ReplicaRole, rank: int, ending: failures.PodFailure
-    ) -> nodes.NodeLoss:
-        more = self._grown_memory(job, role.name, rank) if ending.out_of_memory else None
-        return nodes.NodeLoss(counts_as_failure=ending.counts_as_restart, memory=more or "")
 
     def _with_created_ranks(
         self, role: ReplicaRole, gang: ReplicaGang, record: RoleRecord
@@ -362,17 +340,23 @@ class ElasticRules(ReplicaTracker):
         needed = self.tolerance.min_running(role, slots.desired, notes)
         if not limit or slots.active + slots.succeeded >= needed:
             return None
-        pods = [pod for pod in slots.present if _is_unscheduled(pod)]
-        since = [pod.metadata.creation_timestamp for pod in pods]
-        times = [when for when in since if when is not None]
-        if not times:
+        pods = [
+            pod
+            for pod in slots.present
+            if pod.status.phase == PodPhase.PENDING
+            and not pod.spec.node_name
+            and not pod.is_terminating
+        ]
+        created = (pod.metadata.creation_timestamp for pod in pods)
+        first = min((when for when in created if when is not None), default=None)
+        if first is None:
             return None
         why = (
             f"ElasticJob {job.name} has failed because {len(pods)} {role.name} pod(s), such as "
             f"{min(pod.name for pod in pods)}, waited for a node longer than the {source} "
             f"of {limit} s, and {needed} are needed."
         )
-        return min(times) + timedelta(seconds=limit) - now, why
+        return first + timedelta(seconds=limit) - now, why
 
 
 def _describe_failed_ranks(lost: Mapping[int, ObservedPod], ranks: list[int]) -> str:
@@ -383,18 +367,3 @@ def _describe_failed_ranks(lost: Mapping[int, ObservedPod], ranks: list[int]) ->
     )
     more = len(ranks) - _MAX_LISTED_PODS
     return "; ".join(named) + (f"; and {more} more" if more > 0 else "")
-
-
-def _count_node_failure(
-    faults: dict[str, NodeFaults], pod: ObservedPod, ending: failures.PodFailure
-) -> None:
-    """Count a failure on its node, unless memory ran out, which the node does not cause."""
-    node = pod.spec.node_name
-    if node and ending.counts_as_restart and not ending.out_of_memory:
-        faults[node] = failures.count_node_failure(faults.get(node), ending)
-
-
-def _is_unscheduled(pod: ObservedPod) -> bool:
-    return (
-        pod.status.phase == PodPhase.PENDING and not pod.spec.node_name and not pod.is_terminating
-    )

@@ -11,6 +11,7 @@ counted without it, and its resources are reserved. Replicas have headless servi
 does not create: Intel MPI's processes connect to their launcher by name.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ from gangline.api.jobs import mpi as api
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, ReplicaSpec
 from gangline.api.jobs.mpi import MPIJob, MPIJobSpec
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.mpi import objects
+from gangline.operator.frameworks.mpi import exec_client, objects
 from gangline.operator.frameworks.mpi.objects import (
     CONFIG_VOLUME,
     CONTAINER,
@@ -98,7 +99,7 @@ class MPIFramework(kubeflow.KubeflowFramework[MPIJob]):
         Only launcher images with neither ``kubectl`` nor Python need it.
         """
         self._kubectl_image = kubectl_image
-        self._exec_client = objects.exec_client_source()
+        self._exec_client = inspect.getsource(exec_client)
 
     def rules(self, job: MPIJob) -> "MPIRules | SSHRules":
         if job.api_version == api.V2BETA1:
@@ -185,7 +186,9 @@ class MPIRules(LauncherRules):
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         name = launcher_name(job)
         workers = worker_names(job)
-        given = _given_account(job)
+        launcher = job.find_role(LAUNCHER)
+        spec = pod_template.pod_spec(launcher.template) if launcher else {}
+        given = str(spec.get("serviceAccountName") or "")
         return [
             config_map(job, self._files(job, gang)),
             *([] if given else [objects.service_account(job, name)]),
@@ -246,8 +249,7 @@ class MPIRules(LauncherRules):
             "volumeMounts": [tools, files],
         }
         pod = pod_template.with_volume(pod, KIND.container, volume, tools)
-        others = pod_template.pod_spec(pod).get("initContainers") or []
-        return pod_template.with_spec(pod, initContainers=[*others, delivery])
+        return pod_template.with_init_container(pod, delivery)
 
 
 def _worker_count(roles: Sequence[ReplicaRole]) -> int:
@@ -261,12 +263,6 @@ def _uses_gpus(role: ReplicaRole) -> bool:
         for container in pod_template.list_containers(role.template)
     )
     return any("gpu" in name for amounts in limits for name in amounts)
-
-
-def _given_account(job: NormalizedJob) -> str:
-    launcher = job.find_role(LAUNCHER)
-    spec = pod_template.pod_spec(launcher.template) if launcher else {}
-    return str(spec.get("serviceAccountName") or "")
 
 
 def _waits_for_workers(job: MPIJob) -> bool:

@@ -7,11 +7,9 @@ which means every pod of the namespace.
 What both versions of MPIJob share: the names of their objects, and how the Launcher decides.
 """
 
-import inspect
 import shlex
 from collections.abc import Mapping, Sequence
 
-from gangline.operator.frameworks.mpi import exec_client as client
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
 from gangline.operator.model.labels import replica_name
@@ -61,9 +59,7 @@ def launcher_name(job: NormalizedJob) -> str:
 
 
 def worker_names(job: NormalizedJob) -> list[str]:
-    workers = job.find_role(WORKER)
-    count = workers.replicas if workers else 0
-    return [replica_name(job.name, WORKER, index) for index in range(count)]
+    return [replica_name(job.name, WORKER, index) for index in range(job.count(WORKER))]
 
 
 def config_map(job: NormalizedJob, files: Mapping[str, str]) -> Manifest:
@@ -152,10 +148,6 @@ done
 echo "kubexec.sh: cannot reach $pod: the launcher's image has neither kubectl nor Python" >&2
 exit 127
 """
-
-
-def exec_client_source() -> str:
-    return inspect.getsource(client)
 
 
 def exec_script(container: str) -> str:

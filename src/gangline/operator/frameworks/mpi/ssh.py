@@ -9,7 +9,7 @@ upstream, images must accept unknown host keys (``StrictHostKeyChecking no`` in 
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gangline.api.jobs import mpi as api
@@ -35,7 +35,7 @@ from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole, RestartPolicy
 from gangline.operator.model.labels import JOB_ROLE
 from gangline.operator.model.plan import SSH_PRIVATE_KEY, SSH_PUBLIC_KEY
-from gangline.operator.model.replicas import ObservedPod, ReplicaGang
+from gangline.operator.model.replicas import ReplicaGang
 
 ROOT_SSH_PATH = "/root/.ssh"
 """OpenSSH requires that only its owner can read these files."""
@@ -78,7 +78,7 @@ class SSHRules(LauncherRules):
     ) -> bool:
         if role.name != LAUNCHER or self.spec.launcher_creation_policy != api.WAIT_FOR_WORKERS:
             return True
-        return all(pod is not None and _is_ready(pod) for pod in gang[WORKER].pods)
+        return all(pod is not None and pod.is_ready for pod in gang[WORKER].pods)
 
     def tolerates_failures(self, job: NormalizedJob, role: ReplicaRole) -> bool:
         """A worker that is never restarted does not end the job: mpirun notices its failure."""
@@ -120,8 +120,11 @@ class SSHRules(LauncherRules):
         own = [launcher_name(job)] if self.spec.run_launcher_as_worker else []
         running = [pod.name for pod in gang[WORKER].present if pod.is_active]
         lines = [f"echo {_address(job, name)}\n" for name in (*own, *running)]
+        colon = self.spec.mpi_implementation in (api.INTEL, api.MPICH)
+        slots = f"{':' if colon else ' slots='}{self._slots}"
+        hosts = [f"{_address(job, name)}{slots}\n" for name in (*own, *worker_names(job))]
         files = {
-            HOST_FILE: "".join(self._host_lines(job, [*own, *worker_names(job)])),
+            HOST_FILE: "".join(hosts),
             DISCOVERY_SCRIPT: "#!/bin/sh\n" + "".join(lines),
         }
         return [key_secret(job), config_map(job, files)]
@@ -154,11 +157,6 @@ class SSHRules(LauncherRules):
             ("PRTE_MCA_prte_default_hostfile", _HOST_FILE),
             ("PRTE_MCA_plm_ssh_args", _SSH_OPTIONS),
         ]
-
-    def _host_lines(self, job: NormalizedJob, names: Sequence[str]) -> Iterator[str]:
-        separator = ":" if self.spec.mpi_implementation in (api.INTEL, api.MPICH) else " slots="
-        for name in names:
-            yield f"{_address(job, name)}{separator}{self._slots}\n"
 
 
 def key_secret(job: NormalizedJob) -> Manifest:
@@ -198,7 +196,3 @@ def secret_name(job: NormalizedJob) -> str:
 
 def _address(job: NormalizedJob, pod: str) -> str:
     return f"{pod}.{job.meta.namespace}.svc"
-
-
-def _is_ready(pod: ObservedPod) -> bool:
-    return pod.is_active and all(status.ready for status in pod.status.container_statuses)

@@ -124,8 +124,7 @@ class PaddleRules:
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         """Worker 0 is the master, or the first replica of a job without workers."""
-        leader = next((name for name in (WORKER, *api.ROLES) if _has(job, name)), "")
-        return (role.name, index) == (leader, 0)
+        return (role.name, index) == (kubeflow.leading_role(job, WORKER, *api.ROLES, ""), 0)
 
     def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """All trainers have succeeded, or all servers in a job without trainers."""
@@ -177,8 +176,3 @@ def _policy(spec: PaddleJobSpec) -> JobRunPolicy:
     after_success, after_failure = _CLEAN_POLICIES.get(word, _CLEAN_POLICIES[api.NEVER])
     policy = kubeflow.parse_run_policy(common, _DEFAULTS)
     return replace(policy, clean_pods=after_success, clean_after_failure=after_failure)
-
-
-def _has(job: NormalizedJob, name: str) -> bool:
-    role = job.find_role(name)
-    return role is not None and role.replicas > 0

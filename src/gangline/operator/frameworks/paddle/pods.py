@@ -27,6 +27,7 @@ from gangline.api.jobs.paddle import (
     WORKER,
     PaddleJobSpec,
 )
+from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.paddle.status import BARRIER_CONTAINER
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
@@ -208,7 +209,9 @@ class PaddleReplica:
         name = service_name(self.job, self.role.name, self.index)
         by_name = spec.intranet == SERVICE
         variables = [
-            _value("POD_IP", name) if by_name else _field_variable("status.podIP"),
+            _value("POD_IP", name)
+            if by_name
+            else kubeflow.field_variable("POD_IP", "status.podIP"),
             _value("PADDLE_TRAINER_ID", self.index),
             _value("TRAINING_ROLE", training_role),
             _value("PADDLE_TRAINING_ROLE", older),
@@ -220,11 +223,7 @@ class PaddleReplica:
         given = _names(pod_template.main_container(self.role.template, CONTAINER))
         return [
             *variables,
-            *(
-                additional_variable
-                for additional_variable in self._additional_variables()
-                if additional_variable["name"] not in given
-            ),
+            *(added for added in self._additional_variables() if added["name"] not in given),
         ]
 
     def shape(self, pod: Manifest) -> Manifest:
@@ -235,8 +234,7 @@ class PaddleReplica:
         if self.spec.intranet == HOST:
             pod = pod_template.with_spec(pod, hostNetwork=True, dnsPolicy=_dns_policy(pod))
         if image := self.settings.init_image:
-            before = pod_template.pod_spec(pod).get("initContainers") or []
-            pod = pod_template.with_spec(pod, initContainers=[*before, _barrier(self.job, image)])
+            pod = pod_template.with_init_container(pod, _barrier(self.job, image))
         trains = pod_template.main_container(pod, CONTAINER)
         ready = self._with_port(trains)
         if not uses_etcd(self.spec, self.settings):
@@ -342,10 +340,6 @@ def _names(container: Manifest) -> frozenset[str]:
 
 def _value(name: str, value: object) -> Manifest:
     return {"name": name, "value": str(value)}
-
-
-def _field_variable(path: str) -> Manifest:
-    return {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _config_map_variable(job: NormalizedJob, name: str, key: str) -> Manifest:

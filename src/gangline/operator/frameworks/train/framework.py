@@ -4,7 +4,6 @@ A job is made from its runtime once. The copy of the runtime is stored in a Conf
 before any pod exists, so a later change of the runtime never reaches the job.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -76,7 +75,8 @@ class TrainFramework:
     def runtime_of(self, stored: RawJob) -> tuple[str, str]:
         """Return kind and name of a job's runtime; empty texts if they cannot be decoded."""
         try:
-            ref = _decode(stored).spec.runtime_ref
+            written = {"metadata": stored.metadata, "spec": stored.spec}
+            ref = _JOB.decode(msgspec.json.encode(written)).spec.runtime_ref
         except msgspec.ValidationError:
             return "", ""
         return ref.kind, ref.name
@@ -85,8 +85,11 @@ class TrainFramework:
         self, stored: RawJob, runtime: RuntimeCopy | None, *, is_known: bool
     ) -> ParsedJob:
         parsed = self._read(stored, runtime, is_known=is_known)
+        # The JobSet of upstream's operator keeps the pods until they end: ours would be a second
+        # training beside them. If our copy of the runtime is stored, the job is ours nevertheless,
+        # and the cluster's definition drops our status field.
         is_ours = runtime is not None and runtime.is_stored
-        if is_ours or not _runs_as_job_set(stored):
+        if is_ours or not has_upstream_status(stored.status):
             return parsed
         policy = replace(parsed.job.policy, managed_by=MANAGED_BY_JOB_SET)
         return replace(parsed, job=replace(parsed.job, policy=policy))
@@ -103,8 +106,11 @@ class TrainFramework:
         errors: list[object] = []
 
         def normalize(job: TrainJob) -> NormalizedJob:
-            merged = effective_job(job, spec)
-            errors[:] = _runtime_errors(job, spec, merged)
+            merged, ref = effective_job(job, spec), job.spec.runtime_ref
+            errors[:] = [
+                *(f"{ref.kind} {ref.name}: {error}" for error in runtime_spec_errors(spec)),
+                *effective_job_errors(job, spec, merged),
+            ]
             return _normalize(job, merged, runtime)
 
         parsed = kubeflow.parse_job(stored, TrainJob, validate_job, normalize)
@@ -116,27 +122,6 @@ class TrainFramework:
 
 def create_framework(_: OperatorSettings) -> TrainFramework:
     return TrainFramework()
-
-
-def _runs_as_job_set(stored: RawJob) -> bool:
-    """Return whether upstream's operator has started a job.
-
-    Its JobSet keeps the pods until they end: pods of ours would be a second training beside them. A
-    definition that drops our field is another case: the copy of the runtime is ours.
-    """
-    return has_upstream_status(stored.status)
-
-
-def _decode(stored: RawJob) -> TrainJob:
-    return _JOB.decode(msgspec.json.encode({"metadata": stored.metadata, "spec": stored.spec}))
-
-
-def _runtime_errors(
-    job: TrainJob, spec: TrainingRuntimeSpec, merged: EffectiveJob
-) -> Iterator[object]:
-    name = f"{job.spec.runtime_ref.kind} {job.spec.runtime_ref.name}"
-    yield from (f"{name}: {error}" for error in runtime_spec_errors(spec))
-    yield from effective_job_errors(job, spec, merged)
 
 
 def _without_runtime(job: TrainJob, *, is_known: bool) -> NormalizedJob:
@@ -216,14 +201,8 @@ def _ttl(job: TrainJob, merged: EffectiveJob | None) -> timedelta | None:
 
 
 def _scheduling(job: TrainJob, merged: EffectiveJob) -> SchedulingRequest:
-    queues = (merged.annotations, job.metadata.annotations)
-    queue = next(
-        (
-            annotations[QUEUE_ANNOTATION]
-            for annotations in queues
-            if annotations.get(QUEUE_ANNOTATION)
-        ),
-        "",
+    queue = merged.annotations.get(QUEUE_ANNOTATION) or job.metadata.annotations.get(
+        QUEUE_ANNOTATION, ""
     )
     classes = (
         str(pod_template.pod_spec(role.template).get("priorityClassName") or "")

@@ -178,7 +178,9 @@ class TrainRules(_TrainTracker):
         self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
     ) -> Manifest:
         merged_role = self._role(role.name)
-        attempt = self._attempt(pod)
+        notes = (pod.get("metadata") or {}).get("annotations") or {}
+        written = notes.get(gang_restart.GENERATION_ANNOTATION, "0")
+        attempt = int(written) if written.isdecimal() else 0
         own = job_set_labels(job, self.merged, merged_role, index, attempt)
         pod = pod_template.with_metadata(pod, own, own)
         pod = with_host_name(self.merged, merged_role, index, pod)
@@ -203,20 +205,19 @@ class TrainRules(_TrainTracker):
         return set_failure.is_counted(policy, self._role(role.name), pod)
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
-        objects = [self._runtime_copy(job)]
-        for template in claim_templates(self.merged.spec.template.spec):
-            objects.append(
-                {
-                    "apiVersion": "v1",
-                    "kind": "PersistentVolumeClaim",
-                    "metadata": {"name": claim_name(template, job.name)},
-                    "spec": template.get("spec") or {},
-                }
-            )
+        claims: list[Manifest] = [
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": claim_name(template, job.name)},
+                "spec": template.get("spec") or {},
+            }
+            for template in claim_templates(self.merged.spec.template.spec)
+        ]
+        objects = [self._runtime_copy(job), *claims]
         if self.merged.mpi is not None:
             slots = mpi_slots(self.merged, self.spec.trainer or Trainer())
-            hosts = format_host_file(mpi_hosts(self.merged), slots)
-            data = {HOST_FILE: hosts}
+            data = {HOST_FILE: format_host_file(mpi_hosts(self.merged), slots)}
             objects += [key_secret(job), _config_map(host_file_name(job.name), data)]
         return objects
 
@@ -247,7 +248,8 @@ class TrainRules(_TrainTracker):
         return replace(job, roles=roles)
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        return index == 0 and role.name == self._leading_role()
+        leading = (*self.merged.training_roles, *self.merged.roles)[:1]
+        return index == 0 and role.name in [effective.name for effective in leading]
 
     def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """All replicated jobs must succeed, or those that the success policy names."""
@@ -258,7 +260,7 @@ class TrainRules(_TrainTracker):
         return any(done) if policy and policy.operator == "Any" else bool(done) and all(done)
 
     def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return any(_is_running(gang[role.name]) for role in self.merged.training_roles)
+        return any(gang[role.name].active for role in self.merged.training_roles)
 
     def needs_all_ranks(self, job: NormalizedJob) -> bool:
         return self.merged.framework in (TORCH, JAX)
@@ -279,20 +281,9 @@ class TrainRules(_TrainTracker):
         assert role is not None, name
         return role
 
-    def _leading_role(self) -> str:
-        trains = [role.name for role in self.merged.training_roles]
-        return next(iter(trains), self.merged.roles[0].name if self.merged.roles else "")
-
-    def _attempt(self, pod: Manifest) -> int:
-        notes = (pod.get("metadata") or {}).get("annotations") or {}
-        written = notes.get(gang_restart.GENERATION_ANNOTATION, "0")
-        return int(written) if written.isdecimal() else 0
-
     def _runtime_copy(self, job: NormalizedJob) -> Manifest:
-        copy = _config_map(
-            runtime_copy_name(job.name),
-            {RUNTIME_COPY_KEY: self.runtime.manifest.decode()},
-        )
+        data = {RUNTIME_COPY_KEY: self.runtime.manifest.decode()}
+        copy = _config_map(runtime_copy_name(job.name), data)
         copy["metadata"]["labels"] = {RUNTIME_COPY_LABEL: "true"}
         # A change would reach pods that are created later, and no others.
         return {**copy, "immutable": True}
@@ -354,17 +345,7 @@ def _is_met(dependency: JobDependency, job: NormalizedJob, slots: ReplicaSlots) 
         # group follows the stored status, by which a completed role has no minimum any more.
         role = job.find_role(dependency.name)
         return slots.all_succeeded and role is not None and role.min_replicas == 0
-    return all(pod is not None and _is_ready(pod) for pod in slots.pods)
-
-
-def _is_ready(pod: ObservedPod) -> bool:
-    return pod.succeeded or (
-        pod.is_active and all(status.ready for status in pod.status.container_statuses)
-    )
-
-
-def _is_running(slots: ReplicaSlots) -> bool:
-    return slots.active > 0
+    return all(pod is not None and (pod.succeeded or pod.is_ready) for pod in slots.pods)
 
 
 def _config_map(name: str, data: dict[str, str]) -> Manifest:

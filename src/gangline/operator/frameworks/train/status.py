@@ -97,7 +97,8 @@ def train_status_fields(
     if merged is not None:
         own["effective"] = runtime_copy_name(job.name)
         own["roles"] = {role.name: _summary(role) for role in merged.roles}
-        if ready := _ready_nodes(merged, gang):
+        pods = (pod for role in merged.training_roles for pod in gang[role.name].present)
+        if ready := sum(map(_is_ready, pods)):
             own["nodesReady"] = ready
     fields: Manifest = {STATUS_FIELD: own}
     if listed := _upstream_conditions(job, merged, gang, status):
@@ -169,7 +170,7 @@ def _step(role: EffectiveRole, gang: ReplicaGang, status: JobStatus) -> Manifest
     )
     suspended = is_condition_true(status.conditions, conditions.SUSPENDED)
     failed = is_condition_true(status.conditions, conditions.FAILED) and not succeeded
-    ready = not succeeded and bool(slots.pods) and all(pod and _is_ready(pod) for pod in slots.pods)
+    ready = not succeeded and bool(slots.pods) and all(map(_is_ready, slots.pods))
     return {
         "name": role.name,
         "ready": int(ready),
@@ -180,14 +181,8 @@ def _step(role: EffectiveRole, gang: ReplicaGang, status: JobStatus) -> Manifest
     }
 
 
-def _ready_nodes(merged: EffectiveJob, gang: ReplicaGang) -> int:
-    pods = (pod for role in merged.training_roles for pod in gang[role.name].present)
-    return sum(_is_ready(pod) for pod in pods)
-
-
-def _is_ready(pod: ObservedPod) -> bool:
-    statuses = pod.status.container_statuses
-    return pod.is_active and bool(statuses) and all(status.ready for status in statuses)
+def _is_ready(pod: ObservedPod | None) -> bool:
+    return pod is not None and pod.is_ready and bool(pod.status.container_statuses)
 
 
 def _summary(role: EffectiveRole) -> Manifest:

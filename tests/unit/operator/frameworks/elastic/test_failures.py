@@ -198,7 +198,7 @@ def test_the_new_pod_asks_for_the_memory_as_request_and_limit() -> None:
     seen = []
     for _ in range(3):
         decision = world.decide()
-        seen += [each for name, each in world.made(decision).items() if name == "worker-1"]
+        seen += [pod for name, pod in world.made(decision).items() if name == "worker-1"]
         world.carry_out(decision)
     (pod,) = seen
     resources = pod["spec"]["containers"][0]["resources"]
@@ -233,9 +233,9 @@ def test_a_node_with_a_fault_is_avoided_and_never_used_again_after_two() -> None
     assert set(terms(once)) == {preferred}
     twice = ElasticWorld(4).up().break_("worker-1", 201, node="bad")
     twice.break_("worker-2", 202, node="bad")
-    found = terms(twice)
-    assert set(found) == {required}
-    (term,) = found[required]["nodeSelectorTerms"]
+    required_terms = terms(twice)
+    assert set(required_terms) == {required}
+    (term,) = required_terms[required]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [
         {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["bad"]}
     ]

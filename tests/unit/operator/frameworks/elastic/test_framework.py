@@ -20,9 +20,9 @@ def test_a_job_gets_a_master_and_pods_by_number() -> None:
 def test_each_rank_and_the_master_have_a_service_of_the_name_that_the_others_know() -> None:
     made = ElasticWorld(2, strategy=PARAMETER_SERVER, roles={"ps": 1})
     services = {
-        each.name: each.manifest["spec"]
-        for each in made.decide().creations
-        if each.target is TargetKind.SERVICE
+        creation.name: creation.manifest["spec"]
+        for creation in made.decide().creations
+        if creation.target is TargetKind.SERVICE
     }
     assert {name: spec["ports"][0]["port"] for name, spec in services.items()} == {
         MASTER: 50001,
@@ -36,7 +36,7 @@ def test_each_rank_and_the_master_have_a_service_of_the_name_that_the_others_kno
 
 def test_workers_get_dlrovers_variables_and_the_masters_address() -> None:
     world = ElasticWorld(2, envs={"DATA": {"value": "/data"}})
-    found = variables(world.made(world.decide())["worker-1"])
+    given = variables(world.made(world.decide())["worker-1"])
     expected = {
         "ELASTIC_JOB_NAME": "train",
         "JOB_UID": "job-uid",
@@ -51,15 +51,15 @@ def test_workers_get_dlrovers_variables_and_the_masters_address() -> None:
         "GANGLINE_MASTER_ADDR": f"{MASTER}:50001",
         "DATA": "/data",
     }
-    assert expected.items() <= found.items()
-    assert {"POD_IP", "NODE_IP", "POD_NAME", "GANGLINE_JOB_SECRET"} <= found.keys()
+    assert expected.items() <= given.items()
+    assert {"POD_IP", "NODE_IP", "POD_NAME", "GANGLINE_JOB_SECRET"} <= given.keys()
 
 
 def test_workers_get_the_elastic_mode_of_the_job() -> None:
     for notes, mode in (({}, "base"), ({"training_elastic_mode": "ucp"}, "ucp")):
         world = ElasticWorld(1, annotations=notes)
-        found = variables(world.made(world.decide())["worker-0"])
-        assert found["DLROVER_TRAINING_ELASTIC_MODE"] == mode
+        given = variables(world.made(world.decide())["worker-0"])
+        assert given["DLROVER_TRAINING_ELASTIC_MODE"] == mode
 
 
 def test_labels_are_dlrovers_beside_ours() -> None:
@@ -84,7 +84,7 @@ def test_the_secret_is_random_and_pods_read_it() -> None:
     (secret,) = world.made(decision, TargetKind.SECRET).values()
     assert secret["stringData"] == {"secret": RANDOM_VALUE}
     for pod in world.made(decision).values():
-        env = {each["name"]: each for each in pod["spec"]["containers"][0]["env"]}
+        env = {variable["name"]: variable for variable in pod["spec"]["containers"][0]["env"]}
         reference = env["GANGLINE_JOB_SECRET"]["valueFrom"]["secretKeyRef"]
         assert reference == {"name": secret["metadata"]["name"], "key": "secret"}
 
@@ -94,7 +94,7 @@ def test_the_secret_is_made_before_pods_and_never_looked_for() -> None:
     assert not world.made(world.decide(), TargetKind.SECRET)
     world.remove_pod(world["worker-1"])
     world.carry_out(world.decide())  # the loss is recorded before a pod is created
-    targets = [each.target for each in world.decide().creations]
+    targets = [creation.target for creation in world.decide().creations]
     assert targets == [TargetKind.SECRET, TargetKind.POD]
 
 
@@ -113,7 +113,7 @@ def test_the_master_runs_in_the_workers_image_with_a_journal_that_it_may_write()
     facts, tuning = "elasticjob-train-facts", "elasticjob-train-tuning"
     maps = world.made(decision, TargetKind.CONFIG_MAP)
     assert maps.keys() == {MASTER, facts, tuning}
-    assert not any(each.get("data") for each in maps.values())
+    assert not any(map_.get("data") for map_ in maps.values())
     (rights,) = world.made(decision, TargetKind.ROLE).values()
     written, read, group, _ = rights["rules"]
     assert written["resourceNames"] == [MASTER, facts]
@@ -162,9 +162,9 @@ def test_tf_config_lists_servers_workers_and_chief_but_no_evaluators() -> None:
 @pytest.mark.parametrize("strategy", ["CustomStrategy", "Local"])
 def test_other_strategies_get_neither_ranks_nor_a_cluster(strategy: str) -> None:
     world = ElasticWorld(1, strategy=strategy)
-    found = variables(world.made(world.decide())["worker-0"])
-    assert not {"TF_CONFIG", "WORLD_SIZE", "RANK"} & found.keys()
-    assert found["NODE_RANK"] == "0"
+    given = variables(world.made(world.decide())["worker-0"])
+    assert not {"TF_CONFIG", "WORLD_SIZE", "RANK"} & given.keys()
+    assert given["NODE_RANK"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_other_strategies_get_neither_ranks_nor_a_cluster(strategy: str) -> None
 def test_priority_is_a_class_or_a_share_of_high_ones(priority: str, classes: list) -> None:
     world = ElasticWorld(role(4, priority=priority))
     made = world.made(world.decide())
-    found = [made[f"worker-{rank}"]["spec"].get("priorityClassName") for rank in range(4)]
-    assert found == classes
+    assigned = [made[f"worker-{rank}"]["spec"].get("priorityClassName") for rank in range(4)]
+    assert assigned == classes
 
 
 @pytest.mark.parametrize(

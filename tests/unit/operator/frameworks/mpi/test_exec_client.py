@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import inspect
 import json
 import ssl
 import sys
@@ -14,7 +15,7 @@ import pytest
 from aiohttp import WSMsgType, web
 
 from gangline.local.apiserver.auth import pki
-from gangline.operator.frameworks.mpi import exec_client, objects
+from gangline.operator.frameworks.mpi import exec_client
 
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -38,9 +39,9 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     certificates = pki.prepare_certificates(tmp_path / "pki", ["127.0.0.1"])
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates.server.certificate, certificates.server.key)
-    found = Server()
+    state = Server()
     app = web.Application()
-    app.router.add_get("/{path:.*}", found.answer)
+    app.router.add_get("/{path:.*}", state.answer)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
@@ -54,7 +55,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(exec_client.time, "sleep", lambda seconds: None)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(runner.addresses[0][1]))
-    yield found
+    yield state
     await runner.cleanup()
 
 
@@ -194,7 +195,7 @@ async def test_call_without_a_command_prints_the_usage():
 
 
 def test_the_client_needs_nothing_but_an_old_python():
-    tree = ast.parse(objects.exec_client_source(), feature_version=(3, 8))
+    tree = ast.parse(inspect.getsource(exec_client), feature_version=(3, 8))
     imported = {
         name.split(".")[0]
         for node in ast.walk(tree)

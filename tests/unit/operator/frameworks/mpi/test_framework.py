@@ -36,8 +36,10 @@ def written(workers: int | None = 2, **spec: Any) -> Manifest:
 
 
 def container(manifest: Manifest, role: str = "Launcher") -> Manifest:
-    found: Manifest = manifest["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]["containers"][0]
-    return found
+    container: Manifest = manifest["spec"]["mpiReplicaSpecs"][role]["template"]["spec"][
+        "containers"
+    ][0]
+    return container
 
 
 def a_job(workers: int | None = 2, *, kubectl: str = "", **spec: Any) -> NormalizedJob:
@@ -47,9 +49,9 @@ def a_job(workers: int | None = 2, *, kubectl: str = "", **spec: Any) -> Normali
 def objects(job: NormalizedJob, *pods: ObservedPod) -> dict[str, Manifest]:
     """The owned objects by kind."""
     assert isinstance(job.rules, MPIRules)
-    found = job.rules.owned_objects(job, gang_of(job, *pods))
-    kinds = {each["kind"]: each for each in found}
-    assert len(kinds) == len(found)
+    owned = job.rules.owned_objects(job, gang_of(job, *pods))
+    kinds = {item["kind"]: item for item in owned}
+    assert len(kinds) == len(owned)
     return kinds
 
 
@@ -120,9 +122,9 @@ def test_everything_that_is_made_is_followed():
 
 
 def test_a_launcher_may_run_commands_in_its_own_workers_and_nowhere_else():
-    found = objects(a_job())
+    owned = objects(a_job())
     workers = ["train-worker-0", "train-worker-1"]
-    assert found["Role"]["rules"] == [
+    assert owned["Role"]["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "resourceNames": workers, "verbs": ["get"]},
         {
             "apiGroups": [""],
@@ -131,12 +133,12 @@ def test_a_launcher_may_run_commands_in_its_own_workers_and_nowhere_else():
             "verbs": ["create", "get"],
         },
     ]
-    assert found["RoleBinding"]["subjects"] == [
+    assert owned["RoleBinding"]["subjects"] == [
         {"kind": "ServiceAccount", "name": "train-launcher", "namespace": "team"}
     ]
-    assert found["RoleBinding"]["roleRef"]["name"] == "train-launcher"
-    assert {found[kind]["metadata"]["name"] for kind in ("Role", "RoleBinding")} == {
-        found["ServiceAccount"]["metadata"]["name"]
+    assert owned["RoleBinding"]["roleRef"]["name"] == "train-launcher"
+    assert {owned[kind]["metadata"]["name"] for kind in ("Role", "RoleBinding")} == {
+        owned["ServiceAccount"]["metadata"]["name"]
     }
     assert pod_of(a_job(), "launcher-0")["spec"]["serviceAccountName"] == "train-launcher"
 

@@ -36,7 +36,10 @@ def a_job(workers: int | None = 2, **spec: Any) -> NormalizedJob:
 
 def objects(job: NormalizedJob, *pods: ObservedPod) -> dict[str, Manifest]:
     assert isinstance(job.rules, SSHRules)
-    return {each["kind"]: each for each in job.rules.owned_objects(job, gang_of(job, *pods))}
+    return {
+        owned_object["kind"]: owned_object
+        for owned_object in job.rules.owned_objects(job, gang_of(job, *pods))
+    }
 
 
 def files(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str]:
@@ -110,8 +113,8 @@ def test_a_launcher_that_works_is_the_first_host_and_keeps_its_gpus() -> None:
 
 def test_elastic_programs_discover_the_running_workers() -> None:
     pods = [a_pod("worker-0"), a_pod("worker-1", "Pending")]
-    found = files(a_job(2), *pods)["discover_hosts.sh"]
-    assert found == "#!/bin/sh\necho train-worker-0.team.svc\n"
+    script = files(a_job(2), *pods)["discover_hosts.sh"]
+    assert script == "#!/bin/sh\necho train-worker-0.team.svc\n"
 
 
 @pytest.mark.parametrize(("path", "mode"), [(None, 0o600), ("/home/mpiuser/.ssh", None)])
@@ -119,7 +122,7 @@ def test_all_pods_have_the_keys_of_the_job(path: str | None, mode: int | None) -
     job = a_job(1, **({"sshAuthMountPath": path} if path else {}))
     name = objects(job)["Secret"]["metadata"]["name"]
     for pod in (pod_of(job, "launcher-0")["spec"], pod_of(job, "worker-0")["spec"]):
-        (volume,) = [each for each in pod["volumes"] if each["name"] == "ssh-auth"]
+        (volume,) = [mounted for mounted in pod["volumes"] if mounted["name"] == "ssh-auth"]
         (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "ssh-auth"]
         assert volume["secret"].get("defaultMode") == mode
         assert volume["secret"]["secretName"] == name
@@ -135,8 +138,8 @@ def test_two_jobs_of_one_name_have_keys_of_different_names() -> None:
     first, second = written(), written()
     second["metadata"] = {**second["metadata"], "uid": "another"}
     names = {
-        objects(read_job(MPIFramework(), each))["Secret"]["metadata"]["name"]
-        for each in (first, second)
+        objects(read_job(MPIFramework(), written))["Secret"]["metadata"]["name"]
+        for written in (first, second)
     }
     assert len(names) == 2
 
@@ -320,8 +323,8 @@ def test_the_version_is_stored_once(annotations: dict[str, str]) -> None:
 )
 def test_mistakes_are_reported(version: str, spec: dict[str, Any], reported: str) -> None:
     manifest = written(**spec) | {"apiVersion": f"kubeflow.org/{version}"}
-    found = check_manifest(manifest)
-    assert reported in "; ".join(map(str, (*found.errors, *found.warnings)))
+    check = check_manifest(manifest)
+    assert reported in "; ".join(map(str, (*check.errors, *check.warnings)))
 
 
 def test_the_definition_serves_both_versions_with_the_same_fields() -> None:
@@ -331,8 +334,8 @@ def test_the_definition_serves_both_versions_with_the_same_fields() -> None:
     assert [first["name"], second["name"]] == ["v1", "v2beta1"]
     assert [first["storage"], second["storage"]] == [True, False]
     fields = [
-        set(each["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
-        for each in (first, second)
+        set(version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
+        for version in (first, second)
     ]
     assert fields[0] == fields[1]
     assert "sshAuthMountPath" in fields[0]

@@ -50,11 +50,11 @@ def test_server_gets_its_role_and_index():
 def test_on_the_host_network_each_replica_gets_its_own_port():
     job = a_job(ps=1, worker=2, intranet="Host")
     reported = [dict(environment(job, name)) for name in ("ps-0", "worker-0", "worker-1")]
-    ports = [int(each["PADDLE_PORT"]) for each in reported]
+    ports = [int(variables["PADDLE_PORT"]) for variables in reported]
     assert len(set(ports)) == 3
-    for each, port in zip(reported, ports, strict=True):
-        assert each["POD_IP"] == "=status.podIP"
-        assert each["PADDLE_CURRENT_ENDPOINT"] == f"$(POD_IP):{port}"
+    for variables, port in zip(reported, ports, strict=True):
+        assert variables["POD_IP"] == "=status.podIP"
+        assert variables["PADDLE_CURRENT_ENDPOINT"] == f"$(POD_IP):{port}"
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_heterogeneous_training_gets_the_names_that_the_framework_reads(name, re
     heter = role(1)
     container = heter["template"]["spec"]["containers"][0]
     container["resources"] = {"limits": {"nvidia.com/gpu": 1}}
-    found = dict(environment(a_job(ps=1, worker=2, heter=heter), name))
-    assert found | reported == found
-    assert (found["STAGE_NUM"], found["PADDLE_STAGE_TRAINERS_NUM"]) == ("2", "[2, 1]")
+    variables = dict(environment(a_job(ps=1, worker=2, heter=heter), name))
+    assert variables | reported == variables
+    assert (variables["STAGE_NUM"], variables["PADDLE_STAGE_TRAINERS_NUM"]) == ("2", "[2, 1]")
 
 
 def test_a_server_of_heterogeneous_training_has_no_stage():
@@ -145,9 +145,9 @@ def test_a_pod_has_upstreams_labels_names_and_annotation_beside_ours():
 @pytest.mark.parametrize("intranet", ["PodIP", "Service", "Host"])
 def test_every_replica_has_a_service_of_twenty_ports_that_finds_upstreams_pods_too(intranet):
     job = a_job(ps=1, worker=1, intranet=intranet)
-    found = services(job)
-    assert list(found) == ["ps-0", "worker-0"]
-    spec = found["worker-0"]["spec"]
+    made = services(job)
+    assert list(made) == ["ps-0", "worker-0"]
+    spec = made["worker-0"]["spec"]
     assert spec["clusterIP"] == "None"
     assert spec["publishNotReadyAddresses"] is True
     assert spec["selector"] == {"paddle-res-name": "train-worker-0"}
@@ -199,7 +199,7 @@ def test_names_are_looked_up_in_the_cluster_also_from_the_network_of_a_node(give
 )
 def test_restarts_are_upstreams(spec, policies):
     job = a_job(ps=1, worker=1, **spec)
-    assert {each.name: each.restart for each in job.roles} == policies
+    assert {role.name: role.restart for role in job.roles} == policies
 
 
 @pytest.mark.parametrize(("elastic", "policy"), [(None, "Always"), (1, "OnFailure")])
@@ -330,8 +330,8 @@ def test_a_role_that_is_taken_away_loses_its_pods_and_services(missing):
     roles = {"ps": 1, "worker": 1, "heter": 1}
     pods = up(*(f"{name}-0" for name in roles))
     job = a_job(**{name: count for name, count in roles.items() if name != missing})
-    found = [a_service(f"{name}-0") for name in roles]
-    decision = look(job, *pods, services=found).decide()
+    existing = [a_service(f"{name}-0") for name in roles]
+    decision = look(job, *pods, services=existing).decide()
     assert deleted(decision) == [f"{missing}-0"]
     assert deleted(decision, TargetKind.SERVICE) == [f"{missing}-0"]
 

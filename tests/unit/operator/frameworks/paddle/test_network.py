@@ -44,12 +44,12 @@ def placed_at(addresses):
 @pytest.mark.parametrize("intranet", [None, "PodIP", "Service", "Host"])
 def test_config_map_contains_all_addresses(mode, intranet, gloo):
     job = a_job(**mode, intranet=intranet, withGloo=gloo)
-    found = all_of(mode)
+    replicas = all_of(mode)
     hosts = {
-        name: f"train-{name}.team" if intranet == "Service" else ip for name, ip in found.items()
+        name: f"train-{name}.team" if intranet == "Service" else ip for name, ip in replicas.items()
     }
     where = {
-        name: f"{hosts[name]}:{first_port(job, job.rules.spec, *_split(name))}" for name in found
+        name: f"{hosts[name]}:{first_port(job, job.rules.spec, *_split(name))}" for name in replicas
     }
 
     def of(role_name, by_pod):
@@ -76,7 +76,7 @@ def test_config_map_contains_all_addresses(mode, intranet, gloo):
             "PADDLE_GLOO_RENDEZVOUS": "3",
             "PADDLE_GLOO_HTTP_ENDPOINT": f"{host}:{int(number) + 18}",
         }
-    reported = config_map(job, *placed_at(found))
+    reported = config_map(job, *placed_at(replicas))
     assert reported == expected
     assert list(reported) == list(expected)
 
@@ -90,14 +90,14 @@ def _split(name):
 def test_every_replica_finds_its_own_endpoint_in_the_list(intranet):
     """A server stops with an error if its port differs from the listed one."""
     job = a_job(**COUNTS, intranet=intranet)
-    found = all_of(COUNTS)
-    reported = config_map(job, *placed_at(found))
+    replicas = all_of(COUNTS)
+    reported = config_map(job, *placed_at(replicas))
     lists = {
         "ps": "PADDLE_PSERVERS_IP_PORT_LIST",
         "worker": "PADDLE_TRAINER_ENDPOINTS",
         "heter": "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST",
     }
-    for name, ip in found.items():
+    for name, ip in replicas.items():
         own = dict(environment(job, name))
         host = ip if own["POD_IP"].startswith("=") else own["POD_IP"]
         role_name, index = _split(name)
@@ -149,8 +149,10 @@ def test_config_map_is_empty_while_an_address_is_unknown():
 
 def written(decision):
     """The new data in the ConfigMap's patch."""
-    (patch,) = [each for each in decision.patches if each.target is TargetKind.CONFIG_MAP]
-    return next(each["value"] for each in patch.operations if each["path"] == "/data")
+    (patch,) = [patch for patch in decision.patches if patch.target is TargetKind.CONFIG_MAP]
+    return next(
+        operation["value"] for operation in patch.operations if operation["path"] == "/data"
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,12 +189,12 @@ def test_replicas_that_start_later_get_the_larger_cluster():
 
 def test_on_the_network_of_the_nodes_replicas_do_not_share_ports():
     job = a_job(ps=100, worker=100, heter=100, intranet="Host")
-    found = [
+    ports = [
         first_port(job, job.rules.spec, name, index)
         for name, index in product(("ps", "worker", "heter"), range(100))
     ]
-    assert len(set(found)) == 300
-    assert all(first >= 12_000 and first + 19 < 30_000 for first in found)
+    assert len(set(ports)) == 300
+    assert all(first >= 12_000 and first + 19 < 30_000 for first in ports)
 
 
 def test_a_replicas_port_stays_when_another_role_grows():

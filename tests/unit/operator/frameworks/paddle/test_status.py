@@ -18,9 +18,9 @@ DONE = placed("worker-0", "10.0.0.1", "Succeeded", code=0)
 
 
 def fields(job: NormalizedJob, *pods: Any, **extra: Any) -> dict[str, Any]:
-    found = look(job, *pods, **extra).decide().kind_status
-    assert found is not None
-    return found
+    fields = look(job, *pods, **extra).decide().kind_status
+    assert fields is not None
+    return fields
 
 
 @pytest.mark.parametrize(

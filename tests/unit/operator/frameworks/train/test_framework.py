@@ -31,31 +31,31 @@ def observe(
     copied: bool = True,
     job_set: dict[str, Any] | None = None,
     limits: dict[str, int] | None = None,
-    **found: Any,
+    **observed: Any,
 ) -> ObservedJob:
     """A job of a shipped runtime, with some fields of its JobSet and limits of its roles."""
     runtime = copy.deepcopy(SHIPPED[written["spec"]["runtimeRef"]["name"]])
     runtime["spec"]["template"]["spec"] |= job_set or {}
-    for each in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
-        if (limit := (limits or {}).get(each["name"])) is not None:
-            each["template"]["spec"]["backoffLimit"] = limit
+    for replicated_job in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
+        if (limit := (limits or {}).get(replicated_job["name"])) is not None:
+            replicated_job["template"]["spec"]["backoffLimit"] = limit
     given = runtime_copy(runtime, stored=copied)
     parsed = TrainFramework().read_with_runtime(stored(written), given, is_known=True)
     status = decode_status(KIND, msgspec.Raw(b"{}"))
-    return ObservedJob(parsed.job, status, spec_errors=parsed.spec_errors, **found)
+    return ObservedJob(parsed.job, status, spec_errors=parsed.spec_errors, **observed)
 
 
 def plan(observed: ObservedJob, seconds: float = 0) -> ReconcilePlan:
     return plan_reconcile(observed, NOW + timedelta(seconds=seconds), SETTINGS)
 
 
-def created(found: ReconcilePlan) -> dict[tuple[TargetKind, str], dict[str, Any]]:
-    return {(each.target, each.name): each.manifest for each in found.creations}
+def created(decision: ReconcilePlan) -> dict[tuple[TargetKind, str], dict[str, Any]]:
+    return {(creation.target, creation.name): creation.manifest for creation in decision.creations}
 
 
 def test_pods_have_the_names_and_labels_of_a_job_set() -> None:
-    found = created(plan(observe(train_job(trainer={"numNodes": 2}))))
-    pod = found[TargetKind.POD, "digits-node-0-1"]
+    made = created(plan(observe(train_job(trainer={"numNodes": 2}))))
+    pod = made[TargetKind.POD, "digits-node-0-1"]
     assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("digits-node-0-1", "digits")
     expected = {
         "jobset.sigs.k8s.io/jobset-name": "digits",
@@ -77,9 +77,9 @@ def test_pods_have_the_names_and_labels_of_a_job_set() -> None:
 
 def test_address_of_the_coordinator_is_a_label_of_all_pods() -> None:
     job_set = {"coordinator": {"replicatedJob": "node", "podIndex": 1}}
-    found = created(plan(observe(train_job(trainer={"numNodes": 2}), job_set=job_set)))
+    made = created(plan(observe(train_job(trainer={"numNodes": 2}), job_set=job_set)))
     for index in range(2):
-        meta = found[TargetKind.POD, f"digits-node-0-{index}"]["metadata"]
+        meta = made[TargetKind.POD, f"digits-node-0-{index}"]["metadata"]
         for field in ("labels", "annotations"):
             assert meta[field]["jobset.sigs.k8s.io/coordinator"] == "digits-node-0-1.digits"
 
@@ -108,10 +108,10 @@ def test_limits_of_roles_are_not_used_where_all_pods_restart() -> None:
 
 
 def test_one_headless_service_names_all_pods() -> None:
-    found = created(plan(observe(train_job(trainer={"numNodes": 3}))))
-    services = [name for target, name in found if target is TargetKind.SERVICE]
+    made = created(plan(observe(train_job(trainer={"numNodes": 3}))))
+    services = [name for target, name in made if target is TargetKind.SERVICE]
     assert services == ["digits"]
-    assert found[TargetKind.SERVICE, "digits"]["spec"] == {
+    assert made[TargetKind.SERVICE, "digits"]["spec"] == {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": {"jobset.sigs.k8s.io/jobset-name": "digits"},
@@ -119,17 +119,17 @@ def test_one_headless_service_names_all_pods() -> None:
 
 
 def test_no_pod_exists_before_the_copy_of_its_runtime() -> None:
-    found = created(plan(observe(train_job(), copied=False)))
-    assert COPY in found
-    assert not any(target is TargetKind.POD for target, _ in found)
-    copy = found[COPY]
+    made = created(plan(observe(train_job(), copied=False)))
+    assert COPY in made
+    assert not any(target is TargetKind.POD for target, _ in made)
+    copy = made[COPY]
     assert copy["immutable"] is True
     assert msgspec.json.decode(copy["data"]["runtime"]) == SHIPPED["torch-distributed"]
 
 
 def test_a_suspended_job_has_the_copy_of_its_runtime_and_nothing_else() -> None:
-    found = created(plan(observe(train_job(suspend=True), copied=False)))
-    assert list(found) == [COPY]
+    made = created(plan(observe(train_job(suspend=True), copied=False)))
+    assert list(made) == [COPY]
 
 
 def test_resuming_keeps_the_copy() -> None:
@@ -150,11 +150,11 @@ def test_claims_keys_and_host_file_are_the_jobs_own() -> None:
         "digits-node-0-0.digits slots=1\n"
         "digits-node-0-1.digits slots=1\n"
     }
-    (secret,) = [each for (target, _), each in mpi.items() if target is TargetKind.SECRET]
+    (secret,) = [item for (target, _), item in mpi.items() if target is TargetKind.SECRET]
     assert secret["type"] == "kubernetes.io/ssh-auth"
     node = mpi[TargetKind.POD, "digits-node-0-0"]["spec"]
     mounts = node["containers"][0]["volumeMounts"]
-    assert [each["mountPath"] for each in mounts] == ["/home/mpiuser/.ssh"]
+    assert [mount["mountPath"] for mount in mounts] == ["/home/mpiuser/.ssh"]
 
 
 def test_private_key_in_the_folder_of_root_is_readable_by_its_owner_alone() -> None:
@@ -165,8 +165,8 @@ def test_private_key_in_the_folder_of_root_is_readable_by_its_owner_alone() -> N
         parsed = TrainFramework().read_with_runtime(job, runtime_copy(runtime), is_known=True)
         status = decode_status(KIND, msgspec.Raw(b"{}"))
         pod = created(plan(ObservedJob(parsed.job, status)))[TargetKind.POD, "digits-node-0-0"]
-        (volume,) = [each for each in pod["spec"]["volumes"] if "secret" in each]
-        items = {each["path"]: each for each in volume["secret"]["items"]}
+        (volume,) = [mounted for mounted in pod["spec"]["volumes"] if "secret" in mounted]
+        items = {item["path"]: item for item in volume["secret"]["items"]}
         return int(items["id_rsa"].get("mode", volume["secret"].get("defaultMode", 0)))
 
     assert mode(None) == 0o600
@@ -188,10 +188,10 @@ def test_gang_consists_of_one_phase_at_a_time() -> None:
 
 
 def test_launcher_waits_until_its_nodes_are_ready_and_the_gang_starts_without_it() -> None:
-    found = created(plan(observe(train_job("deepspeed-distributed", trainer={"numNodes": 3}))))
-    pods = sorted(name for target, name in found if target is TargetKind.POD)
+    made = created(plan(observe(train_job("deepspeed-distributed", trainer={"numNodes": 3}))))
+    pods = sorted(name for target, name in made if target is TargetKind.POD)
     assert pods == ["digits-node-0-0", "digits-node-0-1"]
-    assert found[TargetKind.POD_GROUP, "digits"]["spec"]["minTaskMember"] == {"node": 2}
+    assert made[TargetKind.POD_GROUP, "digits"]["spec"]["minTaskMember"] == {"node": 2}
 
 
 def test_resources_of_the_launcher_are_reserved_with_those_of_its_nodes() -> None:
@@ -256,9 +256,9 @@ def test_role_that_waits_for_ready_pods_is_not_counted_under_any_policy() -> Non
 )
 def test_a_job_of_another_controller_is_left_alone(managed: str | None, ignored: bool) -> None:
     observed = observe(train_job(managedBy=managed) if managed else train_job())
-    found = plan(observed)
-    untouched = not found.creations and found.status == observed.status
-    assert (untouched, found.kind_status is None) == (ignored, ignored)
+    decision = plan(observed)
+    untouched = not decision.creations and decision.status == observed.status
+    assert (untouched, decision.kind_status is None) == (ignored, ignored)
 
 
 @pytest.mark.parametrize(
@@ -279,15 +279,15 @@ def test_job_that_upstream_has_started_is_left_to_its_job_set(
     copy = runtime_copy(SHIPPED["torch-distributed"], stored=False)
     parsed = TrainFramework().read_with_runtime(raw, copy, is_known=True)
     observed = ObservedJob(parsed.job, decode_status(KIND, raw.status))
-    found = plan(observed)
-    untouched = not found.creations and found.status == observed.status
-    assert (untouched, found.kind_status is None) == (ignored, ignored)
+    decision = plan(observed)
+    untouched = not decision.creations and decision.status == observed.status
+    assert (untouched, decision.kind_status is None) == (ignored, ignored)
 
 
 def fields(observed: ObservedJob, seconds: float = 0) -> dict[str, Any]:
-    found = plan(observed, seconds)
+    decision = plan(observed, seconds)
     written: dict[str, Any] = msgspec.to_builtins(
-        encode_status(KIND, found.status, found.kind_status or {})
+        encode_status(KIND, decision.status, decision.kind_status or {})
     )
     return written
 
@@ -299,11 +299,11 @@ def test_a_running_job_has_no_condition() -> None:
     world.succeed(world.pods["train-prepare-0-0"])
     world.settle()
     world.start_all()
-    found = world.settle()
-    assert found.kind_status is not None
-    assert "conditions" not in found.kind_status
-    assert found.kind_status["gangline"]["phase"] == "Running"
-    assert [each["name"] for each in found.kind_status["jobsStatus"]] == ["prepare", "node"]
+    decision = world.settle()
+    assert decision.kind_status is not None
+    assert "conditions" not in decision.kind_status
+    assert decision.kind_status["gangline"]["phase"] == "Running"
+    assert [step["name"] for step in decision.kind_status["jobsStatus"]] == ["prepare", "node"]
 
 
 def test_suspended_is_reported_when_the_pods_are_gone_and_removed_on_resume() -> None:
@@ -318,7 +318,7 @@ def test_suspended_is_reported_when_the_pods_are_gone_and_removed_on_resume() ->
     world.finish_terminating()
     gone = world.decide().kind_status
     assert gone is not None
-    assert [(each["type"], each["status"]) for each in gone["conditions"]] == [
+    assert [(condition["type"], condition["status"]) for condition in gone["conditions"]] == [
         ("Suspended", "True")
     ]
     world.suspend(False)
@@ -330,12 +330,12 @@ def test_suspended_is_reported_when_the_pods_are_gone_and_removed_on_resume() ->
 def test_ends_have_upstreams_conditions() -> None:
     world = World(KINDS["TrainJob"].job(1))
     world.calm()
-    found = world.decide().kind_status
-    assert found is not None
-    assert [(each["type"], each["reason"]) for each in found["conditions"]] == [
+    shown = world.decide().kind_status
+    assert shown is not None
+    assert [(condition["type"], condition["reason"]) for condition in shown["conditions"]] == [
         ("Complete", "AllJobsCompleted")
     ]
-    assert [each["succeeded"] for each in found["jobsStatus"]] == [1, 1]
+    assert [step["succeeded"] for step in shown["jobsStatus"]] == [1, 1]
 
 
 def test_deadline_is_the_reason_of_a_failure() -> None:
@@ -343,9 +343,9 @@ def test_deadline_is_the_reason_of_a_failure() -> None:
     world.settle()
     world.wait(6)
     world.settle()
-    found = world.decide().kind_status
-    assert found is not None
-    assert [(each["type"], each["reason"]) for each in found["conditions"]] == [
+    shown = world.decide().kind_status
+    assert shown is not None
+    assert [(condition["type"], condition["reason"]) for condition in shown["conditions"]] == [
         ("Failed", "DeadlineExceeded")
     ]
 
@@ -398,7 +398,7 @@ def test_time_to_live_of_the_job_replaces_that_of_the_runtime(
 
 def test_stored_status_is_read_back() -> None:
     observed = observe(train_job())
-    found = plan(observed)
-    written = msgspec.json.encode(encode_status(KIND, found.status, found.kind_status or {}))
-    assert decode_status(KIND, msgspec.Raw(written)) == found.status
-    assert kind_fields(KIND, msgspec.Raw(written)) == found.kind_status
+    decision = plan(observed)
+    written = msgspec.json.encode(encode_status(KIND, decision.status, decision.kind_status or {}))
+    assert decode_status(KIND, msgspec.Raw(written)) == decision.status
+    assert kind_fields(KIND, msgspec.Raw(written)) == decision.kind_status

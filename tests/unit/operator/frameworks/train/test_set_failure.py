@@ -38,7 +38,7 @@ OF_LAUNCHER = {"targetReplicatedJobs": ["launcher"]}
 
 
 @pytest.mark.parametrize(
-    ("found", "role", "ends", "counted"),
+    ("given", "role", "ends", "counted"),
     [
         pytest.param(policy(), NODE, False, True, id="no rule: restarts of all"),
         pytest.param(policy(FAIL), NODE, True, True, id="a rule for all failures"),
@@ -52,14 +52,14 @@ OF_LAUNCHER = {"targetReplicatedJobs": ["launcher"]}
     ],
 )
 def test_rule_of_a_failure(
-    found: SetFailurePolicy, role: EffectiveRole, ends: bool, counted: bool
+    given: SetFailurePolicy, role: EffectiveRole, ends: bool, counted: bool
 ) -> None:
-    assert pod_ends_job(found, role, pod(2)) is ends
-    assert is_counted(found, role, pod(2)) is counted
+    assert pod_ends_job(given, role, pod(2)) is ends
+    assert is_counted(given, role, pod(2)) is counted
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("given", "expected"),
     [
         (None, False),
         (policy(restarts=None), False),
@@ -71,6 +71,6 @@ def test_rule_of_a_failure(
     ],
 )
 def test_all_pods_restart_where_the_policy_can_ask_for_it(
-    found: SetFailurePolicy | None, expected: bool
+    given: SetFailurePolicy | None, expected: bool
 ) -> None:
-    assert restarts_together(found) is expected
+    assert restarts_together(given) is expected

@@ -5,7 +5,7 @@ Any client can set the annotations, so a test needs no special access:
 ``gangline.dev/stopped: "true"``
     The machine loses power: its containers are killed and nothing is reported. Without the
     annotation it boots again.
-``gangline.dev/partitioned: "true"`` (also under its old key ``gangline.dev/cut``)
+``gangline.dev/partitioned: "true"``
     The machine loses its network: its containers continue, but the cluster gets no report of them.
 """
 
@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from typing import Protocol
 
 from gangline.api.core.core import Node
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 
 STOPPED_ANNOTATION = "gangline.dev/stopped"
 PARTITIONED_ANNOTATION = "gangline.dev/partitioned"
-OLD_PARTITIONED_ANNOTATION = "gangline.dev/cut"
 VIRTUAL_LABEL = "gangline.dev/virtual"
 """The label of nodes that a cluster created itself and may delete again."""
 
@@ -52,8 +52,7 @@ def desired_power(node: Node | None) -> NodePower:
     annotations = node.metadata.annotations if node is not None else {}
     if annotations.get(STOPPED_ANNOTATION) == "true":
         return NodePower.STOPPED
-    keys = (PARTITIONED_ANNOTATION, OLD_PARTITIONED_ANNOTATION)
-    partitioned = any(annotations.get(key) == "true" for key in keys)
+    partitioned = annotations.get(PARTITIONED_ANNOTATION) == "true"
     return NodePower.PARTITIONED if partitioned else NodePower.ON
 
 
@@ -138,11 +137,10 @@ class VirtualNodes:
     ) -> None:
         self._client = client
         self._informer = informer
-        self._nodes = {shape.name: self._node(shape, make) for shape in shapes}
+        self._nodes = {
+            shape.name: VirtualNode(shape.name, partial(make, shape)) for shape in shapes
+        }
         informer.add_listener(self._changed)
-
-    def _node(self, shape: NodeShape, make: Callable[[NodeShape], NodeRunner]) -> VirtualNode:
-        return VirtualNode(shape.name, lambda: make(shape))
 
     async def run(self) -> None:
         await self._informer.wait_for_sync()
@@ -153,15 +151,12 @@ class VirtualNodes:
 
     async def stop(self, grace_s: float, hurry: asyncio.Event) -> None:
         """End all containers; when ``hurry`` is set, return without waiting for them."""
-        ending = asyncio.create_task(self._stop_all(grace_s))
+        ending = asyncio.gather(*(node.shut_down(grace_s) for node in self._nodes.values()))
         hurried = asyncio.create_task(hurry.wait())
         await asyncio.wait((ending, hurried), return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         ending.cancel()  # Containers that still run are killed at the end of this process.
         await asyncio.gather(ending, hurried, return_exceptions=True)
-
-    async def _stop_all(self, grace_s: float) -> None:
-        await asyncio.gather(*(node.shut_down(grace_s) for node in self._nodes.values()))
 
     async def _keep(self, node: VirtualNode) -> None:
         """Run one node; when its agent fails, log that and restart it."""

@@ -23,8 +23,6 @@ from gangline.local.virtual_nodes import (
         ({STOPPED_ANNOTATION: "false"}, NodePower.ON),
         ({PARTITIONED_ANNOTATION: "true"}, NodePower.PARTITIONED),
         ({"gangline.dev/partitioned": "true"}, NodePower.PARTITIONED),
-        ({"gangline.dev/cut": "true"}, NodePower.PARTITIONED),
-        ({"gangline.dev/cut": "false"}, NodePower.ON),
         ({PARTITIONED_ANNOTATION: "true", STOPPED_ANNOTATION: "true"}, NodePower.STOPPED),
     ],
 )

@@ -150,11 +150,12 @@ class Kubelet:
         for uid, worker in self.workers.items():
             if uid not in present:
                 worker.handle_deletion()
-        before = [pod for pod in pods if pod.status.start_time is not None]
-        fresh = [pod for pod in pods if pod.status.start_time is None]
-        before.sort(key=lambda pod: pod.status.start_time or now)
-        fresh.sort(key=lambda pod: pod.metadata.creation_timestamp or now)
-        for pod in [*before, *fresh]:
+
+        def start_order(pod: Pod) -> tuple[bool, datetime]:
+            started = pod.status.start_time
+            return started is None, started or pod.metadata.creation_timestamp or now
+
+        for pod in sorted(pods, key=start_order):
             self._on_change(None, pod)
 
     def _on_change(self, old: Pod | None, new: Pod | None) -> None:

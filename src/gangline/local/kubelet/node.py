@@ -5,6 +5,7 @@ import logging
 import platform
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -42,7 +43,6 @@ from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 RESOURCES_ANNOTATION = "gangline.dev/resources"
 """Node annotation: the extended resources that the kubelet provides, separated by commas."""
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _HEALTHY = {
     "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -69,11 +69,9 @@ def node_extended_resources(node: VirtualNodeSpec) -> ResourceAmounts:
 def withdrawn_resources(node: VirtualNodeSpec, stored: Node) -> frozenset[str]:
     """The extended resources that an earlier kubelet of the node provided and this one does not.
 
-    Other resources in the node's status were added by users, and stay. Nodes of releases without
-    the annotation had only resources of the kubelet.
+    Other resources in the node's status were added by users, and stay.
     """
-    listed = stored.metadata.annotations.get(RESOURCES_ANNOTATION)
-    before = set(stored.status.capacity) if listed is None else set(listed.split(","))
+    before = set(stored.metadata.annotations.get(RESOURCES_ANNOTATION, "").split(","))
     return frozenset(before - node_allocatable(node).keys() - {""})
 
 
@@ -92,13 +90,16 @@ def is_status_outdated(node: VirtualNodeSpec, stored: Node) -> bool:
 
 
 def node_labels(node: VirtualNodeSpec) -> dict[str, str]:
-    machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
     return {
         "kubernetes.io/hostname": node.name,
         "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": machine,
+        "kubernetes.io/arch": _architecture(),
         **node.labels,
     }
+
+
+def _architecture() -> str:
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 def build_node(node: VirtualNodeSpec) -> Node:
@@ -169,11 +170,11 @@ def _conditions(gaps: str) -> list[Condition]:
 @cache
 def _system_info(name: str) -> NodeSystemInfo:
     release: Mapping[str, str] = {}
-    try:
+    with suppress(OSError):
         release = platform.freedesktop_os_release()
-    except OSError:
-        release = {}
-    machine_id = _first_line("/etc/machine-id") or _id_of_name()
+    # Small containers have no machine id, but the field must not be empty.
+    name_id = uuid.uuid5(uuid.NAMESPACE_DNS, platform.node() or "localhost").hex
+    machine_id = _first_line("/etc/machine-id") or name_id
     own_version = version("gangline")
     kubelet = f"v1.31.0-gangline.{own_version}"
     return NodeSystemInfo(
@@ -186,7 +187,7 @@ def _system_info(name: str) -> NodeSystemInfo:
         kubelet_version=kubelet,
         kube_proxy_version=kubelet,
         operating_system="linux",
-        architecture=_ARCHITECTURES.get(platform.machine(), platform.machine()),
+        architecture=_architecture(),
     )
 
 
@@ -195,11 +196,6 @@ def _first_line(path: str) -> str:
         return Path(path).read_text().strip()
     except OSError:
         return ""
-
-
-def _id_of_name() -> str:
-    """An id for machines without one (small containers): the field must not be empty."""
-    return uuid.uuid5(uuid.NAMESPACE_DNS, platform.node() or "localhost").hex
 
 
 log = logging.getLogger(__name__)

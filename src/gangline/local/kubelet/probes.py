@@ -6,7 +6,7 @@
 import asyncio
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 import aiohttp
@@ -197,65 +197,60 @@ async def run_probes_and_hooks(
     ready = container.readiness_probe is None
     update_record(lambda record: replace(record, started=True, ready=ready))
     async with asyncio.TaskGroup() as probes:
-        if container.liveness_probe is not None:
-            probes.create_task(
-                _run_liveness_probe(container.liveness_probe, target, update_record, report_event)
-            )
-        if container.readiness_probe is not None:
-            probes.create_task(
-                _run_readiness_probe(container.readiness_probe, target, update_record, report_event)
-            )
+        if (probe := container.liveness_probe) is not None:
+            probes.create_task(_run_liveness_probe(probe, target, update_record, report_event))
+        if (probe := container.readiness_probe) is not None:
+            probes.create_task(_run_readiness_probe(probe, target, update_record, report_event))
+
+
+async def _probe_states(
+    probe: Probe, target: ProbeTarget, kind: str, state: ProbeState, report_event: EventReporter
+) -> AsyncIterator[ProbeState]:
+    """Run a probe periodically; report each failure, and yield the state after each result."""
+    timing = probe_timing(probe)
+    await asyncio.sleep(timing.delay_s)
+    while True:
+        problem = await run_probe(probe, target, timing.timeout_s)
+        state = next_probe_state(state, problem is None, timing)
+        if problem is not None:
+            report_event("Warning", "Unhealthy", f"{kind} probe failed: {problem}")
+        yield state
+        # With jitter, so that many containers are not probed in step.
+        jitter = 1.0 if kind == "Startup" else random.uniform(0.95, 1.05)
+        await asyncio.sleep(timing.period_s * jitter)
 
 
 async def _run_startup_probe(
     probe: Probe, target: ProbeTarget, update_record: RecordUpdater, report_event: EventReporter
 ) -> None:
     """Probe until the container has started; too many failures mark it unhealthy."""
-    when, state = probe_timing(probe), ProbeState(successful=True)
-    await asyncio.sleep(when.delay_s)
-    while True:
-        problem = await run_probe(probe, target, when.timeout_s)
-        state = next_probe_state(state, problem is None, when)
-        if problem is None and state.successful:
+    first = ProbeState(successful=True)
+    async for state in _probe_states(probe, target, "Startup", first, report_event):
+        if state.last and state.successful:
             return
-        if problem is not None:
-            report_event("Warning", "Unhealthy", f"Startup probe failed: {problem}")
         if not state.successful:
             _mark_unhealthy(probe, update_record, "startup", target)
             await asyncio.get_running_loop().create_future()
-        await asyncio.sleep(when.period_s)
 
 
 async def _run_liveness_probe(
     probe: Probe, target: ProbeTarget, update_record: RecordUpdater, report_event: EventReporter
 ) -> None:
-    when, state = probe_timing(probe), ProbeState(successful=True)
-    await asyncio.sleep(when.delay_s)
-    while True:
-        problem = await run_probe(probe, target, when.timeout_s)
-        state = next_probe_state(state, problem is None, when)
-        if problem is not None:
-            report_event("Warning", "Unhealthy", f"Liveness probe failed: {problem}")
+    first = ProbeState(successful=True)
+    async for state in _probe_states(probe, target, "Liveness", first, report_event):
         if not state.successful:
             _mark_unhealthy(probe, update_record, "liveness", target)
             return
-        await asyncio.sleep(_jitter(when.period_s))
 
 
 async def _run_readiness_probe(
     probe: Probe, target: ProbeTarget, update_record: RecordUpdater, report_event: EventReporter
 ) -> None:
-    when, state = probe_timing(probe), ProbeState(successful=False)
-    await asyncio.sleep(when.delay_s)
-    while True:
-        problem = await run_probe(probe, target, when.timeout_s)
-        before, state = state, next_probe_state(state, problem is None, when)
-        if problem is not None:
-            report_event("Warning", "Unhealthy", f"Readiness probe failed: {problem}")
-        if state.successful != before.successful:
-            good = state.successful
-            update_record(lambda record: replace(record, ready=good))  # noqa: B023 - called immediately
-        await asyncio.sleep(_jitter(when.period_s))
+    before = ProbeState(successful=False)
+    async for state in _probe_states(probe, target, "Readiness", before, report_event):
+        if (good := state.successful) != before.successful:
+            update_record(lambda record: replace(record, ready=good))
+        before = state
 
 
 def _mark_unhealthy(
@@ -264,8 +259,3 @@ def _mark_unhealthy(
     why = f"container {target.container.name} failed {kind} probe"
     grace_s = probe.termination_grace_period_seconds
     update_record(lambda record: replace(record, unhealthy=why, unhealthy_grace_s=grace_s))
-
-
-def _jitter(period_s: float) -> float:
-    """A jittered period, so that many containers are not probed in step."""
-    return period_s * random.uniform(0.95, 1.05)

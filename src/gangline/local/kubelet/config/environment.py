@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gangline.api.core.container import Container, EnvVar, EnvVarSource, ResourceFieldSelector
+from gangline.api.core.container import (
+    ConfigMapKeySelector,
+    Container,
+    EnvVarSource,
+    ResourceFieldSelector,
+    SecretKeySelector,
+)
 from gangline.api.core.pod import Pod
 from gangline.api.core.service import Service
 from gangline.api.quantity import Quantity, parse_quantity
@@ -64,20 +70,16 @@ def build_environment(
     for source in container.env_from:
         if source.config_map_ref is not None:
             ref = source.config_map_ref
-            content = _content(sources.config_maps, "configmap", ref.name, bool(ref.optional))
-        elif source.secret_ref is not None:
-            content = _content(
-                sources.secrets,
-                "secret",
-                source.secret_ref.name,
-                bool(source.secret_ref.optional),
-            )
+            content = object_content(sources.config_maps, "configmap", ref.name, ref.optional)
+        elif (secret := source.secret_ref) is not None:
+            content = object_content(sources.secrets, "secret", secret.name, secret.optional)
         else:
             continue
         defined |= {source.prefix + key: _text(value) for key, value in content.items()}
     for variable in container.env:
-        value = _value(pod, container, variable, sources, defined)
-        if value is not None:
+        if variable.value_from is None:
+            defined[variable.name] = expand_references(variable.value, defined)
+        elif (value := _from_source(pod, container, variable.value_from, sources)) is not None:
             defined[variable.name] = value
     return {**base, **defined}
 
@@ -183,55 +185,39 @@ def _variables_of(service: Service) -> dict[str, str]:
     return variables
 
 
-def _value(
-    pod: Pod,
-    container: Container,
-    variable: EnvVar,
-    sources: ValueSources,
-    defined: Mapping[str, str],
-) -> str | None:
-    """The value of one variable; None leaves it undefined."""
-    if variable.value_from is None:
-        return expand_references(variable.value, defined)
-    return _from_source(pod, container, variable.value_from, sources)
-
-
 def _from_source(
     pod: Pod, container: Container, source: EnvVarSource, sources: ValueSources
 ) -> str | None:
     if source.field_ref is not None:
         return field_value(pod, source.field_ref.field_path, sources)
     if (resource := source.resource_field_ref) is not None:
-        of = _container(pod, resource.container_name) or container
+        of = find_container(pod, resource.container_name) or container
         return resource_value(of, resource, sources.allocatable)
     if (key := source.config_map_key_ref) is not None:
-        content = _content(sources.config_maps, "configmap", key.name, bool(key.optional))
-        return _key(content, "ConfigMap", pod, key.name, key.key, bool(key.optional))
+        content = object_content(sources.config_maps, "configmap", key.name, key.optional)
+        return _key(content, "ConfigMap", pod, key)
     if (secret := source.secret_key_ref) is not None:
-        content = _content(sources.secrets, "secret", secret.name, bool(secret.optional))
-        return _key(content, "Secret", pod, secret.name, secret.key, bool(secret.optional))
+        content = object_content(sources.secrets, "secret", secret.name, secret.optional)
+        return _key(content, "Secret", pod, secret)
     raise ContainerConfigError("valueFrom names a source that this cluster does not have")
 
 
-def _content(
-    contents: Mapping[str, Mapping[str, bytes]], kind: str, name: str, optional: bool
+def object_content(
+    contents: Mapping[str, Mapping[str, bytes]], kind: str, name: str, optional: bool | None
 ) -> Mapping[str, bytes]:
-    if name in contents:
-        return contents[name]
-    if optional:
-        return {}
-    raise ContainerConfigError(f'{kind} "{name}" not found')
+    """The content of one object; empty if it does not exist and is optional."""
+    if name not in contents and not optional:
+        raise ContainerConfigError(f'{kind} "{name}" not found')
+    return contents.get(name, {})
 
 
 def _key(
-    content: Mapping[str, bytes], kind: str, pod: Pod, name: str, key: str, optional: bool
+    content: Mapping[str, bytes], kind: str, pod: Pod, ref: ConfigMapKeySelector | SecretKeySelector
 ) -> str | None:
-    if key in content:
-        return _text(content[key])
-    if optional:
-        return None
-    namespace = pod.metadata.namespace
-    raise ContainerConfigError(f"couldn't find key {key} in {kind} {namespace}/{name}")
+    if ref.key in content or ref.optional:
+        return _text(content[ref.key]) if ref.key in content else None
+    object_ = f"{kind} {pod.metadata.namespace}/{ref.name}"
+    raise ContainerConfigError(f"couldn't find key {ref.key} in {object_}")
 
 
 def _text(value: bytes) -> str:
@@ -247,6 +233,6 @@ def _quoted(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _container(pod: Pod, name: str) -> Container | None:
+def find_container(pod: Pod, name: str) -> Container | None:
     every = [*pod.spec.containers, *pod.spec.init_containers]
     return next((container for container in every if container.name == name), None)

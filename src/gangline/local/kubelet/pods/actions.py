@@ -65,14 +65,8 @@ def compute_pod_actions(
     pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings
 ) -> PodActions:
     """Return the actions that bring the pod's processes to the state that its spec asks for."""
-    deadline = _deadline(pod, record)
-    failure = record.failure
-    if (
-        failure is None
-        and deadline is not None
-        and deadline <= now
-        and not _is_finished(pod, record)
-    ):
+    deadline, failure = _deadline(pod, record), record.failure
+    if failure is None and deadline and deadline <= now and not _is_finished(pod, record):
         failure = DEADLINE_EXCEEDED
     if record.terminating_since is not None:
         return _terminate_deleted(pod, record, failure)
@@ -135,8 +129,7 @@ def _is_finished(pod: Pod, record: PodRecord) -> bool:
         )
     mains = [record.container(container.name) for container in pod.spec.containers]
     return bool(mains) and all(
-        main.idle and main.ended is not None and not should_restart(policy, main.ended)
-        for main in mains
+        main.idle and main.ended and not should_restart(policy, main.ended) for main in mains
     )
 
 
@@ -207,29 +200,20 @@ def _terminate_finished(pod: Pod, record: PodRecord, now: datetime, why: str) ->
 
 def _stop_containers(pod: Pod, record: PodRecord, by: datetime, why: str) -> PodActions:
     """Stop containers; sidecars only after the containers that they serve."""
-    groups = [
-        [container.name for container in pod.spec.containers]
-        + [
-            init_container.name
-            for init_container in pod.spec.init_containers
-            if not is_sidecar(init_container)
-        ],
-        [
-            init_container.name
-            for init_container in pod.spec.init_containers
-            if is_sidecar(init_container)
-        ],
-    ]
-    for names in groups:
-        busy = [name for name in names if not record.container(name).idle]
-        if busy:
-            late = [name for name in busy if _must_stop(record.container(name), by)]
-            return PodActions(stop=tuple(StopContainer(name, by, why) for name in late))
+    inits = pod.spec.init_containers
+    sidecars = [container.name for container in inits if is_sidecar(container)]
+    others = [container.name for container in (*pod.spec.containers, *inits)]
+    for names in ([name for name in others if name not in sidecars], sidecars):
+        if any(not record.container(name).idle for name in names):
+            running = {name: record.container(name) for name in names}
+            return PodActions(
+                stop=tuple(
+                    StopContainer(name, by, why)
+                    for name, run in running.items()
+                    if run.running and (run.kill_at is None or by < run.kill_at)
+                )
+            )
     return PodActions(finished=True, release=not record.released and not record.preparing)
-
-
-def _must_stop(record: ContainerRecord, by: datetime) -> bool:
-    return record.running and (record.kill_at is None or by < record.kill_at)
 
 
 def _earliest(times: Iterable[datetime | None]) -> datetime | None:

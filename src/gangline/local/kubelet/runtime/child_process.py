@@ -110,7 +110,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def kill_tree(self) -> None:
+    def kill(self) -> None:
         """Send SIGKILL to the command and all its descendants."""
         if self.exited.done():
             return

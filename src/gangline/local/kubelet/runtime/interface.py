@@ -9,7 +9,6 @@ from typing import Protocol
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 EXIT_START_FAILED = 128
-EXIT_KILLED = 137
 
 REASON_CANNOT_RUN = "ContainerCannotRun"
 REASON_START_ERROR = "StartError"
@@ -136,23 +135,25 @@ OutputCallback = Callable[[str, bytes], None]
 """Receives the output of a container: the stream (``stdout`` or ``stderr``) and the bytes."""
 
 
-class ExecSession(Protocol):
-    """One command that runs in a container beside its main process."""
+class ProcessInput(Protocol):
+    """The standard input of a process, and its terminal."""
 
-    async def wait(self) -> int:
-        """The exit code, after the command has ended and its output was delivered."""
-
-    def write(self, data: bytes) -> None:
-        """Write to standard input."""
+    def write(self, data: bytes) -> None: ...
 
     async def drain(self) -> None:
         """Wait until standard input accepts more."""
 
-    def close_stdin(self) -> None:
-        """Close standard input."""
+    def close_stdin(self) -> None: ...
 
     def resize(self, columns: int, rows: int) -> None:
         """Set the size of the terminal; does nothing without one."""
+
+
+class ExecSession(ProcessInput, Protocol):
+    """One command that runs in a container beside its main process."""
+
+    async def wait(self) -> int:
+        """The exit code, after the command has ended and its output was delivered."""
 
     def pause_output(self, held: bool) -> None:
         """Pause or resume output; the command blocks when its pipes are full."""
@@ -161,7 +162,7 @@ class ExecSession(Protocol):
         """Kill the command and its descendants."""
 
 
-class RunningContainer(Protocol):
+class RunningContainer(ProcessInput, Protocol):
     """One run of a container, from its start until `wait` returns."""
 
     @property
@@ -186,18 +187,6 @@ class RunningContainer(Protocol):
 
     def attach(self, output: OutputCallback) -> Callable[[], None]:
         """Add a consumer of output; the returned function removes it."""
-
-    def write(self, data: bytes) -> None:
-        """Write to standard input, if the plan has one."""
-
-    async def drain(self) -> None:
-        """Wait until standard input accepts more."""
-
-    def close_stdin(self) -> None:
-        """Close standard input."""
-
-    def resize(self, columns: int, rows: int) -> None:
-        """Set the size of the container's terminal; does nothing without one."""
 
     async def exec(
         self, argv: Sequence[str], output: OutputCallback, *, stdin: bool = False, tty: bool = False
@@ -234,8 +223,7 @@ class ByteStream(Protocol):
     async def read(self) -> bytes:
         """The next bytes, or empty at the end."""
 
-    async def write(self, data: bytes) -> None:
-        """Send bytes."""
+    async def write(self, data: bytes) -> None: ...
 
     async def close(self) -> None:
         """Close both directions."""

@@ -111,16 +111,12 @@ class MountNamespace:
         self._plan = plan
         self._shared = shared
         self._base = str(plan.root).rstrip("/") if plan.root else ""
-        self._root = container_root(plan)
+        self.root = container_root(plan)
+        """The folder that becomes the container's ``/``."""
         self._write_protection = ",ro" if plan.read_only_root else ""
         self._trusted: dict[str, bool] = {}
         self._mounts = self._resolved_mounts()
         self.workdir = self._resolve(plan.workdir, self._mounts)
-
-    @property
-    def root(self) -> str:
-        """The folder that becomes the container's ``/``."""
-        return self._root
 
     def write_script(self) -> str:
         """Write the mount tables and return the setup script. Raises OSError: the state folder
@@ -130,7 +126,7 @@ class MountNamespace:
             (self._plan.state_dir / name).mkdir(parents=True, exist_ok=True)
         (self._plan.state_dir / "tmp").chmod(0o1777)
         mounts = self._mounts
-        orders = MountOrders(self._root)
+        orders = MountOrders(self.root)
         covers, volumes = self._covers(mounts, orders), self._volumes(mounts, orders)
         lines = ["set -e", "umask 022", f"exec 4>&2 2>&{REPORT_FD}"]
         for number, stage in enumerate([self._bottom(), self._folders(), covers, volumes]):
@@ -186,34 +182,34 @@ class MountNamespace:
         stage = _Stage()
         image = self._plan.root
         if image is None:
-            stage.mount("gangline", self._root, "tmpfs", "mode=755")
+            stage.mount("gangline", self.root, "tmpfs", "mode=755")
             scratch = self._plan.state_dir / "scratch"
             stage.mount("gangline-scratch", str(scratch), "tmpfs", "mode=755")
         else:
             layers = {name: self._plan.state_dir / name for name in ("upper", "work")}
             for layer in layers.values():
                 layer.mkdir(exist_ok=True)
-            stage.mount("gangline", self._root, "overlay", _overlay(image, **layers))
+            stage.mount("gangline", self.root, "overlay", _overlay(image, **layers))
         return stage
 
     def _folders(self) -> _Stage:
         """The machine's folders (or an image's), and the private ones."""
-        stage = _Stage(folders=[self._root + folder for folder in _PRIVATE])
+        stage = _Stage(folders=[self.root + folder for folder in _PRIVATE])
         if self._plan.root is None:
             for entry in sorted(os.scandir("/"), key=lambda entry: entry.name):
                 if entry.path in _PRIVATE:
                     continue
                 if entry.is_symlink():
-                    stage.links.append((os.readlink(entry.path), self._root + entry.path))
+                    stage.links.append((os.readlink(entry.path), self.root + entry.path))
                 elif entry.is_dir():
                     options = "rbind" + self._write_protection
-                    stage.bind(Path(entry.path), self._root + entry.path, options)
-            stage.bind(self._plan.state_dir / "tmp", f"{self._root}/tmp")
-            stage.mount("gangline-run", f"{self._root}/run", "tmpfs", "mode=755")
+                    stage.bind(Path(entry.path), self.root + entry.path, options)
+            stage.bind(self._plan.state_dir / "tmp", f"{self.root}/tmp")
+            stage.mount("gangline-run", f"{self.root}/run", "tmpfs", "mode=755")
         else:
-            stage.bind(Path("/sys"), f"{self._root}/sys")
-        stage.mount("gangline-dev", f"{self._root}/dev", "tmpfs", "mode=755")
-        stage.mount("gangline-proc", f"{self._root}/proc", "proc", "defaults")
+            stage.bind(Path("/sys"), f"{self.root}/sys")
+        stage.mount("gangline-dev", f"{self.root}/dev", "tmpfs", "mode=755")
+        stage.mount("gangline-proc", f"{self.root}/proc", "proc", "defaults")
         return stage
 
     def _covers(self, mounts: list[ContainerMount], orders: MountOrders) -> _Stage:
@@ -243,16 +239,16 @@ class MountNamespace:
                 continue
             stage.folders += [str(place / "upper"), str(place / "work")]
             layers = _overlay(Path(folder), place / "upper", place / "work")
-            stage.mount("gangline", self._root + folder, "overlay", layers)
+            stage.mount("gangline", self.root + folder, "overlay", layers)
             for inner in mounts_below(folder):
-                stage.mount(inner, self._root + inner, "none", "rbind")
+                stage.mount(inner, self.root + inner, "none", "rbind")
         return stage
 
     def _volumes(self, mounts: list[ContainerMount], orders: MountOrders) -> _Stage:
         stage = _Stage()
-        dev = f"{self._root}/dev"
+        dev = f"{self.root}/dev"
         for device in self._device_files():
-            stage.bind(device, self._root + str(device))
+            stage.bind(device, self.root + str(device))
         stage.folders += [f"{dev}/pts", f"{dev}/shm"]
         stage.mount("devpts", f"{dev}/pts", "devpts", "newinstance,ptmxmode=0666,mode=620")
         stage.mount("gangline-shm", f"{dev}/shm", "tmpfs", "mode=1777")
@@ -260,7 +256,7 @@ class MountNamespace:
         if self._plan.root is None:
             for folder in self._shared:
                 if folder.is_dir() and _is_private(str(folder)):
-                    stage.bind(folder, self._root + str(folder))
+                    stage.bind(folder, self.root + str(folder))
         for mount in mounts:
             outer = _enclosing_mount(mount.target, mounts)
             if outer:
@@ -270,11 +266,15 @@ class MountNamespace:
                 bind = Bind(mount.target, source, mount.sub_path, mount.read_only)
                 orders.binds.append(bind)
             else:
-                stage.bind(mount.source, self._root + mount.target, _bind_options(mount))
+                stage.bind(
+                    mount.source,
+                    self.root + mount.target,
+                    "rbind,ro" if mount.read_only else "rbind",
+                )
         if outer := _enclosing_mount(self.workdir + "/", mounts):
             _make_inside(outer, self.workdir, is_folder=True)
         elif self._is_fixed(self.workdir):
-            stage.folders.append(self._root + self.workdir)
+            stage.folders.append(self.root + self.workdir)
         else:
             orders.folders.append(self.workdir)
         return stage
@@ -289,10 +289,6 @@ class MountNamespace:
 def container_root(plan: ContainerPlan) -> str:
     """The folder that becomes a container's root, inside its mount namespace."""
     return str(plan.state_dir / "root")
-
-
-def _bind_options(mount: ContainerMount) -> str:
-    return "rbind,ro" if mount.read_only else "rbind"
 
 
 def _overlay(lower: Path, upper: Path, work: Path) -> str:

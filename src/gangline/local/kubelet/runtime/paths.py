@@ -38,7 +38,7 @@ def resolve_inside(
         if mounts and mount is not None:
             place, seen = mounts[mount] + step[len(mount.rstrip("/")) :], True
         else:
-            place, seen = base + step, not _hidden(done, hidden)
+            place, seen = base + step, not any(is_within(done, folder) for folder in hidden)
         if links < _MAX_LINKS and seen and os.path.islink(place):
             links += 1
             to = os.readlink(place)
@@ -52,7 +52,9 @@ def resolve_inside(
 def mount_points() -> list[str]:
     """The mount points of this process; a stacked mount has several entries."""
     lines = _MOUNTINFO.read_text().splitlines()
-    return [_OCTAL_ESCAPE.sub(_unescape, line.split(" ")[4]) for line in lines]
+    return [
+        _OCTAL_ESCAPE.sub(lambda octal: chr(int(octal[1], 8)), ln.split(" ")[4]) for ln in lines
+    ]
 
 
 def mounts_below(folder: str) -> list[str]:
@@ -63,11 +65,3 @@ def mounts_below(folder: str) -> list[str]:
         for point in below
         if not any(is_within(point, other) for other in below if other != point)
     ]
-
-
-def _hidden(path: str, folders: tuple[str, ...]) -> bool:
-    return any(is_within(path, folder) for folder in folders)
-
-
-def _unescape(escape: re.Match[str]) -> str:
-    return chr(int(escape[1], 8))

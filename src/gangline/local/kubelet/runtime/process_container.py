@@ -135,7 +135,7 @@ class ProcessContainer:
         """Send SIGKILL: the process namespace ends with its first process."""
         self._signal_init(signal.SIGKILL)
         if self._isolation.level is IsolationLevel.NONE or not self.init_pid:
-            self._running().kill_tree()
+            self._running().kill()
 
     def usage(self) -> ContainerUsage | None:
         """From the control group where there is one, else summed over the processes."""
@@ -166,7 +166,7 @@ class ProcessContainer:
 
     async def exec(
         self, argv: Sequence[str], output: OutputCallback, *, stdin: bool = False, tty: bool = False
-    ) -> "ExecProcess":
+    ) -> ChildProcess:
         child = self._running()
         if child.exited.done() or not self.init_pid:
             raise ContainerStartError(
@@ -174,9 +174,11 @@ class ProcessContainer:
             )
         bare = self._isolation.level is IsolationLevel.NONE
         lead = TAKE_TERMINAL if tty and not bare else ()
-        commands, env = self._entry.commands(self._variables_of_session(tty))
+        variables = {"TERM": "xterm"} if tty and "TERM" not in self.plan.env else {}
+        commands, env = self._entry.commands(variables)
+        procs_files = self._group.procs_files if self._group is not None else []
         command = [
-            *self._isolation.join_command(self.init_pid, self._procs_files()),
+            *self._isolation.join_command(self.init_pid, procs_files),
             *lead,
             *commands,
             *argv,
@@ -184,19 +186,11 @@ class ProcessContainer:
         cwd = Path(self.plan.workdir) if bare else None
         try:
             terminal = self._terminal(bare) if tty else None
-            session = await spawn_child(
+            return await spawn_child(
                 command, output, stdin=stdin, terminal=terminal, cwd=cwd, env=env
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL character in an argument
             raise start_error(f"cannot run a command in the container: {error}") from error
-        return ExecProcess(session)
-
-    def _procs_files(self) -> list[str]:
-        return self._group.procs_files if self._group is not None else []
-
-    def _variables_of_session(self, tty: bool) -> dict[str, str]:
-        """Variables of a command besides the container's: TERM on a terminal."""
-        return {"TERM": "xterm"} if tty and "TERM" not in self.plan.env else {}
 
     def _terminal(self, bare: bool) -> Terminal:
         if bare:
@@ -222,32 +216,6 @@ class ProcessContainer:
     def _running(self) -> ChildProcess:
         assert self.child is not None, "start returns only containers that have started"
         return self.child
-
-
-class ExecProcess:
-    def __init__(self, child: ChildProcess) -> None:
-        self._child = child
-
-    async def wait(self) -> int:
-        return await self._child.wait()
-
-    def write(self, data: bytes) -> None:
-        self._child.write(data)
-
-    async def drain(self) -> None:
-        await self._child.drain()
-
-    def pause_output(self, held: bool) -> None:
-        self._child.pause_output(held)
-
-    def close_stdin(self) -> None:
-        self._child.close_stdin()
-
-    def resize(self, columns: int, rows: int) -> None:
-        self._child.resize(columns, rows)
-
-    def kill(self) -> None:
-        self._child.kill_tree()
 
 
 def start_error(message: str) -> ContainerStartError:

@@ -118,14 +118,6 @@ class SocketStream:
         self._socket.close()
 
 
-async def connect_inside(netns: str | None, address: str, port: int) -> SocketStream:
-    """Connect to a port of a pod. In a namespace, 127.0.0.1 is tried first, then the pod's address.
-    Raises OSError: nothing listens there.
-    """
-    hosts = ["127.0.0.1", address] if netns else [address, "127.0.0.1"]
-    return SocketStream(await asyncio.to_thread(_connect, netns, hosts, port))
-
-
 def _connect(netns: str | None, hosts: list[str], port: int) -> socket.socket:
     """Connect from this thread, which enters the namespace during the call.
 
@@ -256,8 +248,12 @@ class ProcessRuntime:
             self._groups.clean_up()
 
     async def forward(self, netns: str | None, address: str, port: int) -> SocketStream:
-        """Connect to a port inside a pod, also to one that only listens on 127.0.0.1."""
-        return await connect_inside(netns, address, port)
+        """Connect to a port of a pod, also to one that only listens on 127.0.0.1.
+
+        In a namespace, 127.0.0.1 is tried first, then the pod's address.
+        """
+        hosts = ["127.0.0.1", address] if netns else [address, "127.0.0.1"]
+        return SocketStream(await asyncio.to_thread(_connect, netns, hosts, port))
 
     async def start(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
         bare = self._isolation.level is IsolationLevel.NONE
@@ -380,7 +376,7 @@ class ProcessRuntime:
             complaint = await report.wait_ready(child)
         finally:
             if complaint is not None:
-                child.kill_tree()
+                child.kill()
                 await child.wait()
                 if group is not None:
                     await group.remove()

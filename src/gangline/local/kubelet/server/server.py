@@ -18,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gangline.api.core.container import Container
 from gangline.local import limits
 from gangline.local.connections import (
     LINGERING_S,
@@ -37,7 +38,7 @@ from gangline.local.kubelet.logs import (
 from gangline.local.kubelet.pods.container_worker import ContainerWorker
 from gangline.local.kubelet.pods.pod_worker import PodWorker
 from gangline.local.kubelet.records import ContainerInstance
-from gangline.local.kubelet.runtime.interface import ContainerUsage
+from gangline.local.kubelet.runtime.interface import ContainerUsage, RunningContainer
 from gangline.local.kubelet.server.streaming import attach_session, exec_session, forward_session
 from gangline.local.kubelet.settings import API_SERVER_USER, REFUSAL_HEADER
 from gangline.local.query_options import boolean_option
@@ -223,18 +224,12 @@ class KubeletServer:
             refusal.headers[REFUSAL_HEADER] = refusal.text or refusal.reason
             raise
 
-    def _node(self, request: web.Request) -> str:
-        connection = _tls_connection(request)
-        return self._tls.node_of(connection) if connection is not None else ""
-
     def _pod(self, request: web.Request) -> PodWorker:
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
-        node = self._node(request)
+        connection = _tls_connection(request)
+        node = self._tls.node_of(connection) if connection is not None else ""
         for kubelet in self.kubelets:
-            if (
-                kubelet.node.name == node
-                and (worker := kubelet.find_pod(namespace, name)) is not None
-            ):
+            if kubelet.node.name == node and (worker := kubelet.find_pod(namespace, name)):
                 return worker
         raise web.HTTPNotFound(text=f"pod {name} in namespace {namespace} is not on this node")
 
@@ -288,17 +283,17 @@ class KubeletServer:
         ]
         return sorted(archived, key=lambda pod_logs: pod_logs.deleted_ns)
 
+    def _running(self, request: web.Request) -> tuple[Container, RunningContainer]:
+        _, worker = self._container(request)
+        if worker.running is None:
+            raise web.HTTPBadRequest(text=f"container {worker.container.name} is not running")
+        return worker.container, worker.running
+
     async def _exec(self, request: web.Request) -> web.StreamResponse:
-        _, container = self._container(request)
-        if container.running is None:
-            raise web.HTTPBadRequest(text=f"container {container.container.name} is not running")
-        return await exec_session(request, container.running)
+        return await exec_session(request, self._running(request)[1])
 
     async def _attach(self, request: web.Request) -> web.StreamResponse:
-        _, container = self._container(request)
-        if container.running is None:
-            raise web.HTTPBadRequest(text=f"container {container.container.name} is not running")
-        return await attach_session(request, container.container, container.running)
+        return await attach_session(request, *self._running(request))
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         context = self._pod(request).context

@@ -8,7 +8,7 @@ For port-forward 0 is the data and 1 an error text.
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 from aiohttp import WSMsgType, web
@@ -20,6 +20,7 @@ from gangline.local.kubelet.runtime.interface import (
     ContainerRuntime,
     ContainerStartError,
     ExecSession,
+    ProcessInput,
     RunningContainer,
 )
 from gangline.local.query_options import boolean_option
@@ -86,6 +87,18 @@ class _Socket:
             self.pause_source(held)
 
 
+@contextlib.asynccontextmanager
+async def _opened(request: web.Request) -> AsyncIterator[_Socket]:
+    """Accept the client; at the end deliver what is queued, and close the socket."""
+    socket = _Socket()
+    await socket.web.prepare(request)
+    delivering = asyncio.create_task(socket.deliver())
+    yield socket
+    socket.finish()
+    await delivering
+    await socket.web.close()
+
+
 def _is_requested(request: web.Request, option: str) -> bool:
     return bool(boolean_option(request.query, option))
 
@@ -99,62 +112,48 @@ async def exec_session(request: web.Request, container: RunningContainer) -> web
     argv = request.query.getall("command", [])
     if not argv:
         raise web.HTTPBadRequest(text="no command is given")
-    socket = _Socket()
-    await socket.web.prepare(request)
-    delivering = asyncio.create_task(socket.deliver())
-    with_stdin, channels = _is_requested(request, "stdin"), _output_channels(request)
+    async with _opened(request) as socket:
+        with_stdin, channels = _is_requested(request, "stdin"), _output_channels(request)
 
-    def show(stream: str, data: bytes) -> None:
-        if stream in channels:
-            socket.send(channels[stream], data)
+        def show(stream: str, data: bytes) -> None:
+            if stream in channels:
+                socket.send(channels[stream], data)
 
-    try:
-        session = await container.exec(
-            argv,
-            show,
-            stdin=with_stdin,
-            tty=_is_requested(request, "tty"),
-        )
-        socket.pause_source = session.pause_output
-        code = await _until_end(socket, session, with_stdin=with_stdin)
-        socket.send(ERROR, _exit_status(code))
-    except ContainerStartError as error:
-        socket.send(ERROR, _failure(error.message))
-    socket.finish()
-    await delivering
-    await socket.web.close()
+        try:
+            tty = _is_requested(request, "tty")
+            session = await container.exec(argv, show, stdin=with_stdin, tty=tty)
+            socket.pause_source = session.pause_output
+            code = await _until_end(socket, session, with_stdin=with_stdin)
+            socket.send(ERROR, _exit_status(code))
+        except ContainerStartError as error:
+            socket.send(ERROR, _failure(error.message))
     return socket.web
 
 
 async def attach_session(
     request: web.Request, spec: Container, container: RunningContainer
 ) -> web.StreamResponse:
-    socket = _Socket()
-    await socket.web.prepare(request)
-    delivering = asyncio.create_task(socket.deliver())
-    channels = _output_channels(request)
+    async with _opened(request) as socket:
+        channels = _output_channels(request)
 
-    def show(stream: str, data: bytes) -> None:
-        # A container never waits for attached clients: a slow one can read the log instead.
-        if stream in channels and not socket.is_full:
-            socket.send(channels[stream], data)
+        def show(stream: str, data: bytes) -> None:
+            # A container never waits for attached clients: a slow one can read the log instead.
+            if stream in channels and not socket.is_full:
+                socket.send(channels[stream], data)
 
-    detach = container.attach(show)
-    with_stdin = _is_requested(request, "stdin")
-    reading = asyncio.create_task(_pass_input(socket.web, container, with_stdin=with_stdin))
-    ending = asyncio.create_task(container.wait())
-    await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
-    detach()
-    if ending.done():
-        # The pod's status has the exit code: for the stream, reaching its end is a success.
-        socket.send(ERROR, _exit_status(0))
-    if spec.stdin_once and with_stdin:
-        container.close_stdin()
-    ending.cancel()
-    reading.cancel()
-    socket.finish()
-    await delivering
-    await socket.web.close()
+        detach = container.attach(show)
+        with_stdin = _is_requested(request, "stdin")
+        reading = asyncio.create_task(_pass_input(socket.web, container, with_stdin=with_stdin))
+        ending = asyncio.create_task(container.wait())
+        await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+        detach()
+        if ending.done():
+            # The pod's status has the exit code: for the stream, reaching its end is a success.
+            socket.send(ERROR, _exit_status(0))
+        if spec.stdin_once and with_stdin:
+            container.close_stdin()
+        ending.cancel()
+        reading.cancel()
     return socket.web
 
 
@@ -167,19 +166,14 @@ async def forward_session(
         raise web.HTTPBadRequest(text="no port is given") from None
     if not 0 < port < 1 << 16:
         raise web.HTTPBadRequest(text=f"{port} is not a port")
-    socket = _Socket()
-    await socket.web.prepare(request)
-    delivering = asyncio.create_task(socket.deliver())
-    try:
-        stream = await runtime.forward(netns, address, port)
-    except OSError as error:
-        problem = error.strerror or str(error)
-        socket.send(STDOUT, f"no process answers on port {port} of the pod: {problem}".encode())
-    else:
-        await _copy_both_ways(socket, stream)
-    socket.finish()
-    await delivering
-    await socket.web.close()
+    async with _opened(request) as socket:
+        try:
+            stream = await runtime.forward(netns, address, port)
+        except OSError as error:
+            problem = error.strerror or str(error)
+            socket.send(STDOUT, f"no process answers on port {port} of the pod: {problem}".encode())
+        else:
+            await _copy_both_ways(socket, stream)
     return socket.web
 
 
@@ -201,7 +195,7 @@ async def _until_end(socket: _Socket, session: ExecSession, *, with_stdin: bool)
 
 async def _pass_input(
     socket: web.WebSocketResponse,
-    to: ExecSession | RunningContainer,
+    to: ProcessInput,
     *,
     with_stdin: bool,
 ) -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.volumes import (
+    ConfigMapProjection,
+    ConfigMapVolumeSource,
     DownwardAPIVolumeFile,
-    KeyToPath,
-    ProjectedVolumeSource,
+    SecretProjection,
+    SecretVolumeSource,
     Volume,
     VolumeProjection,
 )
@@ -25,6 +27,8 @@ from gangline.local.kubelet.config.environment import (
     TokenSpec,
     ValueSources,
     field_value,
+    find_container,
+    object_content,
     resource_value,
 )
 
@@ -53,17 +57,17 @@ def build_payload(pod: Pod, volume: Volume, sources: ValueSources) -> Payload | 
     """
     if (config_map := volume.config_map) is not None:
         mode = _mode(config_map.default_mode)
-        content = _content(sources.config_maps, "configmap", config_map.name, config_map.optional)
-        return _pick(content, config_map.items, mode, config_map.optional)
+        return _pick(sources.config_maps, "configmap", config_map.name, config_map, mode)
     if (secret := volume.secret) is not None:
         mode = _mode(secret.default_mode)
-        content = _content(sources.secrets, "secret", secret.secret_name, secret.optional)
-        return _pick(content, secret.items, mode, secret.optional)
+        return _pick(sources.secrets, "secret", secret.secret_name, secret, mode)
     if (downward := volume.downward_api) is not None:
-        mode = _mode(downward.default_mode)
-        return _fields(pod, downward.items, mode, sources)
-    if volume.projected is not None:
-        return _projected(pod, volume.projected, sources)
+        return _fields(pod, downward.items, _mode(downward.default_mode), sources)
+    if (projected := volume.projected) is not None:
+        files: Payload = {}
+        for part in projected.sources:
+            files |= _part(pod, part, _mode(projected.default_mode), sources)
+        return files
     return None
 
 
@@ -185,21 +189,11 @@ def _mode(written: int | None, default: int = _DEFAULT_MODE) -> int:
     return default if written is None else written
 
 
-def _projected(pod: Pod, source: ProjectedVolumeSource, sources: ValueSources) -> Payload:
-    mode = _mode(source.default_mode)
-    files: Payload = {}
-    for part in source.sources:
-        files |= _part(pod, part, mode, sources)
-    return files
-
-
 def _part(pod: Pod, part: VolumeProjection, mode: int, sources: ValueSources) -> Payload:
     if (config_map := part.config_map) is not None:
-        content = _content(sources.config_maps, "configmap", config_map.name, config_map.optional)
-        return _pick(content, config_map.items, mode, config_map.optional)
+        return _pick(sources.config_maps, "configmap", config_map.name, config_map, mode)
     if (secret := part.secret) is not None:
-        content = _content(sources.secrets, "secret", secret.name, secret.optional)
-        return _pick(content, secret.items, mode, secret.optional)
+        return _pick(sources.secrets, "secret", secret.name, secret, mode)
     if part.downward_api is not None:
         return _fields(pod, part.downward_api.items, mode, sources)
     if part.service_account_token is not None:
@@ -214,18 +208,26 @@ def _part(pod: Pod, part: VolumeProjection, mode: int, sources: ValueSources) ->
     raise ContainerConfigError("a projected volume names a source that this cluster does not have")
 
 
+_KeySelection = ConfigMapVolumeSource | SecretVolumeSource | ConfigMapProjection | SecretProjection
+
+
 def _pick(
-    values: Mapping[str, bytes], items: Sequence[KeyToPath], mode: int, optional: bool | None
+    contents: Mapping[str, Mapping[str, bytes]],
+    kind: str,
+    name: str,
+    selection: _KeySelection,
+    mode: int,
 ) -> Payload:
-    if not items:
+    values = object_content(contents, kind, name, selection.optional)
+    if not selection.items:
         return {_checked_path(key): ProjectedFile(content, mode) for key, content in values.items()}
     files: Payload = {}
-    for item in items:
+    for item in selection.items:
         if item.key in values:
             files[_checked_path(item.path)] = ProjectedFile(
                 values[item.key], _mode(item.mode, mode)
             )
-        elif not optional:
+        elif not selection.optional:
             raise ContainerConfigError(f"references non-existent config key: {item.key}")
     return files
 
@@ -239,24 +241,12 @@ def _fields(
         if item.field_ref is not None:
             text = field_value(pod, item.field_ref.field_path, sources)
         elif (resource := item.resource_field_ref) is not None:
-            every = [*pod.spec.containers, *pod.spec.init_containers]
-            of = next(
-                (container for container in every if container.name == resource.container_name),
-                None,
-            )
+            of = find_container(pod, resource.container_name)
             if of is None:
                 raise ContainerConfigError(f'container "{resource.container_name}" not found')
             text = resource_value(of, resource, sources.allocatable)
         files[_checked_path(item.path)] = ProjectedFile(text.encode(), _mode(item.mode, mode))
     return files
-
-
-def _content(
-    contents: Mapping[str, Mapping[str, bytes]], kind: str, name: str, optional: bool | None
-) -> Mapping[str, bytes]:
-    if name not in contents and not optional:
-        raise ContainerConfigError(f'{kind} "{name}" not found')
-    return contents.get(name, {})
 
 
 def _checked_path(path: str) -> str:

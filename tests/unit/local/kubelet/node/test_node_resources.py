@@ -194,9 +194,8 @@ def test_resource_that_a_user_removes_from_the_capacity_is_no_longer_allocatable
     [
         ("nvidia.com/gpu," + VGPU, {"nvidia.com/gpu"}),
         ("", set()),
-        (None, {"nvidia.com/gpu", "a.com/nic"}),
     ],
-    ids=["of an earlier kubelet", "of users", "of a release without the annotation"],
+    ids=["of an earlier kubelet", "of users"],
 )
 def test_only_resources_of_an_earlier_kubelet_are_withdrawn(annotation, withdrawn) -> None:
     capacity = {"cpu": "1", "nvidia.com/gpu": "1", VGPU: "5", "a.com/nic": "2"}

@@ -144,7 +144,7 @@ class FlashEngine:
         rests = load({"files": {name: {"rest": b""} for name in names}}, loaded_client.step)
         assert rests is not None
         files = {name: _unpickle(rests.state["files"][name]["rest"]) for name in names}
-        tensors = {name: {"tensors": dict(_empty_tensors(file))} for name, file in files.items()}
+        tensors = {name: {"tensors": _empty_tensors(file)} for name, file in files.items()}
         state = {"files": tensors, "random": {self._random: random_states()}}
         loaded = load(state, loaded_client.step)
         assert loaded is not None
@@ -233,16 +233,11 @@ def _insert_tensor(tensors: dict[str, torch.Tensor], path: str, _: torch.Tensor)
     return tensors[path]
 
 
-def _empty_tensors(file: Any) -> list[tuple[str, torch.Tensor]]:
+def _empty_tensors(file: Any) -> dict[str, torch.Tensor]:
     """Return empty tensors for those that were moved out of a file, by their paths."""
-    parameters = list[tuple[str, torch.Tensor]]()
-
-    def note(path: str, tensor: torch.Tensor) -> torch.Tensor:
-        parameters.append((path, torch.empty(tensor.shape, dtype=tensor.dtype)))
-        return tensor
-
-    _map_tensors(file, note)
-    return parameters
+    placeholders = dict[str, torch.Tensor]()
+    _map_tensors(file, partial(_extract_tensor, placeholders))
+    return {path: torch.empty(one.shape, dtype=one.dtype) for path, one in placeholders.items()}
 
 
 def _map_tensors(

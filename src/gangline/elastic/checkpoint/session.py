@@ -69,13 +69,8 @@ def open_session(
 ) -> CheckpointSession:
     """Open the job's folder in shared memory and connect to the node's saver.
 
-    Args:
-        ranks: all ranks, which call this together.
-        target: the folder or URL of the checkpoints.
-        environment: environment variables of the job.
-        buffers: the rank's own buffers.
-        replicas: whether each node's saves are copied to the next node.
-        settings: further fields of ``SaverSettings``.
+    All ranks call this together. ``settings`` are further fields of ``SaverSettings``. With
+    ``replicas`` each node's saves are copied to the next node.
 
     Raises:
         FolderInUseError: another running job writes to the target, or another process as this rank.

@@ -1,10 +1,17 @@
 """States for tests: random trees of tensors and values, and how to compare them to the bit."""
 
+import contextlib
 import string
+import threading
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
+
+from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
+from gangline.elastic.checkpoint.snapshot.segment import Segment
+from gangline.elastic.checkpoint.storage import commit
+from gangline.elastic.checkpoint.storage.target import StorageTarget
 
 DTYPES = [
     torch.float32,
@@ -68,6 +75,15 @@ def trees(draw: st.DrawFn) -> dict[str, Any]:
     shared = draw(tensors())
     tree["shared one"], tree["shared two"] = shared, {"again": shared}
     return tree
+
+
+def write_part(target: StorageTarget, held: SnapshotInfo) -> str:
+    """Write a save to storage with its note, and without commit; return its plan."""
+    with contextlib.closing(Segment(held.path)) as segment:
+        commit.seal_segment(segment, held.header, held.layout)
+        pace = commit.BandwidthLimiter(0, threading.Event())
+        commit.write_part(target, segment, held.header, held.layout, pace)
+    return held.layout.plan
 
 
 def equal(one: Any, other: Any) -> bool:

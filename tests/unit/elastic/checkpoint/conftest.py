@@ -1,7 +1,6 @@
 """A part of a checkpoint in memory and in storage, made without any saver process."""
 
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.checkpoint.snapshot import inventory
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.ring import SaveRequest, SnapshotRing
-from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import LocalTarget
+from unit.elastic.checkpoint.checkpoint_states import write_part
 
 
 @dataclass
@@ -39,24 +38,17 @@ class Rig:
     def held(self, step: int) -> SnapshotInfo:
         return next(one for one in inventory.list_snapshots(self.job_folder) if one.step == step)
 
+    def steps(self) -> list[int]:
+        return sorted(one.step for one in inventory.list_snapshots(self.job_folder))
+
     def persist(self, step: int) -> None:
-        held = self.held(step)
-        segment = Segment(held.path)
-        commit.seal_segment(segment, held.header, held.layout)
-        commit.write_part(
-            self.target,
-            segment,
-            held.header,
-            held.layout,
-            commit.BandwidthLimiter(0, threading.Event()),
-        )
-        segment.close()
-        assert commit.try_commit(self.target, step, held.layout.plan, 1)
+        plan = write_part(self.target, self.held(step))
+        assert commit.try_commit(self.target, step, plan, 1)
 
     def clear(self) -> None:
         self.buffers.close()
         self.buffers = SnapshotRing(self.job_folder, 0, 3)
-        for _, path in enumerate(self.job_folder.iterdir()):
+        for path in self.job_folder.iterdir():
             path.unlink()
 
 

@@ -89,19 +89,6 @@ def align_up(size: int, alignment: int = ALIGNMENT) -> int:
     return -(-size // alignment) * alignment
 
 
-def encode_layout(layout: PartLayout) -> bytes:
-    return msgspec.msgpack.encode(layout)
-
-
-def decode_layout(data: bytes | memoryview) -> PartLayout:
-    """Read a layout.
-
-    Raises:
-        msgspec.MsgspecError: the bytes are no layout.
-    """
-    return msgspec.msgpack.decode(data, type=PartLayout)
-
-
 def find_layout_error(layout: PartLayout) -> str | None:
     """Return what is wrong with a layout, or ``None``. Entries must tile the part."""
     at = 0

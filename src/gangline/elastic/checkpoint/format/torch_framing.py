@@ -280,15 +280,11 @@ def is_small_tensor(value: object) -> TypeGuard[torch.Tensor]:
 def tensor_digest(name: str, value: torch.Tensor) -> int:
     """Return a digest of name, type, shape and content."""
     plain = value.detach().resolve_conj().resolve_neg().contiguous()
-    return _digest(f"{name}|{value.dtype}|{tuple(value.shape)}", tensor_bytes(plain))
+    return value_digest(f"{name}|{value.dtype}|{tuple(value.shape)}", tensor_bytes(plain))
 
 
-def value_digest(name: str, pickled: bytes) -> int:
-    """Return a digest of a name and a pickled value."""
-    return _digest(name, pickled)
-
-
-def _digest(name: str, content: bytes | memoryview) -> int:
+def value_digest(name: str, content: bytes | memoryview) -> int:
+    """Return a digest of a name and a pickled value, or the bytes of a tensor."""
     digest = blake2b(content, digest_size=8, key=blake2b(name.encode(), digest_size=16).digest())
     return int.from_bytes(digest.digest(), "little") % (1 << _DIGEST_BITS)
 

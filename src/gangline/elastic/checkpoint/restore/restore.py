@@ -225,17 +225,15 @@ class Restorer:
         answers = self.ranks.all_gather((problem, fatal))
         if mismatch := [text for _, text in answers if text]:
             raise CheckpointError(f"the state does not fit step {candidate.step}: {mismatch[0]}")
-        where = "memory" if candidate.plan else "storage"
+        place: Literal["memory", "storage"] = "memory" if candidate.plan else "storage"
         for rank, (text, _) in enumerate(answers):
             if text:
-                reason = f"step {candidate.step} from {where}: rank {rank}: {text}"
+                reason = f"step {candidate.step} from {place}: rank {rank}: {text}"
                 reasons.append(reason)
                 log.warning(f"checkpoint skipped: {reason}", extra={"reason": reason})
         if any(text for text, _ in answers):
             return None
-        if candidate.plan is None:
-            return Loaded(candidate.step, filled, "storage")
-        return Loaded(candidate.step, filled, "peer" if self.fetched else "memory")
+        return Loaded(candidate.step, filled, "peer" if self.fetched else place)
 
     def _source(self, candidate: RestoreCandidate) -> RestoreSource:
         if candidate.plan is None:
@@ -314,13 +312,5 @@ def owner_rank(metadata: Metadata, key: EntryKey) -> int:
 
 def _newest_of_each(snapshots: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
     """Return one save for each step, plan and rank: own before copy, the newest first."""
-    best: dict[tuple[int, str, int], SnapshotInfo] = {}
-    for one in snapshots:
-        key = (one.step, one.layout.plan, one.rank)
-        newest = best.get(key)
-        if newest is None or (one.is_local, one.header.generation) > (
-            newest.is_local,
-            newest.header.generation,
-        ):
-            best[key] = one
-    return list(best.values())
+    ordered = sorted(snapshots, key=lambda one: (one.is_local, one.header.generation))
+    return list({(one.step, one.layout.plan, one.rank): one for one in ordered}.values())

@@ -71,7 +71,6 @@ class Uploader:
         self.uncommitted: dict[tuple[int, str], int] = {}
         """Uncommitted steps and plans that wait for other ranks, with the number of ranks."""
         self.consecutive_failures = 0
-        """Number of consecutive failed attempts."""
         self.taken_steps: set[tuple[int, str]] = set()
         """Steps and plans that another saver committed first; they are not tried again."""
         self._target: tuple[SaverSettings, StorageTarget, commit.BandwidthLimiter] | None = None
@@ -88,11 +87,8 @@ class Uploader:
         if self._target is None or self._target[0] != settings:
             target = open_target(settings.target, settings.options)
             self._find_unfinished(target)
-            self._target = (
-                settings,
-                target,
-                commit.BandwidthLimiter(settings.bandwidth, self.stop),
-            )
+            pace = commit.BandwidthLimiter(settings.bandwidth, self.stop)
+            self._target = settings, target, pace
         return self._target[1:]
 
     def _find_unfinished(self, target: StorageTarget) -> None:

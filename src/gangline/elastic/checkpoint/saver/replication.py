@@ -393,13 +393,9 @@ class Replicator:
 
     def replicate(self, settings: SaverSettings) -> int:
         """Send new saves that only this node holds; return the number of segments sent."""
-        newest: dict[int, SnapshotInfo] = {}
-        for snapshot in inventory.list_snapshots(self.job_folder) if settings.peer else []:
-            present = newest.get(snapshot.rank)
-            if snapshot.is_local and (
-                present is None or snapshot.header.generation > present.header.generation
-            ):
-                newest[snapshot.rank] = snapshot
+        if not settings.peer:
+            return 0
+        newest = inventory.newest_by_rank(inventory.list_snapshots(self.job_folder))
         return sum(
             self._send(settings, snapshot) for snapshot in newest.values() if snapshot.layout.alone
         )

@@ -62,13 +62,16 @@ def current_plan(snapshots: Iterable[SnapshotInfo]) -> str | None:
 
 def storage_requests(snapshots: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
     """Return the saves to write to storage: each rank's newest one that is not there yet."""
-    requested: dict[int, SnapshotInfo] = {}
-    for one in snapshots:
-        if one.is_local and one.header.for_storage and not one.is_in_storage:
-            newest = requested.get(one.rank)
-            if newest is None or one.header.generation > newest.header.generation:
-                requested[one.rank] = one
-    return [requested[rank] for rank in sorted(requested)]
+    newest = newest_by_rank(
+        one for one in snapshots if one.header.for_storage and not one.is_in_storage
+    )
+    return [newest[rank] for rank in sorted(newest)]
+
+
+def newest_by_rank(snapshots: Iterable[SnapshotInfo]) -> dict[int, SnapshotInfo]:
+    """Return the newest save of each rank of this node."""
+    ordered = sorted(snapshots, key=lambda one: one.header.generation)
+    return {one.rank: one for one in ordered if one.is_local}
 
 
 def common_steps(snapshots: Sequence[SnapshotInfo]) -> list[int]:

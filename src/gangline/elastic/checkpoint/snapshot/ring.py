@@ -136,12 +136,7 @@ class SnapshotRing:
     ) -> None:
         """Create the ring without buffers; they are opened or created when needed.
 
-        Args:
-            job_folder: the job's folder in shared memory.
-            rank: the rank whose state is saved.
-            count: the number of buffers.
-            overlap: do not wait for copies from accelerators.
-            on_complete: called with the step of each complete save, possibly in another thread.
+        ``on_complete`` is called with the step of each complete save, possibly in another thread.
         """
         self.job_folder, self.rank, self.count = job_folder, rank, count
         self._on_complete = on_complete

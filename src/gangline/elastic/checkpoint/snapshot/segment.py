@@ -40,8 +40,6 @@ from gangline.elastic.checkpoint.format.checksum import checksum
 from gangline.elastic.checkpoint.format.manifest import (
     PartLayout,
     align_up,
-    decode_layout,
-    encode_layout,
     find_layout_error,
 )
 from gangline.elastic.checkpoint.snapshot.directory import open_own, try_flock
@@ -352,7 +350,7 @@ def _layout_of(data: bytes) -> PartLayout:
     """Decode a layout, with a cache: the buffers of a rank have equal layouts as long as the
     structure of the state stays the same, and the saver reads them every second.
     """
-    layout = decode_layout(data)
+    layout = msgspec.msgpack.decode(data, type=PartLayout)
     if wrong := find_layout_error(layout):
         raise CorruptError(wrong)
     return layout
@@ -362,7 +360,7 @@ def plan_segment(
     layout: PartLayout, *, step: int, generation: int, for_storage: bool
 ) -> tuple[SegmentHeader, bytes]:
     """Plan a segment: return the header at the start of a save, and the encoded layout."""
-    data = encode_layout(layout)
+    data = msgspec.msgpack.encode(layout)
     seal_offset = align_up(PAGE + len(data))
     part_offset = align_up(seal_offset + seal_bytes(len(layout.entries)), PAGE)
     total = align_up(part_offset + layout.part_bytes, PAGE)

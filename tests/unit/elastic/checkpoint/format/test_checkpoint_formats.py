@@ -56,49 +56,31 @@ def test_a_single_element_of_a_larger_tensor_is_written_and_filled(tmp_path: Pat
     assert into.tolist() == [0, 0, 1, 0]
 
 
-def torch_saves(folder: Path) -> None:
-    torch.save({"w": torch.ones(2)}, folder / "best.pt")
-
-
-def hugging_face(folder: Path) -> None:
-    (folder / "checkpoint-500").mkdir()
-    (folder / "checkpoint-500" / "model.safetensors").touch()
-
-
 def plain_dcp(folder: Path) -> None:
     plainly(dcp.save, {"w": torch.ones(2)}, checkpoint_id=folder)
 
 
-def dcp_of_several_steps(folder: Path) -> None:
-    plainly(dcp.save, {"w": torch.ones(2)}, checkpoint_id=folder / "100")
-
-
-def dlrover(folder: Path) -> None:
-    (folder / "100").mkdir()
-    torch.save({"w": torch.ones(2)}, folder / "100" / "rank_0.pt")
-    (folder / "dlrover_latest.txt").write_text("100")
-
-
-def megatron(folder: Path) -> None:
-    (folder / "latest_checkpointed_iteration.txt").write_text("100")
-
-
 @pytest.mark.parametrize(
-    ("make", "hint"),
+    ("content", "hint"),
     [
-        (torch_saves, r"of torch\.save.*torch\.load"),
-        (hugging_face, r"of torch\.save.*safetensors"),
+        (["best.pt"], r"of torch\.save.*torch\.load"),
+        (["checkpoint-500/model.safetensors"], r"of torch\.save.*safetensors"),
         (plain_dcp, r"of torch\.distributed\.checkpoint.*checkpoint\.load"),
-        (dcp_of_several_steps, r"of torch\.distributed\.checkpoint"),
-        (dlrover, "of DLRover.*rank_RANK.pt"),
-        (megatron, "of Megatron"),
+        (lambda folder: plain_dcp(folder / "100"), r"of torch\.distributed\.checkpoint"),
+        (["100/rank_0.pt", "dlrover_latest.txt"], "of DLRover.*rank_RANK.pt"),
+        (["latest_checkpointed_iteration.txt"], "of Megatron"),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=["torch.save", "Hugging Face", "dcp", "dcp of several steps", "DLRover", "Megatron"],
 )
 def test_a_folder_of_another_format_is_refused_with_a_hint(
-    rig: Any, tmp_path: Path, make: Any, hint: str
+    rig: Any, tmp_path: Path, content: Any, hint: str
 ) -> None:
-    make(tmp_path)
+    if callable(content):
+        content(tmp_path)
+    else:
+        for file in content:
+            (tmp_path / file).parent.mkdir(exist_ok=True)
+            (tmp_path / file).touch()
     restorer = Restorer(
         SaveGroup(), rig.job_folder, "here", SaverSettings(target=str(tmp_path), job="job")
     )
@@ -110,7 +92,7 @@ def test_unrelated_files_are_ignored(rig: Any) -> None:
     (rig.folder / "log.txt").touch()
     (rig.folder / "runs").mkdir()
     assert commit.detect_format(commit.list_folder_names(rig.target)) is None
-    torch_saves(rig.folder)
+    (rig.folder / "best.pt").touch()
     rig.save({"w": torch.ones(2)}, 5)
     rig.persist(5)
     assert commit.detect_format(commit.list_folder_names(rig.target)) is None

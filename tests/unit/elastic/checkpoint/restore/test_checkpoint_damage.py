@@ -1,5 +1,6 @@
 """Nothing damaged is loaded: every bit of every file and segment counts, and every length."""
 
+import contextlib
 import io
 import os
 import pickle
@@ -20,8 +21,10 @@ from gangline.elastic.checkpoint.restore.dcp_reader import load_state
 from gangline.elastic.checkpoint.restore.source import MemorySource, StorageSource
 from gangline.elastic.checkpoint.saver.process import Uploader
 from gangline.elastic.checkpoint.snapshot import copy, inventory
+from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.segment import HEADER_BYTES, PAGE, Segment
 from gangline.elastic.checkpoint.storage import commit
+from unit.elastic.checkpoint.checkpoint_states import equal
 
 FILES = ["__0_0.distcp", ".metadata", MANIFEST]
 
@@ -89,9 +92,7 @@ def _readable(rig: Any, mapped: Any) -> bool:
         source.close()
     except CorruptError:
         return False
-    assert torch.equal(found["w"], state()["w"])
-    assert torch.equal(found["b"], state()["b"])
-    assert found["n"] == [1, 2]
+    assert equal(found, state())
     return True
 
 
@@ -137,6 +138,12 @@ def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy, "_checksums", lambda *_: None)
 
 
+def has_checksums(held: SnapshotInfo) -> bool:
+    with contextlib.closing(Segment(held.path)) as segment:
+        seal = segment.read_seal(held.header, len(held.layout.entries))
+        return seal == commit.entry_checksums(segment, held.header, held.layout)
+
+
 def test_save_has_checksums_when_it_returns(rig: Any) -> None:
     writer = Uploader(rig.job_folder, lambda outcome: None)
     large = torch.randn(3, 500_000)
@@ -144,11 +151,7 @@ def test_save_has_checksums_when_it_returns(rig: Any) -> None:
     for step in range(1, 5):
         large += 1
         rig.save(values, step)
-        held = rig.held(step)
-        segment = Segment(held.path)
-        known = segment.read_seal(held.header, len(held.layout.entries))
-        assert known == commit.entry_checksums(segment, held.header, held.layout)
-        segment.close()
+        assert has_checksums(rig.held(step))
         assert writer.seal_snapshots() == 0, "nothing is left to the saver"
     writer.close()
 
@@ -160,11 +163,7 @@ def test_checksums_follow_a_segment_replaced_by_a_larger_one(rig: Any) -> None:
         rig.save({"w": torch.full((size,), float(step))}, step)
         assert writer.seal_snapshots() == 1
     rig.buffers.close()
-    for held in inventory.list_snapshots(rig.job_folder):
-        segment = Segment(held.path)
-        known = segment.read_seal(held.header, len(held.layout.entries))
-        assert known == commit.entry_checksums(segment, held.header, held.layout)
-        segment.close()
+    assert all(map(has_checksums, inventory.list_snapshots(rig.job_folder)))
     rig.clear()
     assert writer.seal_snapshots() == 0
     assert not writer._mapped, "what is gone is let go"

@@ -1,6 +1,7 @@
 """How reads are split among threads, and the requests to storage that follow."""
 
 import contextlib
+import io
 import threading
 from collections.abc import Iterator
 from typing import IO, Any, cast
@@ -139,7 +140,9 @@ class Cut:
             with self.lock:
                 self.open_now += 1
             try:
-                yield Failing(stream) if path.endswith(".distcp") and mode == "rb" else stream
+                # fsspec's memory files share one position among all who open them.
+                is_part = path.endswith(".distcp") and mode == "rb"
+                yield Failing(io.BytesIO(stream.read())) if is_part else stream
             finally:
                 with self.lock:
                     self.open_now -= 1

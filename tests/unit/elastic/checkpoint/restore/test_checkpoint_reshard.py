@@ -31,10 +31,9 @@ from gangline.elastic.checkpoint.restore.source import MemorySource, RestoreSour
 from gangline.elastic.checkpoint.snapshot import inventory
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.ring import SaveRequest, SnapshotRing
-from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import LocalTarget
-from unit.elastic.checkpoint.checkpoint_states import DTYPES, bits, blank, equal, trees
+from unit.elastic.checkpoint.checkpoint_states import DTYPES, bits, blank, equal, trees, write_part
 
 STEP = 3
 MESHES = [(1,), (2,), (3,), (4,), (2, 2)]
@@ -175,11 +174,7 @@ class World:
     def persist(self) -> None:
         for held in self.held():
             assert find_layout_error(held.layout) is None
-            segment = Segment(held.path)
-            commit.seal_segment(segment, held.header, held.layout)
-            pace = commit.BandwidthLimiter(0, threading.Event())
-            commit.write_part(self.target, segment, held.header, held.layout, pace)
-            segment.close()
+            write_part(self.target, held)
         assert commit.try_commit(self.target, STEP, held.layout.plan, self.world)
 
 

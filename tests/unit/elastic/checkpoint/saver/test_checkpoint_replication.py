@@ -15,7 +15,6 @@ import torch
 
 from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.saver import replication
-from gangline.elastic.checkpoint.saver import replication as peers
 from gangline.elastic.checkpoint.snapshot import directory, inventory, segment
 from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
@@ -35,10 +34,10 @@ def sealed(rig: Any) -> SnapshotInfo:
 
 
 @pytest.fixture
-def server(rig: Any, sealed: SnapshotInfo) -> Iterator[peers.PeerServer]:
+def server(rig: Any, sealed: SnapshotInfo) -> Iterator[replication.PeerServer]:
     """The peer that has the save."""
     directory.write_settings(rig.job_folder, SaverSettings(target="", job="job", token="secret"))
-    with peers.PeerServer(rig.job_folder) as made:
+    with replication.PeerServer(rig.job_folder) as made:
         made.start()
         yield made
         made.shutdown()
@@ -52,8 +51,8 @@ class Dribbling(io.BytesIO):
         return super().readinto(view[: max(1, len(view) * 2 // 3)])
 
 
-def request_of(held: SnapshotInfo) -> peers.SegmentRequest:
-    return peers.SegmentRequest("get", 0, 5, held.layout.plan, held.header.total_bytes)
+def request_of(held: SnapshotInfo) -> replication.SegmentRequest:
+    return replication.SegmentRequest("get", 0, 5, held.layout.plan, held.header.total_bytes)
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -65,20 +64,13 @@ def test_a_damaged_or_truncated_transfer_leaves_nothing(
 ) -> None:
     data, header = sealed.path.read_bytes(), sealed.header
     middle = header.part_offset + header.part_bytes // 2
-    places = [
-        0,
-        20,
-        header.layout_bytes + 4000,
-        header.seal_offset + 20,
-        header.part_offset,
-        middle,
-    ]
-    damaged = [flipped(data, at) for at in places]
+    places = (0, 20, header.layout_bytes + 4000, header.seal_offset + 20, header.part_offset)
+    damaged = [flipped(data, at) for at in (*places, middle)]
     for sent in [*damaged, data[:middle], data[:-1], b""]:
         with pytest.raises(CorruptError):
-            peers.receive_copy(io.BytesIO(sent), tmp_path, request_of(sealed))
+            replication.receive_copy(io.BytesIO(sent), tmp_path, request_of(sealed))
         assert list(tmp_path.iterdir()) == []
-    peers.receive_copy(io.BytesIO(data), tmp_path, request_of(sealed))
+    replication.receive_copy(io.BytesIO(data), tmp_path, request_of(sealed))
     assert [one.is_local for one in inventory.list_snapshots(tmp_path)] == [False]
 
 
@@ -88,7 +80,7 @@ def test_a_segment_is_received_in_pieces_of_any_size(
 ) -> None:
     monkeypatch.setattr(replication, "CHECKSUM_BLOCK", length)
     data = sealed.path.read_bytes()
-    peers.receive_copy(Dribbling(data), tmp_path, request_of(sealed))
+    replication.receive_copy(Dribbling(data), tmp_path, request_of(sealed))
     (copy,) = tmp_path.iterdir()
     assert copy.read_bytes() == data
 
@@ -106,12 +98,12 @@ def test_a_segment_that_does_not_fit_into_memory_leaves_nothing(
     monkeypatch.setattr(replication, "CHECKSUM_BLOCK", 512)
     monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(MemoryShortError, match="emptyDir"):
-        peers.receive_copy(io.BytesIO(data), tmp_path, request_of(sealed))
+        replication.receive_copy(io.BytesIO(data), tmp_path, request_of(sealed))
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(segment, "free_bytes", lambda folder: len(data) - 1)
     unread = io.BytesIO(data)
     with pytest.raises(MemoryShortError, match="emptyDir"):
-        peers.receive_copy(unread, tmp_path, request_of(sealed))
+        replication.receive_copy(unread, tmp_path, request_of(sealed))
     assert unread.tell() == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -128,64 +120,69 @@ def test_partial_copies_of_killed_receivers_are_removed(
             if self.tell() < len(data) // 2:
                 return super().readinto(memoryview(place)[:100])
             if not left.exists():
-                peers.remove_partial_copies(tmp_path)
+                replication.remove_partial_copies(tmp_path)
                 (arriving,) = tmp_path.iterdir()
                 os.link(arriving, left)
                 left.with_suffix(".new").touch()
             return 0
 
     with pytest.raises(CorruptError, match="closed the connection"):
-        peers.receive_copy(Killed(data), tmp_path, request_of(sealed))
+        replication.receive_copy(Killed(data), tmp_path, request_of(sealed))
     assert len(list(tmp_path.iterdir())) == 2
-    peers.remove_partial_copies(tmp_path)
+    replication.remove_partial_copies(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_segment_of_another_step_is_refused(sealed: SnapshotInfo, tmp_path: Path) -> None:
     changed = msgspec.structs.replace(request_of(sealed), step=6)
     with pytest.raises(CorruptError, match="not the requested"):
-        peers.receive_copy(io.BytesIO(sealed.path.read_bytes()), tmp_path, changed)
+        replication.receive_copy(io.BytesIO(sealed.path.read_bytes()), tmp_path, changed)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_segment_damaged_in_the_peers_memory_is_refused(
-    server: peers.PeerServer, sealed: SnapshotInfo, tmp_path: Path
+    server: replication.PeerServer, sealed: SnapshotInfo, tmp_path: Path
 ) -> None:
     address = f"127.0.0.1:{server.port}"
-    peers.fetch_segment(tmp_path, address, "secret", request_of(sealed))
+    replication.fetch_segment(tmp_path, address, "secret", request_of(sealed))
     (copy,) = tmp_path.iterdir()
     copy.unlink()
     data = sealed.path.read_bytes()
     sealed.path.write_bytes(flipped(data, sealed.header.part_offset + 700))
     with pytest.raises(CorruptError, match="damaged in transfer"):
-        peers.fetch_segment(tmp_path, address, "secret", request_of(sealed))
+        replication.fetch_segment(tmp_path, address, "secret", request_of(sealed))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_peer_refuses_damaged_segments_and_unknown_tokens(
-    server: peers.PeerServer, sealed: SnapshotInfo, rig: Any
+    server: replication.PeerServer, sealed: SnapshotInfo, rig: Any
 ) -> None:
     address, data = f"127.0.0.1:{server.port}", sealed.path.read_bytes()
     changed = msgspec.structs.replace(request_of(sealed), verb="put")
-    with peers._asking(address, "secret", changed) as connection:
+    with replication._asking(address, "secret", changed) as connection:
         connection.sendall(flipped(data, sealed.header.part_offset + 700))
         with pytest.raises(
             CorruptError, match="the peer refused: the segment of rank 0 was damaged"
         ):
-            peers._answer_of(connection)
+            replication._answer_of(connection)
     with pytest.raises(CorruptError, match="belongs to another job"):
-        peers.fetch_segment(rig.job_folder, address, "guess", request_of(sealed))
+        replication.fetch_segment(rig.job_folder, address, "guess", request_of(sealed))
     assert all(one.is_local for one in inventory.list_snapshots(rig.job_folder))
 
 
 def test_connections_that_prove_nothing_hold_no_threads(
-    server: peers.PeerServer, sealed: SnapshotInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: replication.PeerServer,
+    sealed: SnapshotInfo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replication, "MAX_UNAUTHENTICATED", 4)
     address = ("127.0.0.1", server.port)
     with contextlib.ExitStack() as attackers:
         mute = [attackers.enter_context(socket.create_connection(address)) for _ in range(12)]
-        peers.fetch_segment(tmp_path, f"127.0.0.1:{server.port}", "secret", request_of(sealed))
+        replication.fetch_segment(
+            tmp_path, f"127.0.0.1:{server.port}", "secret", request_of(sealed)
+        )
         for cut in mute[:8]:
             cut.settimeout(30)
             assert cut.recv(1) == b""
@@ -193,7 +190,7 @@ def test_connections_that_prove_nothing_hold_no_threads(
 
 
 def test_the_segment_does_not_cross_the_network_in_clear(
-    server: peers.PeerServer, sealed: SnapshotInfo, tmp_path: Path
+    server: replication.PeerServer, sealed: SnapshotInfo, tmp_path: Path
 ) -> None:
     seen = bytearray()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -219,7 +216,7 @@ def test_the_segment_does_not_cross_the_network_in_clear(
         relaying = threading.Thread(target=relay)
         relaying.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        peers.fetch_segment(tmp_path, address, "secret", request_of(sealed))
+        replication.fetch_segment(tmp_path, address, "secret", request_of(sealed))
         relaying.join()
     data = sealed.path.read_bytes()
     part = data[sealed.header.part_offset : sealed.header.part_offset + 64]

@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from accelerator_stand_in import Module, install
 from gangline.elastic.checkpoint.format.plan import agree_on_layout, create_planner
 from gangline.elastic.checkpoint.snapshot import copy, inventory
-from gangline.elastic.checkpoint.snapshot import copy as accelerator
 from gangline.elastic.checkpoint.snapshot.copy import (
     OptimizerBarrier,
     PendingTransfers,
@@ -176,12 +175,12 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
 
 def test_a_segment_is_pinned_completely_and_unpinned(runtime: Runtime, tmp_path: Path) -> None:
     segment = create_segment(tmp_path / "r0-0.seg", 1 << 16)
-    unpin = accelerator.pin_segment(segment, torch.device("cuda:0"))
+    unpin = copy.pin_segment(segment, torch.device("cuda:0"))
     assert unpin is not None
     assert list(runtime.pinned.values()) == [1 << 16]
     unpin()
     assert runtime.pinned == {}
-    assert accelerator.pin_segment(segment, torch.device("xpu:0")) is None
+    assert copy.pin_segment(segment, torch.device("xpu:0")) is None
     segment.close()
 
 
@@ -191,7 +190,7 @@ def test_memory_that_cannot_be_pinned_is_used_unpinned(
     runtime.refuses = 2
     segment = create_segment(tmp_path / "r0-0.seg", 1 << 16)
     with caplog.at_level(logging.WARNING):
-        assert accelerator.pin_segment(segment, torch.device("cuda:0")) is None
+        assert copy.pin_segment(segment, torch.device("cuda:0")) is None
     assert "pinned" in caplog.text
     segment.close()
 
@@ -218,7 +217,7 @@ def overlapping(rig: Any) -> list[int]:
 
 def test_without_overlap_a_save_waits_for_the_accelerator(rig: Any, module: Module) -> None:
     rig.save({"w": torch.ones(3)}, 1)
-    assert [one.step for one in inventory.list_snapshots(rig.job_folder)] == [1]
+    assert rig.steps() == [1]
     assert "computing waits for copying" in module.notes
 
 
@@ -228,13 +227,10 @@ def test_a_save_is_complete_when_all_tensors_have_arrived(rig: Any, module: Modu
     rig.buffers.wait_for_transfers()
     module.holds_back = True
     rig.save({"w": torch.full((3,), 2.0)}, 2)
-    assert [one.step for one in inventory.list_snapshots(rig.job_folder)] == [
-        1
-    ]  # as a kill would leave it
+    assert rig.steps() == [1], "as a kill would leave it"
     module.events[-1].happened.set()
     rig.buffers.wait_for_transfers()
-    assert sorted(one.step for one in inventory.list_snapshots(rig.job_folder)) == [1, 2]
-    assert completed == [1, 2]
+    assert completed == rig.steps() == [1, 2]
 
 
 def test_the_next_save_waits_for_the_previous_one(rig: Any, module: Module) -> None:
@@ -261,8 +257,7 @@ def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module
     module.events[-1].happened.set()
     with pytest.raises(RuntimeError, match="device lost"):
         rig.save({"w": torch.ones(3)}, 3)
-    assert completed == [1]
-    assert [one.step for one in inventory.list_snapshots(rig.job_folder)] == [1]
+    assert completed == rig.steps() == [1]
     module.holds_back = False
     rig.save({"w": torch.ones(3)}, 4)
     rig.buffers.wait_for_transfers()
@@ -298,12 +293,10 @@ def test_memory_is_not_replaced_during_a_transfer(rig: Any, module: Module) -> N
     rig.buffers.wait_for_memory()
     module.events[-1].happened.set()
     rig.buffers.wait_for_transfers()
-    assert completed == [1]
-    assert [one.step for one in inventory.list_snapshots(rig.job_folder)] == [1]
+    assert completed == rig.steps() == [1]
 
 
 def test_a_state_on_the_cpu_is_complete_immediately(rig: Any) -> None:
     completed = overlapping(rig)
     rig.save({"w": torch.ones(1 << 17)}, 1)
-    assert completed == [1]
-    assert [one.step for one in inventory.list_snapshots(rig.job_folder)] == [1]
+    assert completed == rig.steps() == [1]

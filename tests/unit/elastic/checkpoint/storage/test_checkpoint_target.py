@@ -1,7 +1,6 @@
 """Savers that write the same step to one store, and savers that follow a killed one."""
 
 import errno
-import threading
 import uuid
 from typing import Any
 
@@ -17,9 +16,9 @@ from gangline.elastic.checkpoint.saver.messages import StorageOutcome
 from gangline.elastic.checkpoint.saver.process import Uploader
 from gangline.elastic.checkpoint.snapshot import inventory
 from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
-from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import RemoteTarget, open_target
+from unit.elastic.checkpoint.checkpoint_states import write_part
 
 STEP = 7
 
@@ -33,12 +32,7 @@ def write(rig: Any, store: RemoteTarget, value: float) -> str:
     """Write a new plan's part of the step to the store; return the plan."""
     rig.clear()
     rig.save({"w": torch.full((50,), value)}, STEP)
-    held = rig.held(STEP)
-    segment = Segment(held.path)
-    pace = commit.BandwidthLimiter(0, threading.Event())
-    commit.write_part(store, segment, held.header, held.layout, pace)
-    segment.close()
-    return str(held.layout.plan)
+    return write_part(store, rig.held(STEP))
 
 
 def owner(store: RemoteTarget) -> str:
@@ -194,13 +188,9 @@ def test_commit_removes_older_unfinished_steps_and_leaves_newer_ones(rig: Any, k
     for step in (STEP - 1, STEP, STEP + 1):
         rig.clear()
         rig.save({"w": torch.ones(50)}, step)
-        held = rig.held(step)
-        segment = Segment(held.path)
-        pace = commit.BandwidthLimiter(0, threading.Event())
-        commit.write_part(target, segment, held.header, held.layout, pace)
-        segment.close()
+        plan = write_part(target, rig.held(step))
         if step == STEP:
-            assert commit.try_commit(target, STEP, held.layout.plan, 1)
+            assert commit.try_commit(target, STEP, plan, 1)
     assert [step for step, _ in target.list_unfinished()] == [STEP - 1, STEP + 1]
     commit.apply_retention(target, 3, 0, STEP)
     assert [step for step, _ in target.list_unfinished()] == [STEP + 1]

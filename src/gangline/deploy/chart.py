@@ -116,32 +116,25 @@ class Chart:
             "Capabilities": (capabilities or Capabilities()).as_object(),
             "Files": _ChartFiles(),
         }
-        renderer = Renderer(self._definitions)
+        definitions, templates = self._parsed
+        renderer = Renderer(definitions)
         try:
-            texts = [renderer.render(nodes, context) for nodes in self._templates.values()]
+            texts = [renderer.render(nodes, context) for nodes in templates]
         except TemplateError as error:
             raise InvalidValues([str(error)]) from error
         manifests = [manifest for text in texts for manifest in _documents(text)]
         return [rendered for rendered in manifests if _annotations(rendered).get(_HOOK) != "test"]
 
     @cached_property
-    def _parsed(self) -> tuple[dict[str, list[Node]], dict[str, list[Node]]]:
+    def _parsed(self) -> tuple[dict[str, list[Node]], list[list[Node]]]:
+        """The definitions, and the templates in the order of their files."""
         definitions: dict[str, list[Node]] = {}
-        templates = {}
-        root = self._folder / "templates"
-        for path in sorted(root.rglob("*")):
+        templates = []
+        for path in sorted((self._folder / "templates").rglob("*")):
             if path.suffix in {".tpl", ".yaml"}:
-                name = path.relative_to(root).as_posix()
-                templates[name] = parse(path.read_text(encoding="utf-8"), definitions)
-        return definitions, {k: v for k, v in templates.items() if k.endswith(".yaml")}
-
-    @property
-    def _definitions(self) -> dict[str, list[Node]]:
-        return self._parsed[0]
-
-    @property
-    def _templates(self) -> dict[str, list[Node]]:
-        return self._parsed[1]
+                nodes = parse(path.read_text(encoding="utf-8"), definitions)
+                templates += [nodes] if path.suffix == ".yaml" else []
+        return definitions, templates
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from gangline.deploy.manifests import (
 
 LOWEST_MINOR = 20
 UPSTREAM_OPERATOR = "training-operator"
+_MAX_MESSAGE = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +196,6 @@ def _summarise_refusals(
     for same in messages.values():
         first = same[0]
         others = f" (and {len(same) - 1} others)" if len(same) > 1 else ""
-        yield Problem(f"the server would refuse {first}{others}: {_shorten(refused[first])}")
-
-
-def _shorten(text: str, limit: int = 400) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}…"
+        why = refused[first]
+        message = why if len(why) <= _MAX_MESSAGE else f"{why[:_MAX_MESSAGE]}…"
+        yield Problem(f"the server would refuse {first}{others}: {message}")

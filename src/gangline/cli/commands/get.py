@@ -18,7 +18,7 @@ from gangline.cli.params.job_selection import (
 from gangline.cli.params.options import optional_job_argument, output_option, warn_of_unreadable
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, event_table, format_job, job_data, job_table
-from gangline.cli.render.output import print_result, print_status, serialize
+from gangline.cli.render.output import print_manifests, print_result, print_status
 
 if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
@@ -104,11 +104,16 @@ async def get_command(  # noqa: PLR0913, PLR0917
     choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
     if spec:
         for selected in await choice.find_jobs(jobs):
-            await _print_spec(cluster, selected, output)
+            manifests = await cluster.editor.collect_manifests(selected.name, selected.namespace)
+            print_manifests(manifests, output)
         return
     if effective:
-        for number, selected in enumerate(await choice.find_jobs(jobs)):
-            await _print_effective(cluster, selected, output, first=number == 0)
+        from gangline.sdk.manifests import effective_manifest
+
+        selection = await choice.find_jobs(jobs)
+        manifests = [await effective_manifest(cluster.client, selected) for selected in selection]
+        if manifests:
+            print_manifests(manifests, output)
         return
     first = True
     async for jobs_found in choice.poll_jobs(jobs, watch=watch):
@@ -121,23 +126,6 @@ async def get_command(  # noqa: PLR0913, PLR0917
         first = False
 
 
-async def _print_spec(cluster: ClusterSession, job: "Job", output: str) -> None:
-    form = "json" if output == "json" else "yaml"
-    objects = await cluster.editor.collect_manifests(job.name, job.namespace)
-    texts = [serialize(object_, form) for object_ in objects]
-    click.echo("\n---\n".join(texts) if form == "yaml" else "\n".join(texts))
-
-
-async def _print_effective(
-    cluster: ClusterSession, job: "Job", output: str, *, first: bool
-) -> None:
-    from gangline.sdk.manifests import effective_manifest
-
-    form = "json" if output == "json" else "yaml"
-    text = serialize(await effective_manifest(cluster.client, job), form)
-    click.echo(text if first or form == "json" else f"---\n{text}")
-
-
 class _JobPage(NamedTuple):
     """A job with the content of its page."""
 
@@ -147,7 +135,7 @@ class _JobPage(NamedTuple):
     board: str
     board_problem: str
     """Why the TensorBoard does not run; empty if it runs or will."""
-    happened: "Sequence[EventRecord]"
+    events: "Sequence[EventRecord]"
     busy: "GpuUsage | None"
 
 
@@ -236,7 +224,7 @@ def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:
             f"'gangline tensorboard {job.name} -n {job.namespace}' opens it from this machine."
         )
     if events:
-        click.echo(f"\nEvents:\n{event_table(seen.happened, current_time(), indent='  ')}")
+        click.echo(f"\nEvents:\n{event_table(seen.events, current_time(), indent='  ')}")
     if hint := suggest_command(job):
         print_status(hint)
 

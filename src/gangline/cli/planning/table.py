@@ -183,7 +183,8 @@ def _best(plan: "Plan") -> Iterator[str]:
     if plan.cost:
         costs = (plan.cost.low, plan.cost.middle, plan.cost.high)
         yield _line("Cost", " - ".join(f"{cost:,.0f}" for cost in costs))
-    low, high = (end / plan.efficiency.middle - 1 for end in _ends(plan.efficiency))
+    efficiency = plan.efficiency
+    low, high = (end / efficiency.middle - 1 for end in (efficiency.low, efficiency.high))
     yield _line(
         "Ranges",
         f"p10 - p50 - p90. Time: the efficiency alone, {low:+.0%} to {high:+.0%}. Memory: states "
@@ -201,10 +202,6 @@ def _processors(plan: "Plan") -> str:
     if plan.host.data_bytes_per_s is None:
         return text
     return f"{text}, {_short(plan.host.data_bytes_per_s)}B/s in all"
-
-
-def _ends(values: "Range") -> tuple[float, float]:
-    return values.low, values.high
 
 
 def _network(best: "LayoutChoice") -> Iterator[str]:

@@ -57,6 +57,12 @@ def print_result(value: Any, output: str, names: Iterable[str] = ()) -> bool:
     return True
 
 
+def print_manifests(manifests: Iterable[Any], output: str) -> None:
+    """Print objects that can be submitted, as YAML documents unless ``output`` is ``json``."""
+    form, separator = ("json", "\n") if output == "json" else ("yaml", "\n---\n")
+    click.echo(separator.join(serialize(manifest, form) for manifest in manifests))
+
+
 def print_status(message: str) -> None:
     """Print a message for the user to stderr, apart from the result."""
     click.echo(message, err=True)

@@ -345,15 +345,9 @@ def _runtime_patch(flags: JobFlags) -> Manifest:
 
 def _training_jobs(runtime: str) -> list[str]:
     """Return the jobs of a shipped runtime that train; of another runtime, the usual name."""
-    spec = next(
-        (
-            builtin_runtime["spec"]
-            for builtin_runtime in builtin_runtimes()
-            if builtin_runtime["metadata"]["name"] == runtime
-        ),
-        None,
-    )
-    return [NODE, LAUNCHER] if spec is not None and "mpi" in spec["mlPolicy"] else [NODE]
+    specs = {entry["metadata"]["name"]: entry["spec"] for entry in builtin_runtimes()}
+    has_launcher = runtime in specs and "mpi" in specs[runtime]["mlPolicy"]
+    return [NODE, LAUNCHER] if has_launcher else [NODE]
 
 
 def _tf_pod(flags: JobFlags, role: str) -> PodFlags:

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.submit.flags import JobFlags, Manifest, Mount, owned_object
+from gangline.cli.submit.flags import JobFlags, Manifest, Mount, non_empty, owned_object
 
 IGNORE_FILES = (".ganglineignore", ".arenaignore")
 ALWAYS_IGNORED = (".git", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache", "*.pyc")
@@ -288,17 +288,17 @@ def _init_container(
     amounts = {
         name: flags.pod.amounts[name] for name in ("cpu", "memory") if name in flags.pod.amounts
     }
-    container: Manifest = {
-        "name": INIT_CONTAINER,
-        "image": image,
-        "imagePullPolicy": flags.pod.pull_policy,
-        "command": ["sh", "-c", script],
-        "env": environment,
-        "volumeMounts": [{"name": CODE_VOLUME, "mountPath": MOUNT_PATH}],
-    }
-    if amounts:
-        container["resources"] = {"requests": amounts, "limits": dict(amounts)}
-    return {key: value for key, value in container.items() if value}
+    return non_empty(
+        {
+            "name": INIT_CONTAINER,
+            "image": image,
+            "imagePullPolicy": flags.pod.pull_policy,
+            "command": ["sh", "-c", script],
+            "env": environment,
+            "volumeMounts": [{"name": CODE_VOLUME, "mountPath": MOUNT_PATH}],
+            "resources": {"requests": amounts, "limits": dict(amounts)} if amounts else {},
+        }
+    )
 
 
 def _add_code_volume(flags: JobFlags, init: Manifest) -> JobFlags:

@@ -27,15 +27,30 @@ class RequiredObject:
     namespace: str = ""
 
 
-_REMEDIES = {
-    "PersistentVolumeClaim": "'gangline data list' shows existing claims",
-    "Secret": "create it first: 'kubectl create secret generic {name} --from-literal=KEY=VALUE'",
-    "ConfigMap": "create it first: 'kubectl create configmap {name} --from-file=FILE'",
-    "PriorityClass": "'kubectl get priorityclasses' shows existing classes",
-    "Queue": "'gangline queue list' shows existing queues",
-    CLUSTER_TRAINING_RUNTIME: "'kubectl get clustertrainingruntimes' shows existing runtimes",
-    TRAINING_RUNTIME: "'kubectl get trainingruntimes' shows existing runtimes",
-}
+_KINDS = {
+    "PersistentVolumeClaim": (
+        "PERSISTENT_VOLUME_CLAIMS", "'gangline data list' shows existing claims",
+    ),
+    "Secret": (
+        "SECRETS",
+        "create it first: 'kubectl create secret generic {name} --from-literal=KEY=VALUE'",
+    ),
+    "ConfigMap": (
+        "CONFIG_MAPS", "create it first: 'kubectl create configmap {name} --from-file=FILE'",
+    ),
+    "PriorityClass": (
+        "PRIORITY_CLASSES", "'kubectl get priorityclasses' shows existing classes",
+    ),
+    "Queue": ("QUEUES", "'gangline queue list' shows existing queues"),
+    CLUSTER_TRAINING_RUNTIME: (
+        "CLUSTER_TRAINING_RUNTIMES",
+        "'kubectl get clustertrainingruntimes' shows existing runtimes",
+    ),
+    TRAINING_RUNTIME: (
+        "TRAINING_RUNTIMES", "'kubectl get trainingruntimes' shows existing runtimes",
+    ),
+}  # fmt: skip
+"""Constant in ``gangline.api.resources`` and remedy, by kind."""
 _DEFAULT_QUEUE = "default"
 _CLUSTER_SCOPED = frozenset(("PriorityClass", "Queue", CLUSTER_TRAINING_RUNTIME))
 _BUILT_IN_CLASSES = frozenset(("system-cluster-critical", "system-node-critical"))
@@ -46,17 +61,10 @@ async def find_missing(
 ) -> list[str]:
     """Return a sentence for each referenced object that does not exist."""
     required = sorted(
-        find_required_objects(manifests, namespace),
-        key=lambda required_object: (required_object.kind, required_object.name),
+        find_required_objects(manifests, namespace), key=lambda entry: (entry.kind, entry.name)
     )
-    exist = await asyncio.gather(
-        *(_exists(client, required_object) for required_object in required)
-    )
-    return [
-        _sentence(required_object)
-        for required_object, exists in zip(required, exist, strict=True)
-        if not exists
-    ]
+    exist = await asyncio.gather(*(_exists(client, entry) for entry in required))
+    return [_sentence(entry) for entry, exists in zip(required, exist, strict=True) if not exists]
 
 
 def find_required_objects(manifests: Sequence[Manifest], namespace: str) -> set[RequiredObject]:
@@ -105,7 +113,7 @@ def _reference(key: str, value: Manifest) -> Iterator[tuple[str, str]]:
     match key:
         case "runtimeRef":
             kind = str(value.get("kind") or CLUSTER_TRAINING_RUNTIME)
-            if kind in _REMEDIES:
+            if kind in _KINDS:
                 yield kind, str(value.get("name", ""))
         case "persistentVolumeClaim":
             yield "PersistentVolumeClaim", str(value.get("claimName", ""))
@@ -121,25 +129,17 @@ async def _exists(client: "ApiClient", required: RequiredObject) -> bool:
     from gangline.api import resources
     from gangline.kube.errors import Forbidden, NotFound
 
-    kinds: dict[str, Any] = {
-        "PersistentVolumeClaim": resources.PERSISTENT_VOLUME_CLAIMS,
-        "Secret": resources.SECRETS,
-        "ConfigMap": resources.CONFIG_MAPS,
-        "PriorityClass": resources.PRIORITY_CLASSES,
-        "Queue": resources.QUEUES,
-        CLUSTER_TRAINING_RUNTIME: resources.CLUSTER_TRAINING_RUNTIMES,
-        TRAINING_RUNTIME: resources.TRAINING_RUNTIMES,
-    }
+    resource = getattr(resources, _KINDS[required.kind][0])
     try:
-        await client.get(kinds[required.kind], required.name, required.namespace or None)
+        await client.get(resource, required.name, required.namespace or None)
     except NotFound:
         return False
     except Forbidden:
-        return True
+        pass
     return True
 
 
 def _sentence(required: RequiredObject) -> str:
     where = f" in namespace {required.namespace!r}" if required.namespace else ""
-    remedy = _REMEDIES[required.kind].format(name=required.name)
+    remedy = _KINDS[required.kind][1].format(name=required.name)
     return f"there is no {required.kind} {required.name!r}{where}; {remedy}"

@@ -1,5 +1,4 @@
-"""``submit --dry-run=schedule``: whether, where and when a job would start, and for whom it would
-make others end.
+"""``submit --dry-run=schedule``: whether, where and when a job would start, what it would evict.
 
 The PodGroups and pods of the jobs are added to a copy of the cluster's state in the order of the
 jobs, and the scheduler's cycle runs on it. Nothing is created.
@@ -9,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -76,13 +76,12 @@ async def _read_job(
     from gangline.operator.model.job import RawJob
     from gangline.operator.settings import OperatorSettings
 
-    key = (manifest.get("apiVersion"), manifest.get("kind"))
     frameworks = {
-        (version, f.kind.kind): f
-        for f in all_frameworks(OperatorSettings())
-        for version in f.kind.entry.api_versions
+        (version, framework.kind.kind): framework
+        for framework in all_frameworks(OperatorSettings())
+        for version in framework.kind.entry.api_versions
     }
-    framework = frameworks.get((str(key[0]), str(key[1])))
+    framework = frameworks.get((str(manifest.get("apiVersion")), str(manifest.get("kind"))))
     if framework is None:
         return None
     metadata = {"namespace": namespace, **manifest["metadata"]}
@@ -127,14 +126,11 @@ async def _explain(client: "ApiClient", jobs: Sequence["NormalizedJob"]) -> "lis
     from gangline.cli.render.explanation import scheduler_settings
     from gangline.scheduler.cache.convert import class_names
     from gangline.scheduler.reporting.explain import explain_group, with_expected_start
-    from gangline.scheduler.reporting.replay import (
-        list_if_readable,
-        read_cluster_state,
-    )
+    from gangline.scheduler.reporting.replay import list_if_readable, read_cluster_state
 
     settings = await scheduler_settings(client, None)
     pods = [list(_pods(job)) for job in jobs]
-    names = {str(pod["spec"]["schedulerName"]) for priority_class in pods for pod in priority_class}
+    names = {str(pod["spec"]["schedulerName"]) for pod in chain.from_iterable(pods)}
     answers_to = frozenset({*settings.scheduler_names, *names})
     state = await read_cluster_state(client, answers_to, settings.weights, settings.hierarchical)
     conversion = PodConversion(
@@ -145,16 +141,16 @@ async def _explain(client: "ApiClient", jobs: Sequence["NormalizedJob"]) -> "lis
         },
         answers_to=answers_to,
         namespaces={
-            priority_class.metadata.name: priority_class.metadata.labels
-            for priority_class in await list_if_readable(client, NAMESPACES)
+            namespace.metadata.name: namespace.metadata.labels
+            for namespace in await list_if_readable(client, NAMESPACES)
         },
     )
     keys = [add_job(state, job, own, conversion) for job, own in zip(jobs, pods, strict=True)]
     now = time.time()
     explained = [explain_group(state, key, now, settings.policy) for key in keys]
     return [
-        with_expected_start(replace(priority_class, kind="Job"), state, now, settings.policy)
-        for priority_class in explained
+        with_expected_start(replace(explanation, kind="Job"), state, now, settings.policy)
+        for explanation in explained
     ]
 
 

@@ -16,7 +16,7 @@ import msgspec
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.event_loop import background
 from gangline.cli.params.target import ClusterTarget
-from gangline.cli.render.output import print_status, serialize
+from gangline.cli.render.output import print_manifests, print_status, serialize
 from gangline.cli.submit.flags import OWNER_ANNOTATION, Manifest
 from gangline.cli.submit.manifests import check_manifests
 
@@ -116,9 +116,7 @@ def submit_manifests(
         asyncio.run(print_schedule(manifests, target, sending.output))
         return
     if sending.dry_run:
-        form = "json" if sending.output == "json" else "yaml"
-        texts = [serialize(manifest, form) for manifest in manifests]
-        click.echo("\n---\n".join(texts) if form == "yaml" else "\n".join(texts))
+        print_manifests(manifests, sending.output)
         return
     submitted: list[tuple[str, str]] = []
     try:

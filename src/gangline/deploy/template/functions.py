@@ -16,11 +16,6 @@ import yaml
 from gangline.deploy.template.syntax import TemplateError
 
 
-def is_true(value: Any) -> bool:
-    """Return what ``if`` decides: false, 0, nil and empty values are false."""
-    return bool(value)
-
-
 def to_text(value: Any) -> str:
     """Return what an action writes; nothing for nil, as Helm does."""
     match value:
@@ -90,13 +85,9 @@ def _printf(form: str, *values: Any) -> str:
     return "".join(branch)
 
 
-def _has(needle: Any, haystack: list[Any] | None) -> bool:
-    return needle in (haystack or [])
-
-
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "append": lambda items, value: [*items, value],
-    "default": lambda fallback, value=None: value if is_true(value) else fallback,
+    "default": lambda fallback, value=None: value or fallback,
     "dict": _dict,
     "eq": lambda value, *others: value in others,
     "fail": _fail,
@@ -104,7 +95,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "fromYaml": from_yaml,
     "get": lambda mapping, key: mapping.get(key, ""),
     "gt": lambda left, right: left > right,
-    "has": _has,
+    "has": lambda needle, haystack: needle in (haystack or []),
     "hasKey": lambda mapping, key: key in mapping,
     "hasSuffix": lambda suffix, text: text.endswith(suffix),
     "indent": _indent,
@@ -121,7 +112,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "mul": lambda *numbers: math.prod(map(int, numbers)),
     "ne": lambda left, right: left != right,
     "nindent": lambda spaces, text: "\n" + _indent(spaces, text),
-    "not": lambda value: not is_true(value),
+    "not": lambda value: not value,
     "printf": _printf,
     "quote": lambda *values: " ".join(
         json.dumps(to_text(item), ensure_ascii=False) for item in values if item is not None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gangline.deploy.template.functions import FUNCTIONS, is_true, to_text
+from gangline.deploy.template.functions import FUNCTIONS, to_text
 from gangline.deploy.template.syntax import (
     Action,
     Block,
@@ -73,8 +73,8 @@ class Renderer:
                 case Block():
                     inner = _Scope(scope)
                     value = self._evaluate(node.pipeline, dot, inner)
-                    chosen = node.body if is_true(value) else node.otherwise
-                    moves = node.keyword == "with" and is_true(value)
+                    chosen = node.body if value else node.otherwise
+                    moves = node.keyword == "with" and value
                     yield from self._execute(chosen, value if moves else dot, inner)
 
     def _range(self, block: Block, dot: Any, scope: _Scope) -> Iterator[str]:
@@ -119,7 +119,7 @@ class Renderer:
         value: Any = None
         for operand in operands:
             value = self._operand(operand, dot, scope)
-            if is_true(value) == (name == "or"):
+            if bool(value) == (name == "or"):
                 return value
         return piped[0] if piped else value
 

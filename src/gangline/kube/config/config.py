@@ -18,7 +18,6 @@ from gangline.kube.config.credentials import (
     read_token,
 )
 from gangline.kube.config.kubeconfig import (
-    Kubeconfig,
     certificate_authority,
     credential_source,
     find_cluster,
@@ -97,14 +96,9 @@ def load_config(
 
 
 def _from_files(
-    paths: list[Path], context: str | None, environment: Mapping[str, str]
+    paths: list[Path], context_name: str | None, environment: Mapping[str, str]
 ) -> ClusterConfig:
-    return _from_kubeconfig(read_kubeconfig(paths), context, environment)
-
-
-def _from_kubeconfig(
-    kubeconfig: Kubeconfig, context_name: str | None, environment: Mapping[str, str]
-) -> ClusterConfig:
+    kubeconfig = read_kubeconfig(paths)
     name, context = select_context(kubeconfig, context_name)
     cluster, cluster_folder = find_cluster(kubeconfig, name)
     user, user_folder = find_user(kubeconfig, name)

@@ -3,18 +3,14 @@
 A reconcile is level-triggered: it compares the current state with the desired one, whatever caused
 it. It ends in one of three ways: ``Done()``; ``After(seconds)``, to requeue the key after a delay;
 or an exception. ``TerminalError`` means that a retry cannot help; any other exception is retried
-with increasing delay. No exception of a reconcile ends the loop. Every log line of a reconcile has
-the fields of its controller and key.
+with increasing delay. No exception of a reconcile ends the loop.
 
-Work queue: each key at most once, never two workers on the same key, failures with backoff.
-
-Rules, as in client-go:
+Rules of the queue, as in client-go. All delays use the clock of the event loop.
 
 1. A key that is added while it waits is not added twice.
-2. A key that is added while a worker processes it is queued again after ``done``.
+2. A key that is added while a worker processes it is queued again after ``done``, so that never two
+   workers have the same key.
 3. Keys leave in the order of arrival, higher priorities first.
-
-All delays use the clock of the event loop.
 """
 
 import asyncio
@@ -31,7 +27,11 @@ from gangline.kube import metrics
 from gangline.kube.errors import ApiError, Conflict, Unreachable
 from gangline.kube.log_fields import log_fields
 
+log = logging.getLogger(__name__)
+
 K = TypeVar("K", bound=Hashable)
+
+RECONCILE_TIMEOUT_S = 120.0
 
 
 class QueueObserver(Protocol):
@@ -226,12 +226,6 @@ class WorkQueue(Generic[K]):
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-log = logging.getLogger(__name__)
-
-
-RECONCILE_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """HTTP/1.1 to an API server: requests as plain data, connections, retries.
 
-``transport`` is the entry point. It sends plain requests over ``connections`` (read by
-``response``), streams and WebSockets through aiohttp (``streams``). Imports ``kube.config``.
+``transport`` is the entry point. It sends plain requests over ``connections``, streams and
+WebSockets through aiohttp (``streams``). Imports ``kube.config``.
 """

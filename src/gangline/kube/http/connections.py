@@ -2,12 +2,8 @@
 
 A request through aiohttp's client takes 2.5 times the processor time that it takes here, where only
 a socket, TLS and ``ResponseParser`` are involved. In a scheduler, requests through aiohttp took as
-much time as everything else together.
-
-Incremental parser of HTTP/1.1 responses.
-
-llhttp (through httptools) does the wire format. This module adds what a client of an API server
-needs: exactly one complete response per request, or an error. It does no I/O.
+much time as everything else together. llhttp (through httptools) parses the wire format; the parser
+adds what a client of an API server needs: exactly one complete response per request, or an error.
 """
 
 import asyncio

@@ -7,9 +7,7 @@ A request is retried if the server says that it did not process it (429, or 503 
 if a read found no connection, and once after a 401 with new credentials. A write whose response was
 lost is never repeated here: its effect is unknown, and only the caller can check.
 
-Counting of a client's requests: with Prometheus, or not at all.
-
-Only long-running components are scraped. Short commands do not import the metrics library.
+Requests are counted for components only: short commands do not import the metrics library.
 """
 
 import asyncio
@@ -46,6 +44,11 @@ from gangline.kube.http.request import PROTOBUF, Request, encode_headers, encode
 from gangline.kube.rate_limit import TokenBucket
 from gangline.kube.write_guard import check_may_write
 
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientWebSocketResponse
+
+    from gangline.kube.http.streams import AiohttpTransport
+
 NO_RESPONSE = "<error>"
 """The code of a request without a response, as in client-go."""
 
@@ -78,11 +81,6 @@ def request_counter(host: str, *, counted: bool) -> RequestCounter:
 
     return RequestMetrics(host)
 
-
-if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientWebSocketResponse
-
-    from gangline.kube.http.streams import AiohttpTransport
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
@@ -295,15 +293,19 @@ class Transport:
             headers.append(("Content-Type", request.content_type))
         if not request.is_idempotent:
             check_may_write()
-        with self._translate_errors(), self._count(request) as answer:
-            response = await self._stream_transport.open(
-                request, headers, self._tls_for(credential), timeout_s, silence_s
-            )
-            answer.append(response.status)
-            self._note_date(response.headers.get("Date", ""))
-            if response.status < 300:
-                return response
-            body = await response.read()
+        began, code = time.monotonic(), NO_RESPONSE
+        try:
+            with self._translate_errors():
+                response = await self._stream_transport.open(
+                    request, headers, self._tls_for(credential), timeout_s, silence_s
+                )
+                code = str(response.status)
+                self._note_date(response.headers.get("Date", ""))
+                if response.status < 300:
+                    return response
+                body = await response.read()
+        finally:
+            self._metrics.record_response(request.method, code, time.monotonic() - began)
         if _media_of(response) == PROTOBUF:
             body = _status_as_json(body)
         raise error_from_response(response.status, body, response.headers.get("Retry-After"))
@@ -332,17 +334,6 @@ class Transport:
             began = time.monotonic()
             await self._rate_limit.take()
             self._metrics.record_wait(request.method, time.monotonic() - began)
-
-    @contextmanager
-    def _count(self, request: Request) -> Iterator[list[int]]:
-        """Count a request under the code that the caller appends to the yielded list."""
-        answer: list[int] = []
-        began = time.monotonic()
-        try:
-            yield answer
-        finally:
-            code = str(answer[0]) if answer else NO_RESPONSE
-            self._metrics.record_response(request.method, code, time.monotonic() - began)
 
     async def _chunks(self, response: "ClientResponse") -> AsyncIterator[bytes]:
         with self._translate_errors():

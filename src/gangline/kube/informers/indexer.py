@@ -105,18 +105,15 @@ class Indexer(Generic[T]):
         for item in self.items():
             self._notify(item, item)
 
-    def _index_values(self, name: str, item: T) -> set[str]:
-        return set(self._indexes[name](item))
-
     def _add_to_index(self, name: str, key: ObjectKey, item: T) -> None:
-        for value in self._index_values(name, item):
+        for value in set(self._indexes[name](item)):
             self._keys_by_value[name].setdefault(value, set()).add(key)
 
     def _remove_from_indexes(self, key: ObjectKey, old: T | None) -> None:
         if old is None:
             return
         for name, filed in self._keys_by_value.items():
-            for value in self._index_values(name, old):
+            for value in set(self._indexes[name](old)):
                 keys = filed.get(value, set())
                 keys.discard(key)
                 if not keys:

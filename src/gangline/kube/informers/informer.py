@@ -1,23 +1,18 @@
 """Informer: a local copy of all objects of a kind, kept current by list and watch.
 
 The copy is of one namespace, of several (each watched separately, so that rights in these suffice),
-or of all.
+or of all. Listeners are called once per change, in order, with ``(old, new)``: None is old for a
+new object, and new for a deleted one. They run in the watch loop, so they must only enqueue keys.
 
-Listeners are called once per change, in order, with ``(old, new)``; ``old`` is None for a new
-object, ``new`` is None for a deleted one. They run inside the watch loop, so they must only enqueue
-keys.
-
-Reflector: keeps an indexer current by list and watch, for one namespace or all.
+A ``Reflector`` keeps the copy of one namespace, or of all, current:
 
 1. List all objects, in protobuf if the server has it (``client.collection``).
 2. Watch from the revision of the list on.
 3. When the watch ends, resume it at the last revision. If the server no longer has that revision
    (410), list again and apply the difference.
 
-While the server is unreachable the indexer keeps its content; reconnects are delayed exponentially,
-with jitter.
-
-With ``from_cache`` the first list may be any state that the server has in its watch cache
+While the server is unreachable the copy stays as it is; reconnects are delayed exponentially, with
+jitter. With ``from_cache`` the first list may be any state that the server has in its watch cache
 (``resourceVersion=0``), as in client-go. Such a list takes the server a fraction of the time, and
 may lack the changes of the last moments; the watch, which begins at the revision of the list,
 delivers them. To the listeners that is the same as a start some moments earlier. A later list is
@@ -246,8 +241,8 @@ class Informer(Generic[T]):
             resync_s: interval at which listeners are called for all objects; None: never.
             page_size: objects per page of a list.
             from_cache: the first list may be of the server's watch cache, which is faster, and may
-                lack the last changes: see ``reflector``. Not if a missing object would be taken
-                for one that does not exist.
+                lack the last changes: see above. Not if a missing object would be taken for one
+                that does not exist.
         """
         self.resource = resource
         self.transform = transform
@@ -293,7 +288,7 @@ class Informer(Generic[T]):
     @property
     def problem(self) -> ApiError | ConfigError | None:
         """Why the copy is not current; None while it is."""
-        return next((one.problem for one in self._reflectors if one.problem), None)
+        return next((follower.problem for follower in self._reflectors if follower.problem), None)
 
     @property
     def resource_version(self) -> str:
@@ -303,7 +298,8 @@ class Informer(Generic[T]):
     @property
     def list_times(self) -> Sequence[ListTimes]:
         """Durations of the last list of each namespace that has been listed."""
-        return [one.list_times for one in self._reflectors if one.list_times is not None]
+        times = [follower.list_times for follower in self._reflectors]
+        return [times_ for times_ in times if times_ is not None]
 
     def get(self, namespace: str | None, name: str) -> T | None:
         """Return the object of this name; None if there is none."""

@@ -1,13 +1,11 @@
 """Messages of built-in kinds into the structs of callers.
 
-The C core of the package ``protobuf`` parses an object; functions that are generated from the
-layouts of its messages then make the structs. For the pods of a scheduler that takes 10 µs each.
-
-Generates the function that makes a struct of a message, as Python source.
-
-A loop over the fields of a message takes twice as long as one call of the struct whose arguments
-are attributes of the message. The source contains only field numbers, the names of the struct's
-fields, and the defaults ``None``, ``""``, 0 and False; all other values are its variables.
+The C core of the package ``protobuf`` parses an object; functions that are generated as Python
+source from the layouts of its messages then make the structs. For the pods of a scheduler that
+takes 10 µs each. A loop over the fields of a message takes twice as long as one call of the struct
+whose arguments are attributes of the message. The source contains only field numbers, the names of
+the struct's fields, and the defaults ``None``, ``""``, 0 and False; all other values are its
+variables.
 """
 
 from collections.abc import Callable, Mapping

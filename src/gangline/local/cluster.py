@@ -58,6 +58,8 @@ from gangline.local.network.interface import NetworkError, PodNetwork
 from gangline.local.settings import ClusterSettings
 from gangline.local.virtual_nodes import VIRTUAL_LABEL
 
+log = logging.getLogger(__name__)
+
 NODE_ADDRESS = "127.0.0.1"
 """The address of all virtual nodes, at which their kubelets' server listens."""
 
@@ -201,8 +203,6 @@ class Kubelets:
         ]
         return tuple(dict.fromkeys([Path(sys.prefix), Path(sys.base_prefix), package, *mapped]))
 
-
-log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 16460
 RESTART_S = (0.5, 30.0)

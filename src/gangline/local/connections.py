@@ -29,6 +29,8 @@ from aiohttp import web
 
 from gangline.local import limits
 
+log = logging.getLogger(__name__)
+
 
 class ClientConnection:
     """One connection, from its acceptance on."""
@@ -286,8 +288,6 @@ class DeadlineServer(web.Server):
     def __call__(self) -> DeadlineProtocol:
         return self.protocol(self, loop=self._loop, **self._kwargs)
 
-
-log = logging.getLogger(__name__)
 
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 RETRY_S = 0.05

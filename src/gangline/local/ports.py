@@ -130,8 +130,9 @@ class PortConflicts:
     async def run(self) -> None:
         while True:
             pod = await self._failed.get()
+            pods = list(self._pods.items())
             message = await asyncio.to_thread(
-                explain_conflict, pod, list(self._pods.items()), _taken
+                explain_conflict, pod, pods, lambda port: bool(listening_pids(port))
             )
             if message:
                 self._recorder.event(pod, "Warning", EVENT_REASON, message)
@@ -144,7 +145,3 @@ class PortConflicts:
             and declared_ports(new)
         ):
             self._failed.put_nowait(new)
-
-
-def _taken(port: int) -> bool:
-    return bool(listening_pids(port))

@@ -32,27 +32,27 @@ from gangline.local.directory import (
 SECRET = b'{"data":{"password":"the-password"}}'
 
 
-def open_state(home: ClusterDirectory) -> StateDatabase:
-    keys = load_keys(home.folder, None, new_cluster=False)
-    return StateDatabase(home.folder / "state.db", durability=Durability.PROCESS, keys=keys)
+def open_state(cluster: ClusterDirectory) -> StateDatabase:
+    keys = load_keys(cluster.folder, None, new_cluster=False)
+    return StateDatabase(cluster.folder / "state.db", durability=Durability.PROCESS, keys=keys)
 
 
-def write_objects(home: ClusterDirectory, *rows: LogRow) -> None:
-    database = open_state(home)
+def write_objects(cluster: ClusterDirectory, *rows: LogRow) -> None:
+    database = open_state(cluster)
     database.commit(rows, [], 0)
     database.close()
 
 
-def objects(home: ClusterDirectory) -> dict[str, bytes]:
-    database = open_state(home)
+def objects(cluster: ClusterDirectory) -> dict[str, bytes]:
+    database = open_state(cluster)
     try:
         return {row.key: row.body for row in database.rows()}
     finally:
         database.close()
 
 
-def horizon(home: ClusterDirectory) -> int:
-    database = open_state(home)
+def horizon(cluster: ClusterDirectory) -> int:
+    database = open_state(cluster)
     try:
         return database.horizon()
     finally:
@@ -60,7 +60,7 @@ def horizon(home: ClusterDirectory) -> int:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> ClusterDirectory:
+def cluster(tmp_path: Path) -> ClusterDirectory:
     """A stopped cluster with history: one object changed, one deleted, and a Secret."""
     cluster = ClusterDirectory(tmp_path / "home")
     cluster.prepare()
@@ -84,11 +84,17 @@ def home(tmp_path: Path) -> ClusterDirectory:
     return cluster
 
 
+@pytest.fixture
+def backup(cluster: ClusterDirectory, tmp_path: Path) -> Path:
+    create_backup(cluster, tmp_path / "backup")
+    return tmp_path / "backup"
+
+
 def test_backup_has_the_present_objects_and_is_private(
-    home: ClusterDirectory, tmp_path: Path
+    cluster: ClusterDirectory, tmp_path: Path
 ) -> None:
     file = tmp_path / "backup"
-    backup = create_backup(home, file)
+    backup = create_backup(cluster, file)
     assert file.stat().st_mode & 0o777 == 0o600
     assert (backup.manifest.revision, backup.manifest.objects) == (9, 2)
     assert backup.has_key
@@ -100,34 +106,30 @@ def test_backup_has_the_present_objects_and_is_private(
 
 
 def test_restored_state_continues_above_every_known_revision(
-    home: ClusterDirectory, tmp_path: Path
+    cluster: ClusterDirectory, backup: Path
 ) -> None:
-    file = tmp_path / "backup"
-    create_backup(home, file)
-    first = restore_backup(file, home, force=True)
-    assert first.revision == horizon(home) == 9 + REVISION_BUMP
+    first = restore_backup(backup, cluster, force=True)
+    assert first.revision == horizon(cluster) == 9 + REVISION_BUMP
     # The same backup again: clients have seen revisions of the first restore.
-    write_objects(home, LogRow(first.revision + 5, "configmaps.", "default/d", "ADDED", b"{}"))
-    second = restore_backup(file, home, force=True)
+    write_objects(cluster, LogRow(first.revision + 5, "configmaps.", "default/d", "ADDED", b"{}"))
+    second = restore_backup(backup, cluster, force=True)
     assert second.revision == first.revision + 5 + REVISION_BUMP
-    # Even if the state file that had them is lost.
-    (home.folder / "state.db").write_bytes(b"damaged")
-    third = restore_backup(file, home, force=True)
+    # Even if the state backup that had them is lost.
+    (cluster.folder / "state.db").write_bytes(b"damaged")
+    third = restore_backup(backup, cluster, force=True)
     assert third.revision == second.revision + REVISION_BUMP
-    assert "default/d" not in objects(home)
+    assert "default/d" not in objects(cluster)
 
 
 def test_state_is_replaced_only_with_force_and_moved_aside(
-    home: ClusterDirectory, tmp_path: Path
+    cluster: ClusterDirectory, tmp_path: Path, backup: Path
 ) -> None:
-    file = tmp_path / "backup"
-    create_backup(home, file)
-    write_objects(home, LogRow(10, "configmaps.", "default/later", "ADDED", b"{}"))
+    write_objects(cluster, LogRow(10, "configmaps.", "default/later", "ADDED", b"{}"))
     with pytest.raises(ClusterError, match=r"has a state in .*--force"):
-        restore_backup(file, home)
-    assert "default/later" in objects(home)
-    restored = restore_backup(file, home, force=True)
-    assert "default/later" not in objects(home)
+        restore_backup(backup, cluster)
+    assert "default/later" in objects(cluster)
+    restored = restore_backup(backup, cluster, force=True)
+    assert "default/later" not in objects(cluster)
     assert restored.replaced is not None
     assert {path.name for path in restored.replaced.iterdir()} == {
         "state.db", "pki", GENERATED_FILE,
@@ -137,18 +139,16 @@ def test_state_is_replaced_only_with_force_and_moved_aside(
     former.close()
 
 
-def test_running_cluster_is_not_replaced(home: ClusterDirectory, tmp_path: Path) -> None:
-    file = tmp_path / "backup"
-    create_backup(home, file)
-    with ClusterLock(home), pytest.raises(ClusterAlreadyRunning):
-        restore_backup(file, home, force=True)
+def test_running_cluster_is_not_replaced(cluster: ClusterDirectory, backup: Path) -> None:
+    with ClusterLock(cluster), pytest.raises(ClusterAlreadyRunning):
+        restore_backup(backup, cluster, force=True)
 
 
-def test_backup_replaces_no_file(home: ClusterDirectory, tmp_path: Path) -> None:
+def test_backup_replaces_no_file(cluster: ClusterDirectory, tmp_path: Path) -> None:
     file = tmp_path / "backup"
     file.write_text("mine")
     with pytest.raises(ClusterError, match="exists"):
-        create_backup(home, file)
+        create_backup(cluster, file)
     assert file.read_text() == "mine"
 
 
@@ -157,19 +157,19 @@ def test_backup_of_a_missing_cluster_is_refused(tmp_path: Path) -> None:
         create_backup(ClusterDirectory(tmp_path), tmp_path / "backup")
 
 
-def test_backup_of_a_damaged_cluster_is_refused(home: ClusterDirectory, tmp_path: Path) -> None:
-    os.truncate(home.folder / "state.db", 5000)
+def test_backup_of_a_damaged_cluster_is_refused(cluster: ClusterDirectory, tmp_path: Path) -> None:
+    os.truncate(cluster.folder / "state.db", 5000)
     with pytest.raises(ClusterError, match="is damaged"):
-        create_backup(home, tmp_path / "backup")
+        create_backup(cluster, tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
 
 
-def test_message_about_damage_names_the_last_backup(home: ClusterDirectory, tmp_path: Path) -> None:
-    file = tmp_path / "backup"
-    create_backup(home, file)
-    (home.folder / "state.db").write_bytes(b"")
-    with pytest.raises(DatabaseError, match=rf"gangline restore FILE --force' .*{file} of 20"):
-        open_state(home)
+def test_message_about_damage_names_the_last_backup(
+    cluster: ClusterDirectory, backup: Path
+) -> None:
+    (cluster.folder / "state.db").write_bytes(b"")
+    with pytest.raises(DatabaseError, match=rf"gangline restore FILE --force' .*{backup} of 20"):
+        open_state(cluster)
 
 
 def truncate(file: Path) -> None:
@@ -246,54 +246,50 @@ def plain_text(file: Path) -> None:
     ],
 )
 def test_unusable_archive_is_refused_and_changes_nothing(
-    home: ClusterDirectory, tmp_path: Path, damage: Callable[[Path], None], message: str
+    cluster: ClusterDirectory, backup: Path, damage: Callable[[Path], None], message: str
 ) -> None:
-    file = tmp_path / "backup"
-    create_backup(home, file)
-    before = sorted(home.folder.rglob("*"))
-    state = (home.folder / "state.db").read_bytes()
-    damage(file)
+    before = sorted(cluster.folder.rglob("*"))
+    state = (cluster.folder / "state.db").read_bytes()
+    damage(backup)
     with pytest.raises(ClusterError, match=message):
-        restore_backup(file, home, force=True)
-    assert sorted(path for path in home.folder.rglob("*") if path.name != "lock") == [
+        restore_backup(backup, cluster, force=True)
+    assert sorted(path for path in cluster.folder.rglob("*") if path.name != "lock") == [
         path for path in before if path.name != "lock"
     ]
-    assert (home.folder / "state.db").read_bytes() == state
+    assert (cluster.folder / "state.db").read_bytes() == state
 
 
 def test_backup_without_key_needs_the_key_file_at_the_restore(
-    home: ClusterDirectory, tmp_path: Path
+    cluster: ClusterDirectory, tmp_path: Path
 ) -> None:
     file = tmp_path / "backup"
-    assert not create_backup(home, file, with_key=False).has_key
+    assert not create_backup(cluster, file, with_key=False).has_key
     with tarfile.open(file) as archive:
         assert GENERATED_FILE not in archive.getnames()
     other = ClusterDirectory(tmp_path / "elsewhere")
     with pytest.raises(ClusterError, match=r"encrypted with key 'key-.*--encryption-key FILE"):
         restore_backup(file, other)
     assert not (other.folder / "state.db").exists()
-    restored = restore_backup(file, other, key_file=home.folder / GENERATED_FILE)
+    restored = restore_backup(file, other, key_file=cluster.folder / GENERATED_FILE)
     assert restored.needs_key
-    keys = parse_keys((home.folder / GENERATED_FILE).read_text(), "key")
+    keys = parse_keys((cluster.folder / GENERATED_FILE).read_text(), "key")
     database = StateDatabase(other.folder / "state.db", keys=EncryptionKeys(keys, "key"))
     assert {row.key: row.body for row in database.rows()}["default/s"] == SECRET
     database.close()
 
 
 def test_backup_without_key_keeps_the_key_of_its_own_cluster(
-    home: ClusterDirectory, tmp_path: Path
+    cluster: ClusterDirectory, tmp_path: Path
 ) -> None:
     file = tmp_path / "backup"
-    create_backup(home, file, with_key=False)
-    assert not restore_backup(file, home, force=True).needs_key
-    assert objects(home)["default/s"] == SECRET
+    create_backup(cluster, file, with_key=False)
+    assert not restore_backup(file, cluster, force=True).needs_key
+    assert objects(cluster)["default/s"] == SECRET
 
 
 def test_interrupted_restore_keeps_the_cluster_from_starting_until_it_is_repeated(
-    home: ClusterDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterDirectory, backup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "backup"
-    create_backup(home, file)
     rename = Path.rename
 
     def die(self: Path, target: Path) -> Path:
@@ -304,9 +300,9 @@ def test_interrupted_restore_keeps_the_cluster_from_starting_until_it_is_repeate
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", die)
         with pytest.raises(KeyboardInterrupt):
-            restore_backup(file, home, force=True)
+            restore_backup(backup, cluster, force=True)
     with pytest.raises(ClusterError, match=r"was interrupted: repeat it with 'gangline restore"):
-        home.refuse_interrupted_restore()
-    restore_backup(file, home, force=True)
-    home.refuse_interrupted_restore()
-    assert objects(home)["default/s"] == SECRET
+        cluster.refuse_interrupted_restore()
+    restore_backup(backup, cluster, force=True)
+    cluster.refuse_interrupted_restore()
+    assert objects(cluster)["default/s"] == SECRET

@@ -25,6 +25,13 @@ def a_note(pid: int, start: int) -> RunRecord:
     return RunRecord(pid, start, "https://127.0.0.1:1", datetime(2026, 1, 1, tzinfo=UTC))
 
 
+@pytest.fixture
+def cluster(tmp_path: Path) -> ClusterDirectory:
+    directory = ClusterDirectory(tmp_path)
+    directory.prepare()
+    return directory
+
+
 @pytest.mark.parametrize("name", ["", "Big", "a/b", "..", "-a", "a" * 41])
 def test_a_name_that_cannot_be_a_folder_everywhere_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ClusterError, match="cannot name a cluster"):
@@ -38,42 +45,35 @@ def test_a_folder_that_cannot_be_made_is_named_with_a_way_out(tmp_path: Path) ->
 
 
 def test_full_disk_is_named_in_the_error() -> None:
-    home = ClusterDirectory(Path("/dev/full"))
     with pytest.raises(ClusterError, match="Not a directory"):
-        home.prepare()
+        ClusterDirectory(Path("/dev/full")).prepare()
 
 
-def test_a_note_is_believed_only_while_its_process_lives(tmp_path: Path) -> None:
-    home = ClusterDirectory(tmp_path)
-    home.prepare()
-    assert home.read_run_record() is None
+def test_a_note_is_believed_only_while_its_process_lives(cluster: ClusterDirectory) -> None:
+    assert cluster.read_run_record() is None
     pid = os.getpid()
-    home.write_run_record(a_note(pid, process_start_ticks(pid)))
-    assert home.read_run_record() is not None
-    home.write_run_record(a_note(pid, process_start_ticks(pid) + 1))
-    assert home.read_run_record() is None, "another process has taken the number"
-    assert home.last_run_record() is not None
+    cluster.write_run_record(a_note(pid, process_start_ticks(pid)))
+    assert cluster.read_run_record() is not None
+    cluster.write_run_record(a_note(pid, process_start_ticks(pid) + 1))
+    assert cluster.read_run_record() is None, "another process has taken the number"
+    assert cluster.last_run_record() is not None
 
 
-def test_a_broken_note_is_none(tmp_path: Path) -> None:
-    home = ClusterDirectory(tmp_path)
-    home.prepare()
-    (home.folder / "run.json").write_text("{")
-    assert home.read_run_record() is None
+def test_a_broken_note_is_none(cluster: ClusterDirectory) -> None:
+    (cluster.folder / "run.json").write_text("{")
+    assert cluster.read_run_record() is None
 
 
-def test_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
-    home = ClusterDirectory(tmp_path)
-    home.prepare()
+def test_second_process_is_refused_with_the_pid_of_the_first(cluster: ClusterDirectory) -> None:
     pid = os.getpid()
-    with ClusterLock(home):
-        home.write_run_record(a_note(pid, process_start_ticks(pid)))
+    with ClusterLock(cluster):
+        cluster.write_run_record(a_note(pid, process_start_ticks(pid)))
         with (
             pytest.raises(ClusterAlreadyRunning, match=f"process {pid}.*gangline down"),
-            ClusterLock(home),
+            ClusterLock(cluster),
         ):
             pass
-    with ClusterLock(home):
+    with ClusterLock(cluster):
         pass
 
 

@@ -4,17 +4,21 @@ Also discovery of the kinds that the API server serves now, which custom resourc
 """
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from gangline.api.core.reference import ObjectReference
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
-from gangline.kube.client.client import ApiClient
+from gangline.kube.client.client import ApiClient, PatchKind
+from gangline.kube.controller.controller import Controller
 from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.errors import NotFound
+from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 
 REQUIRED_VERBS = frozenset({"list", "watch", "delete"})
@@ -22,6 +26,7 @@ IGNORED_RESOURCES = frozenset({("", "events"), ("events.k8s.io", "events")})
 """These have no owners, are many and short-lived."""
 
 DiscoveredKind = Resource[Object]
+T = TypeVar("T", bound=Object)
 
 
 async def discover_kinds(client: ApiClient) -> list[DiscoveredKind]:
@@ -80,6 +85,29 @@ class ControllerLoop(Protocol):
 def current_time() -> datetime:
     """The current time without fractions of a second, as in API objects."""
     return datetime.now(UTC).replace(microsecond=0)
+
+
+def enqueue_changes(
+    controller: Controller[ObjectKey],
+) -> Callable[[Object | None, Object | None], None]:
+    """Return a listener that adds each changed object to the controller's queue."""
+
+    def changed(old: Object | None, new: Object | None) -> None:
+        if (object_ := new or old) is not None:
+            controller.queue.add(object_key(object_))
+
+    return changed
+
+
+async def patch_status(
+    client: ApiClient, kind: Resource[T], object_: T, patch: dict[str, Any]
+) -> None:
+    """Write a part of the status by a merge patch; does nothing if the object was deleted."""
+    meta = object_.metadata
+    with contextlib.suppress(NotFound):
+        await client.patch(
+            kind, meta.name, patch, meta.namespace, kind=PatchKind.MERGE, subresource="status"
+        )
 
 
 def owner_uids(owned: Object) -> Iterable[str]:

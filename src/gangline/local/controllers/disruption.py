@@ -24,7 +24,12 @@ from gangline.kube.controller.controller import (
     RequeueAfter,
 )
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext, current_time
+from gangline.local.controllers.context import (
+    BY_NAMESPACE,
+    ControllerContext,
+    current_time,
+    enqueue_changes,
+)
 from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS
 
 DELETION_TIMEOUT = timedelta(minutes=2)
@@ -105,17 +110,11 @@ class DisruptionController:
         )
         self._sets = context.informers.informer(RAW_REPLICA_SETS)
         self._controller: Controller[ObjectKey] = Controller("budgets", self._reconcile, workers=1)
-        self._budgets.add_listener(self._budget_changed)
+        self._budgets.add_listener(enqueue_changes(self._controller))
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
         await self._controller.run()
-
-    def _budget_changed(
-        self, _: PodDisruptionBudget | None, new: PodDisruptionBudget | None
-    ) -> None:
-        if new is not None:
-            self._controller.queue.add(object_key(new))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old

@@ -20,7 +20,7 @@ from gangline.api.resources import ENDPOINTS, PODS, SERVICES
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext
+from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext, enqueue_changes
 
 PortList = tuple[EndpointPort, ...]
 
@@ -47,7 +47,10 @@ def build_endpoints(service: Service, pods: Iterable[Pod]) -> Endpoints:
                 not_ready_addresses=_sorted(waiting.get(ports, [])),
                 ports=list(ports),
             )
-            for ports in sorted(ready.keys() | waiting.keys(), key=_port_order)
+            for ports in sorted(
+                ready.keys() | waiting.keys(),
+                key=lambda ports: [(port.name, port.port) for port in ports],
+            )
         ],
     )
 
@@ -121,10 +124,6 @@ def _sorted(addresses: list[EndpointAddress]) -> list[EndpointAddress]:
     return sorted(addresses, key=lambda address: (address.ip, address.hostname))
 
 
-def _port_order(ports: PortList) -> list[tuple[str, int]]:
-    return [(port.name, port.port) for port in ports]
-
-
 class EndpointsController:
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
@@ -136,16 +135,11 @@ class EndpointsController:
         )
         self._endpoints = context.informers.informer(ENDPOINTS)
         self._controller: Controller[ObjectKey] = Controller("endpoints", self._reconcile)
-        self._services.add_listener(self._service_changed)
+        self._services.add_listener(enqueue_changes(self._controller))
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
         await self._controller.run()
-
-    def _service_changed(self, old: Service | None, new: Service | None) -> None:
-        service = new or old
-        assert service is not None
-        self._controller.queue.add(object_key(service))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and new is not None and _endpoint_fields(old) == _endpoint_fields(new):

@@ -105,8 +105,8 @@ class NamespaceDefaultsController:
         self._controller: Controller[ObjectKey] = Controller("accounts", self._reconcile, workers=2)
         self._namespaces.add_listener(self._namespace_changed)
         self._bundles = context.informers.informer(CONFIG_MAPS, fields=f"metadata.name={CA_BUNDLE}")
-        self._accounts.add_listener(self._account_changed)
-        self._bundles.add_listener(self._bundle_changed)
+        self._accounts.add_listener(self._default_changed)
+        self._bundles.add_listener(self._default_changed)
 
     async def run(self) -> None:
         await self._controller.run()
@@ -115,12 +115,8 @@ class NamespaceDefaultsController:
         if new is not None and old is None:
             self._controller.queue.add(object_key(new))
 
-    def _account_changed(self, old: ServiceAccount | None, new: ServiceAccount | None) -> None:
-        if new is None and old is not None and old.metadata.name == DEFAULT_ACCOUNT:
-            self._controller.queue.add(ObjectKey("", old.metadata.namespace))
-
-    def _bundle_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        if new is None and old is not None:
+    def _default_changed(self, old: Object | None, new: Object | None) -> None:
+        if new is None and old and old.metadata.name in (DEFAULT_ACCOUNT, CA_BUNDLE):
             self._controller.queue.add(ObjectKey("", old.metadata.namespace))
 
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:

@@ -79,7 +79,7 @@ class Kubelet:
             clock=lambda: datetime.now(UTC),
             online=asyncio.Event(),
         )
-        self._agent = NodeStatusReporter(
+        self._reporter = NodeStatusReporter(
             client, node, settings, runtime.describe_limitations(), self._observed.node
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -99,8 +99,8 @@ class Kubelet:
                 if self._services is not None:
                     tasks.create_task(self._services.run())
                     await self._services.wait_for_sync()
-                await self._agent.register()
-                tasks.create_task(self._agent.run())
+                await self._reporter.register()
+                tasks.create_task(self._reporter.run())
                 await pods.wait_for_sync()
                 bound = {pod.metadata.uid for pod in pods.items()}
                 await asyncio.to_thread(self._remove_leftovers, bound | set(self.workers))
@@ -209,17 +209,9 @@ class Kubelet:
 
     def _remove_leftovers(self, retained: set[str]) -> None:
         """Remove the files of pods that were deleted while no kubelet ran."""
-        pods = self._settings.data / "pods"
-        _remove_except(pods, retained)
-        for uid in retained - set(self.workers):
-            shutil.rmtree(pods / uid / "containers", ignore_errors=True)
-        logs = self._settings.data / "logs"
-        for folder in logs.glob("*_*_*") if logs.is_dir() else ():
+        pods, logs = self._settings.data / "pods", self._settings.data / "logs"
+        for folder in (*pods.glob("*"), *logs.glob("*_*_*")):
             if folder.name.rpartition("_")[2] not in retained:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_except(top: Path, retained: set[str]) -> None:
-    for folder in top.iterdir() if top.is_dir() else ():
-        if folder.name not in retained:
-            shutil.rmtree(folder, ignore_errors=True)
+        for uid in retained - set(self.workers):
+            shutil.rmtree(pods / uid / "containers", ignore_errors=True)

@@ -32,6 +32,8 @@ from gangline.api.core.pod import Pod
 from gangline.local.kubelet.files.private import open_regular
 from gangline.local.kubelet.volumes.pod_volumes import PodFolders
 
+log = logging.getLogger(__name__)
+
 MOST_PODS = 500
 """The maximum number of pods on a node; the pods that were deleted first are removed first."""
 MOST_BYTES = 256 << 20
@@ -180,8 +182,6 @@ def _size(files: Iterable[Path]) -> int:
             total += file.stat().st_size
     return total
 
-
-log = logging.getLogger(__name__)
 
 MAX_BYTES = 10 << 20
 MAX_FILES = 5

@@ -40,6 +40,8 @@ from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 
+log = logging.getLogger(__name__)
+
 RESOURCES_ANNOTATION = "gangline.dev/resources"
 """Node annotation: the extended resources that the kubelet provides, separated by commas."""
 
@@ -197,8 +199,6 @@ def _first_line(path: str) -> str:
     except OSError:
         return ""
 
-
-log = logging.getLogger(__name__)
 
 LEASE_NAMESPACE = "kube-node-lease"
 _RETRY_S = 1.0

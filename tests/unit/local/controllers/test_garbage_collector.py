@@ -43,26 +43,20 @@ def a_graph(*items: GraphObject) -> OwnerGraph:
     return graph
 
 
-GOING_FOREGROUND = {"finalizers": (FOREGROUND,), "going": True}
+X_ENDS = an_item("x", finalizers=(FOREGROUND,), going=True)
+O_ENDS = an_item("o", finalizers=(FOREGROUND,), going=True)
+DELETE = {policy.value: DeleteObject(policy) for policy in PropagationPolicy}
 
 
 @pytest.mark.parametrize(
     ("items", "action"),
     [
         pytest.param([an_item("x")], NoAction.NO_ACTION, id="without owners it stays"),
-        pytest.param(
-            [an_item("x", "o"), an_item("o")],
-            NoAction.NO_ACTION,
-            id="with its owner there it stays",
-        ),
-        pytest.param(
-            [an_item("x", "gone")],
-            DeleteObject(PropagationPolicy.BACKGROUND),
-            id="without its owner it is deleted",
-        ),
+        pytest.param([an_item("x", "o"), an_item("o")], NoAction.NO_ACTION, id="its owner exists"),
+        pytest.param([an_item("x", "gone")], DELETE["Background"], id="its owner does not"),
         pytest.param(
             [an_item("x", "gone", finalizers=(ORPHAN,))],
-            DeleteObject(PropagationPolicy.ORPHAN),
+            DELETE["Orphan"],
             id="its finalizer determines the propagation policy",
         ),
         pytest.param(
@@ -70,54 +64,35 @@ GOING_FOREGROUND = {"finalizers": (FOREGROUND,), "going": True}
             RemoveOwnerReferences(frozenset({"gone"})),
             id="one of two owners is deleted: only the reference is removed",
         ),
-        pytest.param(
-            [an_item("x", "gone", going=True)],
-            NoAction.NO_ACTION,
-            id="an object in deletion is ignored",
-        ),
+        pytest.param([an_item("x", "gone", going=True)], NoAction.NO_ACTION, id="in deletion"),
         pytest.param(
             [an_item("x", "o"), an_item("o", going=True)],
             NoAction.NO_ACTION,
             id="an owner in background deletion still exists",
         ),
         pytest.param(
-            [an_item("x", "o"), an_item("o", finalizers=(FOREGROUND,), going=True)],
-            DeleteObject(PropagationPolicy.BACKGROUND),
+            [an_item("x", "o"), O_ENDS],
+            DELETE["Background"],
             id="an owner in foreground deletion deletes it too",
         ),
         pytest.param(
-            [
-                an_item("x", "o"),
-                an_item("o", finalizers=(FOREGROUND,), going=True),
-                an_item("y", "x"),
-            ],
-            DeleteObject(PropagationPolicy.FOREGROUND),
+            [an_item("x", "o"), O_ENDS, an_item("y", "x")],
+            DELETE["Foreground"],
             id="and its own dependents before it",
         ),
+        pytest.param([X_ENDS], RemoveFinalizer(FOREGROUND), id="foreground without dependents"),
         pytest.param(
-            [an_item("x", finalizers=(FOREGROUND,), going=True)],
-            RemoveFinalizer(FOREGROUND),
-            id="foreground with no dependents: it may go",
-        ),
-        pytest.param(
-            [an_item("x", finalizers=(FOREGROUND,), going=True), an_item("y", "x", blocks=False)],
+            [X_ENDS, an_item("y", "x", blocks=False)],
             RemoveFinalizer(FOREGROUND),
             id="dependents that do not block are not waited for",
         ),
         pytest.param(
-            [
-                an_item("x", finalizers=(FOREGROUND,), going=True),
-                an_item("y", "x"),
-                an_item("z", "x", going=True),
-            ],
+            [X_ENDS, an_item("y", "x"), an_item("z", "x", going=True)],
             CheckObjects(("y",)),
             id="foreground waits for dependents and sees to them",
         ),
         pytest.param(
-            [
-                an_item("x", "y"),
-                an_item("y", "x", finalizers=(FOREGROUND,), going=True),
-            ],
+            [an_item("x", "y"), an_item("y", "x", finalizers=(FOREGROUND,), going=True)],
             UnblockOwners(),
             id="two objects that wait for each other are unblocked",
         ),

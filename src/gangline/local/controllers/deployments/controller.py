@@ -8,13 +8,15 @@ import msgspec
 from gangline.kube.client.client import PatchKind
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
-from gangline.kube.informers.informer import ObjectKey, object_key
+from gangline.kube.informers.informer import ObjectKey
 from gangline.local.controllers.context import (
     BY_OWNER,
     ControllerContext,
     current_time,
+    enqueue_changes,
     object_reference,
     owner_uids,
+    patch_status,
 )
 from gangline.local.controllers.deployments.plan import (
     RAW_DEPLOYMENTS,
@@ -34,15 +36,11 @@ class DeploymentController:
         self._deployments = context.informers.informer(RAW_DEPLOYMENTS)
         self._sets = context.informers.informer(RAW_REPLICA_SETS, indexes={BY_OWNER: owner_uids})
         self._controller: Controller[ObjectKey] = Controller("deployments", self._reconcile)
-        self._deployments.add_listener(self._deployment_changed)
+        self._deployments.add_listener(enqueue_changes(self._controller))
         self._sets.add_listener(self._set_changed)
 
     async def run(self) -> None:
         await self._controller.run()
-
-    def _deployment_changed(self, _: RawDeployment | None, new: RawDeployment | None) -> None:
-        if new is not None:
-            self._controller.queue.add(object_key(new))
 
     def _set_changed(self, old: RawReplicaSet | None, new: RawReplicaSet | None) -> None:
         for replica_set in (old, new):
@@ -116,15 +114,9 @@ class DeploymentController:
                 await self._client.patch(
                     RAW_DEPLOYMENTS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE
                 )
-            if plan.status != deployment.status:
-                await self._client.patch(
-                    RAW_DEPLOYMENTS,
-                    meta.name,
-                    {"status": _status_with_zeros(plan)},
-                    meta.namespace,
-                    kind=PatchKind.MERGE,
-                    subresource="status",
-                )
+        if plan.status != deployment.status:
+            patch = {"status": _status_with_zeros(plan)}
+            await patch_status(self._client, RAW_DEPLOYMENTS, deployment, patch)
 
 
 def _status_with_zeros(plan: DeploymentPlan) -> dict[str, object]:

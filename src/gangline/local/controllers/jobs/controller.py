@@ -19,7 +19,13 @@ from gangline.kube.controller.controller import (
 )
 from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import ControllerContext, current_time, object_reference
+from gangline.local.controllers.context import (
+    ControllerContext,
+    current_time,
+    object_reference,
+    owner_uids,
+    patch_status,
+)
 from gangline.local.controllers.jobs.plan import (
     BATCH_JOBS,
     FINALIZER,
@@ -120,7 +126,7 @@ class JobController:
         if job is not None and not job.is_managed_here:
             return ReconcileDone()
         uid = job.metadata.uid if job is not None else ""
-        own = [pod for pod in pods if _owner_uid(pod) == uid]
+        own = [pod for pod in pods if owner_uids(pod) == [uid]]
         # The finalizer of a pod whose Job is gone has nothing to wait for.
         await self._release([pod for pod in pods if pod not in own])
         if job is None:
@@ -191,7 +197,6 @@ class JobController:
         """Write the status if the Job is still the one that was read. Raises Conflict: it has
         changed: counts that are based on it could be wrong.
         """
-        meta = job.metadata
         encoded = msgspec.to_builtins(status)
         uncounted = {"succeeded": None, "failed": None}
         uncounted |= encoded.pop("uncountedTerminatedPods", {})
@@ -201,21 +206,8 @@ class JobController:
             **encoded,
             "uncountedTerminatedPods": uncounted,
         }
-        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": body}
-        with contextlib.suppress(NotFound):
-            await self._client.patch(
-                BATCH_JOBS,
-                meta.name,
-                patch,
-                meta.namespace,
-                kind=PatchKind.MERGE,
-                subresource="status",
-            )
+        patch = {"metadata": {"resourceVersion": job.metadata.resource_version}, "status": body}
+        await patch_status(self._client, BATCH_JOBS, job, patch)
 
     def _note(self, job: BatchJob, type_: str, reason: str, message: str) -> None:
         self._recorder.event(object_reference(BATCH_JOBS, job), type_, reason, message)
-
-
-def _owner_uid(pod: Pod) -> str:
-    owner = pod.metadata.controller
-    return owner.uid if owner is not None else ""

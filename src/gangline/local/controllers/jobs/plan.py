@@ -376,7 +376,11 @@ def _failure(
     job: BatchJob, counts: PodCounts, status: BatchJobStatus, now: datetime
 ) -> tuple[str, str] | None:
     limit = job.backoff_limit
-    restarts = sum(map(_restarts, counts.active))
+    restarts = sum(
+        status.restart_count
+        for pod in counts.active
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    )
     restarted = restarts > 0 if limit == 0 else restarts >= limit
     on_failure = (job.spec.template.get("spec") or {}).get("restartPolicy") == "OnFailure"
     if counts.failed > limit or (on_failure and restarted):
@@ -401,11 +405,6 @@ def _deadline(job: BatchJob, status: BatchJobStatus) -> datetime | None:
     if seconds is None or status.start_time is None or job.spec.suspend:
         return None
     return status.start_time + timedelta(seconds=seconds)
-
-
-def _restarts(pod: Pod) -> int:
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return sum(status.restart_count for status in statuses)
 
 
 def _run_pods(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:

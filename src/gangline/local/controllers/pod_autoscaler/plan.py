@@ -81,11 +81,9 @@ def decide_scaling(
         disabled = _condition("ScalingActive", False, "ScalingDisabled", why)
         outcome = _Outcome(0, "", [disabled], history)
     elif current > high:
-        reason = "Current number of replicas above Spec.MaxReplicas"
-        outcome = _Outcome(high, reason, [], history)
+        outcome = _Outcome(high, "Current number of replicas above Spec.MaxReplicas", [], history)
     elif current < low:
-        reason = "Current number of replicas below Spec.MinReplicas"
-        outcome = _Outcome(low, reason, [], history)
+        outcome = _Outcome(low, "Current number of replicas below Spec.MinReplicas", [], history)
     else:
         outcome = _from_metrics(scaler, current, measures, history, now)
     return _scaling_decision(scaler, current, measures, outcome, now)
@@ -111,8 +109,7 @@ def _from_metrics(
     history = ScalingHistory((*history.proposals, (now, largest.replicas)), history.changes)
     stable, able = _stabilize(scaler, current, largest.replicas, history, now)
     desired, limited = _limit(scaler, current, stable, history, now)
-    above = f"{metric} above target"
-    reason = above if desired > current else "All metrics below target"
+    reason = f"{metric} above target" if desired > current else "All metrics below target"
     return _Outcome(desired, reason, [active, able, limited], history)
 
 
@@ -156,10 +153,9 @@ def _stabilize(
         message = "recommended size matches current size"
         return stable, _condition("AbleToScale", True, "ReadyForNewScale", message)
     direction, size = ("Down", "higher") if desired < stable else ("Up", "lower")
-    message = f"recent recommendations were {size} than current one, applying the "
-    message += (
-        "highest recent recommendation" if direction == "Down" else "lowest recent recommendation"
-    )
+    chosen = "highest" if direction == "Down" else "lowest"
+    message = f"recent recommendations were {size} than current one, applying the {chosen} "
+    message += "recent recommendation"
     return stable, _condition("AbleToScale", True, f"Scale{direction}Stabilized", message)
 
 
@@ -177,55 +173,41 @@ def _limit(
     low, high = _bounds(scaler)
     up, down = _rules(scaler)
     if desired > current:
-        fast = max(current, _max_scale_up(up, current, history, now))
+        fast = max(current, _policy_limit(up, current, history, now, direction=1))
         if desired > min(fast, high):
-            reason = "TooManyReplicas" if high <= fast else "ScaleUpLimit"
-            message = "the desired replica count is more than the maximum replica count"
-            if high > fast:
-                message = (
-                    "the desired replica count is increasing faster than the maximum scale rate"
-                )
-            return min(fast, high), _condition("ScalingLimited", True, reason, message)
+            reason, problem = "ScaleUpLimit", "increasing faster than the maximum scale rate"
+            if high <= fast:
+                reason, problem = "TooManyReplicas", "more than the maximum replica count"
+            return min(fast, high), _limited(reason, problem)
     elif desired < current:
-        slow = min(current, _min_scale_down(down, current, history, now))
+        slow = min(current, _policy_limit(down, current, history, now, direction=-1))
         if desired < max(slow, low):
-            reason = "TooFewReplicas" if low >= slow else "ScaleDownLimit"
-            message = "the desired replica count is less than the minimum replica count"
-            if low < slow:
-                message = (
-                    "the desired replica count is decreasing faster than the maximum scale rate"
-                )
-            return max(slow, low), _condition("ScalingLimited", True, reason, message)
+            reason, problem = "ScaleDownLimit", "decreasing faster than the maximum scale rate"
+            if low >= slow:
+                reason, problem = "TooFewReplicas", "less than the minimum replica count"
+            return max(slow, low), _limited(reason, problem)
     message = "the desired count is within the acceptable range"
     return desired, _condition("ScalingLimited", False, "DesiredWithinRange", message)
 
 
-def _max_scale_up(
-    rules: HPAScalingRules, current: int, history: ScalingHistory, now: datetime
+def _limited(reason: str, problem: str) -> Condition:
+    return _condition("ScalingLimited", True, reason, f"the desired replica count is {problem}")
+
+
+def _policy_limit(
+    rules: HPAScalingRules, current: int, history: ScalingHistory, now: datetime, *, direction: int
 ) -> int:
+    """The furthest size that the policies allow now; ``direction`` is 1 for up, -1 for down."""
     if rules.select_policy == "Disabled":
         return current
     sizes = []
     for policy in rules.policies:
         start = current - sum(_within(history.changes, policy.period_seconds, now))
-        more = ceil(start * (1 + policy.value / 100))
-        sizes.append(start + policy.value if policy.type == "Pods" else more)
-    choose = min if rules.select_policy == "Min" else max
-    return choose(sizes, default=current)
-
-
-def _min_scale_down(
-    rules: HPAScalingRules, current: int, history: ScalingHistory, now: datetime
-) -> int:
-    if rules.select_policy == "Disabled":
-        return current
-    sizes = []
-    for policy in rules.policies:
-        start = current - sum(_within(history.changes, policy.period_seconds, now))
-        fewer = int(start * (1 - policy.value / 100))
-        sizes.append(start - policy.value if policy.type == "Pods" else fewer)
-    choose = max if rules.select_policy == "Min" else min
-    return choose(sizes, default=current)
+        share = start * (1 + direction * policy.value / 100)
+        changed = ceil(share) if direction > 0 else int(share)
+        sizes.append(start + direction * policy.value if policy.type == "Pods" else changed)
+    highest = (direction > 0) != (rules.select_policy == "Min")
+    return max(sizes, default=current) if highest else min(sizes, default=current)
 
 
 def _scaling_decision(

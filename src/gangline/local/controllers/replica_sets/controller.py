@@ -8,7 +8,6 @@ import msgspec
 from gangline.api.core.pod import Pod
 from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import PODS
-from gangline.kube.client.client import PatchKind
 from gangline.kube.controller.controller import (
     Controller,
     ReconcileDone,
@@ -22,13 +21,14 @@ from gangline.local.controllers.context import (
     BY_OWNER,
     ControllerContext,
     current_time,
+    enqueue_changes,
     object_reference,
     owner_uids,
+    patch_status,
 )
 from gangline.local.controllers.replica_sets.plan import (
     RAW_REPLICA_SETS,
     RawReplicaSet,
-    ReplicaSetPlan,
     build_pod,
     controller_reference,
     is_pod_active,
@@ -56,16 +56,11 @@ class ReplicaSetController:
         )
         self._expected: Expectations[ObjectKey] = Expectations()
         self._controller: Controller[ObjectKey] = Controller("replicasets", self._reconcile)
-        self._sets.add_listener(self._set_changed)
+        self._sets.add_listener(enqueue_changes(self._controller))
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
         await self._controller.run()
-
-    def _set_changed(self, old: RawReplicaSet | None, new: RawReplicaSet | None) -> None:
-        replica_set = new or old
-        assert replica_set is not None
-        self._controller.queue.add(object_key(replica_set))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
@@ -88,10 +83,13 @@ class ReplicaSetController:
             return ReconcileDone()  # The watch delivers the change and triggers another pass.
         plan = plan_replica_set(replica_set, pods, current_time())
         try:
-            await self._execute(key, replica_set, plan)
+            await self._create(key, replica_set, plan.create)
+            await asyncio.gather(*(self._delete(key, replica_set, pod) for pod in plan.delete))
         finally:
             if plan.status != replica_set.status:
-                await self._write_status(replica_set, plan)
+                kinds = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+                status = dict.fromkeys(kinds, 0) | msgspec.to_builtins(plan.status)
+                await patch_status(self._client, RAW_REPLICA_SETS, replica_set, {"status": status})
         if plan.requeue_at is not None:
             return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
         return ReconcileDone()
@@ -117,12 +115,6 @@ class ReplicaSetController:
                 changed = True
         return changed
 
-    async def _execute(
-        self, key: ObjectKey, replica_set: RawReplicaSet, plan: ReplicaSetPlan
-    ) -> None:
-        await self._create(key, replica_set, plan.create)
-        await asyncio.gather(*(self._delete(key, replica_set, pod) for pod in plan.delete))
-
     async def _create(self, key: ObjectKey, replica_set: RawReplicaSet, count: int) -> None:
         reference = object_reference(RAW_REPLICA_SETS, replica_set)
 
@@ -146,18 +138,3 @@ class ReplicaSetController:
         self._recorder.event(
             object_reference(RAW_REPLICA_SETS, replica_set), "Normal", "SuccessfulDelete", message
         )
-
-    async def _write_status(self, replica_set: RawReplicaSet, plan: ReplicaSetPlan) -> None:
-        meta = replica_set.metadata
-        status = msgspec.to_builtins(plan.status)
-        counts = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-        patch = {"status": {**dict.fromkeys(counts, 0), **status}}
-        with contextlib.suppress(NotFound):
-            await self._client.patch(
-                RAW_REPLICA_SETS,
-                meta.name,
-                patch,
-                meta.namespace,
-                kind=PatchKind.MERGE,
-                subresource="status",
-            )

@@ -212,7 +212,8 @@ class VolumeBinderController:
             return ReconcileDone()
         ref = volume.spec.claim_ref
         claim = self._claims.get(ref.namespace, ref.name) if ref is not None else None
-        match plan.plan_volume(volume, claim, in_use=self._in_use(volume)):
+        in_use = ref is not None and self._claim_in_use(ObjectKey(ref.namespace, ref.name))
+        match plan.plan_volume(volume, claim, in_use=in_use):
             case VolumeAction.DELETE:
                 await self._delete(volume)
             case VolumeAction.KEEP:
@@ -220,10 +221,6 @@ class VolumeBinderController:
             case fate:
                 await self._set_volume_phase(volume, PHASES[fate])
         return ReconcileDone()
-
-    def _in_use(self, volume: PersistentVolume) -> bool:
-        ref = volume.spec.claim_ref
-        return ref is not None and self._claim_in_use(ObjectKey(ref.namespace, ref.name))
 
     def _claim_in_use(self, key: ObjectKey) -> bool:
         users = self._pods.by_index(BY_CLAIM, f"{key.namespace}/{key.name}")

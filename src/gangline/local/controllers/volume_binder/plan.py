@@ -81,8 +81,8 @@ def plan_claim(
     if ours := next((v for v in by_name.values() if is_reserved_for(v, claim)), None):
         return BindClaim(ours)
     wanted_class = storage_class_of(claim, classes)
-    if fitting := _smallest(claim, by_name.values(), wanted_class):
-        return BindClaim(fitting)
+    if fitting := [volume for volume in by_name.values() if _fits(claim, volume, wanted_class)]:
+        return BindClaim(min(fitting, key=lambda v: (_size(v.spec.capacity), v.metadata.name)))
     return _provision(claim, wanted_class, classes, folder)
 
 
@@ -135,13 +135,6 @@ def storage_class_of(claim: PersistentVolumeClaim, classes: Iterable[StorageClas
 
 def _size(amounts: dict[str, int | float | str]) -> int:
     return parse_whole(amounts.get("storage", 0))
-
-
-def _smallest(
-    claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume], wanted_class: str
-) -> PersistentVolume | None:
-    fitting = [volume for volume in volumes if _fits(claim, volume, wanted_class)]
-    return min(fitting, key=lambda one: (_size(one.spec.capacity), one.metadata.name), default=None)
 
 
 def _fits(claim: PersistentVolumeClaim, volume: PersistentVolume, wanted_class: str) -> bool:

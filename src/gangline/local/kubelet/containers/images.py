@@ -127,17 +127,15 @@ def load_image_map(source: Path | Mapping[str, Any] | None) -> list[tuple[str, I
                 f"{where}: {pattern!r}: warm requires env, whose Python imports the modules, "
                 "and no root"
             )
-        if wrong := [name for name in entry.warm if not _is_module_name(name)]:
+        if wrong := [
+            name for name in entry.warm if not all(map(str.isidentifier, name.split(".")))
+        ]:
             raise ImageMapError(
                 f"{where}: {pattern!r}: warm must contain names of modules such as torch, "
                 f"not {wrong[0]!r}"
             )
         entries.append((str(pattern), entry))
     return entries
-
-
-def _is_module_name(name: str) -> bool:
-    return all(part.isidentifier() for part in name.split("."))
 
 
 def _read(path: Path) -> Any:

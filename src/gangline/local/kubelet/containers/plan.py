@@ -160,7 +160,8 @@ def build_container_plan(
         state_dir=state,
         workdir=expand_references(container.working_dir, env) or inputs.image.workdir,
         mounts=(
-            *_network_files(inputs.attachment),
+            ContainerMount(inputs.attachment.hosts_path, "/etc/hosts"),
+            ContainerMount(inputs.attachment.resolv_path, "/etc/resolv.conf"),
             _termination_log(container, state),
             *_api_access(container, inputs.api_access),
             *(_mount(pod, volume_mount, inputs, env) for volume_mount in container.volume_mounts),
@@ -235,13 +236,9 @@ def termination_message(container: Container, state: Path, log_tail: bytes, code
         return f"Error on reading termination log: {error.strerror}"
     wants_log = container.termination_message_policy == "FallbackToLogsOnError"
     if not message and code != 0 and wants_log:
-        message = _last_lines(log_tail)
+        lines = log_tail[-_MESSAGE_LOG_BYTES:].splitlines(keepends=True)
+        message = b"".join(lines[-_MESSAGE_LOG_LINES:])
     return message.decode(errors="replace")
-
-
-def _last_lines(log: bytes) -> bytes:
-    lines = log[-_MESSAGE_LOG_BYTES:].splitlines(keepends=True)
-    return b"".join(lines[-_MESSAGE_LOG_LINES:])
 
 
 def _command_line(
@@ -259,13 +256,6 @@ def _command_line(
 
 def _context(container: Container) -> SecurityContext:
     return container.security_context or SecurityContext()
-
-
-def _network_files(attachment: NetworkAttachment) -> list[ContainerMount]:
-    return [
-        ContainerMount(attachment.hosts_path, "/etc/hosts"),
-        ContainerMount(attachment.resolv_path, "/etc/resolv.conf"),
-    ]
 
 
 def _api_access(container: Container, folder: Path | None) -> list[ContainerMount]:

@@ -48,6 +48,8 @@ from gangline.local.kubelet.runtime.interface import (
     RunningContainer,
 )
 
+log = logging.getLogger(__name__)
+
 
 async def plan_container_run(
     context: PodContext, container: Container, number: int
@@ -113,8 +115,6 @@ def _record_image_event(context: PodContext, container: Container, image: Resolv
         )
         context.record_event("Normal", "ImageNotMapped", message)
 
-
-log = logging.getLogger(__name__)
 
 _LEAST_GRACE_S = 2.0
 """Seconds that a process still gets after a hook has used up the grace period, as in Kubernetes."""
@@ -219,15 +219,15 @@ class ContainerWorker:
         )
         self._context.record_event("Normal", "Started", f"Started container {self.container.name}")
         target = ProbeTarget(self.container, running, self._context.record.ip)
-        care = asyncio.create_task(
+        probing = asyncio.create_task(
             run_probes_and_hooks(target, self._update_record, self._context.record_event)
         )
         try:
             exit_ = await running.wait()
         finally:
-            care.cancel()
-            await asyncio.wait({care})
-        if not care.cancelled() and (error := care.exception()) is not None:
+            probing.cancel()
+            await asyncio.wait({probing})
+        if not probing.cancelled() and (error := probing.exception()) is not None:
             raise error
         self._record_exit(instance, plan, exit_)
 

@@ -22,6 +22,8 @@ from gangline.local.kubelet.volumes.pod_volumes import PodFolders, pod_folders
 from gangline.local.kubelet.volumes.tokens import PodTokens
 from gangline.local.network.interface import NetworkAttachment, PodNetwork
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
@@ -43,9 +45,6 @@ class NodeContext:
     clock: Callable[[], datetime]
     online: asyncio.Event
     """Set while the node may use the API server; cleared while the node is partitioned."""
-
-
-log = logging.getLogger(__name__)
 
 
 class PodContext:

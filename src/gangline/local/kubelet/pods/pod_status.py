@@ -44,6 +44,8 @@ from gangline.local.kubelet.records import (
     should_restart,
 )
 
+log = logging.getLogger(__name__)
+
 CRASH_LOOP = "CrashLoopBackOff"
 OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 
@@ -332,8 +334,6 @@ def _readiness(
         )
     return containers, ready
 
-
-log = logging.getLogger(__name__)
 
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 10.0

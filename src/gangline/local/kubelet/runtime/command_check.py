@@ -44,8 +44,10 @@ def check_command(
     places = [_host_path(plan, shared, candidate, bare) for candidate in candidates]
     present = [place for place in places if os.path.lexists(place) and not os.path.isdir(place)]
     if not present:
-        where = "no such file or directory" if "/" in command else _not_in_path(path)
-        raise _cannot_run(command, where, EXIT_NOT_FOUND)
+        cause = f"executable file not found in $PATH ({path})"
+        if "/" in command:
+            cause = "no such file or directory"
+        raise _cannot_run(command, cause, EXIT_NOT_FOUND)
     if all(os.path.isfile(place) and not os.access(place, os.X_OK) for place in present):
         raise _cannot_run(command, "permission denied (not executable)", EXIT_NOT_EXECUTABLE)
 
@@ -72,10 +74,6 @@ def _host_path(plan: ContainerPlan, shared: tuple[Path, ...], path: str, bare: b
     if not seen and any(is_within(path, folder) for folder in _PRIVATE):
         return os.devnull + path
     return path
-
-
-def _not_in_path(path: str) -> str:
-    return f"executable file not found in $PATH ({path})"
 
 
 def _cannot_run(command: str, cause: str, code: int) -> ContainerStartError:

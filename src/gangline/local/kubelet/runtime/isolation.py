@@ -56,7 +56,7 @@ class Isolation:
 
         ``procs_files`` are the files of the control groups to join.
         """
-        guard = ["sh", "-c", _PARENT_CHECK, "sh", str(os.getpid()), *procs_files, "--"]
+        guard = _guard(procs_files)
         if self.level is IsolationLevel.NONE:
             return [*_die_with_parent(), *guard]
         users = _AS_ROOT_OF_OWN_USERS if self.level is IsolationLevel.USER else ()
@@ -69,7 +69,6 @@ class Isolation:
 
         ``procs_files`` are as for `enter_command`.
         """
-        guard = ["sh", "-c", _PARENT_CHECK, "sh", str(os.getpid()), *procs_files, "--"]
         if self.level is IsolationLevel.NONE:
             return list(_die_with_parent())
         users = ["--user", "--preserve-credentials"] if self.level is IsolationLevel.USER else []
@@ -80,7 +79,7 @@ class Isolation:
         # (when a client hangs up) ends the command as well.
         return [
             *_die_with_parent(),
-            *guard,
+            *_guard(procs_files),
             *["nsenter", "--target", str(pid), *users, *spaces, "--"],
             *_die_with_parent(),
         ]
@@ -200,6 +199,10 @@ def _is_root_mounted() -> bool:
         return True
     # The fifth field is the mount point, relative to the root of this process.
     return any(line.split(" ", 5)[4:5] == ["/"] for line in mounts)
+
+
+def _guard(procs_files: Sequence[str]) -> list[str]:
+    return ["sh", "-c", _PARENT_CHECK, "sh", str(os.getpid()), *procs_files, "--"]
 
 
 def _die_with_parent() -> tuple[str, ...]:

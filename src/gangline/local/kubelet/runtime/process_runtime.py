@@ -49,6 +49,8 @@ from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool, descr
 from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
 from gangline.local.kubelet.runtime.warm_start.static_worlds import StartRule, StaticWorlds
 
+log = logging.getLogger(__name__)
+
 HOSTS = "/etc/hosts"
 _ADDRESS_VARIABLE = re.compile(r".*(ADDR|ADDRESS|HOST|ENDPOINT)")
 _NAME_AND_PORT = re.compile(r"(?P<name>[a-z0-9][a-z0-9.-]*)(?P<port>:\d+)?")
@@ -159,8 +161,6 @@ def _set_namespace(space: int) -> None:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 
-
-log = logging.getLogger(__name__)
 
 _SET_UP_TIMEOUT_S = 30
 _READ_BYTES = 65536

@@ -43,6 +43,8 @@ from gangline.local.kubelet.server.streaming import attach_session, exec_session
 from gangline.local.kubelet.settings import API_SERVER_USER, REFUSAL_HEADER
 from gangline.local.query_options import boolean_option
 
+log = logging.getLogger(__name__)
+
 _FORGET_S = 600.0
 
 
@@ -161,8 +163,6 @@ class NodeTls:
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-
-log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

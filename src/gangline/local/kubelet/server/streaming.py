@@ -38,8 +38,7 @@ _MAX_QUEUED_BYTES = 4 << 20
 class _Socket:
     """A WebSocket with a queue, so that callbacks can send without waiting.
 
-    When a client reads slowly, ``hold`` is called to pause the source, and called again to resume
-    it.
+    When a client reads slowly, ``pause_source`` is called to pause the source, and to resume it.
     """
 
     def __init__(self) -> None:

@@ -25,53 +25,82 @@ def look(pod: Pod, record: PodRecord, now: datetime = NOW) -> PodActions:
     return compute_pod_actions(pod, record, now, SETTINGS)
 
 
-def test_a_new_pod_is_prepared_before_anything_is_started() -> None:
-    assert look(a_pod(), a_record(prepared=False)) == PodActions(prepare=True)
+STARTING = ContainerRecord(starting=True)
+UNPREPARED = a_record(prepared=False, problem=StartProblem("FailedMount", "why", later(3)))
+CRASHED = a_record({"c": ended(1, at=NOW, backoff=RestartBackoff(20, later(-60)))})
+MISCONFIGURED = a_record({"c": ContainerRecord(problem=StartProblem("X", "m", later(4)))})
+LEAVING = {"terminating_since": NOW}
+RELEASE, REMOVE = PodActions(finished=True, release=True), PodActions(finished=True, remove=True)
 
 
-def test_preparation_in_progress_is_not_started_again() -> None:
-    decision = look(a_pod(), a_record(prepared=False, preparing=True))
-    assert not decision.prepare
+@pytest.mark.parametrize(
+    ("record", "after_s", "actions"),
+    [
+        pytest.param(a_record(prepared=False), 0, PodActions(prepare=True), id="preparation first"),
+        pytest.param(
+            a_record(prepared=False, preparing=True), 0, PodActions(requeue_at=NOW), id="only once"
+        ),
+        pytest.param(UNPREPARED, 0, PodActions(requeue_at=later(3)), id="it failed: wait"),
+        pytest.param(UNPREPARED, 3, PodActions(prepare=True), id="and try again"),
+        pytest.param(a_record({"c": running()}), 0, PodActions(), id="running"),
+        pytest.param(a_record({"c": STARTING}), 0, PodActions(), id="starting"),
+        pytest.param(CRASHED, 5, PodActions(requeue_at=later(20)), id="back-off"),
+        pytest.param(CRASHED, 20, PodActions(start=("c",)), id="after the back-off"),
+        pytest.param(MISCONFIGURED, 0, PodActions(requeue_at=later(4)), id="configuration problem"),
+        pytest.param(MISCONFIGURED, 4, PodActions(start=("c",)), id="is tried again"),
+        pytest.param(a_record({"c": ended()}, **LEAVING), 0, RELEASE, id="ended: release"),
+        pytest.param(
+            a_record({"c": ended()}, **LEAVING, released=True), 0, REMOVE, id="released: remove"
+        ),
+        pytest.param(a_record({"c": STARTING}, **LEAVING), 0, PodActions(), id="await a start"),
+        pytest.param(
+            a_record(prepared=False, preparing=True, **LEAVING),
+            0,
+            PodActions(finished=True),
+            id="await the preparation",
+        ),
+    ],
+)
+def test_actions_for_a_pod_with_one_container(
+    record: PodRecord, after_s: int, actions: PodActions
+) -> None:
+    assert look(a_pod(), record, later(after_s)) == actions
 
 
-def test_a_failed_preparation_waits_for_its_time() -> None:
-    record = a_record(prepared=False, problem=StartProblem("FailedMount", "why", later(3)))
-    assert look(a_pod(), record) == PodActions(requeue_at=later(3))
-    assert look(a_pod(), record, later(3)).prepare
+INIT, INITS = a_pod("m", inits=("i",)), a_pod("m", inits=("i", "j"))
+SIDECAR = a_pod("m", inits=("i",), sidecars=("s",))
 
 
-def test_all_containers_start_together() -> None:
-    assert look(a_pod("a", "b"), a_record()).start == ("a", "b")
-
-
-def test_running_or_starting_container_is_not_started_again() -> None:
-    record = a_record({"a": running(), "b": ContainerRecord(starting=True)})
-    assert look(a_pod("a", "b"), record) == PodActions()
-
-
-def test_init_containers_start_one_after_the_other() -> None:
-    pod = a_pod("m", inits=("i", "j"))
-    assert look(pod, a_record()).start == ("i",)
-    assert look(pod, a_record({"i": running()})).start == ()
-    assert look(pod, a_record({"i": ended()})).start == ("j",)
-    assert look(pod, a_record({"i": ended(), "j": ended()})).start == ("m",)
-
-
-def test_a_sidecar_must_have_started_but_not_ended() -> None:
-    pod = a_pod("m", inits=("i",), sidecars=("s",))
-    assert look(pod, a_record()).start == ("s",)
-    assert look(pod, a_record({"s": running(started=False)})).start == ()
-    assert look(pod, a_record({"s": running()})).start == ("i",)
-
-
-def test_a_sidecar_restarts_beside_running_containers() -> None:
-    pod = a_pod("m", sidecars=("s",), restartPolicy="Never")
-    assert look(pod, a_record({"s": ended(1), "m": running()})).start == ("s",)
-
-
-def test_init_containers_do_not_run_again_when_a_container_restarts() -> None:
-    pod = a_pod("m", inits=("i",))
-    assert look(pod, a_record({"i": ended(), "m": ended(1)})).start == ("m",)
+@pytest.mark.parametrize(
+    ("pod", "containers", "start"),
+    [
+        pytest.param(a_pod("a", "b"), {}, ("a", "b"), id="all together"),
+        pytest.param(INITS, {}, ("i",), id="init containers one after the other"),
+        pytest.param(INITS, {"i": running()}, (), id="the first runs"),
+        pytest.param(INITS, {"i": ended()}, ("j",), id="the first is done"),
+        pytest.param(INITS, {"i": ended(), "j": ended()}, ("m",), id="both are done"),
+        pytest.param(INIT, {"i": ended(), "m": ended(1)}, ("m",), id="init runs once"),
+        pytest.param(
+            a_pod("m", inits=("i",), restartPolicy="OnFailure"),
+            {"i": ended(1)},
+            ("i",),
+            id="a failed one is retried",
+        ),
+        pytest.param(SIDECAR, {}, ("s",), id="a sidecar first"),
+        pytest.param(SIDECAR, {"s": running(started=False)}, (), id="until it has started"),
+        pytest.param(SIDECAR, {"s": running()}, ("i",), id="then the others"),
+        pytest.param(
+            a_pod("m", sidecars=("s",), restartPolicy="Never"),
+            {"s": ended(1), "m": running()},
+            ("s",),
+            id="it restarts beside them",
+        ),
+    ],
+)
+def test_containers_start_in_order(
+    pod: Pod, containers: dict[str, ContainerRecord], start: tuple[str, ...]
+) -> None:
+    assert look(pod, a_record(containers)).start == start
 
 
 @pytest.mark.parametrize(
@@ -92,28 +121,11 @@ def test_restart_policies(policy: str, code: int, again: bool) -> None:
     assert decision.release == (not again)
 
 
-def test_a_restart_waits_for_its_back_off() -> None:
-    record = a_record({"c": ended(1, at=NOW, backoff=RestartBackoff(20, later(-60)))})
-    assert look(a_pod(), record, later(5)) == PodActions(requeue_at=later(20))
-    assert look(a_pod(), record, later(20)).start == ("c",)
-
-
-def test_a_configuration_problem_is_tried_again_at_its_time() -> None:
-    record = a_record({"c": ContainerRecord(problem=StartProblem("X", "m", later(4)))})
-    assert look(a_pod(), record) == PodActions(requeue_at=later(4))
-    assert look(a_pod(), record, later(4)).start == ("c",)
-
-
 def test_a_failed_init_container_ends_a_pod_that_may_not_restart() -> None:
     pod = a_pod("m", inits=("i",), sidecars=("s",), restartPolicy="Never")
     record = a_record({"i": ended(1), "s": running()})
     assert look(pod, record).stop == (StopContainer("s", later(30), _others_ended()),)
     assert look(pod, a_record({"i": ended(1), "s": ended()})).finished
-
-
-def test_a_failed_init_container_is_retried_otherwise() -> None:
-    pod = a_pod("m", inits=("i",), restartPolicy="OnFailure")
-    assert look(pod, a_record({"i": ended(1)})).start == ("i",)
 
 
 def test_sidecars_end_after_the_containers_they_serve() -> None:
@@ -162,23 +174,6 @@ def test_a_shorter_grace_overrules_a_longer_one_but_not_the_other_way() -> None:
         pod = a_pod(terminationGracePeriodSeconds=given)
         record = a_record({"c": running(kill_at=later(30))}, terminating_since=NOW)
         assert bool(look(pod, record).stop) == again
-
-
-def test_a_pod_is_removed_only_when_all_has_ended_and_was_released() -> None:
-    record = a_record({"c": ended()}, terminating_since=NOW)
-    assert look(a_pod(), record) == PodActions(finished=True, release=True)
-    released = a_record({"c": ended()}, terminating_since=NOW, released=True)
-    assert look(a_pod(), released) == PodActions(finished=True, remove=True)
-
-
-def test_a_container_that_is_just_starting_is_awaited_before_removal() -> None:
-    record = a_record({"c": ContainerRecord(starting=True)}, terminating_since=NOW)
-    assert look(a_pod(), record) == PodActions()
-
-
-def test_a_pod_that_leaves_during_preparation_is_released_after_it() -> None:
-    record = a_record(prepared=False, preparing=True, terminating_since=NOW)
-    assert look(a_pod(), record) == PodActions(finished=True)
 
 
 def test_the_back_off_doubles_up_to_its_limit_and_is_forgotten_after_a_long_run() -> None:

@@ -23,6 +23,8 @@ from gangline.local.kubelet.runtime.warm_start.server import (
     ServerFailedError,
 )
 
+log = logging.getLogger(__name__)
+
 
 def describe_container(
     plan: ContainerPlan,
@@ -53,8 +55,6 @@ def describe_container(
 def _enter_source() -> str:
     return Path(enter_container.__file__).read_text()
 
-
-log = logging.getLogger(__name__)
 
 _MAX_SERVERS = 4
 """Servers beside those of the environments: each uses some hundred megabytes."""

@@ -1,13 +1,11 @@
 """A scripted API server and a client of it."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
 from gangline.kube.client.client import ApiClient
 from unit.kube.fake_server import FakeServer, connected
-from unit.kube.virtual_clock import run_jumping
 
 
 @pytest.fixture
@@ -24,9 +22,3 @@ def server(connection: tuple[FakeServer, ApiClient]) -> FakeServer:
 @pytest.fixture
 def client(connection: tuple[FakeServer, ApiClient]) -> ApiClient:
     return connection[1]
-
-
-@pytest.fixture
-def jumping() -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Run a scenario without waiting for any timer in real time."""
-    return run_jumping

@@ -18,6 +18,7 @@ from gangline.kube.informers.informer import Informer
 from gangline.kube.log_fields import current_log_fields, log_fields
 from gangline.kube.metrics import QueueMetrics
 from unit.kube.fake_server import THINGS, connected, failing, streaming
+from unit.kube.virtual_clock import run_jumping
 
 
 def value(metric, /, **labels):
@@ -104,7 +105,7 @@ async def test_requests_are_counted_by_verb_and_code():
         assert [now - then for now, then in zip(counted(), before, strict=True)] == [1, 1, 2]
 
 
-def test_restarted_watches_are_counted_by_cause(jumping):
+def test_restarted_watches_are_counted_by_cause():
     def counted():
         return {
             cause: value("gangline_watch_restarts_total", kind=THINGS.kind, cause=cause)
@@ -132,7 +133,7 @@ def test_restarted_watches_are_counted_by_cause(jumping):
             await asyncio.gather(task, return_exceptions=True)
             return before, counted()
 
-    before, after = jumping(scenario())
+    before, after = run_jumping(scenario())
     assert {cause: after[cause] > before[cause] for cause in after} == dict.fromkeys(after, True)
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from typing import Any, TypeVar
 
 R = TypeVar("R")
@@ -46,3 +47,13 @@ def run_jumping(scenario: Coroutine[Any, Any, R]) -> R:
     """Run a scenario to its end, without waiting for any timer in real time."""
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         return runner.run(asyncio.wait_for(scenario, 100_000))
+
+
+def virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an asynchronous test without waiting for any timer in real time."""
+
+    @wraps(test)
+    def run(*args: Any, **fixtures: Any) -> None:
+        run_jumping(test(*args, **fixtures))
+
+    return run

@@ -28,6 +28,7 @@ from unit.kube.fake_server import (
     hanging_up,
     streaming,
 )
+from unit.kube.virtual_clock import virtual_time
 
 THING = "/api/v1/namespaces/default/things/a"
 ANY_THINGS: Resource[Any] = Resource(dict, "", "v1", "things", "Thing")
@@ -146,19 +147,17 @@ async def test_reply_that_is_no_object_raises(client, server):
         await client.get(THINGS, "a", "default")
 
 
-def test_throttled_request_is_repeated_after_the_servers_delay(jumping):
-    async def scenario():
-        async with connected() as (server, client):
-            server.faults.append(failing(429, "TooManyRequests", 3))
-            server.faults.append(failing(503, "ServiceUnavailable", 2))
-            server.routes["POST", "/api/v1/namespaces/default/things"] = answering({})
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            await client.create(THINGS, Thing(), "default")
-            assert 5 <= loop.time() - began < 7
-            assert [seen.method for seen in server.seen] == ["POST"] * 3
-
-    jumping(scenario())
+@virtual_time
+async def test_throttled_request_is_repeated_after_the_servers_delay():
+    async with connected() as (server, client):
+        server.faults.append(failing(429, "TooManyRequests", 3))
+        server.faults.append(failing(503, "ServiceUnavailable", 2))
+        server.routes["POST", "/api/v1/namespaces/default/things"] = answering({})
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await client.create(THINGS, Thing(), "default")
+        assert 5 <= loop.time() - began < 7
+        assert [seen.method for seen in server.seen] == ["POST"] * 3
 
 
 async def test_eviction_uses_the_policy_version_of_an_old_server(client, server):
@@ -171,15 +170,13 @@ async def test_eviction_uses_the_policy_version_of_an_old_server(client, server)
     assert versions == ["policy/v1", "policy/v1beta1", "policy/v1beta1"]
 
 
-def test_an_eviction_that_is_held_back_is_the_callers_to_repeat(jumping):
-    async def scenario():
-        async with connected() as (server, client):
-            server.faults.append(failing(429, "TooManyRequests", 10))
-            with pytest.raises(errors.TooManyRequests):
-                await client.evict("a", "default")
-            assert len(server.seen) == 1
-
-    jumping(scenario())
+@virtual_time
+async def test_an_eviction_that_is_held_back_is_the_callers_to_repeat():
+    async with connected() as (server, client):
+        server.faults.append(failing(429, "TooManyRequests", 10))
+        with pytest.raises(errors.TooManyRequests):
+            await client.evict("a", "default")
+        assert len(server.seen) == 1
 
 
 async def test_a_read_is_repeated_when_the_connection_breaks(client, server):
@@ -204,20 +201,18 @@ async def test_missing_server_is_reported_without_delay(unused_tcp_port):
             await client.get(THINGS, "a", "default")
 
 
-def test_silent_server_times_out(jumping):
+@virtual_time
+async def test_silent_server_times_out():
     async def silent(request):
         await asyncio.get_running_loop().create_future()
 
-    async def scenario():
-        async with connected() as (server, client):
-            server.routes["GET", THING] = silent
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            with pytest.raises(errors.Unreachable, match="did not respond in time"):
-                await client.get(THINGS, "a", "default")
-            assert loop.time() - began < 2 * transport.REQUEST_TIMEOUT_S
-
-    jumping(scenario())
+    async with connected() as (server, client):
+        server.routes["GET", THING] = silent
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(errors.Unreachable, match="did not respond in time"):
+            await client.get(THINGS, "a", "default")
+        assert loop.time() - began < 2 * transport.REQUEST_TIMEOUT_S
 
 
 async def test_watch_lines_may_be_cut_anywhere_and_be_long(client, server):
@@ -352,12 +347,10 @@ async def test_the_garbage_collector_works_again_after_a_large_list(client, serv
     assert gc.isenabled()
 
 
-def test_requests_keep_to_the_rate_they_were_given(jumping):
-    async def scenario():
-        loop = asyncio.get_running_loop()
-        bucket = TokenBucket(10, 5, clock=loop.time)
-        began = loop.time()
-        await asyncio.gather(*(bucket.take() for _ in range(25)))
-        assert loop.time() - began == pytest.approx(2.0, abs=0.1)
-
-    jumping(scenario())
+@virtual_time
+async def test_requests_keep_to_the_rate_they_were_given():
+    loop = asyncio.get_running_loop()
+    bucket = TokenBucket(10, 5, clock=loop.time)
+    began = loop.time()
+    await asyncio.gather(*(bucket.take() for _ in range(25)))
+    assert loop.time() - began == pytest.approx(2.0, abs=0.1)

@@ -14,6 +14,7 @@ from gangline.kube.controller.controller import (
     WorkQueue,
 )
 from gangline.kube.errors import Conflict
+from unit.kube.virtual_clock import run_jumping, virtual_time
 
 
 class Script:
@@ -67,96 +68,86 @@ async def settled(controller):
         pytest.param([TerminalError("no use")], [0], id="a terminal error is not tried again"),
     ],
 )
-def test_an_outcome_decides_when_a_key_is_looked_at_again(jumping, outcomes, times):
-    async def scenario():
-        script = Script(*outcomes)
-        async with running(script) as controller:
-            controller.queue.add("a")
-            await settled(controller)
-        assert script.times == pytest.approx(times, abs=0.11)
-
-    jumping(scenario())
-
-
-def test_one_key_that_always_fails_does_not_hold_up_others(jumping):
-    async def scenario():
-        good = []
-
-        async def reconcile(key):
-            if key == "bad":
-                raise RuntimeError("always")
-            good.append(key)
-            return ReconcileDone()
-
-        controller = Controller("test", reconcile, workers=1)
-        task = asyncio.create_task(controller.run())
-        controller.queue.add("bad")
-        for number in range(100):
-            controller.queue.add(number)
-        await asyncio.sleep(1)
-        assert good == list(range(100))
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    jumping(scenario())
-
-
-def test_a_reconcile_that_hangs_is_cut_off_and_tried_again(jumping):
-    async def scenario():
-        calls = []
-
-        async def reconcile(key):
-            calls.append(key)
-            if len(calls) == 1:
-                await asyncio.get_running_loop().create_future()
-            return ReconcileDone()
-
-        controller = Controller("test", reconcile, workers=1, timeout_s=60)
-        task = asyncio.create_task(controller.run())
+@virtual_time
+async def test_an_outcome_decides_when_a_key_is_looked_at_again(outcomes, times):
+    script = Script(*outcomes)
+    async with running(script) as controller:
         controller.queue.add("a")
         await settled(controller)
-        assert calls == ["a", "a"]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    jumping(scenario())
+    assert script.times == pytest.approx(times, abs=0.11)
 
 
-def test_terminal_error_is_reported_once_and_a_failed_report_is_retried(jumping):
-    async def scenario():
-        reported = []
+@virtual_time
+async def test_one_key_that_always_fails_does_not_hold_up_others():
+    good = []
 
-        async def report(key, error):
-            reported.append(str(error))
-            if len(reported) == 1:
-                raise ConnectionError
+    async def reconcile(key):
+        if key == "bad":
+            raise RuntimeError("always")
+        good.append(key)
+        return ReconcileDone()
 
-        script = Script(TerminalError("bad job"), TerminalError("bad job"))
-        async with running(script, on_terminal=report) as controller:
-            controller.queue.add("a")
-            await settled(controller)
-        assert reported == ["bad job", "bad job"]
+    controller = Controller("test", reconcile, workers=1)
+    task = asyncio.create_task(controller.run())
+    controller.queue.add("bad")
+    for number in range(100):
+        controller.queue.add(number)
+    await asyncio.sleep(1)
+    assert good == list(range(100))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
-    jumping(scenario())
+
+@virtual_time
+async def test_a_reconcile_that_hangs_is_cut_off_and_tried_again():
+    calls = []
+
+    async def reconcile(key):
+        calls.append(key)
+        if len(calls) == 1:
+            await asyncio.get_running_loop().create_future()
+        return ReconcileDone()
+
+    controller = Controller("test", reconcile, workers=1, timeout_s=60)
+    task = asyncio.create_task(controller.run())
+    controller.queue.add("a")
+    await settled(controller)
+    assert calls == ["a", "a"]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-def test_conflict_is_not_logged_and_a_programming_error_is(jumping, caplog):
+@virtual_time
+async def test_terminal_error_is_reported_once_and_a_failed_report_is_retried():
+    reported = []
+
+    async def report(key, error):
+        reported.append(str(error))
+        if len(reported) == 1:
+            raise ConnectionError
+
+    script = Script(TerminalError("bad job"), TerminalError("bad job"))
+    async with running(script, on_terminal=report) as controller:
+        controller.queue.add("a")
+        await settled(controller)
+    assert reported == ["bad job", "bad job"]
+
+
+def test_conflict_is_not_logged_and_a_programming_error_is(caplog):
     async def scenario():
         script = Script(Conflict(Status(message="changed")), ZeroDivisionError("bug"))
         async with running(script) as controller:
             controller.queue.add("a")
             await settled(controller)
 
-    jumping(scenario())
+    run_jumping(scenario())
     assert [record.levelname for record in caplog.records if record.levelno >= 30] == ["ERROR"]
 
 
-def test_a_stopped_queue_ends_the_controller(jumping):
-    async def scenario():
-        controller = Controller("test", Script())
-        task = asyncio.create_task(controller.run())
-        await asyncio.sleep(0)
-        controller.queue.stop()
-        await asyncio.wait_for(task, 5)
-
-    jumping(scenario())
+@virtual_time
+async def test_a_stopped_queue_ends_the_controller():
+    controller = Controller("test", Script())
+    task = asyncio.create_task(controller.run())
+    await asyncio.sleep(0)
+    controller.queue.stop()
+    await asyncio.wait_for(task, 5)

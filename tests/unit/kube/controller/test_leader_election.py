@@ -19,6 +19,7 @@ from gangline.kube.controller.leader_election import (
     observe_lease,
 )
 from unit.kube.fake_server import FakeServer, failing, hanging_up, serve, status_answer
+from unit.kube.virtual_clock import virtual_time
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 
@@ -104,184 +105,162 @@ async def team():
         await runner.cleanup()
 
 
-def test_of_several_candidates_one_leads(jumping):
-    async def scenario():
-        async with team() as members:
-            for name in "abc":
-                await members.join(name)
-            await asyncio.sleep(60)
-            assert len(members.leading) == 1
-            assert len(members.terms) == 1
-            assert members.server.holder == members.leading[0]
-
-    jumping(scenario())
+@virtual_time
+async def test_of_several_candidates_one_leads():
+    async with team() as members:
+        for name in "abc":
+            await members.join(name)
+        await asyncio.sleep(60)
+        assert len(members.leading) == 1
+        assert len(members.terms) == 1
+        assert members.server.holder == members.leading[0]
 
 
-def test_leader_that_stops_releases_the_lease(jumping):
-    async def scenario():
-        async with team() as members:
-            await members.join("a")
-            await asyncio.sleep(5)
-            await members.join("b")
-            await asyncio.sleep(5.5)  # between two attempts of b
-            await members.leave("a")
-            assert members.server.holder == ""
-            await asyncio.sleep(3)
-            assert members.leading == ["b"]
-            assert members.server.lease["spec"]["leaseTransitions"] == 1
-
-    jumping(scenario())
+@virtual_time
+async def test_leader_that_stops_releases_the_lease():
+    async with team() as members:
+        await members.join("a")
+        await asyncio.sleep(5)
+        await members.join("b")
+        await asyncio.sleep(5.5)  # between two attempts of b
+        await members.leave("a")
+        assert members.server.holder == ""
+        await asyncio.sleep(3)
+        assert members.leading == ["b"]
+        assert members.server.lease["spec"]["leaseTransitions"] == 1
 
 
-def test_stopped_leader_may_not_write_until_it_has_renewed(jumping, monkeypatch):
-    async def scenario():
-        loop, stopped_s, allowed = asyncio.get_running_loop(), 0.0, []
-        clock = "gangline.kube.controller.leader_election.elapsed_time_s"
-        monkeypatch.setattr(clock, lambda: loop.time() + stopped_s)
+@virtual_time
+async def test_stopped_leader_may_not_write_until_it_has_renewed(monkeypatch):
+    loop, stopped_s, allowed = asyncio.get_running_loop(), 0.0, []
+    clock = "gangline.kube.controller.leader_election.elapsed_time_s"
+    monkeypatch.setattr(clock, lambda: loop.time() + stopped_s)
 
-        async def lead():
-            elector = members.electors["a"]
-            allowed.append(elector.may_write)
-            nonlocal stopped_s
-            stopped_s = 20.0  # the process is stopped here, and the loop does not notice
-            allowed.append(elector.may_write)
-            await asyncio.sleep(3)
-            allowed.append(elector.may_write)
+    async def lead():
+        elector = members.electors["a"]
+        allowed.append(elector.may_write)
+        nonlocal stopped_s
+        stopped_s = 20.0  # the process is stopped here, and the loop does not notice
+        allowed.append(elector.may_write)
+        await asyncio.sleep(3)
+        allowed.append(elector.may_write)
 
-        async with team() as members:
-            await members.join("a", lead=lead)
-            await members.tasks["a"]
-            assert allowed == [True, False, True]
-            assert not members.electors["a"].may_write  # the lease is released
-
-    jumping(scenario())
+    async with team() as members:
+        await members.join("a", lead=lead)
+        await members.tasks["a"]
+        assert allowed == [True, False, True]
+        assert not members.electors["a"].may_write  # the lease is released
 
 
-def test_work_that_ends_by_itself_ends_the_election_and_frees_the_lease(jumping):
-    async def scenario():
-        async with team() as members:
-            await members.join("a")
-            await asyncio.sleep(5)
-            members.ends["a"].set()
-            await asyncio.wait_for(members.tasks["a"], 5)
-            assert members.server.holder == ""
-
-    jumping(scenario())
+@virtual_time
+async def test_work_that_ends_by_itself_ends_the_election_and_frees_the_lease():
+    async with team() as members:
+        await members.join("a")
+        await asyncio.sleep(5)
+        members.ends["a"].set()
+        await asyncio.wait_for(members.tasks["a"], 5)
+        assert members.server.holder == ""
 
 
-def test_work_that_fails_passes_its_error_on_and_frees_the_lease(jumping):
+@virtual_time
+async def test_work_that_fails_passes_its_error_on_and_frees_the_lease():
     async def broken():
         raise ZeroDivisionError("a bug")
 
-    async def scenario():
-        async with team() as members:
-            await members.join("a", lead=broken)
-            with pytest.raises(ZeroDivisionError):
-                await asyncio.wait_for(members.tasks["a"], 5)
-            assert members.server.holder == ""
-
-    jumping(scenario())
+    async with team() as members:
+        await members.join("a", lead=broken)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(members.tasks["a"], 5)
+        assert members.server.holder == ""
 
 
-def test_a_leader_that_vanished_is_replaced_after_its_lease(jumping):
-    async def scenario():
-        async with team() as members:
-            members.server.store(
-                {
-                    "metadata": {"name": "lock"},
-                    "spec": {"holderIdentity": "gone", "renewTime": None},
-                }
-            )
-            await members.join("a")
-            await asyncio.sleep(14)
-            assert members.leading == []
-            await asyncio.sleep(5)
-            assert members.leading == ["a"]
-
-    jumping(scenario())
+@virtual_time
+async def test_a_leader_that_vanished_is_replaced_after_its_lease():
+    async with team() as members:
+        members.server.store(
+            {
+                "metadata": {"name": "lock"},
+                "spec": {"holderIdentity": "gone", "renewTime": None},
+            }
+        )
+        await members.join("a")
+        await asyncio.sleep(14)
+        assert members.leading == []
+        await asyncio.sleep(5)
+        assert members.leading == ["a"]
 
 
-def test_a_leader_cut_off_from_the_server_stops_before_another_can_start(jumping):
-    async def scenario():
-        async with team() as members:
-            await members.join("a")
-            await asyncio.sleep(5)
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            agent = "gangline"
-            proper = members.server.routes["PUT", f"{PATH}/lock"]
+@virtual_time
+async def test_a_leader_cut_off_from_the_server_stops_before_another_can_start():
+    async with team() as members:
+        await members.join("a")
+        await asyncio.sleep(5)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        agent = "gangline"
+        proper = members.server.routes["PUT", f"{PATH}/lock"]
 
-            async def lost(request):
-                return await hanging_up(request)
+        async def lost(request):
+            return await hanging_up(request)
 
-            # Only the first candidate is cut off: it is the one that writes now.
-            members.server.routes["PUT", f"{PATH}/lock"] = lost
-            while members.leading:
-                await asyncio.sleep(0.2)
-            assert 8 <= loop.time() - began <= 13
-            members.server.routes["PUT", f"{PATH}/lock"] = proper
-            await members.join("b")
-            await asyncio.sleep(30)
-            assert len(members.leading) == 1
-            assert agent
-
-    jumping(scenario())
+        # Only the first candidate is cut off: it is the one that writes now.
+        members.server.routes["PUT", f"{PATH}/lock"] = lost
+        while members.leading:
+            await asyncio.sleep(0.2)
+        assert 8 <= loop.time() - began <= 13
+        members.server.routes["PUT", f"{PATH}/lock"] = proper
+        await members.join("b")
+        await asyncio.sleep(30)
+        assert len(members.leading) == 1
+        assert agent
 
 
 @pytest.mark.parametrize("fault", [hanging_up, failing(500, "InternalError"), failing(503, "x")])
-def test_a_short_trouble_does_not_cost_the_leadership(jumping, fault):
-    async def scenario():
-        async with team() as members:
-            await members.join("a")
-            await asyncio.sleep(5)
-            members.server.faults += [fault] * 3
-            await asyncio.sleep(60)
-            assert members.terms == ["a"]
-
-    jumping(scenario())
+@virtual_time
+async def test_a_short_trouble_does_not_cost_the_leadership(fault):
+    async with team() as members:
+        await members.join("a")
+        await asyncio.sleep(5)
+        members.server.faults += [fault] * 3
+        await asyncio.sleep(60)
+        assert members.terms == ["a"]
 
 
-def test_an_answer_that_was_lost_is_not_taken_for_a_rival(jumping):
-    async def scenario():
-        async with team() as members:
-            await members.join("a")
-            await asyncio.sleep(5)
-            # A person annotated the lease: our next write conflicts, but the holder is still us.
-            members.server.store(members.server.lease)
-            await asyncio.sleep(30)
-            assert members.terms == ["a"]
-
-    jumping(scenario())
+@virtual_time
+async def test_an_answer_that_was_lost_is_not_taken_for_a_rival():
+    async with team() as members:
+        await members.join("a")
+        await asyncio.sleep(5)
+        # A person annotated the lease: our next write conflicts, but the holder is still us.
+        members.server.store(members.server.lease)
+        await asyncio.sleep(30)
+        assert members.terms == ["a"]
 
 
-def test_a_lease_taken_by_force_ends_the_term(jumping):
-    async def scenario():
-        async with team() as members:
-            await members.join("a")
-            await asyncio.sleep(5)
-            taken = msgspec.json.decode(msgspec.json.encode(members.server.lease))
-            taken["spec"]["holderIdentity"] = "other"
-            members.server.store(taken)
-            await asyncio.sleep(5)
-            assert members.leading == []
-            assert members.server.holder == "other"
-            await asyncio.sleep(30)
-            assert members.leading == ["a"]
-
-    jumping(scenario())
+@virtual_time
+async def test_a_lease_taken_by_force_ends_the_term():
+    async with team() as members:
+        await members.join("a")
+        await asyncio.sleep(5)
+        taken = msgspec.json.decode(msgspec.json.encode(members.server.lease))
+        taken["spec"]["holderIdentity"] = "other"
+        members.server.store(taken)
+        await asyncio.sleep(5)
+        assert members.leading == []
+        assert members.server.holder == "other"
+        await asyncio.sleep(30)
+        assert members.leading == ["a"]
 
 
-def test_deleted_lease_ends_the_term_and_is_recreated(jumping):
-    async def scenario():
-        async with team() as members:
-            await members.join("a")
-            await asyncio.sleep(5)
-            members.server.lease = None
-            await asyncio.sleep(30)
-            assert members.leading == ["a"]
-            assert members.terms == ["a", "a"]
-
-    jumping(scenario())
+@virtual_time
+async def test_deleted_lease_ends_the_term_and_is_recreated():
+    async with team() as members:
+        await members.join("a")
+        await asyncio.sleep(5)
+        members.server.lease = None
+        await asyncio.sleep(30)
+        assert members.leading == ["a"]
+        assert members.terms == ["a", "a"]
 
 
 def lease(holder, version, duration=15):
@@ -311,18 +290,14 @@ def test_timings_under_which_two_could_lead_are_refused(duration, deadline, retr
         LeaderElectionTiming(duration, deadline, retry)
 
 
-def test_times_are_written_as_kubernetes_reads_them(jumping):
-    async def scenario():
-        async with team() as members:
-            full_second = datetime(2026, 1, 1, tzinfo=UTC)
-            async with ApiClient(ClusterConfig(members.server.url)) as client:
-                elector = LeaderElector(client, "lock", "ns", "a", now=lambda: full_second)
+@virtual_time
+async def test_times_are_written_as_kubernetes_reads_them():
+    async with team() as members:
+        full_second = datetime(2026, 1, 1, tzinfo=UTC)
+        async with ApiClient(ClusterConfig(members.server.url)) as client:
+            elector = LeaderElector(client, "lock", "ns", "a", now=lambda: full_second)
 
-                async def work():
-                    assert (
-                        members.server.lease["spec"]["renewTime"] == "2026-01-01T00:00:00.000001Z"
-                    )
+            async def work():
+                assert members.server.lease["spec"]["renewTime"] == "2026-01-01T00:00:00.000001Z"
 
-                await elector.run(work)
-
-    jumping(scenario())
+            await elector.run(work)

@@ -15,6 +15,7 @@ from gangline.kube.config.credentials import Credential, StaticCredential
 from gangline.kube.http.connections import MAX_IDLE_S, ServerAddress, parse_server_address
 from gangline.kube.http.request import Request
 from unit.kube.fake_server import connected
+from unit.kube.virtual_clock import virtual_time
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CLOSING = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"
@@ -134,15 +135,13 @@ async def test_a_connection_that_was_closed_at_rest_costs_nothing():
         assert len(peers) == 2
 
 
-def test_a_connection_that_rested_too_long_is_not_used_again(jumping):
-    async def scenario():
-        async with serving(obliging) as (client, peers):
-            await client.transport.send(POST)
-            await asyncio.sleep(MAX_IDLE_S + 1)
-            await client.transport.send(POST)
-            assert len(peers) == 2
-
-    jumping(scenario())
+@virtual_time
+async def test_a_connection_that_rested_too_long_is_not_used_again():
+    async with serving(obliging) as (client, peers):
+        await client.transport.send(POST)
+        await asyncio.sleep(MAX_IDLE_S + 1)
+        await client.transport.send(POST)
+        assert len(peers) == 2
 
 
 async def test_what_was_not_asked_for_ends_a_connection():

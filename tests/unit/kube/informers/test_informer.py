@@ -20,6 +20,7 @@ from unit.kube.fake_server import (
     hanging_up,
     streaming,
 )
+from unit.kube.virtual_clock import run_jumping, virtual_time
 
 
 class Heard:
@@ -100,138 +101,124 @@ async def test_a_bookmark_moves_the_revision_on(client, server):
         assert Heard(informer).take() == [("new", "a"), ("new", "b")]
 
 
-def test_a_watch_that_ends_is_resumed_without_listing_again(jumping):
-    async def scenario():
-        async with connected() as (server, client):
-            await server.put("a", size=1)
-            server.watch_faults += [streaming(), hanging_up, failing(500, "InternalError")]
-            async with following(client) as informer:
-                heard = Heard(informer)
-                await server.put("a", size=2)
-                await caught_up(informer, server)
-                assert heard.take() == [("new", "a"), ("changed", "a")]
-            lists = [seen for seen in server.seen if not seen.query.get("watch")]
-            assert len(lists) == 1
-
-    jumping(scenario())
-
-
-def test_an_expired_revision_is_made_up_for_by_telling_the_differences(jumping):
-    async def scenario():
-        async with connected() as (server, client):
-            for name in ("same", "changed", "gone", "recreated"):
-                await server.put(name, size=1)
-
-            async def meanwhile(request):
-                await server.put("changed", size=2)
-                await server.remove("gone")
-                await server.remove("recreated")
-                await server.put("recreated", size=3)
-                await server.put("new", size=4)
-                server.compact()
-                return await failing(410, "Expired")(request)
-
-            server.watch_faults.append(meanwhile)
-            informer = Informer(client, THINGS)
+@virtual_time
+async def test_a_watch_that_ends_is_resumed_without_listing_again():
+    async with connected() as (server, client):
+        await server.put("a", size=1)
+        server.watch_faults += [streaming(), hanging_up, failing(500, "InternalError")]
+        async with following(client) as informer:
             heard = Heard(informer)
-            task = asyncio.create_task(informer.run())
-            await until(informer, lambda: len(heard.changes) == 9)
-            changes = sorted(heard.take()[4:])
-            assert changes == [
-                ("changed", "changed"),
-                ("gone", "gone"),
-                ("gone", "recreated"),
-                ("new", "new"),
-                ("new", "recreated"),
-            ]
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    jumping(scenario())
+            await server.put("a", size=2)
+            await caught_up(informer, server)
+            assert heard.take() == [("new", "a"), ("changed", "a")]
+        lists = [seen for seen in server.seen if not seen.query.get("watch")]
+        assert len(lists) == 1
 
 
-def test_a_server_that_is_away_is_not_flooded_and_nothing_is_lost(jumping):
-    async def scenario():
-        async with connected() as (server, client):
-            await server.put("a", size=1)
-            async with following(client) as informer:
-                loop = asyncio.get_running_loop()
-                began = loop.time()
-                attempts = []
+@virtual_time
+async def test_an_expired_revision_is_made_up_for_by_telling_the_differences():
+    async with connected() as (server, client):
+        for name in ("same", "changed", "gone", "recreated"):
+            await server.put(name, size=1)
 
-                async def away(request):
-                    attempts.append(loop.time())
-                    if loop.time() - began < 60:
-                        server.watch_faults.insert(0, away)
-                    return await failing(503, "ServiceUnavailable")(request)
+        async def meanwhile(request):
+            await server.put("changed", size=2)
+            await server.remove("gone")
+            await server.remove("recreated")
+            await server.put("recreated", size=3)
+            await server.put("new", size=4)
+            server.compact()
+            return await failing(410, "Expired")(request)
 
-                server.watch_faults.append(away)
-                server.changes.append((server.revision, "ERROR", {"code": 500, "reason": "x"}))
-                await server.put("a", size=2)
-                await server.put("b", size=3)
-                await caught_up(informer, server)
-                assert 2 <= len(attempts) < 15
-                assert loop.time() - began < 120
-                assert informer.problem is None
-
-    jumping(scenario())
-
-
-def test_server_that_always_replies_expired_is_not_flooded(jumping):
-    async def scenario():
-        async with connected() as (server, client):
-            server.oldest = 10**9
-            async with following(client):
-                await asyncio.sleep(120)
-            assert len(server.seen) < 30
-
-    jumping(scenario())
+        server.watch_faults.append(meanwhile)
+        informer = Informer(client, THINGS)
+        heard = Heard(informer)
+        task = asyncio.create_task(informer.run())
+        await until(informer, lambda: len(heard.changes) == 9)
+        changes = sorted(heard.take()[4:])
+        assert changes == [
+            ("changed", "changed"),
+            ("gone", "gone"),
+            ("gone", "recreated"),
+            ("new", "new"),
+            ("new", "recreated"),
+        ]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-def test_server_that_closes_every_watch_is_not_flooded(jumping):
-    async def scenario():
-        async with connected() as (server, client):
-            server.watch_faults += [streaming()] * 1000
-            async with following(client):
-                await asyncio.sleep(120)
-            assert len(server.seen) < 30
+@virtual_time
+async def test_a_server_that_is_away_is_not_flooded_and_nothing_is_lost():
+    async with connected() as (server, client):
+        await server.put("a", size=1)
+        async with following(client) as informer:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            attempts = []
 
-    jumping(scenario())
+            async def away(request):
+                attempts.append(loop.time())
+                if loop.time() - began < 60:
+                    server.watch_faults.insert(0, away)
+                return await failing(503, "ServiceUnavailable")(request)
 
-
-def test_forbidden_list_is_reported_and_retried(jumping):
-    async def scenario():
-        async with connected() as (server, client):
-            server.faults += [failing(403, "Forbidden")] * 3
-            informer = Informer(client, THINGS)
-            task = asyncio.create_task(informer.run())
-            async with asyncio.timeout(100):
-                while informer.problem is None:
-                    await asyncio.sleep(0.01)
-            assert "as scripted" in str(informer.problem)
-            assert not informer.has_synced
-            await asyncio.wait_for(informer.wait_for_sync(), 100)
+            server.watch_faults.append(away)
+            server.changes.append((server.revision, "ERROR", {"code": 500, "reason": "x"}))
+            await server.put("a", size=2)
+            await server.put("b", size=3)
+            await caught_up(informer, server)
+            assert 2 <= len(attempts) < 15
+            assert loop.time() - began < 120
             assert informer.problem is None
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
-    jumping(scenario())
+
+@virtual_time
+async def test_server_that_always_replies_expired_is_not_flooded():
+    async with connected() as (server, client):
+        server.oldest = 10**9
+        async with following(client):
+            await asyncio.sleep(120)
+        assert len(server.seen) < 30
+
+
+@virtual_time
+async def test_server_that_closes_every_watch_is_not_flooded():
+    async with connected() as (server, client):
+        server.watch_faults += [streaming()] * 1000
+        async with following(client):
+            await asyncio.sleep(120)
+        assert len(server.seen) < 30
+
+
+@virtual_time
+async def test_forbidden_list_is_reported_and_retried():
+    async with connected() as (server, client):
+        server.faults += [failing(403, "Forbidden")] * 3
+        informer = Informer(client, THINGS)
+        task = asyncio.create_task(informer.run())
+        async with asyncio.timeout(100):
+            while informer.problem is None:
+                await asyncio.sleep(0.01)
+        assert "as scripted" in str(informer.problem)
+        assert not informer.has_synced
+        await asyncio.wait_for(informer.wait_for_sync(), 100)
+        assert informer.problem is None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.parametrize(("code", "is_answer"), [(404, True), (403, False), (503, False)])
-def test_a_kind_that_the_server_does_not_have_is_not_waited_for(jumping, code, is_answer):
-    async def scenario():
-        async with connected() as (server, client):
-            server.faults += [failing(code, "Scripted")] * 3
-            informer = Informer(client, THINGS)
-            task = asyncio.create_task(informer.run())
-            await asyncio.wait_for(informer.wait_for_answer(), 5_000)
-            assert informer.has_synced is not is_answer
-            await asyncio.wait_for(informer.wait_for_sync(), 5_000)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    jumping(scenario())
+@virtual_time
+async def test_a_kind_that_the_server_does_not_have_is_not_waited_for(code, is_answer):
+    async with connected() as (server, client):
+        server.faults += [failing(code, "Scripted")] * 3
+        informer = Informer(client, THINGS)
+        task = asyncio.create_task(informer.run())
+        await asyncio.wait_for(informer.wait_for_answer(), 5_000)
+        assert informer.has_synced is not is_answer
+        await asyncio.wait_for(informer.wait_for_sync(), 5_000)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_objects_are_found_by_index(client, server):
@@ -293,19 +280,17 @@ async def test_an_object_that_stops_to_fit_leaves_the_copy(client, server):
     assert [malformed.metadata.name for malformed in refused] == ["a"]
 
 
-def test_resync_repeats_all_objects(jumping):
-    async def scenario():
-        async with connected() as (server, client):
-            await server.put("a")
-            async with following(client, resync_s=60) as informer:
-                heard = Heard(informer)
-                await asyncio.sleep(130)
-                assert heard.take() == [("new", "a"), ("changed", "a"), ("changed", "a")]
-
-    jumping(scenario())
+@virtual_time
+async def test_resync_repeats_all_objects():
+    async with connected() as (server, client):
+        await server.put("a")
+        async with following(client, resync_s=60) as informer:
+            heard = Heard(informer)
+            await asyncio.sleep(130)
+            assert heard.take() == [("new", "a"), ("changed", "a"), ("changed", "a")]
 
 
-def test_cache_is_correct_after_random_faults_and_no_event_is_repeated(jumping):
+def test_cache_is_correct_after_random_faults_and_no_event_is_repeated():
     """Random changes and faults of a server: the notifications must add up to its state."""
 
     async def scenario(seed):
@@ -345,7 +330,7 @@ def test_cache_is_correct_after_random_faults_and_no_event_is_repeated(jumping):
             await asyncio.gather(task, return_exceptions=True)
 
     for seed in range(40):
-        jumping(scenario(seed))
+        run_jumping(scenario(seed))
 
 
 async def test_two_controllers_share_one_copy(client, server):

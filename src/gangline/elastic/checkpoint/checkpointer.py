@@ -36,7 +36,6 @@ from gangline.elastic.checkpoint.session import BufferOptions, open_session
 from gangline.elastic.checkpoint.snapshot.copy import find_accelerator
 from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest
 from gangline.elastic.checkpoint.snapshot.segment import (
-    MemoryRequest,
     check_capacity,
     memory_request,
     memory_warning,
@@ -179,12 +178,10 @@ class Checkpointer:
         )
         requests = self.ranks.all_gather(request)
         check_capacity(requests)
-        if (warning := memory_warning(requests, self.node)) and self._is_first_on_node(requests):
+        is_first = [request.node for request in requests].index(self.node) == self.ranks.rank
+        if is_first and (warning := memory_warning(requests, self.node)):
             log.warning(f"memory for checkpoints is short: {warning}", extra={"reason": warning})
         self.buffers.prepare(agreement)
-
-    def _is_first_on_node(self, requests: list[MemoryRequest]) -> bool:
-        return [request.node for request in requests].index(self.node) == self.ranks.rank
 
     def save(self, step: int, state: dict[str, Any], level: SaveLevel = "memory") -> bool:
         """Save the state; return when it is in memory, or with ``overlap`` while the transfer runs.

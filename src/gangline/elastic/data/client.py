@@ -83,19 +83,15 @@ class ShardSource(Protocol):
 
     def apply(self, event: LedgerEvent, wait_s: float = 0.0) -> LedgerAnswer:
         """Apply an event; a `Take` may wait for this time while shards may become available."""
-        ...
 
     def checkpoint(self, dataset: str) -> bytes | None:
         """Return the position in a data set, or None if there is none of this name."""
-        ...
 
     def state(self, dataset: str) -> DatasetState | None:
         """Return the progress of a data set, or None if there is none of this name."""
-        ...
 
     def close(self) -> None:
         """End the connection, if there is one. The next call makes another."""
-        ...
 
 
 class LocalShardSource:

@@ -197,11 +197,9 @@ class WaitObserver(Protocol):
 
     def begin_pass(self) -> None:
         """A pass through the data begins."""
-        ...
 
     def waited(self, seconds: float) -> None:
         """Training has waited for a batch."""
-        ...
 
 
 class _TimedIterator(Iterator[T]):

@@ -151,11 +151,9 @@ class Clock(Protocol):
 
     def mark(self) -> Any:
         """Return a mark at the work that has been queued so far."""
-        ...
 
     def seconds(self, begin: Any, end: Any) -> float | None:
         """Return the seconds between two marks; None if the work is not done yet."""
-        ...
 
 
 class ProcessorClock:

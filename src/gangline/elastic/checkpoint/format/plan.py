@@ -120,12 +120,10 @@ class FittedState:
 class SavePlan:
     """The save plan of one rank, reused as long as the structure of the state stays the same."""
 
-    def __init__(
-        self, ranks: SaveGroup, node: str, common: Collection[tuple[str, ...]] = ()
-    ) -> None:
-        """Create the plan; values below the ``common`` paths are equal on all ranks."""
+    def __init__(self, ranks: SaveGroup, node: str) -> None:
         self.agreement: SaveAgreement | None = None
-        self._ranks, self._node, self._common = ranks, node, common
+        self._ranks, self._node = ranks, node
+        self._common: Collection[tuple[str, ...]] = ()
         self._pickled: dict[str, tuple[object, bytes]] = {}
         """The last pickled form of simple values, by name."""
         self._own: dict[str, int] = {}
@@ -238,9 +236,9 @@ class SavePlan:
                 data = fresh.get(name)
                 if data is None:
                     data = self._pickle(entry.key, value_of(number))
-                pickled[number] = data
-                if len(pickled[number]) > entry.length:
+                if len(data) > entry.length:
                     return None
+                pickled[number] = data
         replicas = {
             name: planner.state_dict[name]
             for replica_set in self._replica_sets

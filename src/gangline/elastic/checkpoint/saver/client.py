@@ -163,8 +163,6 @@ class SaverClient:
                 self.outcomes[message.step] = message
             case FlushReply():
                 self.flushed.append(message.step)
-            case _:
-                pass
 
 
 def job_directories(environment: Mapping[str, str]) -> list[Path]:

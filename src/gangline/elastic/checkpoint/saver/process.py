@@ -65,7 +65,7 @@ MAX_RETRY_PAUSE_S = 30.0
 class Uploader:
     """Writes the saves of one job's folder to its target."""
 
-    def __init__(self, job_folder: Path, report: Callable[[StorageOutcome], None]) -> None:
+    def __init__(self, job_folder: Path, report: Callable[[StorageOutcome], object]) -> None:
         self.job_folder, self.report = job_folder, report
         self.stop = threading.Event()
         self.uncommitted: dict[tuple[int, str], int] = {}
@@ -278,10 +278,10 @@ class Saver:
         self.no_clients_since = time.monotonic()
         self.is_stopping = False
         self.replicator = Replicator(job_folder)
-        self.uploader = Uploader(job_folder, self._report_from_thread)
-
-    def _report_from_thread(self, outcome: StorageOutcome) -> None:
-        self.loop.call_soon_threadsafe(self._send_to_all, outcome)
+        self.uploader = Uploader(
+            job_folder,
+            lambda outcome: self.loop.call_soon_threadsafe(self._send_to_all, outcome),
+        )
 
     def _send_to_all(self, outcome: StorageOutcome) -> None:
         for client in self.clients:

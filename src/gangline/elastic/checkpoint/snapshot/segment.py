@@ -171,47 +171,44 @@ class SegmentHeader:
 
 
 def pack_header(header: SegmentHeader) -> bytes:
-    body = _HEADER.pack(MAGIC, *astuple(header))
-    return body + _SUM.pack(checksum(body))
+    return _with_sum(_HEADER.pack(MAGIC, *astuple(header)))
 
 
 def unpack_header(data: bytes | memoryview) -> SegmentHeader | None:
     """Read a header; return ``None`` if there is none or it is damaged."""
-    if len(data) < HEADER_BYTES:
-        return None
-    body = bytes(data[: _HEADER.size])
-    if _SUM.unpack_from(data, _HEADER.size)[0] != checksum(body) or not body.startswith(MAGIC):
+    body = _without_sum(data, _HEADER.size)
+    if body is None or not body.startswith(MAGIC):
         return None
     _, state, for_storage, *rest = _HEADER.unpack(body)
     return SegmentHeader(SegmentState(state), bool(for_storage), *rest)
 
 
+def _with_sum(body: bytes) -> bytes:
+    return body + _SUM.pack(checksum(body))
+
+
+def _without_sum(record: bytes | memoryview, size: int) -> bytes | None:
+    """Return the first ``size`` bytes; ``None`` unless their checksum follows."""
+    body = bytes(record[:size])
+    if len(record) < size + _SUM.size or _SUM.unpack_from(record, size)[0] != checksum(body):
+        return None
+    return body
+
+
 def is_marked_persisted(data: bytes | memoryview, generation: int) -> bool:
     """Return whether the mark says that the save of ``generation`` is in storage."""
-    body = bytes(data[: _MARK.size])
-    if len(data) < MARK_BYTES or _SUM.unpack_from(data, _MARK.size)[0] != checksum(body):
-        return False
-    magic, marked, done = _MARK.unpack(body)
-    return bool(magic == MAGIC and marked == generation and done)
+    body = _without_sum(data, _MARK.size)
+    return body is not None and _MARK.unpack(body) == (MAGIC, generation, True)
 
 
 def seal_bytes(entries: int) -> int:
     return _SEAL.size + entries * _SUM.size + _SUM.size
 
 
-def pack_seal(generation: int, sums: Sequence[int]) -> bytes:
-    body = _SEAL.pack(generation, len(sums)) + struct.pack(f"<{len(sums)}Q", *sums)
-    return body + _SUM.pack(checksum(body))
-
-
 def unpack_seal(data: bytes | memoryview, generation: int, entries: int) -> list[int] | None:
     """Read the checksums of the save of ``generation``; return ``None`` if there are none."""
-    size = seal_bytes(entries)
-    body = bytes(data[: size - _SUM.size])
-    if len(data) < size or _SUM.unpack_from(data, len(body))[0] != checksum(body):
-        return None
-    sealed, count = _SEAL.unpack_from(body)
-    if sealed != generation or count != entries:
+    body = _without_sum(data, _SEAL.size + entries * _SUM.size)
+    if body is None or _SEAL.unpack_from(body) != (generation, entries):
         return None
     return list(struct.unpack_from(f"<{entries}Q", body, _SEAL.size))
 
@@ -289,15 +286,15 @@ class Segment:
         return unpack_seal(self.map[at : at + seal_bytes(entries)], header.generation, entries)
 
     def write_seal(self, header: SegmentHeader, sums: list[int]) -> None:
-        os.pwrite(self.descriptor, pack_seal(header.generation, sums), header.seal_offset)
+        body = _SEAL.pack(header.generation, len(sums)) + struct.pack(f"<{len(sums)}Q", *sums)
+        os.pwrite(self.descriptor, _with_sum(body), header.seal_offset)
 
     def is_persisted(self, generation: int) -> bool:
-        at = MARK_OFFSET
-        return is_marked_persisted(self.map[at : at + MARK_BYTES], generation)
+        return is_marked_persisted(self.map[MARK_OFFSET : MARK_OFFSET + MARK_BYTES], generation)
 
     def mark_persisted(self, generation: int) -> None:
-        body = _MARK.pack(MAGIC, generation, True)
-        os.pwrite(self.descriptor, body + _SUM.pack(checksum(body)), MARK_OFFSET)
+        record = _with_sum(_MARK.pack(MAGIC, generation, True))
+        os.pwrite(self.descriptor, record, MARK_OFFSET)
 
     def write_header(self, header: SegmentHeader) -> None:
         os.pwrite(self.descriptor, pack_header(header), 0)

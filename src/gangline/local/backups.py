@@ -110,10 +110,7 @@ def checksum(path: Path) -> FileSum:
 
 def write_archive(target: Path, manifest: BackupManifest, files: Mapping[str, Path]) -> None:
     """Write the archive, readable by its owner only; it appears under its name when complete.
-
-    Raises:
-        BackupError: the target exists.
-        OSError: it cannot be written.
+    Raises BackupError: the target exists; OSError.
     """
     temporary = target.with_name(f".{target.name}.new")
     temporary.unlink(missing_ok=True)
@@ -228,13 +225,9 @@ class Backup:
 
 
 def create_backup(cluster: ClusterDirectory, target: Path, *, with_key: bool = True) -> Backup:
-    """Write a backup of a cluster to ``target``, which must not exist.
+    """Write a backup of a cluster to ``target``, which must not exist. Raises ClusterError.
 
     ``with_key`` includes the generated encryption key. A key file of the user is never included.
-
-    Raises:
-        ClusterNotRunning: there is no such cluster.
-        ClusterError: the cluster's state cannot be read, or the archive cannot be written.
     """
     if not (cluster.folder / "pki").is_dir():
         raise ClusterNotRunning(f"there is no cluster {cluster.name} in {cluster.root}")
@@ -371,12 +364,9 @@ class RestoredCluster:
 def restore_backup(
     archive: Path, cluster: ClusterDirectory, *, force: bool = False, key_file: Path | None = None
 ) -> RestoredCluster:
-    """Make the state of a backup that of a cluster, which must not run.
-
-    Raises:
-        ClusterAlreadyRunning: the cluster runs.
-        ClusterError: the backup cannot be used, or the cluster has a state and ``force`` is not
-            set. The state is unchanged.
+    """Make the state of a backup that of a cluster, which must not run. Raises ClusterError: the
+    backup cannot be used, or the cluster runs, or it has a state and ``force`` is not set. Then the
+    state is unchanged.
     """
     cluster.prepare()
     with ClusterLock(cluster):

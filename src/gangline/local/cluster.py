@@ -75,13 +75,8 @@ class Kubelets:
         informers: SharedInformerFactory,
         runtime: ContainerRuntime | None = None,
     ) -> None:
-        """Read the image map.
-
-        Args:
-            runtime: runs the containers; None selects processes of this machine.
-
-        Raises:
-            ClusterError: the image map cannot be used.
+        """Read the image map. Without ``runtime`` containers are processes of this machine. Raises
+        ClusterError: the image map cannot be used.
         """
         self._api_server = server
         self._settings = settings
@@ -237,13 +232,8 @@ def run_foreground(
     announce: ReadyCallback = lambda ready: None,
     runtime: ContainerRuntime | None = None,
 ) -> None:
-    """Run a cluster until SIGTERM or Ctrl-C; a second signal does not wait for pods to end.
-
-    Args:
-        runtime: runs the containers of all nodes; None selects processes of this machine.
-
-    Raises:
-        ClusterError: it cannot be started; the message gives the remedy.
+    """Run a cluster until SIGTERM or Ctrl-C; a second signal does not wait for pods to end. Without
+    ``runtime`` containers are processes of this machine. Raises ClusterError, with the remedy.
     """
     import uvloop
 

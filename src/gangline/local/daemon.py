@@ -175,11 +175,8 @@ async def _query_api_server(status: ClusterStatus) -> ClusterStatus:
 
 
 def stop_cluster(cluster: ClusterDirectory) -> RunRecord | None:
-    """Stop a cluster and clean up after it; None if it did not run.
-
-    Raises:
-        ClusterNotRunning: there is no such cluster.
-        ClusterError: it belongs to another user.
+    """Stop a cluster and clean up after it; None if it did not run. Raises ClusterError: there is
+    no such cluster, or it belongs to another user.
     """
     if not cluster.folder.is_dir():
         raise ClusterNotRunning(f"there is no cluster {cluster.name} in {cluster.root}")

@@ -15,7 +15,7 @@ from gangline.api.resources import PODS, SERVICES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.informer import Informer
-from gangline.local.kubelet.config.config_source import ConfigSource
+from gangline.local.kubelet.configuration import ConfigSource
 from gangline.local.kubelet.containers.images import ImageEntry, ImageMap
 from gangline.local.kubelet.containers.plan import DeviceManager
 from gangline.local.kubelet.node import NodeStatusReporter, node_allocatable, node_labels

@@ -73,9 +73,8 @@ def archived_run_log(
 ) -> Path | None:
     """The log of the last run of a container of the pods with this name, or of the run before it.
 
-    Args:
-        found: the archived pods, oldest first. Earlier pods with the same name count too:
-            before a pod's first run comes the last run of the pod that it replaced.
+    Of the archived pods, oldest first, earlier ones with the same name count too: before a pod's
+    first run comes the last run of the pod that it replaced.
     """
     runs = [
         path for pod_logs in archived if pod_logs.name == pod for path in pod_logs.runs(container)
@@ -330,14 +329,8 @@ class PodLogOptions:
 async def read_log(
     path: Path, options: PodLogOptions, writer: LogWriter | None = None
 ) -> AsyncIterator[bytes]:
-    """Yield the logged output in chunks.
-
-    Args:
-        writer: the writer of the log, if any; following ends when it is closed.
-
-    Raises:
-        FileNotFoundError: there is no log.
-        OSError: it is not a regular file.
+    """Yield the logged output in chunks. Following ends when the ``writer`` of the log is closed.
+    Raises OSError: there is no log, or it is not a regular file.
     """
     left = options.limit_bytes
     with _Follower(path, options.tail_lines) as follower:

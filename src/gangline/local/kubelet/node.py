@@ -117,10 +117,8 @@ def build_node_status(
     now: datetime,
     withdrawn: Collection[str] = (),
 ) -> NodeStatus:
-    """The status of a node.
-
-    Args:
-        before: the stored status; it preserves transition times, and resources that users added.
+    """The status of a node. The stored status ``before`` preserves transition times, and resources
+    that users added.
     """
     added = {name: value for name, value in before.capacity.items() if name not in withdrawn}
     have = {**added, **format_resources(node_allocatable(node))}

@@ -14,7 +14,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.security import Capabilities, PodSecurityContext, SecurityContext
 from gangline.api.quantity import parse_whole
 from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resources
-from gangline.local.kubelet.config.environment import ContainerConfigError, expand_references
+from gangline.local.kubelet.configuration import ContainerConfigError, expand_references
 from gangline.local.kubelet.containers.images import ResolvedImage
 from gangline.local.kubelet.files.beneath import (
     LEADS_OUT,
@@ -139,12 +139,9 @@ class PlanInputs:
 def build_container_plan(
     pod: Pod, container: Container, number: int, inputs: PlanInputs
 ) -> ContainerPlan:
-    """Return the plan of one run of a container; creates the folders in the plan.
-
-    Raises:
-        NoCommandError: there is no command.
-        ContainerConfigError: a mount or user of the spec is not possible.
-        OSError: the disk is full, or a folder cannot be written.
+    """Return the plan of one run of a container; creates the folders in the plan. Raises
+    NoCommandError, ContainerConfigError: a mount or user is not possible; OSError: the disk is
+    full.
     """
     state = inputs.folders.instance(container.name, number)
     state.mkdir(parents=True, exist_ok=True)

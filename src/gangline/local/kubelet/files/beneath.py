@@ -43,14 +43,9 @@ class _OpenHow(ctypes.Structure):
 def open_beneath(
     folder: int, path: str, flags: int = os.O_PATH, *, follow_links: bool = True
 ) -> int:
-    """Open an existing path below a folder and return its descriptor.
-
-    Args:
-        path: relative to the folder; empty for the folder itself.
-        follow_links: False refuses all symbolic links, with ELOOP.
-
-    Raises:
-        OSError: EXDEV if the path leads out of the folder; else as of `os.open`.
+    """Open an existing path below a folder and return its descriptor; an empty path is the folder.
+    ``follow_links=False`` refuses all links, with ELOOP. Raises OSError: EXDEV if the path leads
+    out of the folder; else as of `os.open`.
     """
     resolve = _BENEATH | _NO_MAGIC_LINKS | (0 if follow_links else _NO_SYMLINKS)
     how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
@@ -103,15 +98,9 @@ def walk_beneath(
 def make_beneath(
     folder: int, path: str, mode: int, *, is_folder: bool = True, follow_links: bool = True
 ) -> int:
-    """Open a path below a folder; missing folders, or the missing file at its end, are created.
-
-    Args:
-        path: relative to the folder, without ``..``.
-        mode: the permission bits of created folders; of a created file without those to execute.
-        is_folder: False creates a file at the end of the path.
-
-    Raises:
-        OSError: EXDEV if the path leads out of the folder; ENOTDIR if a part is no folder.
+    """Open a path (without ``..``) below a folder; missing folders, or the missing file at its end,
+    are created, with the permission bits ``mode``; a file without those to execute. Raises OSError:
+    EXDEV if the path leads out of the folder; ENOTDIR if a part is no folder.
     """
     parts = _parts(path)
     if ".." in parts or path.startswith("/"):

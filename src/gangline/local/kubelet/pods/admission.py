@@ -51,11 +51,8 @@ def _unsupported_in_container(container: Container, as_root: bool) -> set[str]:
 def admit_pod(
     pod: Pod, others: Iterable[Pod], allocatable: Mapping[str, int], labels: Mapping[str, str]
 ) -> PodFailureReason | None:
-    """Return why a pod cannot run here, with Kubernetes' reason and message; None if it can.
-
-    Args:
-        others: the pods that run or will run here.
-        allocatable: the node's resources in integer units (thousandths of cpu).
+    """Return why a pod cannot run here beside others, with Kubernetes' reason and message; None if
+    it can. ``allocatable`` has integer units (thousandths of cpu).
     """
     others = list(others)
     wrong = {

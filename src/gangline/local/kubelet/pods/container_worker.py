@@ -11,15 +11,13 @@ from pathlib import Path
 
 from gangline.api.core.container import Container
 from gangline.kube.errors import ApiError
-from gangline.local.kubelet.config.config_source import (
+from gangline.local.kubelet.configuration import (
     ConfigNames,
-    names_in_environment,
-    token_specs,
-)
-from gangline.local.kubelet.config.environment import (
     ContainerConfigError,
     ValueSources,
     build_environment,
+    names_in_environment,
+    token_specs,
 )
 from gangline.local.kubelet.containers.images import ResolvedImage
 from gangline.local.kubelet.containers.plan import (
@@ -54,13 +52,8 @@ log = logging.getLogger(__name__)
 async def plan_container_run(
     context: PodContext, container: Container, number: int
 ) -> ContainerPlan:
-    """Return the plan of one run.
-
-    Raises:
-        ContainerConfigError: an object that the container refers to is missing.
-        NoCommand: there is no command.
-        ApiError: the API server does not answer.
-        OSError: the disk is full, or a folder cannot be written.
+    """Return the plan of one run. Raises ContainerConfigError: an object that it refers to is
+    missing; NoCommandError, ApiError, OSError: the disk is full.
     """
     assert context.attachment is not None, "containers are started in prepared pods only"
     node = context.node

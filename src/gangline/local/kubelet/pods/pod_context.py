@@ -12,7 +12,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.service import Service
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
-from gangline.local.kubelet.config.config_source import ConfigSource
+from gangline.local.kubelet.configuration import ConfigSource
 from gangline.local.kubelet.containers.images import ImageMap
 from gangline.local.kubelet.containers.plan import DeviceManager
 from gangline.local.kubelet.records import ContainerRecord, PodRecord

@@ -12,8 +12,11 @@ from msgspec.structs import replace
 from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS
 from gangline.kube.errors import ApiError, Conflict, NotFound
-from gangline.local.kubelet.config.config_source import has_refreshed_volumes, names_in_volumes
-from gangline.local.kubelet.config.environment import ContainerConfigError
+from gangline.local.kubelet.configuration import (
+    ContainerConfigError,
+    has_refreshed_volumes,
+    names_in_volumes,
+)
 from gangline.local.kubelet.logs import archive_logs
 from gangline.local.kubelet.pods.actions import PodActions, compute_pod_actions
 from gangline.local.kubelet.pods.admission import unsupported_fields

@@ -45,13 +45,8 @@ def open_terminal(*, taken_inside: bool = False) -> Terminal:
 
 
 def open_terminal_inside(pid: int, root: str) -> Terminal:
-    """Open a terminal of a container, so that it has a name in the container's /dev/pts.
-
-    Args:
-        root: the folder there that is the container's root.
-
-    Raises:
-        OSError: the container has ended, or has no terminals.
+    """Open a terminal of a container, so that it has a name in the container's /dev/pts. ``root``
+    is the folder that is its root. Raises OSError: it has ended, or has no terminals.
     """
     flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
     with opened_folder(f"/proc/{pid}/root{root}") as folder:

@@ -105,12 +105,7 @@ def enter_arguments(  # noqa: PLR0913 - one for each property of a process
 
 def enter(options: list[str], *, executes: bool = True) -> None:
     """Change the root, the user and the capabilities as the options of ``enter_arguments`` say.
-
-    Args:
-        executes: False if no ``execve`` follows, which would limit the capabilities of root.
-
-    Raises:
-        OSError: it is not possible.
+    ``executes`` is False if no ``execve`` follows, which would limit the capabilities of root.
     """
     root, workdir, user, group, groups, bounding, no_new_privileges = options
     remaining = None if bounding == UNCHANGED else _numbers(bounding)

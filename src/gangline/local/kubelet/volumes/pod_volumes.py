@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.volumes import HostPathVolumeSource, Volume
-from gangline.local.kubelet.config.environment import ContainerConfigError, ValueSources
+from gangline.local.kubelet.configuration import ContainerConfigError, ValueSources
 from gangline.local.kubelet.files.private import give_to_group, make_private_folder
 from gangline.local.kubelet.volumes.projection import build_payload, volume_group, write_payload
 
@@ -72,9 +72,7 @@ async def make_volumes(
     Invariant: the pod's folders are closed to other users of the machine. Containers with a user of
     their own reach the volumes by mounts, which do not pass through the parent folders.
 
-    Raises:
-        ContainerConfigError: a volume cannot be created (yet); the message names it.
-        OSError: the disk is full, or a folder cannot be written.
+    Raises ContainerConfigError: a volume cannot be created (yet); OSError: the disk is full.
     """
     made = {}
     make_private_folder(folders.top)
@@ -87,11 +85,8 @@ async def make_volumes(
 
 
 def refresh_volumes(pod: Pod, folders: PodFolders, sources: ValueSources) -> None:
-    """Update volumes of API objects.
-
-    Raises:
-        ContainerConfigError: an object does not exist any more; the volume stays unchanged.
-        OSError: the disk is full, or a folder cannot be written.
+    """Update volumes of API objects. Raises ContainerConfigError: an object does not exist any
+    more, and its volume stays unchanged; OSError: the disk is full.
     """
     for volume in pod.spec.volumes:
         files = build_payload(pod, volume, sources)

@@ -22,7 +22,7 @@ from gangline.api.core.volumes import (
     Volume,
     VolumeProjection,
 )
-from gangline.local.kubelet.config.environment import (
+from gangline.local.kubelet.configuration import (
     ContainerConfigError,
     TokenSpec,
     ValueSources,

@@ -15,8 +15,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.resources import SERVICE_ACCOUNTS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
-from gangline.local.kubelet.config.config_source import ConfigSource
-from gangline.local.kubelet.config.environment import TokenSpec
+from gangline.local.kubelet.configuration import ConfigSource, TokenSpec
 from gangline.local.kubelet.settings import KubeletSettings
 from gangline.local.kubelet.volumes.projection import (
     ProjectedFile,
@@ -112,13 +111,7 @@ async def write_api_access(
     pod: Pod, folder: Path, tokens: PodTokens, configs: ConfigSource
 ) -> Path | None:
     """Write the files for `ACCESS_PATH`; None if the pod's account does not exist or the pod opts
-    out.
-
-    A later call renews the token if it is due.
-
-    Raises:
-        ApiError: the API server does not answer.
-        OSError: the disk is full.
+    out. A later call renews the token if it is due. Raises ApiError, or OSError: the disk is full.
     """
     namespace = pod.metadata.namespace
     declined = pod.spec.automount_service_account_token is False

@@ -8,21 +8,19 @@ import msgspec
 import pytest
 
 from gangline.api.core.pod import Pod
-from gangline.local.kubelet.config.environment import ContainerConfigError
+from gangline.local.kubelet.configuration import ContainerConfigError
 from gangline.local.kubelet.containers.images import ResolvedImage
 from gangline.local.kubelet.containers.plan import (
+    DEFAULT,
+    NAMES,
     NoCommandError,
     PlanInputs,
+    bounding_set,
     build_container_plan,
+    capability_numbers,
     termination_message,
 )
 from gangline.local.kubelet.pods.admission import unsupported_fields
-from gangline.local.kubelet.probes import (
-    ProbeState,
-    ProbeTiming,
-    next_probe_state,
-    resolve_port,
-)
 from gangline.local.kubelet.runtime import isolation
 from gangline.local.kubelet.runtime.command_check import check_command, parse_launch_failure
 from gangline.local.kubelet.runtime.interface import (
@@ -224,15 +222,6 @@ def test_old_env_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "coreutils 8.30 or newer is required (invalid option -- 'S')" in detected.limitation
 
 
-def test_a_probe_turns_after_enough_results_in_a_row() -> None:
-    when = ProbeTiming(0, 1, 1, success_threshold=2, failure_threshold=3)
-    state, results = ProbeState(successful=False), []
-    for result in (True, False, True, True, False, False, True, False, False, False):
-        state = next_probe_state(state, result, when)
-        results.append(state.successful)
-    assert results == [False, False, False, True, True, True, True, True, True, False]
-
-
 def test_unsupported_fields_are_listed() -> None:
     plain = msgspec.convert({"spec": {"containers": [{"name": "c"}]}}, Pod)
     assert unsupported_fields(plain, as_root=False) == []
@@ -266,7 +255,20 @@ def test_output_takes_a_fifth_of_the_time_at_most() -> None:
     assert all(quiet.spend(second, second + 0.001) == 0.0 for second in range(1, 100))
 
 
-def test_ports_have_numbers_and_names() -> None:
-    body = {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 80}]}]}
-    container = msgspec.convert({"spec": body}, Pod).spec.containers[0]
-    assert [resolve_port(port, container) for port in (8, "8", "web", "none")] == [8, 8, 80, None]
+def test_capability_all_comes_before_single_names() -> None:
+    assert bounding_set([], []) == DEFAULT
+    assert bounding_set([], ["ALL"]) == frozenset()
+    assert bounding_set(["ALL"], ["SYS_ADMIN"]) == set(NAMES) - {"SYS_ADMIN"}
+    assert bounding_set(["NET_ADMIN"], ["all"]) == {"NET_ADMIN"}
+    assert bounding_set(["NET_ADMIN"], ["ALL", "NET_ADMIN"]) == frozenset()
+
+
+def test_capabilities_may_have_the_prefix_of_the_kernel_and_unknown_ones_have_no_effect() -> None:
+    assert bounding_set(["CAP_SYS_PTRACE", "FLY"], ["cap_chown"]) == (
+        (DEFAULT | {"SYS_PTRACE"}) - {"CHOWN"}
+    )
+
+
+def test_capability_numbers_are_those_of_the_kernel() -> None:
+    names = {"CHOWN", "SYS_ADMIN", "CHECKPOINT_RESTORE", "NET_ADMIN"}
+    assert capability_numbers(names) == (0, 12, 21, 40)

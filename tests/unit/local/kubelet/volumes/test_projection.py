@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.core.pod import Pod
-from gangline.local.kubelet.config.environment import (
+from gangline.local.kubelet.configuration import (
     ContainerConfigError,
     TokenSpec,
     ValueSources,

@@ -10,7 +10,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.meta.objects import Status
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
-from gangline.local.kubelet.config.environment import TokenSpec
+from gangline.local.kubelet.configuration import TokenSpec
 from gangline.local.kubelet.settings import KubeletSettings
 from gangline.local.kubelet.volumes.tokens import PodTokens
 

@@ -131,13 +131,8 @@ class ContainerForkServer:
         return any(_file_identity(path) != tuple(identity) for path, identity in self.files.items())
 
     async def fork(self, spec: ContainerSpec, output: OutputCallback) -> ChildProcess:
-        """Fork a container; its setup has only begun when this returns.
-
-        Raises:
-            RefusedError: the server cannot fork it.
-            ConnectionError: the server has ended.
-            TimeoutError: the server does not answer; nothing is started later either.
-            OSError: there are no free descriptors.
+        """Fork a container; its setup has only begun when this returns. Raises RefusedError, or
+        OSError: the server has ended or does not answer, and nothing is started later either.
         """
         with contextlib.ExitStack() as stack:
             description = _memory_file(json.dumps(spec).encode(), stack)

@@ -27,11 +27,8 @@ _LISTEN = "0A"
 
 
 def listens_at(pid: int, port: int, shares_network: bool) -> bool:
-    """Return whether a TCP port of a process's network has a listener.
-
-    Args:
-        shares_network: True if other containers use the same network: the socket must belong to the
-            process or a descendant then.
+    """Return whether a TCP port of a process's network has a listener. If other containers use the
+    same network, the socket must belong to the process or a descendant.
     """
     inodes = {*_listening_sockets(pid, "tcp", port), *_listening_sockets(pid, "tcp6", port)}
     if not shares_network:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gangline.api.core.container import Container
 from gangline.api.core.pod import Pod
 from gangline.api.core.service import Service
-from gangline.local.kubelet.config.environment import (
+from gangline.local.kubelet.configuration import (
     ContainerConfigError,
     ValueSources,
     build_environment,

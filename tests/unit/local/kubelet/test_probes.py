@@ -1,0 +1,51 @@
+"""Probes: their results in a row, their ports, and those that cannot even be sent."""
+
+from typing import cast
+
+import msgspec
+import pytest
+
+from gangline.api.core.container import Container
+from gangline.api.core.pod import Pod
+from gangline.api.core.probe import HTTPGetAction, HTTPHeader, Probe, TCPSocketAction
+from gangline.local.kubelet.probes import (
+    ProbeState,
+    ProbeTarget,
+    ProbeTiming,
+    next_probe_state,
+    resolve_port,
+    run_probe,
+)
+from gangline.local.kubelet.runtime.interface import RunningContainer
+
+LONG_LABEL = "a" * 70 + ".example"
+TARGET = ProbeTarget(Container(name="c"), cast("RunningContainer", None), "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        Probe(http_get=HTTPGetAction(port=1, host=LONG_LABEL)),
+        Probe(http_get=HTTPGetAction(port=1, host="[::1")),
+        Probe(http_get=HTTPGetAction(port=1, http_headers=[HTTPHeader("a\nb", "c")])),
+        Probe(tcp_socket=TCPSocketAction(port=1, host=LONG_LABEL)),
+    ],
+    ids=["long label", "half an address", "header of two lines", "long label of TCP"],
+)
+async def test_hosts_and_headers_that_cannot_be_sent_fail_the_probe(probe: Probe) -> None:
+    assert await run_probe(probe, TARGET, 5)
+
+
+def test_a_probe_turns_after_enough_results_in_a_row() -> None:
+    when = ProbeTiming(0, 1, 1, success_threshold=2, failure_threshold=3)
+    state, results = ProbeState(successful=False), []
+    for result in (True, False, True, True, False, False, True, False, False, False):
+        state = next_probe_state(state, result, when)
+        results.append(state.successful)
+    assert results == [False, False, False, True, True, True, True, True, True, False]
+
+
+def test_ports_have_numbers_and_names() -> None:
+    body = {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 80}]}]}
+    container = msgspec.convert({"spec": body}, Pod).spec.containers[0]
+    assert [resolve_port(port, container) for port in (8, "8", "web", "none")] == [8, 8, 80, None]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gangline.elastic.checkpoint.snapshot import copy
-from gangline.elastic.checkpoint.snapshot import device as accelerator
+from gangline.elastic.checkpoint.snapshot import copy as accelerator
 
 HERE = torch.device("cpu")
 

@@ -12,7 +12,7 @@ from gangline.api.resources import PYTORCH_JOBS
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.sdk import Client
 from gangline.sdk.client import NoSuchJob
-from gangline.sdk.functions.results import NoResult
+from gangline.sdk.functions.job import NoResult
 from gangline.sdk.handle import FunctionFailed
 from gangline.sdk.jobs import JobState
 from integration.cluster.embedded import EmbeddedCluster, until

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.data.client import IndexShardingClient, ShardRefusedError
+from gangline.elastic.data.client import (
+    IndexShardingClient,
+    ShardRefusedError,
+    ShardSource,
+    open_shard_source,
+)
 from gangline.elastic.data.feed import ShardBatchSampler, report_batches
-from gangline.elastic.data.shard_source import ShardSource, open_shard_source
 
 pytestmark = pytest.mark.timeout(300)
 

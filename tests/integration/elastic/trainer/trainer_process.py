@@ -8,8 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from gangline.elastic.trainer.loader import ElasticDataLoader
-from gangline.elastic.trainer.sampler import ElasticDistributedSampler
+from gangline.elastic.trainer.loader import ElasticDataLoader, ElasticDistributedSampler
 from gangline.elastic.trainer.trainer import ElasticTrainer
 
 EPOCHS = 2

@@ -91,7 +91,9 @@ class Quantity:
         if self.format is QuantityFormat.BINARY and not fraction and abs(whole) >= 1024:
             return _format_scaled(whole, 1024, 10, 60, lambda power: _BINARY_SUFFIX[power])
         if self.format is QuantityFormat.EXPONENT:
-            return _format_scaled(self.nano, 1000, 3, 27, _exponent_suffix)
+            return _format_scaled(
+                self.nano, 1000, 3, 27, lambda power: f"e{power - 9}" if power != 9 else ""
+            )
         return _format_scaled(self.nano, 1000, 3, 27, lambda power: _DECIMAL_SUFFIX[power - 9])
 
 
@@ -182,10 +184,6 @@ def _format_scaled(
         amount //= base
         power += step
     return f"{amount}{suffix(power)}"
-
-
-def _exponent_suffix(power: int) -> str:
-    return f"e{power - 9}" if power != 9 else ""
 
 
 def _quantity_error(text: str, suffix: str) -> QuantityError:

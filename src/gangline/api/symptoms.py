@@ -326,13 +326,13 @@ def find_symptom(text: str) -> tuple[Symptom, str] | None:
     Causes come before consequences. An error whose line only reports the loss of another replica is
     a consequence, whatever its name.
     """
-    matches = list(_found(text))
+    matches = list(_matches(text))
     lines = {line for symptom, line in matches if symptom.consequence}
     causes = [match for match in matches if not match[0].consequence and match[1] not in lines]
     return next(iter([*causes, *matches]), None)
 
 
-def _found(text: str) -> Iterator[tuple[Symptom, str]]:
+def _matches(text: str) -> Iterator[tuple[Symptom, str]]:
     for symptom in SYMPTOMS:
         for match in symptom.pattern.finditer(text):
             line = _line_at(text, match.start(), match.end())

@@ -56,7 +56,8 @@ def command(container: Json, runtime: str, nodes: int, processes: int | str) -> 
     model = _MODELS.get(runtime)
     if model is None:
         return list(COMMAND)
-    method = "lora" if _uses_lora(container.get("args") or ()) else "full"
+    arguments = container.get("args") or ()
+    method = "lora" if any(text.startswith(_LORA_ARGUMENT) for text in arguments) else "full"
     devices = "single_device" if (nodes, processes) == (1, 1) else "distributed"
     config = f"{model}_{method}" + ("_single_device" if devices == "single_device" else "")
     return [*COMMAND, f"{method}_finetune_{devices}", "--config", config]
@@ -67,10 +68,6 @@ def with_rendezvous(command: Sequence[str], address: str) -> list[str]:
     if len(command) == len(COMMAND) or command[2] in _SINGLE_RECIPES:
         return list(command)
     return [*COMMAND, f"--rdzv_endpoint={address}", *command[2:]]
-
-
-def _uses_lora(arguments: Sequence[str]) -> bool:
-    return any(argument.startswith(_LORA_ARGUMENT) for argument in arguments)
 
 
 PORT = 29500

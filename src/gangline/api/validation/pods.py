@@ -116,17 +116,14 @@ def resource_causes(path: str, resources: Json) -> Causes:
 
 
 def _container_resource(path: str, name: str, value: Any) -> Causes:
-    if names.validate_label_key(name) is not None or ("/" not in name and not _is_standard(name)):
+    is_standard = name in STANDARD_RESOURCES or name.startswith(HUGE_PAGES)
+    if names.validate_label_key(name) is not None or ("/" not in name and not is_standard):
         detail = "must be a standard resource for containers, or a name with a domain and '/'"
         yield field_causes.invalid(path, name, detail)
     yield from quantity_causes(path, value)
     quantity = quantity_or_none(value)
     if quantity is not None and _is_integer_resource(name) and quantity.milli % 1000:
         yield field_causes.invalid(path, str(value), "must be an integer")
-
-
-def _is_standard(name: str) -> bool:
-    return name in STANDARD_RESOURCES or name.startswith(HUGE_PAGES)
 
 
 def _is_integer_resource(name: str) -> bool:

@@ -1,8 +1,11 @@
 """Watches jobs and the objects that belong to them, and builds observations from the caches.
 
-``observe`` collects everything that planning for one job depends on; ``add_job_listener`` reports
-which job to reconcile after a change. The caches contain only labelled objects, and only the fields
-that planning reads.
+``ClusterCache.observe`` collects everything that planning for one job depends on;
+``add_job_listener`` reports which job to reconcile after a change. The caches contain only labelled
+objects, and only the fields that planning reads.
+
+A job is made from its runtime once. The copy is a ConfigMap of the job, so that a later change of
+the runtime, or its deletion, does not reach the job.
 """
 
 import asyncio
@@ -14,15 +17,21 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from gangline.api.jobs.kubeflow import JobStatus
-from gangline.api.meta.objects import Object
+from gangline.api.jobs.training_runtime import (
+    CLUSTER_TRAINING_RUNTIME,
+    RUNTIME_COPY_KEY,
+    RUNTIME_COPY_LABEL,
+    TRAINING_RUNTIME,
+    runtime_copy_name,
+)
+from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import POD_GROUPS
+from gangline.api.resources import CLUSTER_TRAINING_RUNTIMES, POD_GROUPS, TRAINING_RUNTIMES
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
 from gangline.operator.engine import adoption
 from gangline.operator.engine.mutation_cache import UnobservedWrites, WrittenStatuses
-from gangline.operator.engine.runtimes import RuntimeCache
 from gangline.operator.engine.status import decode_status, kind_fields
 from gangline.operator.model import labels
 from gangline.operator.model.framework import (
@@ -36,7 +45,6 @@ from gangline.operator.model.job import (
     ExtendsStatus,
     JobKindInfo,
     Manifest,
-    NormalizedJob,
     RawJob,
     detach,
     implements,
@@ -100,8 +108,7 @@ class JobObservation:
 
 
 def job_resource(kind: JobKindInfo) -> Resource[RawJob]:
-    job = kind.resource
-    return Resource(RawJob, job.group, job.version, job.plural, job.kind)
+    return replace(kind.resource, type=RawJob)
 
 
 class ClusterCache:
@@ -262,7 +269,10 @@ class ClusterCache:
             lost_nodes=self._lost_nodes(pods),
             spec_errors=reading.spec_errors,
         )
-        return JobObservation(stored, observed, _kind_status(stored, reading.job))
+        kind_status: Manifest = {}
+        if implements(reading.job.rules, ExtendsStatus):
+            kind_status = kind_fields(reading.job.kind, stored.status)
+        return JobObservation(stored, observed, kind_status)
 
     def has_unobserved_writes(self, uid: str) -> bool:
         return any(objects.has_unobserved(uid) for objects in self.unobserved.values())
@@ -385,8 +395,84 @@ class ClusterCache:
         return owner.name == key.name and self.frameworks[key.kind].kind.is_kind_of(owner)
 
 
-def _kind_status(stored: RawJob, job: NormalizedJob) -> Manifest:
-    return kind_fields(job.kind, stored.status) if implements(job.rules, ExtendsStatus) else {}
+class RawRuntime(Object):
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class StoredCopy(Object):
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+_COPIES = Resource(StoredCopy, "", "v1", "configmaps", "ConfigMap")
+
+
+class RuntimeCache:
+    def __init__(self, client: ApiClient, namespace: str | Sequence[str] | None) -> None:
+        self.copies = Informer(client, _COPIES, namespace, labels=RUNTIME_COPY_LABEL)
+        self._runtime_listeners: list[Callable[[str], None]] = []
+        self._by_kind = {
+            TRAINING_RUNTIME: Informer(
+                client, _runtime_resource(TRAINING_RUNTIMES), namespace, transform=_detach_runtime
+            ),
+            CLUSTER_TRAINING_RUNTIME: Informer(
+                client, _runtime_resource(CLUSTER_TRAINING_RUNTIMES), transform=_detach_runtime
+            ),
+        }
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.copies.run())
+            tasks.create_task(self._report_copies())
+            for informer in self._by_kind.values():
+                tasks.create_task(informer.run())
+
+    async def _report_copies(self) -> None:
+        """Report a change of all runtimes when the copies are cached: no job was read before."""
+        await self.copies.wait_for_sync()
+        for listener in self._runtime_listeners:
+            listener("")
+
+    def add_listener(
+        self, copy: Callable[[StoredCopy], None], runtime: Callable[[str], None]
+    ) -> None:
+        """Call ``copy`` with each changed copy, and ``runtime`` with the namespace of a runtime.
+
+        The namespace is empty for runtimes of the cluster.
+        """
+
+        def copy_changed(old: StoredCopy | None, new: StoredCopy | None) -> None:
+            if subject := new or old:
+                copy(subject)
+
+        def runtime_changed(old: RawRuntime | None, new: RawRuntime | None) -> None:
+            if subject := new or old:
+                runtime(subject.metadata.namespace)
+
+        self._runtime_listeners.append(runtime)
+        self.copies.add_listener(copy_changed)
+        for informer in self._by_kind.values():
+            informer.add_listener(runtime_changed)
+
+    def has_synced(self, kind: str) -> bool:
+        """Return whether all runtimes of a kind are cached; True for an unknown kind."""
+        informer = self._by_kind.get(kind)
+        return informer is None or (informer.has_synced and not informer.problem)
+
+    def find(self, job: ObjectMeta, kind: str, name: str) -> RuntimeCopy | None:
+        """Return the runtime of a job: the copy that is stored for it, else the present one."""
+        stored = self.copies.get(job.namespace, runtime_copy_name(job.name))
+        owner = stored.metadata.controller if stored else None
+        if stored and owner and owner.uid == job.uid and RUNTIME_COPY_KEY in stored.data:
+            text = stored.data[RUNTIME_COPY_KEY].encode()
+            return RuntimeCopy(text, stored.metadata.resource_version, is_stored=True)
+        informer = self._by_kind.get(kind)
+        if informer is None:
+            return None
+        runtime = informer.get(job.namespace if informer.resource.namespaced else None, name)
+        if runtime is None or runtime.metadata.deletion_timestamp is not None:
+            return None
+        version = f"{runtime.metadata.uid}/{runtime.metadata.resource_version}"
+        return RuntimeCopy(_runtime_manifest(runtime, kind), version, is_stored=False)
 
 
 def _with_kind(target: TargetKind, item: OwnedObject) -> OwnedObject:
@@ -422,3 +508,25 @@ def _job_listener(
             enqueue(JobKey(kind, job.metadata.namespace, job.metadata.name))
 
     return changed
+
+
+def _runtime_resource(resource: Resource[Any]) -> Resource[RawRuntime]:
+    return replace(resource, type=RawRuntime)
+
+
+def _detach_runtime(runtime: RawRuntime) -> RawRuntime:
+    """Copy a runtime out of its watch message, which otherwise stays in memory with it."""
+    return msgspec.structs.replace(runtime, spec=msgspec.Raw(bytes(runtime.spec)))
+
+
+def _runtime_manifest(runtime: RawRuntime, kind: str) -> bytes:
+    """Return a runtime as it is stored for a job: without what the server adds."""
+    meta = runtime.metadata
+    return msgspec.json.encode(
+        {
+            "apiVersion": TRAINING_RUNTIMES.api_version,
+            "kind": kind,
+            "metadata": {"name": meta.name} | ({"labels": meta.labels} if meta.labels else {}),
+            "spec": runtime.spec,
+        }
+    )

@@ -34,7 +34,10 @@ def validate(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldErro
     yield from common_rules.job_size_errors(roles, "spec")
     for role, given in spec.declared_roles():
         yield from _role_errors(given, f"spec.{role}")
-    yield from _clean_policy_errors(spec.clean_pod_policy)
+    clean_policy = spec.clean_pod_policy
+    if clean_policy and clean_policy not in (*CLEAN_POLICIES, *_MISSPELT_POLICIES):
+        remedy = _suggest_policy(clean_policy)
+        yield FieldError("spec.cleanPodPolicy", clean_policy, "is not allowed", remedy)
     if spec.elastic is not None and not (spec.worker and spec.worker.count):
         remedy = "give spec.worker: only workers can be added and removed"
         yield FieldError("spec.elastic", spec.elastic, "has no workers to add or remove", remedy)
@@ -72,11 +75,6 @@ def _role_errors(given: ResourceSpec, path: str) -> Iterator[FieldError]:
         problem = f"is more than limits {given.limits}"
         remedy = f"give at most {given.limits}; requests of pods belong in template"
         yield FieldError(f"{path}.requests", given.requests, problem, remedy)
-
-
-def _clean_policy_errors(policy: str | None) -> Iterator[FieldError]:
-    if policy and policy not in (*CLEAN_POLICIES, *_MISSPELT_POLICIES):
-        yield FieldError("spec.cleanPodPolicy", policy, "is not allowed", _suggest_policy(policy))
 
 
 def _suggest_policy(policy: str) -> str:

@@ -113,15 +113,9 @@ def open_exec_session(pod: str, container: str, command: list[str]) -> Iterator[
         plain = socket.create_connection((host, int(port)), timeout=PING_EVERY_S)
     except OSError as error:
         raise CommandNotStarted(f"cannot reach the API server: {error}", may_pass=True) from error
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with plain, _wrap_tls(context, plain, host) as connection:
-        yield WebSocketFrames(
-            connection,
-            _upgrade_connection(connection, f"{_bracket_host(host)}:{port}", path, token),
-        )
-
-
-def _bracket_host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+        yield WebSocketFrames(connection, _upgrade_connection(connection, address, path, token))
 
 
 def _wrap_tls(context: ssl.SSLContext, plain: socket.socket, host: str) -> ssl.SSLSocket:

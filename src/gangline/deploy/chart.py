@@ -123,7 +123,11 @@ class Chart:
         except TemplateError as error:
             raise InvalidValues([str(error)]) from error
         manifests = [manifest for text in texts for manifest in _documents(text)]
-        return [rendered for rendered in manifests if _annotations(rendered).get(_HOOK) != "test"]
+        return [
+            manifest
+            for manifest in manifests
+            if (manifest["metadata"].get("annotations") or {}).get(_HOOK) != "test"
+        ]
 
     @cached_property
     def _parsed(self) -> tuple[dict[str, list[Node]], list[list[Node]]]:
@@ -174,7 +178,3 @@ def _documents(text: str) -> Iterable[Manifest]:
             yield json.loads(stripped)
         elif parsed := yaml.load(stripped, yaml.CSafeLoader):
             yield parsed
-
-
-def _annotations(manifest: Manifest) -> Mapping[str, str]:
-    return manifest["metadata"].get("annotations") or {}

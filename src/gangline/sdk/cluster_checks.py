@@ -302,6 +302,7 @@ async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckR
         events = ask(job_events(client, namespace))
         jobs = ask(JobClient(client).list(namespace))
         metrics = ask(client.request_json("GET", "/apis/metrics.k8s.io/v1beta1"))
+    listed = _items(services.result())
     facts = ClusterFacts(
         now=datetime.now(UTC),
         version=str(version.get("gitVersion", "")),
@@ -313,7 +314,7 @@ async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckR
         storage_classes=_items(classes.result()),
         leases=_items(leases.result()),
         events=events.result(),
-        services=_names(services.result()),
+        services=[service.metadata.name for service in listed] if listed is not None else None,
         metrics=metrics.result() is not None,
     )
     return run_checks(facts)
@@ -331,10 +332,6 @@ async def _or_none(question: Coroutine[Any, Any, T]) -> T | None:
 
 def _items(listing: Any) -> Sequence[Any] | None:
     return None if listing is None else listing.items
-
-
-def _names(listing: Any) -> Sequence[str] | None:
-    return None if listing is None else [item.metadata.name for item in listing.items]
 
 
 async def _missing_kinds(client: ApiClient) -> list[str]:

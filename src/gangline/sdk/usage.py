@@ -68,11 +68,9 @@ async def _read(client: ApiClient, path: str) -> Mapping[tuple[str, str], Resour
 def parse_usage(item: Mapping[str, Any]) -> ResourceUsage:
     """Sum up the containers of a pod, or convert the usage of a node."""
     parts = [part["usage"] for part in item.get("containers", [])] or [item.get("usage", {})]
-    return sum((_usage(part) for part in parts), ResourceUsage())
-
-
-def _usage(amounts: Mapping[str, str]) -> ResourceUsage:
-    return ResourceUsage(_amount(amounts.get("cpu", "0")), _amount(amounts.get("memory", "0")))
+    return ResourceUsage(
+        *(sum(_amount(part.get(name, "0")) for part in parts) for name in ("cpu", "memory"))
+    )
 
 
 def _amount(text: str) -> float:

@@ -13,7 +13,7 @@ from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.session import ClusterSession, cluster_command
 
 if TYPE_CHECKING:
-    from gangline.deploy.chart import Chart, Manifest, ReleaseSettings
+    from gangline.deploy.chart import Chart, ReleaseSettings
     from gangline.deploy.preflight import Problem
     from gangline.deploy.values import Values
 
@@ -159,7 +159,8 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
         hint = "The objects are applied; 'gangline deploy' waits again."
         raise CommandError(str(error), hint=hint) from error
     kinds = values["kinds"]
-    if _has_webhook(applied) and (not kinds or PROBE_KIND in kinds):
+    has_webhook = any(manifest["kind"] == "ValidatingWebhookConfiguration" for manifest in applied)
+    if has_webhook and (not kinds or PROBE_KIND in kinds):
         fault = await find_webhook_fault(cluster.client, release_namespace, WEBHOOK_S)
         _report_webhook(fault, values["webhook"]["failurePolicy"], release_namespace)
     click.echo(f"Gangline {chart.metadata['appVersion']} runs in {release_namespace}.")
@@ -174,10 +175,6 @@ async def _kept_jobs(cluster: ClusterSession) -> "list[Problem]":
     note = job_set_note(await jobs_with_job_sets(cluster.client))
     remedy = "Keep the controller of JobSets until then. New TrainJobs are run by Gangline."
     return [Problem(note, remedy, fatal=False)] if note else []
-
-
-def _has_webhook(objects: Sequence["Manifest"]) -> bool:
-    return any(object_["kind"] == "ValidatingWebhookConfiguration" for object_ in objects)
 
 
 def _report_webhook(fault: str, policy: str, namespace: str) -> None:
@@ -262,12 +259,7 @@ def _print_problems(problems: Sequence["Problem"]) -> None:
 async def undeploy_command(cluster: ClusterSession, force: bool, dry_run: bool) -> None:
     """Remove what 'deploy' has installed; CRDs, jobs, the namespace and volumes stay."""
     from gangline.deploy.manifests import identity_of
-    from gangline.deploy.release import (
-        is_kept,
-        owned_objects,
-        unfinished_jobs,
-        uninstall,
-    )
+    from gangline.deploy.release import is_kept, owned_objects, unfinished_jobs, uninstall
 
     owned = [manifest for manifest in await owned_objects(cluster.client) if not is_kept(manifest)]
     if not owned:

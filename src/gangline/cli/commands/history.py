@@ -128,6 +128,7 @@ def format_run(run: dict[str, Any]) -> str:
     rows = []
     for pod in run["pods"]:
         began, ended = _time(pod["started_ms"]), _time(pod.get("ended_ms"))
+        millis = pod.get("cpu_p95_millis")
         rows.append(
             [
                 f"{pod['role']}-{pod['rank']}",
@@ -136,7 +137,7 @@ def format_run(run: dict[str, Any]) -> str:
                 format_age(began, ended or datetime.now(UTC)),
                 _memory(pod.get("peak_memory_bytes")),
                 _memory(pod.get("limit_memory_bytes")),
-                _cores(pod.get("cpu_p95_millis")),
+                "" if millis is None else f"{millis / 1000:.2f}",
                 pod.get("cause", ""),
             ]
         )
@@ -157,10 +158,6 @@ def _time(ms: int | None) -> datetime | None:
 
 def _memory(amount: int | None) -> str:
     return "" if not amount else f"{amount / _GIB:.2f}Gi"
-
-
-def _cores(millis: int | None) -> str:
-    return "" if millis is None else f"{millis / 1000:.2f}"
 
 
 @history_command.command("forget")

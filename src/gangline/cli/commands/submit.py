@@ -39,19 +39,11 @@ class JobCommandSpec(NamedTuple):
     """True if a runtime may give image and command."""
 
 
+_START = "Start {} job that runs COMMAND in each of its pods."
+
 JOB_COMMANDS = (
-    JobCommandSpec(
-        "pytorch",
-        "pytorchjob",
-        ("pytorchjob", "py"),
-        "Start a PyTorch job that runs COMMAND in each of its pods.",
-    ),
-    JobCommandSpec(
-        "tf",
-        "tfjob",
-        ("tfjob", "tensorflow"),
-        "Start a TensorFlow job that runs COMMAND in each of its pods.",
-    ),
+    JobCommandSpec("pytorch", "pytorchjob", ("pytorchjob", "py"), _START.format("a PyTorch")),
+    JobCommandSpec("tf", "tfjob", ("tfjob", "tensorflow"), _START.format("a TensorFlow")),
     JobCommandSpec(
         "mpi",
         "mpijob",
@@ -67,29 +59,11 @@ JOB_COMMANDS = (
         clean="All",
     ),
     JobCommandSpec(
-        "mindspore",
-        "msjob",
-        ("mindsporejob", "msjob", "ms"),
-        "Start a MindSpore job that runs COMMAND in each of its pods.",
+        "mindspore", "msjob", ("mindsporejob", "msjob", "ms"), _START.format("a MindSpore")
     ),
-    JobCommandSpec(
-        "paddle",
-        "paddlejob",
-        ("paddlejob",),
-        "Start a PaddlePaddle job that runs COMMAND in each of its pods.",
-    ),
-    JobCommandSpec(
-        "jax",
-        "jaxjob",
-        ("jaxjob",),
-        "Start a JAX job that runs COMMAND in each of its pods.",
-    ),
-    JobCommandSpec(
-        "xgboost",
-        "xgboostjob",
-        ("xgboostjob", "xgb"),
-        "Start an XGBoost job that runs COMMAND in each of its pods.",
-    ),
+    JobCommandSpec("paddle", "paddlejob", ("paddlejob",), _START.format("a PaddlePaddle")),
+    JobCommandSpec("jax", "jaxjob", ("jaxjob",), _START.format("a JAX")),
+    JobCommandSpec("xgboost", "xgboostjob", ("xgboostjob", "xgb"), _START.format("an XGBoost")),
     JobCommandSpec(
         "elastic",
         "elasticjob",

@@ -36,12 +36,10 @@ def _cluster_completer(question: ClusterQuery) -> Completer:
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         typed = context.params.get(parameter.name or "") or ()
-        names = set(_run_query(question, _parsed_options(context)))
-        return sorted(
-            name
-            for name in names
-            if name.startswith(incomplete) and not _is_typed_already(name, typed)
-        )
+        # An argument that may be repeated offers no value twice.
+        typed = typed if isinstance(typed, tuple) else ()
+        names = set(_run_query(question, _parsed_options(context))).difference(typed)
+        return sorted(name for name in names if name.startswith(incomplete))
 
     return complete
 
@@ -55,11 +53,6 @@ def _parsed_options(context: click.Context) -> ParsedOptions:
     return context.params | {"job": context.params.get("job") or first}
 
 
-def _is_typed_already(name: str, typed: object) -> bool:
-    """True if an argument that may be repeated has this value already."""
-    return isinstance(typed, tuple) and name in typed
-
-
 def _run_query(question: ClusterQuery, given: ParsedOptions) -> Iterable[str]:
     import asyncio
 
@@ -67,23 +60,20 @@ def _run_query(question: ClusterQuery, given: ParsedOptions) -> Iterable[str]:
     from gangline.kube.errors import ApiError, ConfigError
     from gangline.sdk.client import JobError
 
-    patience_s = _query_timeout_s(os.environ.get(QUERY_TIMEOUT_VARIABLE, ""))
+    text = os.environ.get(QUERY_TIMEOUT_VARIABLE, "")
+    timeout_s = float(text) if text.isdecimal() and int(text) else QUERY_TIMEOUT_S
 
     async def asked() -> Iterable[str]:
         target = resolve_target(given)
-        async with asyncio.timeout(patience_s), target.connect() as client:
+        async with asyncio.timeout(timeout_s), target.connect() as client:
             return await question(client, target.namespace_of(client), given)
 
     try:
-        with _process_deadline(2 * patience_s), open(os.devnull) as nothing:
+        with _process_deadline(2 * timeout_s), open(os.devnull) as nothing:
             sys.stdin = nothing  # credential plugins must not prompt for a password
             return asyncio.run(asked())
     except (ApiError, ConfigError, JobError, CommandError, OSError, TimeoutError):
         return ()
-
-
-def _query_timeout_s(text: str) -> float:
-    return float(text) if text.isdecimal() and int(text) else QUERY_TIMEOUT_S
 
 
 @contextmanager

@@ -28,7 +28,8 @@ def job_table(jobs: "Sequence[Job]", now: datetime, *, namespaces: bool, wide: b
             job.kind.trainer.upper(),
             format_duration(job, now),
         ]
-        row += [job.requested_gpus, _allocated(job), job.chief.node if job.chief else ""]
+        allocated: object = "" if job.state.finished else job.allocated_gpus
+        row += [job.requested_gpus, allocated, job.chief.node if job.chief else ""]
         row += [f"{job.running}/{job.desired}", format_age(job.created, now)]
         if wide:
             row += [job.queue or "default", job.priority, job.reason]
@@ -80,10 +81,6 @@ def _replica_table(replicas: "Sequence[Replica]", now: datetime) -> str:
 def format_duration(job: "Job", now: datetime) -> str:
     """Return how long a job has run; ``0s`` for a pending job."""
     return "0s" if job.started is None else format_age(job.started, job.finished or now)
-
-
-def _allocated(job: "Job") -> object:
-    return "" if job.state.finished else job.allocated_gpus
 
 
 def job_data(job: "Job", now: datetime) -> dict[str, Any]:

@@ -213,7 +213,10 @@ def add_git_sync(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manife
         for name, value in ours.items()
     ]
     secret_name = f"{flags.name}-code-sync"
-    environment += [_from_secret(name, secret_name) for name in secret]
+    environment += [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": name}}}
+        for name in secret
+    ]
     init = _init_container(flags, sync.image or GIT_IMAGE, _GIT, environment)
     # The main container does not need the variables of the clone.
     others = [variable for name, variable in variables.items() if not name.startswith(_PREFIX)]
@@ -270,10 +273,6 @@ def _without_credentials(source: str) -> tuple[str, dict[str, str]]:
         credentials["GIT_SYNC_PASSWORD"] = unquote(parts.password)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=host)), credentials
-
-
-def _from_secret(name: str, secret: str) -> Manifest:
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
 
 
 def _secret(flags: JobFlags, name: str, values: dict[str, str]) -> Manifest:

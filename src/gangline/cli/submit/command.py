@@ -67,7 +67,9 @@ class ArenaCommand(click.Command):
             if (name, value) == (DRY_RUN, SCHEDULE):
                 done.append(DRY_RUN_SCHEDULE)
                 continue
-            if name == QUEUE and not equals and _is_bare_queue(rest):
+            # Without a name behind it, it is Arena's switch: the last word is the command.
+            is_switch = len(rest) <= 1 or rest[0].startswith("-")
+            if name == QUEUE and not equals and is_switch:
                 click.echo(
                     "Note: --queue has no name: the job goes to the default queue.", err=True
                 )
@@ -80,7 +82,9 @@ class ArenaCommand(click.Command):
             option = options.get(name)
             if option is None or not (option.is_flag or option.count):
                 done.append(f"{name}{equals}{value}")
-                takes_next = option is not None and not equals and _takes_separate_value(name)
+                # Its value is the next word, unless attached to a short name as in ``-eA=1``.
+                is_whole = name.startswith("--") or len(name) == 2
+                takes_next = option is not None and not equals and is_whole
                 done += [rest.pop(0)] if takes_next and rest else []
             elif _is_switched_on(name, equals, value, rest):
                 done.append(name if not equals or value.lower() in _BOOLEANS else f"{name}={value}")
@@ -93,16 +97,6 @@ def _current_name(name: str, options: dict[str, click.Option]) -> str:
         return name
     click.echo(f"Note: {name} is deprecated; write {new}.", err=True)
     return new
-
-
-def _is_bare_queue(rest: list[str]) -> bool:
-    """Return whether ``--queue`` is Arena's switch: the last word is the command, not a name."""
-    return len(rest) <= 1 or rest[0].startswith("-")
-
-
-def _takes_separate_value(name: str) -> bool:
-    """True if the value is a separate argument, not attached to a short name as in ``-eA=1``."""
-    return name.startswith("--") or len(name) == 2
 
 
 def _is_switched_on(name: str, equals: str, value: str, rest: list[str]) -> bool:

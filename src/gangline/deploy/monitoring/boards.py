@@ -5,6 +5,7 @@ Variables in expressions are Grafana's: ``$__rate_interval``, ``$namespace``, ``
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gangline.deploy.monitoring.alerts import CONTROLLERS, LEASES, QUEUE_GOODPUT
 
@@ -55,8 +56,10 @@ class Board:
     variables: Sequence[Variable] = ()
 
 
-def _panel(title: str, expression: str, legend: str = "", unit: str = "short") -> Panel:
-    return Panel(title, [Query(expression, legend)], unit)
+def _panel(
+    title: str, expression: str, legend: str = "", unit: str = "short", **options: Any
+) -> Panel:
+    return Panel(title, [Query(expression, legend)], unit, **options)
 
 
 def _quantiles(title: str, metric: str, by: str = "") -> Panel:
@@ -114,26 +117,16 @@ FLEET = Board(
                     "sum by (framework) (increase(training_operator_jobs_created_total[1h]))",
                     "{{framework}}",
                 ),
-                Panel(
+                _panel(
                     "Failed",
-                    [
-                        Query(
-                            "sum by (framework)"
-                            " (increase(training_operator_jobs_failed_total[1h]))",
-                            "{{framework}}",
-                        )
-                    ],
+                    "sum by (framework) (increase(training_operator_jobs_failed_total[1h]))",
+                    "{{framework}}",
                     needs_fault=True,
                 ),
-                Panel(
+                _panel(
                     "Restarts by blame",
-                    [
-                        Query(
-                            "sum by (blame, cause)"
-                            " (increase(gangline_operator_restarts_total[1h]))",
-                            "{{blame}}: {{cause}}",
-                        )
-                    ],
+                    "sum by (blame, cause) (increase(gangline_operator_restarts_total[1h]))",
+                    "{{blame}}: {{cause}}",
                     needs_fault=True,
                 ),
                 Panel(
@@ -143,15 +136,11 @@ FLEET = Board(
                     description="From the restart of a job until all of its pods run again.",
                     needs_fault=True,
                 ),
-                Panel(
+                _panel(
                     "Failures blamed on nodes",
-                    [
-                        Query(
-                            "topk(20, sum by (node, cause)"
-                            " (increase(gangline_operator_node_failures_total[24h])))",
-                            "{{node}}: {{cause}}",
-                        )
-                    ],
+                    "topk(20, sum by (node, cause)"
+                    " (increase(gangline_operator_node_failures_total[24h])))",
+                    "{{node}}: {{cause}}",
                     description="NodeFault was proved by the node check.",
                     needs_fault=True,
                 ),
@@ -313,16 +302,12 @@ CONTROL_PLANE = Board(
                     f"max by (name) (gangline_leader_transitions{{{LEASES}}})",
                     "{{name}}",
                 ),
-                Panel(
+                _panel(
                     "Certificate of the webhook",
-                    [
-                        Query(
-                            "min(gangline_webhook_certificate_expiry_timestamp_seconds) - time()",
-                            "left",
-                        )
-                    ],
+                    "min(gangline_webhook_certificate_expiry_timestamp_seconds) - time()",
+                    "left",
                     "s",
-                    "stat",
+                    kind="stat",
                 ),
                 _panel(
                     "Admission reviews per second",
@@ -353,15 +338,11 @@ CONTROL_PLANE = Board(
                     f" (rate(controller_runtime_reconcile_total{{{CONTROLLERS}}}{_RATE}))",
                     "{{controller}} {{result}}",
                 ),
-                Panel(
+                _panel(
                     "Errors per second",
-                    [
-                        Query(
-                            "sum by (controller) (rate(controller_runtime_reconcile_errors_total"
-                            f"{{{CONTROLLERS}}}{_RATE}))",
-                            "{{controller}}",
-                        )
-                    ],
+                    "sum by (controller) (rate(controller_runtime_reconcile_errors_total"
+                    f"{{{CONTROLLERS}}}{_RATE}))",
+                    "{{controller}}",
                     needs_fault=True,
                 ),
                 _panel(
@@ -390,14 +371,10 @@ CONTROL_PLANE = Board(
                 _panel(
                     "Age of caches", "max by (kind) (gangline_cache_age_seconds)", "{{kind}}", "s"
                 ),
-                Panel(
+                _panel(
                     "Restarts of watches",
-                    [
-                        Query(
-                            "sum by (kind, cause) (increase(gangline_watch_restarts_total[1h]))",
-                            "{{kind}}: {{cause}}",
-                        )
-                    ],
+                    "sum by (kind, cause) (increase(gangline_watch_restarts_total[1h]))",
+                    "{{kind}}: {{cause}}",
                     needs_fault=True,
                 ),
             ],

@@ -169,11 +169,8 @@ def _read_yaml(path: Path, text: bytes) -> Any:
     try:
         return yaml.load(text, Loader=YamlValueLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, TypeError) as error:
-        raise ConfigError(f"the kubeconfig {path} is not YAML: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"the kubeconfig {path} is not YAML: {reason}") from error
 
 
 def select_context(kubeconfig: Kubeconfig, context: str | None) -> tuple[str, KubeconfigContext]:

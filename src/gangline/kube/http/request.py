@@ -59,7 +59,7 @@ def query_parameters(**values: object) -> Params:
     for name, value in values.items():
         head, *tail = name.rstrip("_").split("_")
         wire = head + "".join(part.capitalize() for part in tail)
-        pairs += [(wire, _text(item)) for item in _items(value)]
+        pairs += [(wire, "true" if item is True else str(item)) for item in _items(value)]
     return tuple(pairs)
 
 
@@ -67,10 +67,6 @@ def _items(value: object) -> Sequence[object]:
     if value is None or value == "" or value is False:
         return ()
     return value if isinstance(value, list | tuple) else (value,)
-
-
-def _text(value: object) -> str:
-    return "true" if value is True else str(value)
 
 
 def object_path(

@@ -148,7 +148,8 @@ def _code_objects(code: CodeType) -> Iterator[CodeType]:
 def _assigned_names(source: str) -> set[str]:
     """Return all names that a definition binds: attributes of a class, imports in a function."""
     nodes = list(ast.walk(ast.parse(source)))
-    bound = {node.id for node in nodes if isinstance(node, ast.Name) and _is_stored(node)}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
     bound |= {
         node.name
         for node in nodes
@@ -161,10 +162,6 @@ def _assigned_names(source: str) -> set[str]:
         for alias in node.names
     }
     return bound
-
-
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
 
 
 def _is_literal(value: object) -> bool:

@@ -82,6 +82,15 @@ class ControllerLoop(Protocol):
         """Work until cancelled."""
 
 
+class QueueLoop:
+    """The loop of a controller with one queue."""
+
+    _controller: Controller[Any]
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+
 def current_time() -> datetime:
     """The current time without fractions of a second, as in API objects."""
     return datetime.now(UTC).replace(microsecond=0)

@@ -27,6 +27,7 @@ from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
     BY_NAMESPACE,
     ControllerContext,
+    QueueLoop,
     current_time,
     enqueue_changes,
 )
@@ -99,7 +100,7 @@ def _condition(budget: PodDisruptionBudget, allowed: int, now: datetime) -> Cond
     )
 
 
-class DisruptionController:
+class DisruptionController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._budgets = context.informers.informer(
@@ -112,9 +113,6 @@ class DisruptionController:
         self._controller: Controller[ObjectKey] = Controller("budgets", self._reconcile, workers=1)
         self._budgets.add_listener(enqueue_changes(self._controller))
         self._pods.add_listener(self._pod_changed)
-
-    async def run(self) -> None:
-        await self._controller.run()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old

@@ -15,7 +15,7 @@ from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import ControllerContext
+from gangline.local.controllers.context import ControllerContext, QueueLoop
 
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
@@ -77,7 +77,7 @@ BATCH_S = 0.3
 """Delay in which changes are merged: no component waits for slices, only people read them."""
 
 
-class EndpointSliceController:
+class EndpointSliceController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._endpoints = context.informers.informer(ENDPOINTS)
@@ -87,9 +87,6 @@ class EndpointSliceController:
         self._controller: Controller[ObjectKey] = Controller("endpoint-slices", self._reconcile)
         self._endpoints.add_listener(self._endpoints_changed)
         self._slices.add_listener(self._slice_changed)
-
-    async def run(self) -> None:
-        await self._controller.run()
 
     def _endpoints_changed(self, old: Endpoints | None, new: Endpoints | None) -> None:
         endpoints = new or old

@@ -20,7 +20,12 @@ from gangline.api.resources import ENDPOINTS, PODS, SERVICES
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext, enqueue_changes
+from gangline.local.controllers.context import (
+    BY_NAMESPACE,
+    ControllerContext,
+    QueueLoop,
+    enqueue_changes,
+)
 
 PortList = tuple[EndpointPort, ...]
 
@@ -124,7 +129,7 @@ def _sorted(addresses: list[EndpointAddress]) -> list[EndpointAddress]:
     return sorted(addresses, key=lambda address: (address.ip, address.hostname))
 
 
-class EndpointsController:
+class EndpointsController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._services = context.informers.informer(
@@ -137,9 +142,6 @@ class EndpointsController:
         self._controller: Controller[ObjectKey] = Controller("endpoints", self._reconcile)
         self._services.add_listener(enqueue_changes(self._controller))
         self._pods.add_listener(self._pod_changed)
-
-    async def run(self) -> None:
-        await self._controller.run()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and new is not None and _endpoint_fields(old) == _endpoint_fields(new):

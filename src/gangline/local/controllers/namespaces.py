@@ -19,14 +19,19 @@ from gangline.kube.controller.controller import (
 )
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import ControllerContext, DiscoveredKind, discover_kinds
+from gangline.local.controllers.context import (
+    ControllerContext,
+    DiscoveredKind,
+    QueueLoop,
+    discover_kinds,
+)
 
 FINALIZER = "kubernetes"
 REQUEUE_S = 0.5
 METHOD_NOT_ALLOWED = 405
 
 
-class NamespaceController:
+class NamespaceController(QueueLoop):
     """Deletes the content of a terminating namespace until nothing is left."""
 
     def __init__(self, context: ControllerContext) -> None:
@@ -36,9 +41,6 @@ class NamespaceController:
             "namespaces", self._reconcile, workers=2
         )
         self._namespaces.add_listener(self._changed)
-
-    async def run(self) -> None:
-        await self._controller.run()
 
     def _changed(self, _: Namespace | None, new: Namespace | None) -> None:
         if new is not None and new.metadata.deletion_timestamp is not None:
@@ -95,7 +97,7 @@ TERMINATING = "Terminating"
 _T = TypeVar("_T", bound=Object)
 
 
-class NamespaceDefaultsController:
+class NamespaceDefaultsController(QueueLoop):
     """Creates the objects that pods of a namespace rely on."""
 
     def __init__(self, context: ControllerContext) -> None:
@@ -107,9 +109,6 @@ class NamespaceDefaultsController:
         self._bundles = context.informers.informer(CONFIG_MAPS, fields=f"metadata.name={CA_BUNDLE}")
         self._accounts.add_listener(self._default_changed)
         self._bundles.add_listener(self._default_changed)
-
-    async def run(self) -> None:
-        await self._controller.run()
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         if new is not None and old is None:

@@ -12,6 +12,7 @@ from gangline.kube.informers.informer import ObjectKey
 from gangline.local.controllers.context import (
     BY_OWNER,
     ControllerContext,
+    QueueLoop,
     current_time,
     enqueue_changes,
     object_reference,
@@ -29,7 +30,7 @@ from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS, RawRe
 from gangline.local.controllers.replica_sets.pod_creation import adopt_object
 
 
-class DeploymentController:
+class DeploymentController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
@@ -38,9 +39,6 @@ class DeploymentController:
         self._controller: Controller[ObjectKey] = Controller("deployments", self._reconcile)
         self._deployments.add_listener(enqueue_changes(self._controller))
         self._sets.add_listener(self._set_changed)
-
-    async def run(self) -> None:
-        await self._controller.run()
 
     def _set_changed(self, old: RawReplicaSet | None, new: RawReplicaSet | None) -> None:
         for replica_set in (old, new):

@@ -188,8 +188,7 @@ class GarbageCollector:
         return (kind, live) if live.metadata.uid == item.uid else None
 
     async def _delete(self, item: GraphObject, propagation: plan.PropagationPolicy) -> None:
-        live = await self._live(item)
-        if live is None:
+        if (live := await self._live(item)) is None:
             return
         kind, present = live
         if tuple(present.metadata.owner_references) != item.owners:
@@ -207,24 +206,20 @@ class GarbageCollector:
             )
 
     async def _keep_owners(self, item: GraphObject, keep: _OwnerFilter) -> None:
-        live = await self._live(item)
-        if live is None:
-            return
-        kind, present = live
-        owners = [owner for owner in present.metadata.owner_references if keep(owner)]
-        if owners != present.metadata.owner_references:
-            await self._set(kind, present, "ownerReferences", msgspec.to_builtins(owners))
+        if (live := await self._live(item)) is not None:
+            kind, present = live
+            owners = [owner for owner in present.metadata.owner_references if keep(owner)]
+            if owners != present.metadata.owner_references:
+                await self._set(kind, present, "ownerReferences", msgspec.to_builtins(owners))
 
     async def _drop_finalizer(self, item: GraphObject, finalizer: str) -> None:
-        live = await self._live(item)
-        if live is not None:
+        if (live := await self._live(item)) is not None:
             kind, present = live
             left = [one for one in present.metadata.finalizers if one != finalizer]
             await self._set(kind, present, "finalizers", left)
 
     async def _unblock(self, item: GraphObject) -> None:
-        live = await self._live(item)
-        if live is None:
+        if (live := await self._live(item)) is None:
             return
         kind, present = live
         owners = [

@@ -21,6 +21,7 @@ from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
     ControllerContext,
+    QueueLoop,
     current_time,
     object_reference,
     owner_uids,
@@ -92,7 +93,7 @@ def _job_of(pod: Pod) -> Iterable[str]:
     return [f"{pod.metadata.namespace}/{owner.name}"]
 
 
-class JobController:
+class JobController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
@@ -104,9 +105,6 @@ class JobController:
         self._controller: Controller[ObjectKey] = Controller("jobs", self._reconcile)
         self._jobs.add_listener(self._job_changed)
         self._pods.add_listener(self._pod_changed)
-
-    async def run(self) -> None:
-        await self._controller.run()
 
     def _job_changed(self, old: BatchJob | None, new: BatchJob | None) -> None:
         job = new or old

@@ -18,7 +18,12 @@ from gangline.kube.controller.controller import (
 )
 from gangline.kube.errors import ApiError
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext, current_time
+from gangline.local.controllers.context import (
+    BY_NAMESPACE,
+    ControllerContext,
+    QueueLoop,
+    current_time,
+)
 from gangline.local.controllers.pod_autoscaler import plan
 from gangline.local.controllers.pod_autoscaler.metrics import (
     MetricUnavailable,
@@ -36,7 +41,7 @@ class ScaleTargetMissing(Exception):
     """The target does not exist, or has no scale subresource."""
 
 
-class PodAutoscalerController:
+class PodAutoscalerController(QueueLoop):
     """Reconciles every autoscaler each 15 seconds, and when its spec changes."""
 
     def __init__(self, context: ControllerContext) -> None:
@@ -51,9 +56,6 @@ class PodAutoscalerController:
             "autoscaler", self._reconcile, workers=2
         )
         self._scalers.add_listener(self._changed)
-
-    async def run(self) -> None:
-        await self._controller.run()
 
     def _changed(
         self, old: HorizontalPodAutoscaler | None, new: HorizontalPodAutoscaler | None

@@ -20,6 +20,7 @@ from gangline.local.controllers.context import (
     BY_NAMESPACE,
     BY_OWNER,
     ControllerContext,
+    QueueLoop,
     current_time,
     enqueue_changes,
     object_reference,
@@ -42,7 +43,7 @@ from gangline.local.controllers.replica_sets.pod_creation import (
 )
 
 
-class ReplicaSetController:
+class ReplicaSetController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
@@ -58,9 +59,6 @@ class ReplicaSetController:
         self._controller: Controller[ObjectKey] = Controller("replicasets", self._reconcile)
         self._sets.add_listener(enqueue_changes(self._controller))
         self._pods.add_listener(self._pod_changed)
-
-    async def run(self) -> None:
-        await self._controller.run()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):

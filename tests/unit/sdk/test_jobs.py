@@ -83,12 +83,9 @@ def test_pending_gang_is_queuing_with_a_reason() -> None:
     assert read(a_job(), a_pod(), groups=(a_group("False"),)).state is JobState.PENDING
 
 
-def test_failed_job_has_a_reason() -> None:
-    assert read(a_job(("Failed", "True"))).reason == "Failed it is"
-
-
-def test_invalid_job_has_a_reason() -> None:
-    assert read(a_job(("InvalidSpec", "True"))).reason == "InvalidSpec it is"
+@pytest.mark.parametrize("condition", ["Failed", "InvalidSpec"])
+def test_failed_or_invalid_job_has_a_reason(condition: str) -> None:
+    assert read(a_job((condition, "True"))).reason == f"{condition} it is"
 
 
 def test_a_container_that_does_not_start_is_the_reason() -> None:

@@ -1,4 +1,4 @@
-"""The operator's settings from flags and environment variables; errors name the flag."""
+"""Settings of operator and webhook from flags and environment variables; errors name the flag."""
 
 from typing import Any
 
@@ -15,6 +15,7 @@ from gangline.cli.commands.operator import (
 from gangline.kube.controller.leader_election import LeaderElectionTiming
 from gangline.kube.probes import Address
 from gangline.operator.settings import GangScheduling, OperatorSettings
+from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
 
 OUTSIDE = {"KUBERNETES_SERVICE_HOST": None, "KUBEFLOW_NAMESPACE": None, "MY_POD_NAMESPACE": None}
 
@@ -171,3 +172,69 @@ async def test_default_burst_is_one_and_a_half_times_rate() -> None:
 
 def test_upstreams_scheduler_flag_keeps_gangs_off_when_they_are_off() -> None:
     assert resolve_gang_scheduling("off", "gangline", "volcano") == ("off", "volcano")
+
+
+def webhook(*arguments: str, **environment: str) -> WebhookSettings:
+    found = settings("--webhook=on", *arguments, **environment).webhook
+    assert found is not None
+    return found
+
+
+def test_webhook_is_off_by_default_and_turned_on_by_flag_or_environment() -> None:
+    assert settings().webhook is None
+    by_flag = webhook("--webhook-failure-policy", "fail")
+    assert by_flag.failure_policy is FailurePolicy.FAIL
+    variables = {"WEBHOOK": "on", "WEBHOOK_FAILURE_POLICY": "Fail"}
+    environment = {f"GANGLINE_OPERATOR_{name}": value for name, value in variables.items()}
+    assert settings(**environment).webhook == by_flag
+
+
+def test_service_and_secret_lie_beside_the_operator() -> None:
+    name = "gangline-operator.training"
+    names = {name, f"{name}.svc", f"{name}.svc.cluster.local"}
+    assert webhook(MY_POD_NAMESPACE="training").names == names
+
+
+def test_webhook_covers_operator_namespaces() -> None:
+    assert webhook("-n", "a,b").namespaces == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        ("https://10.0.0.5:9443", {"10.0.0.5"}),
+        ("https://[fd00:0:0::1]/x", {"fd00::1"}),
+        ("https://operator.example.com", {"operator.example.com"}),
+    ],
+)
+def test_a_certificate_is_good_for_the_address(url: str, names: set[str]) -> None:
+    assert webhook("--webhook-url", url).names == names
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://10.0.0.5",
+        "10.0.0.5:9443",
+        "https://",
+        "https://[::1",
+        "https://h:99999",
+        "https://h?x=1",
+        "https://me:secret@h",
+    ],
+)
+def test_an_address_that_no_api_server_calls_is_refused_by_name(url: str) -> None:
+    with pytest.raises(ValueError, match=r"--webhook-url.*https"):
+        webhook("--webhook-url", url)
+
+
+def test_a_service_cannot_send_to_a_port_that_is_not_known() -> None:
+    with pytest.raises(ValueError, match="--webhook-bind-address"):
+        webhook("--webhook-bind-address", ":0")
+    assert webhook("--webhook-bind-address", "127.0.0.1:0", "--webhook-url", "https://h:1")
+
+
+def test_queue_access_requires_the_webhook() -> None:
+    assert webhook("--webhook-queue-access=on").queue_access
+    with pytest.raises(ValueError, match="requires --webhook on"):
+        settings("--webhook-queue-access=on")

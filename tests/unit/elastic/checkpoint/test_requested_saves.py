@@ -99,7 +99,7 @@ def test_distance_between_exchanges_at_most_doubles(tmp_path: Path, clock: Clock
     for step in range(1, 2000):
         clock.now += 0.0001
         saves.is_due(step)
-    planned = [each[1] for each in sent if isinstance(each, tuple)]
+    planned = [exchange[1] for exchange in sent if isinstance(exchange, tuple)]
     gaps = [later - earlier for earlier, later in itertools.pairwise(planned)]
     assert all(later <= 2 * earlier for earlier, later in itertools.pairwise(gaps))
     assert max(gaps) > 100

@@ -23,6 +23,11 @@ from gangline.elastic.data.torch_feed import ShardedRecords
 from gangline.elastic.shards.events import ForgetDataset, ReleaseWorker
 
 
+@pytest.fixture
+def source() -> LocalShardSource:
+    return LocalShardSource()
+
+
 def a_client(source: LocalShardSource, worker: str = "n/0", size: int = 100) -> IndexShardingClient:
     return IndexShardingClient(
         "d",
@@ -35,8 +40,8 @@ def a_client(source: LocalShardSource, worker: str = "n/0", size: int = 100) -> 
     )
 
 
-def test_a_plain_loop_sees_every_record_once() -> None:
-    client = a_client(LocalShardSource())
+def test_a_plain_loop_sees_every_record_once(source: LocalShardSource) -> None:
+    client = a_client(source)
     seen: list[int] = []
     while shard := client.fetch_shard():
         numbers = list(client.records(shard))
@@ -50,8 +55,9 @@ def test_a_plain_loop_sees_every_record_once() -> None:
     assert state.done_records == 100
 
 
-def test_a_new_process_of_the_same_name_gets_the_leases_of_the_old_one() -> None:
-    source = LocalShardSource()
+def test_a_new_process_of_the_same_name_gets_the_leases_of_the_old_one(
+    source: LocalShardSource,
+) -> None:
     before = a_client(source)
     first = before.fetch_shard()
     assert first is not None
@@ -61,15 +67,13 @@ def test_a_new_process_of_the_same_name_gets_the_leases_of_the_old_one() -> None
     assert again.lease != first.lease
 
 
-def test_different_definitions_are_refused_with_a_message() -> None:
-    source = LocalShardSource()
+def test_different_definitions_are_refused_with_a_message(source: LocalShardSource) -> None:
     a_client(source)
     with pytest.raises(ShardRefusedError, match="size=100, not 101"):
         a_client(source, size=101)
 
 
-def test_a_failed_shard_is_leased_again_and_its_reason_recorded() -> None:
-    source = LocalShardSource()
+def test_a_failed_shard_is_leased_again_and_its_reason_recorded(source: LocalShardSource) -> None:
     client = a_client(source, size=8)
     for _ in range(3):
         assert client.fetch_shard() is not None
@@ -83,8 +87,7 @@ def test_a_failed_shard_is_leased_again_and_its_reason_recorded() -> None:
     assert client.fetch_shard() is not None
 
 
-def test_a_checkpoint_and_the_model_agree_on_every_record() -> None:
-    source = LocalShardSource()
+def test_a_checkpoint_and_the_model_agree_on_every_record(source: LocalShardSource) -> None:
     client = a_client(source)
     seen: Counter[int] = Counter()
     for _ in range(13):
@@ -104,8 +107,7 @@ def test_a_checkpoint_and_the_model_agree_on_every_record() -> None:
         assert seen + rest == Counter(range(100))
 
 
-def test_a_master_without_its_state_gets_the_last_position() -> None:
-    source = LocalShardSource()
+def test_a_master_without_its_state_gets_the_last_position(source: LocalShardSource) -> None:
     client = a_client(source)
     first = client.fetch_shard()
     assert first is not None
@@ -117,8 +119,8 @@ def test_a_master_without_its_state_gets_the_last_position() -> None:
     assert not set(records) & set(client.records(first))
 
 
-def test_a_data_set_can_be_reset() -> None:
-    client = a_client(LocalShardSource())
+def test_a_data_set_can_be_reset(source: LocalShardSource) -> None:
+    client = a_client(source)
     assert client.get_total_sample_num() == 100
     assert client.get_minibatch_count_per_epoch() == 25
     assert len(list(client.indices())) == 100
@@ -129,8 +131,10 @@ def test_a_data_set_can_be_reset() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_torch_loader_that_reads_ahead_is_accounted_for_exactly(workers: int) -> None:
-    client = a_client(LocalShardSource())
+def test_a_torch_loader_that_reads_ahead_is_accounted_for_exactly(
+    source: LocalShardSource, workers: int
+) -> None:
+    client = a_client(source)
     data = TensorDataset(torch.arange(100))
     loader = DataLoader(data, batch_sampler=ShardBatchSampler(client, 7), num_workers=workers)  # type: ignore[arg-type]
     seen: list[int] = []
@@ -155,8 +159,7 @@ def test_a_torch_iterable_data_set_reads_shards_in_the_training_process_only() -
     assert seen == [float(one) for one in range(30)]
 
 
-def test_two_workers_share_the_data_and_take_over_from_a_lost_one() -> None:
-    source = LocalShardSource()
+def test_two_workers_share_the_data_and_take_over_from_a_lost_one(source: LocalShardSource) -> None:
     lost = a_client(source, "lost/0")
     lost.fetch_shard()
     seen: list[int] = []
@@ -178,8 +181,7 @@ def test_two_workers_share_the_data_and_take_over_from_a_lost_one() -> None:
     assert Counter(seen) == Counter(range(100))
 
 
-def test_a_stream_is_waited_for_until_it_is_closed() -> None:
-    source = LocalShardSource()
+def test_a_stream_is_waited_for_until_it_is_closed(source: LocalShardSource) -> None:
     stream = Stream(name="s", shard_size=5, partitions={"p": 0})
     client = ShardingClient(batch_size=5, definition=stream, source=source, worker="n/0")
     seen: list[tuple[str, int, int]] = []

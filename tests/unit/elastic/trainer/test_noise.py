@@ -26,9 +26,9 @@ def test_gradients_of_all_precisions_are_measured(dtype: torch.dtype) -> None:
         estimator.end_micro_batch()
     estimator.global_gradients([torch.full((4,), 300.0, dtype=dtype)])
     estimator.end_step((8, 8), 16)
-    found = estimator.estimate()
-    assert found is not None
-    assert found[0] == pytest.approx(360_000, rel=0.05)
+    estimate = estimator.estimate()
+    assert estimate is not None
+    assert estimate[0] == pytest.approx(360_000, rel=0.05)
 
 
 def estimate(
@@ -46,22 +46,18 @@ def estimate(
         batches = []
         for estimator in estimators:
             estimator.begin_step(step, is_possible=True)
-            for _ in range(accumulation):
+            for _ in range(accumulation if estimator.is_measuring else 0):
                 error = torch.randn(SIZE, generator=generator) * spread / math.sqrt(micro)
                 batches.append(true + error)
-                if estimator.is_measuring:
-                    estimator.gradient(batches[-1])
-                    estimator.end_micro_batch()
+                estimator.gradient(batches[-1])
+                estimator.end_micro_batch()
         for estimator in estimators:
             if estimator.is_measuring:
                 estimator.global_gradients([torch.stack(batches).mean(0)])
             estimator.end_step([micro] * accumulation, micro * accumulation * processes)
-    found = [found for each in estimators if (found := each.estimate()) is not None]
-    assert found
-    return (
-        math.fsum(sqr for sqr, _ in found) / len(found),
-        math.fsum(var for _, var in found) / len(found),
-    )
+    estimates = [values for estimator in estimators if (values := estimator.estimate()) is not None]
+    sqr, var = zip(*estimates, strict=True)
+    return math.fsum(sqr) / len(estimates), math.fsum(var) / len(estimates)
 
 
 @pytest.mark.parametrize("noise_scale", [20.0, 100.0, 400.0])
@@ -114,7 +110,8 @@ def test_trainer_reports_the_noise_of_a_quadratic(tmp_path, monkeypatch) -> None
     generator = torch.Generator().manual_seed(5)
     noise_scale = 60.0
     true = torch.full((SIZE,), 1 / math.sqrt(SIZE))
-    records = true + torch.randn(16_384, SIZE, generator=generator) * math.sqrt(noise_scale / SIZE)
+    records = torch.randn(16_384, SIZE, generator=generator)
+    records.mul_(math.sqrt(noise_scale / SIZE)).add_(true)
     data = TensorDataset(records)
     sampler = ElasticDistributedSampler(data, num_replicas=1, rank=0, global_batch_size=32)
     loader = ElasticDataLoader(data, 8, sampler)

@@ -61,8 +61,8 @@ def test_a_change_of_world_skips_and_repeats_nothing(
         taken = 0
         for place in range(min(chunks, samplers[0]._chunks())):
             for one, records in zip(samplers, own, strict=True):
-                each = 1 if global_batch is None else one.share(1).records
-                seen += records[place * each : (place + 1) * each]
+                count = 1 if global_batch is None else one.share(1).records
+                seen += records[place * count : (place + 1) * count]
             taken += samplers[0].chunk
         samplers[0].advance(taken)
         state = samplers[0].state_dict()

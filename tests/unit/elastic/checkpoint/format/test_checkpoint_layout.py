@@ -48,11 +48,11 @@ def test_any_state_is_restored_from_memory_and_storage(rig: Any, state: dict[str
 
 def plain_load(rig: Any, state: dict[str, Any], into: dict[str, Any] | None) -> dict[str, Any]:
     """Load the folder with PyTorch's own reader."""
-    found = into if into is not None else load_state(StorageSource(rig.target, 7), None)
+    loaded = into if into is not None else load_state(StorageSource(rig.target, 7), None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning that there is no process group
-        dcp.load(found, checkpoint_id=rig.folder / step_folder(7))
-    return found
+        dcp.load(loaded, checkpoint_id=rig.folder / step_folder(7))
+    return loaded
 
 
 def test_the_folder_opens_with_plain_pytorch(rig: Any) -> None:
@@ -63,17 +63,17 @@ def test_the_folder_opens_with_plain_pytorch(rig: Any) -> None:
     }
     rig.save(state, 7)
     rig.persist(7)
-    found = plain_load(rig, state, blank(state))
-    assert equal(found["model"], state["model"])
-    assert equal(found["numbers"], state["numbers"])
+    loaded = plain_load(rig, state, blank(state))
+    assert equal(loaded["model"], state["model"])
+    assert equal(loaded["numbers"], state["numbers"])
 
 
 def test_random_states_of_numpy_are_restored(rig: Any) -> None:
     state = {"numpy": np.random.get_state(), "loss": np.float64(0.5)}
     rig.save(state, 1)
-    found = loaded_from(MemorySource([rig.held(1)]), state)
-    assert np.array_equal(found["numpy"][1], state["numpy"][1])
-    assert found["loss"] == 0.5
+    loaded = loaded_from(MemorySource([rig.held(1)]), state)
+    assert np.array_equal(loaded["numpy"][1], state["numpy"][1])
+    assert loaded["loss"] == 0.5
 
 
 def test_integer_keys_are_restored(rig: Any) -> None:

@@ -88,11 +88,11 @@ def _readable(rig: Any, mapped: Any) -> bool:
         return False
     try:
         source = MemorySource(held, None, mapped)
-        found = load_state(source, None)
+        loaded = load_state(source, None)
         source.close()
     except CorruptError:
         return False
-    assert equal(found, state())
+    assert equal(loaded, state())
     return True
 
 
@@ -229,5 +229,5 @@ def test_values_are_loaded_by_several_threads_concurrently() -> None:
     plain = io.BytesIO()
     torch.save({"a": numpy.ones(3), "b": b""}, plain)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: safe_unpickle(io.BytesIO(plain.getvalue())), range(400)))
-    assert all(one["b"] == b"" for one in found)
+        loaded = list(pool.map(lambda _: safe_unpickle(io.BytesIO(plain.getvalue())), range(400)))
+    assert all(one["b"] == b"" for one in loaded)

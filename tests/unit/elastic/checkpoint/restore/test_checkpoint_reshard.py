@@ -61,9 +61,9 @@ class Seat(SaveGroup):
     def all_gather(self, value: Any) -> list[Any]:
         self.table.places[self.rank] = pickle.dumps(value)
         self.table.barrier.wait()
-        found = [pickle.loads(place) for place in self.table.places]
+        values = [pickle.loads(place) for place in self.table.places]
         self.table.barrier.wait()
-        return found
+        return values
 
     def broadcast(self, value: Any) -> Any:
         return self.all_gather(value)[0]
@@ -89,16 +89,16 @@ class Spread:
 
     def states(self, full_tensors: list[torch.Tensor]) -> list[dict[str, Any]]:
         """What each rank holds."""
-        found = []
+        states = []
         for rank in range(self.world):
             with a_mesh(self.mesh, rank) as mesh:
-                found.append({
+                states.append({
                     f"w{n}": distribute_tensor(full_tensor, mesh, places, src_data_rank=None)
                     for n, (full_tensor, places) in enumerate(
                         zip(full_tensors, self.placements, strict=True)
                     )
                 })  # fmt: skip
-        return found
+        return states
 
 
 @contextmanager
@@ -250,6 +250,6 @@ def test_replicated_state_is_complete_in_the_memory_of_each_node(
         several_ranks.save([tree] * world)
         for node in range(len(several_ranks.job_folders)):
             source = MemorySource(several_ranks.held(node))
-            found = load_state(source, blank(tree))
+            loaded = load_state(source, blank(tree))
             source.close()
-            assert equal(found, tree)
+            assert equal(loaded, tree)

@@ -96,13 +96,13 @@ def a_holding(step: int, rank: int, plan: str = "p", holders: object = ((0,), (1
 
 
 def test_newest_complete_step_comes_first_and_memory_before_storage() -> None:
-    found = [a_holding(30, 0), a_holding(20, 0), a_holding(20, 1)]
-    assert restore_candidates(found, [10, 20]) == [
+    holdings = [a_holding(30, 0), a_holding(20, 0), a_holding(20, 1)]
+    assert restore_candidates(holdings, [10, 20]) == [
         RestoreCandidate(20, "p"),
         RestoreCandidate(20, None),
         RestoreCandidate(10, None),
     ]
-    assert incomplete_steps(found) == {30: "memory has no part of rank 1"}
+    assert incomplete_steps(holdings) == {30: "memory has no part of rank 1"}
 
 
 def test_one_holder_of_a_part_is_enough() -> None:

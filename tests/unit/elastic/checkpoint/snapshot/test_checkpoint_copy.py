@@ -81,7 +81,7 @@ def test_random_tensors_arrive_in_chunks_of_any_length(
     some: list[torch.Tensor], threads: int
 ) -> None:
     work: list[TensorMove] = [(place_for(one), one) for one in some]
-    copier, known = TensorCopier(), torch.get_num_threads()
+    copier, threads_before = TensorCopier(), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(copy, "MIN_PARALLEL_BYTES", 1)
         patch.setattr(copy, "COPY_CHUNK", 5)
@@ -89,7 +89,7 @@ def test_random_tensors_arrive_in_chunks_of_any_length(
         torch.set_num_threads(threads)
         taken = copier.copy(work, lambda: None).sums
     copier.close()
-    torch.set_num_threads(known)
+    torch.set_num_threads(threads_before)
     assert taken == [checksum(place.raw) for place, _ in work]
     for place, tensor in work:
         assert equal(place.tensor, tensor)

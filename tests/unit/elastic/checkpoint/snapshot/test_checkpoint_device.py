@@ -106,8 +106,8 @@ def test_only_tensors_of_optimizers_that_have_stepped_are_stable(updates: Optimi
     assert not any(updates.optimizer_memory()(one) for one in model.state_dict().values())
     train(model, optimizer)
     is_theirs = updates.optimizer_memory()
-    found = {name: is_theirs(tensor) for name, tensor in model.state_dict().items()}
-    assert found == {
+    are_stable = {name: is_theirs(tensor) for name, tensor in model.state_dict().items()}
+    assert are_stable == {
         "0.weight": True,
         "0.bias": True,
         "1.weight": True,

@@ -107,12 +107,12 @@ class VirtualNode:
 
     async def _wait(self) -> None:
         """Wait for another desired state; an exception of the agent is raised here."""
-        wish = asyncio.create_task(self._power_changed.wait())
-        watched = {wish} | ({self._running} if self._running is not None else set())
+        switched = asyncio.create_task(self._power_changed.wait())
+        watched = {switched} | ({self._running} if self._running is not None else set())
         try:
             await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            wish.cancel()
+            switched.cancel()
         if self._running is not None and self._running.done():
             ended, self._running = self._running, None
             ended.result()

@@ -86,8 +86,8 @@ class NamespaceController(QueueLoop):
             body: dict[str, Any] = await self._client.request_json(
                 "GET", NAMESPACES.path(name=name)
             )
-            kept = [one for one in namespace.spec.finalizers if one != FINALIZER]
-            body["spec"] = {"finalizers": kept}
+            others = [one for one in namespace.spec.finalizers if one != FINALIZER]
+            body["spec"] = {"finalizers": others}
             await self._client.request_json("PUT", path, body=body)
 
 

@@ -123,7 +123,7 @@ def _pod_record(pod: Pod) -> dict[str, Any]:
 
 def list_archived_logs(data: Path, namespace: str, owner: str) -> Iterator[ArchivedLogs]:
     """Yield the archived pods of an owner (by its uid), oldest first."""
-    for gone_ns, folder in _by_age(data / "kept-logs"):
+    for deleted_ns, folder in _by_age(data / "kept-logs"):
         with contextlib.suppress(OSError, ValueError):
             note = json.loads((folder / _RECORD_FILE).read_text())
             meta = note["metadata"]
@@ -133,7 +133,7 @@ def list_archived_logs(data: Path, namespace: str, owner: str) -> Iterator[Archi
                 if owner_reference.get("controller")
             }
             if meta["namespace"] == namespace and owner in owners:
-                yield ArchivedLogs(folder, note, gone_ns)
+                yield ArchivedLogs(folder, note, deleted_ns)
 
 
 def _by_age(top: Path) -> list[tuple[int, Path]]:

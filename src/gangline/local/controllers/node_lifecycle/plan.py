@@ -93,8 +93,8 @@ def _taints(node: Node, conditions: Iterable[Condition], now: datetime) -> list[
     if node.spec.unschedulable:
         desired.append((UNSCHEDULABLE, NO_SCHEDULE))
     present = {(taint.key, taint.effect): taint for taint in node.spec.taints}
-    kept = [taint for taint in node.spec.taints if taint.key not in MANAGED_TAINTS]
-    return kept + [
+    others = [taint for taint in node.spec.taints if taint.key not in MANAGED_TAINTS]
+    return others + [
         present.get((key, effect)) or Taint(key=key, effect=effect, time_added=now)
         for key, effect in desired
     ]

@@ -89,13 +89,13 @@ def availability_time(pod: Pod, min_ready_seconds: int) -> datetime | None:
 
 def build_pod(owner: RawReplicaSet) -> dict[str, Any]:
     metadata: dict[str, Any] = dict(owner.spec.template.get("metadata") or {})
-    kept = {
+    given = {
         key: metadata[key] for key in ("labels", "annotations", "finalizers") if key in metadata
     }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": kept
+        "metadata": given
         | {
             "generateName": f"{owner.metadata.name}-",
             "namespace": owner.metadata.namespace,

@@ -46,11 +46,11 @@ class Expectations(Generic[K]):
         if waiting:
             self._created[key] = waiting
         deleted = self._deleted.pop(key, {})
-        going = {u: since for u, since in deleted.items() if u in uids and since > expired}
-        if going:
-            self._deleted[key] = going
-        kept = [pod for pod in seen if pod.metadata.uid not in going]
-        return kept + [pod for pod, _ in waiting.values()]
+        ending = {u: since for u, since in deleted.items() if u in uids and since > expired}
+        if ending:
+            self._deleted[key] = ending
+        remaining = [pod for pod in seen if pod.metadata.uid not in ending]
+        return remaining + [pod for pod, _ in waiting.values()]
 
     def forget(self, key: K) -> None:
         self._created.pop(key, None)
@@ -78,10 +78,10 @@ async def release_object(client: ApiClient, kind: Resource[T], held: T, owner_ui
     """Remove the reference to an owner from an object. Raises Conflict: the object has changed
     since it was read.
     """
-    kept: list[OwnerReference] = [
+    remaining: list[OwnerReference] = [
         owner for owner in held.metadata.owner_references if owner.uid != owner_uid
     ]
-    await _set_owners(client, kind, held, msgspec.to_builtins(kept))
+    await _set_owners(client, kind, held, msgspec.to_builtins(remaining))
 
 
 async def _set_owners(

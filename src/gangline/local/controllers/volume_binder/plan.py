@@ -80,10 +80,10 @@ def plan_claim(
         return _plan_bound_claim(claim, by_name.get(claim.spec.volume_name))
     if ours := next((v for v in by_name.values() if is_reserved_for(v, claim)), None):
         return BindClaim(ours)
-    wanted_class = storage_class_of(claim, classes)
-    if fitting := [volume for volume in by_name.values() if _fits(claim, volume, wanted_class)]:
+    class_name = storage_class_of(claim, classes)
+    if fitting := [volume for volume in by_name.values() if _fits(claim, volume, class_name)]:
         return BindClaim(min(fitting, key=lambda v: (_size(v.spec.capacity), v.metadata.name)))
-    return _provision(claim, wanted_class, classes, folder)
+    return _provision(claim, class_name, classes, folder)
 
 
 def plan_finalizers(claim: PersistentVolumeClaim, *, in_use: bool) -> list[str] | None:
@@ -137,12 +137,12 @@ def _size(amounts: dict[str, int | float | str]) -> int:
     return parse_whole(amounts.get("storage", 0))
 
 
-def _fits(claim: PersistentVolumeClaim, volume: PersistentVolume, wanted_class: str) -> bool:
+def _fits(claim: PersistentVolumeClaim, volume: PersistentVolume, class_name: str) -> bool:
     spec = volume.spec
     return (
         spec.claim_ref is None
         and volume.metadata.deletion_timestamp is None
-        and spec.storage_class_name == wanted_class
+        and spec.storage_class_name == class_name
         and (spec.volume_mode or "Filesystem") == (claim.spec.volume_mode or "Filesystem")
         and set(claim.spec.access_modes) <= set(spec.access_modes)
         and _size(spec.capacity) >= _size(claim.spec.resources.requests)
@@ -154,23 +154,23 @@ def _fits(claim: PersistentVolumeClaim, volume: PersistentVolume, wanted_class: 
 
 
 def _provision(
-    claim: PersistentVolumeClaim, wanted_class: str, classes: Iterable[StorageClass], folder: Path
+    claim: PersistentVolumeClaim, class_name: str, classes: Iterable[StorageClass], folder: Path
 ) -> ClaimAction:
-    if not wanted_class:
+    if not class_name:
         return KeepPending(
             "FailedBinding", "no volume fits, and no storage class is set to make one"
         )
-    storage_class = next((one for one in classes if one.metadata.name == wanted_class), None)
+    storage_class = next((one for one in classes if one.metadata.name == class_name), None)
     if storage_class is None:
-        return KeepPending("ProvisioningFailed", f"there is no storage class {wanted_class}")
+        return KeepPending("ProvisioningFailed", f"there is no storage class {class_name}")
     if storage_class.provisioner != PROVISIONER:
         message = (
-            f"class {wanted_class} belongs to {storage_class.provisioner}, which is not run here"
+            f"class {class_name} belongs to {storage_class.provisioner}, which is not run here"
         )
         return KeepPending("ExternalProvisioning", message)
     if claim.spec.volume_mode == "Block":
         return KeepPending(
-            "ProvisioningFailed", f"class {wanted_class} makes folders, no block devices"
+            "ProvisioningFailed", f"class {class_name} makes folders, no block devices"
         )
     return ProvisionVolume(build_volume(claim, storage_class, folder))
 

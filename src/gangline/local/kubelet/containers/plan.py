@@ -275,9 +275,9 @@ def _termination_log(container: Container, state: Path) -> ContainerMount:
 
 
 def _mount(
-    pod: Pod, mount: VolumeMount, made_of: PlanInputs, env: Mapping[str, str]
+    pod: Pod, mount: VolumeMount, inputs: PlanInputs, env: Mapping[str, str]
 ) -> ContainerMount:
-    source = made_of.volumes.get(mount.name)
+    source = inputs.volumes.get(mount.name)
     if source is None:
         raise ContainerConfigError(
             f'volumeMount names volume "{mount.name}", which the pod does not have'

@@ -69,9 +69,9 @@ def _bind(root: int, target: str, source: str, sub_path: str, read_only: bool) -
         volume, mounted = mounted, open_beneath(mounted, sub_path)
         os.close(volume)
     is_folder = os.path.isdir(_of(mounted))
-    place = _make_plain(root, target, is_folder=is_folder)
-    _mount(_of(mounted), _of(place), "", _MS_BIND | _MS_REC)
-    os.close(place)
+    mount_point = _make_plain(root, target, is_folder=is_folder)
+    _mount(_of(mounted), _of(mount_point), "", _MS_BIND | _MS_REC)
+    os.close(mount_point)
     if read_only:
         _protect(root, target, mounted)
     os.close(mounted)

@@ -73,10 +73,10 @@ async def plan_container_run(
         **gpu_variables(gpus, bool(node.spec.gpus)),
     }
     env = build_environment(context.pod, container, sources, base, node.services())
-    ingredients = PlanInputs(
+    inputs = PlanInputs(
         image, env, context.folders, context.volumes, context.attachment, gpus, context.api_access
     )
-    return build_container_plan(context.pod, container, number, ingredients)
+    return build_container_plan(context.pod, container, number, inputs)
 
 
 async def fetch_value_sources(context: PodContext, names: ConfigNames) -> ValueSources:

@@ -343,7 +343,7 @@ class StatusWriter:
     """Keeps the stored status of one pod equal to the reported one."""
 
     def __init__(self, client: ApiClient, pod: Pod, online: asyncio.Event) -> None:
-        self.gone = False
+        self.removed = False
         """True if the pod is no longer on the server, or another pod has its name."""
 
         self._client = client
@@ -378,7 +378,7 @@ class StatusWriter:
     async def run(self) -> None:
         """Write until cancelled, or until the pod is removed."""
         retry_s = _FIRST_RETRY_S
-        while not self.gone:
+        while not self.removed:
             await self._changed.wait()
             await self._online.wait()
             self._changed.clear()
@@ -390,7 +390,7 @@ class StatusWriter:
                 retry_s = _FIRST_RETRY_S
             except (NotFound, Conflict):
                 # The uid precondition failed: this pod no longer exists.
-                self.gone = True
+                self.removed = True
                 self._settled.set()
             except ApiError as error:
                 log.debug("status not written: %s", error, extra={"pod": self._meta.name})

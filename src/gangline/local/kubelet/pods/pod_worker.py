@@ -141,10 +141,10 @@ class PodWorker:
 
     def _report(self, decision: PodActions) -> None:
         node, now = self.context.node, self.context.node.clock()
-        around = StatusInputs(node.spec.address, node.settings.backoff)
+        inputs = StatusInputs(node.spec.address, node.settings.backoff)
         before = crash_looping_containers(self.status)
         self.status = build_pod_status(
-            self.context.pod, self.context.record, decision, self.status, around, now
+            self.context.pod, self.context.record, decision, self.status, inputs, now
         )
         for name in crash_looping_containers(self.status) - before:
             meta = self.context.pod.metadata

@@ -64,9 +64,9 @@ def parse_launch_failure(command: str, code: int, errors: bytes) -> ContainerSta
 
 def _host_path(plan: ContainerPlan, shared: tuple[Path, ...], path: str, bare: bool) -> str:
     """The path on this machine of the container's ``path``."""
-    around = [mount for mount in plan.mounts if is_within(path, mount.target.rstrip("/") or "/")]
-    if around and not bare:
-        mount = max(around, key=lambda mount: len(mount.target))
+    enclosing = [mount for mount in plan.mounts if is_within(path, mount.target.rstrip("/") or "/")]
+    if enclosing and not bare:
+        mount = max(enclosing, key=lambda mount: len(mount.target))
         return os.path.normpath(mount.source / os.path.relpath(path, mount.target))
     if plan.root is not None:
         return str(plan.root) + resolve_inside(str(plan.root), path)

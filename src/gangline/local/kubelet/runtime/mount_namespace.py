@@ -91,15 +91,15 @@ class _Stage:
 
     def _link_commands(self) -> list[str]:
         """Links with the same name as their target share one command for each folder."""
-        alike: dict[str, list[str]] = {}
+        same_name: dict[str, list[str]] = {}
         others = []
         for to, link in self.links:
             if os.path.basename(to) == os.path.basename(link):
-                alike.setdefault(os.path.dirname(link), []).append(to)
+                same_name.setdefault(os.path.dirname(link), []).append(to)
             else:
                 others.append(f"ln -sfn {shlex.join([to, link])}")
         together = [
-            f"ln -sf {shlex.join([*targets, folder])}/" for folder, targets in alike.items()
+            f"ln -sf {shlex.join([*targets, folder])}/" for folder, targets in same_name.items()
         ]
         return together + others
 
@@ -172,7 +172,7 @@ class MountNamespace:
             try:
                 status = os.stat(folder)
             except OSError:
-                # It is created in a layer of the container's own, over the folder around it.
+                # It is created in a layer of the container's own, over the folder enclosing it.
                 return True
             owned = status.st_uid in (0, os.geteuid())
             self._trusted[folder] = owned and not status.st_mode & 0o022
@@ -230,15 +230,15 @@ class MountNamespace:
         ]
         scratch = self._plan.state_dir / "scratch"
         for number, folder in enumerate(outermost):
-            place = scratch / str(number)
+            layer = scratch / str(number)
             # By descriptor too if the options of the mount command cannot contain the name.
             if not self._is_fixed(folder) or not _SPECIAL_TO_OVERLAYS.isdisjoint(folder):
-                upper, work = str(place / "upper"), str(place / "work")
+                upper, work = str(layer / "upper"), str(layer / "work")
                 cover = Cover(folder, upper, work, _overlay_extras(), tuple(mounts_below(folder)))
                 orders.covers.append(cover)
                 continue
-            stage.folders += [str(place / "upper"), str(place / "work")]
-            layers = _overlay(Path(folder), place / "upper", place / "work")
+            stage.folders += [str(layer / "upper"), str(layer / "work")]
+            layers = _overlay(Path(folder), layer / "upper", layer / "work")
             stage.mount("gangline", self.root + folder, "overlay", layers)
             for inner in mounts_below(folder):
                 stage.mount(inner, self.root + inner, "none", "rbind")
@@ -317,9 +317,9 @@ def _folder_to_cover(target: str) -> str:
 
 def _enclosing_mount(target: str, mounts: list[ContainerMount]) -> ContainerMount | None:
     """The innermost other mount that ``target`` lies in."""
-    around = [mount for mount in mounts if is_within(target, mount.target)]
-    around = [mount for mount in around if mount.target != target]
-    return around[-1] if around else None
+    enclosing = [mount for mount in mounts if is_within(target, mount.target)]
+    enclosing = [mount for mount in enclosing if mount.target != target]
+    return enclosing[-1] if enclosing else None
 
 
 def _make_inside(outer: ContainerMount, target: str, is_folder: bool) -> None:

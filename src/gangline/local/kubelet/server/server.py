@@ -297,9 +297,11 @@ class KubeletServer:
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         context = self._pod(request).context
-        if (place := context.attachment) is None:
+        if (attachment := context.attachment) is None:
             raise web.HTTPBadRequest(text=f"pod {context.pod.metadata.name} is not running")
-        return await forward_session(request, context.node.runtime, place.netns_path, place.ip)
+        return await forward_session(
+            request, context.node.runtime, attachment.netns_path, attachment.ip
+        )
 
     async def _summary(self, request: web.Request) -> web.StreamResponse:
         desired = request.query.get("node")

@@ -42,6 +42,7 @@ def container(spec: Manifest) -> Manifest:
     ("kind", "flags", "field", "expected"),
     [
         ("pytorch", ["--workers", "3"], "pytorchReplicaSpecs", {"Master": 1, "Worker": 2}),
+        ("pytorchjob", [], "pytorchReplicaSpecs", {"Master": 1}),
         ("tf", ["--workers", "2", "--ps", "1"], "tfReplicaSpecs", {"PS": 1, "Worker": 2}),
         ("tf", [], "tfReplicaSpecs", {"Chief": 1}),
         ("tensorflow", ["--chief", "--evaluator"], "tfReplicaSpecs",

@@ -44,16 +44,6 @@ def pod(job: dict[str, Any], role: str = "Master") -> dict[str, Any]:
     return spec
 
 
-def test_workers_count_the_master(capsys: pytest.CaptureFixture[str]) -> None:
-    replicas = dry(capsys, "--workers", "4")["spec"]["pytorchReplicaSpecs"]
-    assert replicas["Master"]["replicas"] == 1
-    assert replicas["Worker"]["replicas"] == 3
-
-
-def test_one_worker_is_a_master_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert set(dry(capsys)["spec"]["pytorchReplicaSpecs"]) == {"Master"}
-
-
 def test_command_is_run_by_shell(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -97,16 +87,9 @@ def test_policies_come_from_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert job["spec"]["pytorchReplicaSpecs"]["Master"]["restartPolicy"] == "OnFailure"
 
 
-def test_both_names_of_the_kind_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--name", "x", "--image", "i", "--dry-run", "true"]
-    assert main.run(["submit", "pytorchjob", *flags]) == ExitCode.DONE
-    assert yaml.safe_load(capsys.readouterr().out)["metadata"]["name"] == "x"
-
-
 @pytest.mark.parametrize(
     ("flags", "fragment"),
     [
-        (["--workers", "0"], "--workers"),
         (["--env", "NOVALUE"], "'NOVALUE': write KEY=VALUE"),
         (["--env", "1A=x"], "1A"),
         (["--data", "claim"], "PVC:/folder"),
@@ -129,22 +112,6 @@ def test_a_wrong_flag_is_named_with_the_remedy(
 ) -> None:
     arguments = ["submit", "pytorch", "--name", "x", "--image", "i", *flags, "--dry-run", "true"]
     assert main.run(arguments) == ExitCode.USAGE
-    assert fragment in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fragment"),
-    [
-        (["--name", "x", "--image", "i"], "no command"),
-        (["--name", "x", "true"], "--image is required"),
-        (["--image", "i", "true"], "--name"),
-    ],
-    ids=["no command", "no image", "no name"],
-)
-def test_missing_references_are_named(
-    arguments: list[str], fragment: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.run(["submit", "pytorch", *arguments]) == ExitCode.USAGE
     assert fragment in capsys.readouterr().err
 
 

@@ -19,10 +19,10 @@ from gangline.local.controllers.jobs.plan import (
     FINALIZER,
     INDEX,
     BackoffRecord,
-    BatchJob,
-    BatchJobSpec,
-    BatchJobStatus,
     JobPlan,
+    RawBatchJob,
+    RawBatchJobSpec,
+    RawBatchJobStatus,
     UncountedPods,
     format_indexes,
     parse_indexes,
@@ -30,13 +30,13 @@ from gangline.local.controllers.jobs.plan import (
 )
 from unit.local.controllers.builders import NOW, a_pod
 
-STARTED = BatchJobStatus(start_time=NOW - timedelta(seconds=60))
+STARTED = RawBatchJobStatus(start_time=NOW - timedelta(seconds=60))
 
 
-def a_job(status: BatchJobStatus = STARTED, **spec: Any) -> BatchJob:
-    return BatchJob(
+def a_job(status: RawBatchJobStatus = STARTED, **spec: Any) -> RawBatchJob:
+    return RawBatchJob(
         metadata=ObjectMeta(name="j", namespace="ns", uid="u"),
-        spec=BatchJobSpec(**spec),
+        spec=RawBatchJobSpec(**spec),
         status=status,
     )
 
@@ -52,11 +52,13 @@ def pod_of(
     return msgspec.structs.replace(pod, metadata=metadata)
 
 
-def plan(job: BatchJob, pods: Iterable[Pod] = (), backoff: BackoffRecord | None = None) -> JobPlan:
+def plan(
+    job: RawBatchJob, pods: Iterable[Pod] = (), backoff: BackoffRecord | None = None
+) -> JobPlan:
     return plan_job(job, list(pods), backoff or BackoffRecord(), NOW)
 
 
-def conditions(status: BatchJobStatus) -> dict[str, tuple[str, str]]:
+def conditions(status: RawBatchJobStatus) -> dict[str, tuple[str, str]]:
     return {condition.type: (condition.status, condition.reason) for condition in status.conditions}
 
 
@@ -65,7 +67,7 @@ def names(pods: Iterable[Pod]) -> list[str]:
 
 
 def test_a_new_job_starts_and_creates_its_pods() -> None:
-    planned = plan(a_job(BatchJobStatus(), parallelism=3, completions=5))
+    planned = plan(a_job(RawBatchJobStatus(), parallelism=3, completions=5))
     assert planned.status.start_time == NOW
     assert planned.create == (None, None, None)
 

@@ -28,13 +28,13 @@ from gangline.local.controllers.context import (
     patch_status,
 )
 from gangline.local.controllers.jobs.plan import (
-    BATCH_JOBS,
     FINALIZER,
     INDEX,
+    RAW_BATCH_JOBS,
     BackoffRecord,
-    BatchJob,
-    BatchJobStatus,
     JobPlan,
+    RawBatchJob,
+    RawBatchJobStatus,
     plan_job,
 )
 from gangline.local.controllers.replica_sets.plan import controller_reference
@@ -43,7 +43,7 @@ from gangline.local.controllers.replica_sets.pod_creation import Expectations, c
 _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
 
-def build_job_pod(job: BatchJob, index: int | None) -> dict[str, Any]:
+def build_job_pod(job: RawBatchJob, index: int | None) -> dict[str, Any]:
     """Return the manifest of a pod, with ``index`` for a Job in the mode Indexed."""
     template = deepcopy(job.spec.template)
     given, name = template.get("metadata") or {}, job.metadata.name
@@ -64,7 +64,9 @@ def build_job_pod(job: BatchJob, index: int | None) -> dict[str, Any]:
         "namespace": job.metadata.namespace,
         "labels": labels,
         "finalizers": [*(given.get("finalizers") or ()), FINALIZER],
-        "ownerReferences": [controller_reference(BATCH_JOBS.api_version, BATCH_JOBS.kind, job)],
+        "ownerReferences": [
+            controller_reference(RAW_BATCH_JOBS.api_version, RAW_BATCH_JOBS.kind, job)
+        ],
     }
     if annotations:
         metadata["annotations"] = annotations
@@ -86,8 +88,8 @@ def _job_of(pod: Pod) -> Iterable[str]:
     owner = pod.metadata.controller
     if (
         owner is None
-        or owner.kind != BATCH_JOBS.kind
-        or owner.api_version != BATCH_JOBS.api_version
+        or owner.kind != RAW_BATCH_JOBS.kind
+        or owner.api_version != RAW_BATCH_JOBS.api_version
     ):
         return []
     return [f"{pod.metadata.namespace}/{owner.name}"]
@@ -97,7 +99,7 @@ class JobController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
-        self._jobs = context.informers.informer(BATCH_JOBS)
+        self._jobs = context.informers.informer(RAW_BATCH_JOBS)
         self._pods = context.informers.informer(PODS, indexes={BY_JOB: _job_of})
         self._expected: Expectations[ObjectKey] = Expectations()
         self._backoff: dict[str, BackoffRecord] = {}
@@ -106,7 +108,7 @@ class JobController(QueueLoop):
         self._jobs.add_listener(self._job_changed)
         self._pods.add_listener(self._pod_changed)
 
-    def _job_changed(self, old: BatchJob | None, new: BatchJob | None) -> None:
+    def _job_changed(self, old: RawBatchJob | None, new: RawBatchJob | None) -> None:
         job = new or old
         assert job is not None
         if new is None:
@@ -144,7 +146,7 @@ class JobController(QueueLoop):
             return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
         return ReconcileDone()
 
-    async def _execute(self, key: ObjectKey, job: BatchJob, plan: JobPlan) -> None:
+    async def _execute(self, key: ObjectKey, job: RawBatchJob, plan: JobPlan) -> None:
         await self._release(plan.release)
         await self._release(plan.withdraw)
         for pod in (*plan.delete, *plan.withdraw):
@@ -153,14 +155,16 @@ class JobController(QueueLoop):
         if plan.delete_job:
             with contextlib.suppress(NotFound):
                 await self._client.delete(
-                    BATCH_JOBS,
+                    RAW_BATCH_JOBS,
                     key.name,
                     key.namespace,
                     propagation="Foreground",
                     uid=job.metadata.uid,
                 )
 
-    async def _create(self, key: ObjectKey, job: BatchJob, indexes: Iterable[int | None]) -> None:
+    async def _create(
+        self, key: ObjectKey, job: RawBatchJob, indexes: Iterable[int | None]
+    ) -> None:
         def note_creation(pod: Pod) -> None:
             self._expected.expect_creation(key, pod)
             self._note(job, "Normal", "SuccessfulCreate", f"Created pod: {pod.metadata.name}")
@@ -172,7 +176,7 @@ class JobController(QueueLoop):
             self._note(job, "Warning", "FailedCreate", f"Error creating: {error}")
             raise
 
-    async def _delete(self, job: BatchJob, pod: Pod) -> None:
+    async def _delete(self, job: RawBatchJob, pod: Pod) -> None:
         meta = pod.metadata
         with contextlib.suppress(NotFound):
             await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
@@ -191,7 +195,7 @@ class JobController(QueueLoop):
         with contextlib.suppress(NotFound):
             await self._client.patch(PODS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE)
 
-    async def _write_status(self, job: BatchJob, status: BatchJobStatus) -> None:
+    async def _write_status(self, job: RawBatchJob, status: RawBatchJobStatus) -> None:
         """Write the status if the Job is still the one that was read. Raises Conflict: it has
         changed: counts that are based on it could be wrong.
         """
@@ -205,7 +209,7 @@ class JobController(QueueLoop):
             "uncountedTerminatedPods": uncounted,
         }
         patch = {"metadata": {"resourceVersion": job.metadata.resource_version}, "status": body}
-        await patch_status(self._client, BATCH_JOBS, job, patch)
+        await patch_status(self._client, RAW_BATCH_JOBS, job, patch)
 
-    def _note(self, job: BatchJob, type_: str, reason: str, message: str) -> None:
-        self._recorder.event(object_reference(BATCH_JOBS, job), type_, reason, message)
+    def _note(self, job: RawBatchJob, type_: str, reason: str, message: str) -> None:
+        self._recorder.event(object_reference(RAW_BATCH_JOBS, job), type_, reason, message)

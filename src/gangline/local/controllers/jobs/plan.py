@@ -35,7 +35,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 BUILTIN_MANAGER = "kubernetes.io/job-controller"
 
 
-class BatchJobSpec(Wire):
+class RawBatchJobSpec(Wire):
     """The spec of a Job with its template unparsed."""
 
     parallelism: int | None = None
@@ -57,7 +57,7 @@ class UncountedPods(Wire):
     failed: list[str] = msgspec.field(default_factory=list)
 
 
-class BatchJobStatus(Wire):
+class RawBatchJobStatus(Wire):
     conditions: list[Condition] = msgspec.field(default_factory=list)
     start_time: datetime | None = None
     completion_time: datetime | None = None
@@ -70,9 +70,9 @@ class BatchJobStatus(Wire):
     uncounted_terminated_pods: UncountedPods = UncountedPods()
 
 
-class BatchJob(Object):
-    spec: BatchJobSpec = BatchJobSpec()
-    status: BatchJobStatus = BatchJobStatus()
+class RawBatchJob(Object):
+    spec: RawBatchJobSpec = RawBatchJobSpec()
+    status: RawBatchJobStatus = RawBatchJobStatus()
 
     @property
     def is_indexed(self) -> bool:
@@ -97,7 +97,7 @@ class BatchJob(Object):
         return self.spec.managed_by in ("", BUILTIN_MANAGER)
 
 
-BATCH_JOBS: Resource[BatchJob] = Resource(BatchJob, "batch", "v1", "jobs", "Job")
+RAW_BATCH_JOBS: Resource[RawBatchJob] = Resource(RawBatchJob, "batch", "v1", "jobs", "Job")
 
 
 def parse_indexes(text: str, completions: int) -> set[int]:
@@ -154,7 +154,7 @@ class PodCounts:
     """Pods whose finalizer may be removed once the status is written."""
 
 
-def count_pods(job: BatchJob, pods: Sequence[Pod]) -> PodCounts:
+def count_pods(job: RawBatchJob, pods: Sequence[Pod]) -> PodCounts:
     """Count the pods of a Job, those in its status included."""
     status, held = job.status, {p.metadata.uid for p in pods if FINALIZER in p.metadata.finalizers}
     before = status.uncounted_terminated_pods
@@ -204,7 +204,7 @@ def count_pods(job: BatchJob, pods: Sequence[Pod]) -> PodCounts:
     )
 
 
-def _has_failed(job: BatchJob, pod: Pod) -> bool:
+def _has_failed(job: RawBatchJob, pod: Pod) -> bool:
     """A deleted pod is replaced at once, unless the Job replaces only failed pods."""
     if pod.status.phase in TERMINAL_PHASES:
         return pod.status.phase == "Failed"
@@ -227,7 +227,7 @@ COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 SUCCESS_CRITERIA_MET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"
 
 
-class PlannedEvent(NamedTuple):
+class JobPlanEvent(NamedTuple):
     """An event to record after the status was written."""
 
     type: str
@@ -264,7 +264,7 @@ class BackoffRecord:
 class JobPlan:
     """The writes of one pass, in this order."""
 
-    status: BatchJobStatus
+    status: RawBatchJobStatus
     backoff: BackoffRecord
     release: tuple[Pod, ...] = ()
     """Pods whose finalizer is removed."""
@@ -274,12 +274,14 @@ class JobPlan:
     """Pods that are deleted without counting: the Job is suspended or has fewer pods."""
     create: tuple[int | None, ...] = ()
     """The index of each new pod; None in a Job without indexes."""
-    events: tuple[PlannedEvent, ...] = ()
+    events: tuple[JobPlanEvent, ...] = ()
     delete_job: bool = False
     requeue_at: datetime | None = None
 
 
-def plan_job(job: BatchJob, pods: Sequence[Pod], backoff: BackoffRecord, now: datetime) -> JobPlan:
+def plan_job(
+    job: RawBatchJob, pods: Sequence[Pod], backoff: BackoffRecord, now: datetime
+) -> JobPlan:
     held = tuple(pod for pod in pods if FINALIZER in pod.metadata.finalizers)
     if job.metadata.deletion_timestamp is not None:
         return JobPlan(job.status, backoff, release=held)
@@ -305,21 +307,25 @@ def plan_job(job: BatchJob, pods: Sequence[Pod], backoff: BackoffRecord, now: da
     return _run_pods(job, counts, plan, now)
 
 
-def _finish(status: BatchJobStatus) -> Condition | None:
+def _finish(status: RawBatchJobStatus) -> Condition | None:
     for type_ in (COMPLETE, FAILED):
         if is_condition_true(status.conditions, type_):
             return find_condition(status.conditions, type_)
     return None
 
 
-def _is_ending(status: BatchJobStatus) -> bool:
+def _is_ending(status: RawBatchJobStatus) -> bool:
     return any(
         is_condition_true(status.conditions, t) for t in (SUCCESS_CRITERIA_MET, FAILURE_TARGET)
     )
 
 
 def _plan_finished(
-    job: BatchJob, held: tuple[Pod, ...], finished: Condition, backoff: BackoffRecord, now: datetime
+    job: RawBatchJob,
+    held: tuple[Pod, ...],
+    finished: Condition,
+    backoff: BackoffRecord,
+    now: datetime,
 ) -> JobPlan:
     plan = JobPlan(job.status, backoff, release=held)
     seconds = job.spec.ttl_seconds_after_finished
@@ -329,7 +335,7 @@ def _plan_finished(
     return replace(plan, delete_job=True) if expires <= now else replace(plan, requeue_at=expires)
 
 
-def _start_or_suspend(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
+def _start_or_suspend(job: RawBatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
     status, suspended = plan.status, is_condition_true(plan.status.conditions, SUSPENDED)
     if job.spec.suspend and not _is_ending(status):
         plan = replace(plan, withdraw=counts.active)
@@ -347,7 +353,7 @@ def _start_or_suspend(job: BatchJob, counts: PodCounts, plan: JobPlan, now: date
     return plan
 
 
-def _end(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
+def _end(job: RawBatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
     """Set the conditions of a Job that has reached its end, and delete its last pods."""
     status = plan.status
     if not _is_ending(status):
@@ -373,7 +379,7 @@ def _end(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobP
 
 
 def _failure(
-    job: BatchJob, counts: PodCounts, status: BatchJobStatus, now: datetime
+    job: RawBatchJob, counts: PodCounts, status: RawBatchJobStatus, now: datetime
 ) -> tuple[str, str] | None:
     limit = job.backoff_limit
     restarts = sum(
@@ -391,7 +397,7 @@ def _failure(
     return None
 
 
-def _success(job: BatchJob, counts: PodCounts) -> tuple[str, str] | None:
+def _success(job: RawBatchJob, counts: PodCounts) -> tuple[str, str] | None:
     if job.completions is None:
         done = counts.succeeded > 0 and not counts.active
     else:
@@ -400,14 +406,14 @@ def _success(job: BatchJob, counts: PodCounts) -> tuple[str, str] | None:
     return reason if done else None
 
 
-def _deadline(job: BatchJob, status: BatchJobStatus) -> datetime | None:
+def _deadline(job: RawBatchJob, status: RawBatchJobStatus) -> datetime | None:
     seconds = job.spec.active_deadline_seconds
     if seconds is None or status.start_time is None or job.spec.suspend:
         return None
     return status.start_time + timedelta(seconds=seconds)
 
 
-def _run_pods(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
+def _run_pods(job: RawBatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
     """Delete surplus pods, and create missing ones unless a failure was too recent."""
     surplus = _invalid_indexes(job, counts) if job.is_indexed else []
     active = [pod for pod in counts.active if pod not in surplus]
@@ -424,7 +430,7 @@ def _run_pods(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) ->
     return replace(plan, create=_new_indexes(job, counts, active, missing))
 
 
-def _desired_active(job: BatchJob, counts: PodCounts, active: int) -> int:
+def _desired_active(job: RawBatchJob, counts: PodCounts, active: int) -> int:
     if job.completions is not None:
         return max(0, min(job.parallelism, job.completions - counts.succeeded))
     # One success of a work queue means that no work is left: the others end by themselves.
@@ -432,7 +438,7 @@ def _desired_active(job: BatchJob, counts: PodCounts, active: int) -> int:
 
 
 def _new_indexes(
-    job: BatchJob, counts: PodCounts, active: Sequence[Pod], missing: int
+    job: RawBatchJob, counts: PodCounts, active: Sequence[Pod], missing: int
 ) -> tuple[int | None, ...]:
     if not job.is_indexed:
         return (None,) * missing
@@ -443,7 +449,7 @@ def _new_indexes(
     return tuple(islice(free, missing))
 
 
-def _invalid_indexes(job: BatchJob, counts: PodCounts) -> list[Pod]:
+def _invalid_indexes(job: RawBatchJob, counts: PodCounts) -> list[Pod]:
     """Return pods without an index of the Job, with a completed one, or with that of another."""
     taken: set[int] = set(counts.completed)
     invalid = []
@@ -457,12 +463,12 @@ def _invalid_indexes(job: BatchJob, counts: PodCounts) -> list[Pod]:
 
 
 def _with(
-    status: BatchJobStatus, now: datetime, type_: str, value: str, reason: str, message: str
-) -> BatchJobStatus:
+    status: RawBatchJobStatus, now: datetime, type_: str, value: str, reason: str, message: str
+) -> RawBatchJobStatus:
     condition = Condition(type=type_, status=value, reason=reason, message=message)
     conditions = set_condition(status.conditions, condition, now)
     return msgspec.structs.replace(status, conditions=conditions)
 
 
 def _noted(plan: JobPlan, type_: str, reason: str, message: str) -> JobPlan:
-    return replace(plan, events=(*plan.events, PlannedEvent(type_, reason, message)))
+    return replace(plan, events=(*plan.events, JobPlanEvent(type_, reason, message)))

@@ -169,7 +169,7 @@ def _dropped_parts(engine: Engine) -> dict[str, list[ExecutableDDLElement]]:
             unique = [each for each in table.constraints if isinstance(each, UniqueConstraint)]
             for constraint in (*unique, table.primary_key):
                 connection.execute(DropConstraint(constraint))
-                made.append(AddConstraint(constraint))
+                made.append(AddConstraint(constraint, isolate_from_table=False))
     return again
 
 

@@ -47,7 +47,28 @@ class TransformerModel:
 
     def layouts(self, device: Device, devices: int, global_batch: int) -> Iterator[Layout]:
         """Propose all powers of two and divisors of the number of devices."""
-        return _layouts(self.shape, device, devices, global_batch)
+        shape = self.shape
+        for tensor in powers(min(device.node_devices, devices)):
+            if shape.heads % tensor or devices % tensor:
+                continue
+            if devices > device.node_devices and device.node_devices % tensor:
+                continue  # a group would reach into another node
+            for pipeline in _divisors(devices // tensor):
+                if pipeline > shape.layers:
+                    continue
+                for context in powers(max(shape.sequence // LEAST_CONTEXT_TOKENS, 1)):
+                    data, rest = divmod(devices, tensor * pipeline * context)
+                    if rest or not data or global_batch % data:
+                        continue
+                    for expert in _experts(shape, data):
+                        degrees = Layout(
+                            data=data,
+                            tensor=tensor,
+                            pipeline=pipeline,
+                            context=context,
+                            expert=expert,
+                        )
+                        yield from _variants(shape, global_batch, degrees)
 
     def check(self, layout: Layout) -> None:
         layout.check(self.shape)
@@ -85,28 +106,6 @@ def model_of_config(config: Mapping[str, Any], sequence: int = 0) -> Transformer
         ShapeError: the architecture is unknown, or a key is missing or wrong.
     """
     return TransformerModel(shape_from_config(config, sequence))
-
-
-def _layouts(
-    shape: ModelShape, device: Device, devices: int, global_batch: int
-) -> Iterator[Layout]:
-    for tensor in powers(min(device.node_devices, devices)):
-        if shape.heads % tensor or devices % tensor:
-            continue
-        if devices > device.node_devices and device.node_devices % tensor:
-            continue  # a group would reach into another node
-        for pipeline in _divisors(devices // tensor):
-            if pipeline > shape.layers:
-                continue
-            for context in powers(max(shape.sequence // LEAST_CONTEXT_TOKENS, 1)):
-                data, rest = divmod(devices, tensor * pipeline * context)
-                if rest or not data or global_batch % data:
-                    continue
-                for expert in _experts(shape, data):
-                    degrees = Layout(
-                        data=data, tensor=tensor, pipeline=pipeline, context=context, expert=expert
-                    )
-                    yield from _variants(shape, global_batch, degrees)
 
 
 def _variants(shape: ModelShape, global_batch: int, degrees: Layout) -> Iterator[Layout]:

@@ -101,7 +101,7 @@ def a_run(
 
 def peaks_of(uid: str, *gib: float, days_ago: float = 1.0, **changes: object) -> Run:
     """A run with one peak for each rank."""
-    pods = [a_pod(each, rank) for rank, each in enumerate(gib)]
+    pods = [a_pod(amount, rank) for rank, amount in enumerate(gib)]
     return a_run(uid, pods, days_ago=days_ago, **changes)
 
 
@@ -135,10 +135,10 @@ def a_view(
 
 def the(advice: Sequence[Advice], what: What, rank: int | None = None) -> Advice:
     """The only advice on one subject."""
-    found = [each for each in advice if each.what is what and each.rank == rank]
-    assert len(found) == 1, [each.reason.code for each in advice]
-    return found[0]
+    matching = [item for item in advice if item.what is what and item.rank == rank]
+    assert len(matching) == 1, [item.reason.code for item in advice]
+    return matching[0]
 
 
 def codes(advice: Sequence[Advice]) -> list[str]:
-    return sorted(each.reason.code for each in advice)
+    return sorted(item.reason.code for item in advice)

@@ -84,13 +84,13 @@ def test_c1_allocation_is_as_good_as_exhaustive_search() -> None:
         spare = int(random.integers(0, 13 - used))
         entitled = {"q": float(random.integers(used, 13))}
         fair = fair_sizes(jobs, entitled)
-        found = allocate(jobs, one_node(spare), entitled)
-        sizes = [found.jobs[job.key].devices for job in jobs]
+        allocation = allocate(jobs, one_node(spare), entitled)
+        sizes = [allocation.jobs[job.key].devices for job in jobs]
         assert sum(sizes) <= used + spare
         best = min(
-            loss(jobs, each, fair)
-            for each in product(*(range(job.minimum, job.maximum + 1) for job in jobs))
-            if sum(each) <= used + spare
+            loss(jobs, sizes, fair)
+            for sizes in product(*(range(job.minimum, job.maximum + 1) for job in jobs))
+            if sum(sizes) <= used + spare
         )
         assert loss(jobs, sizes, fair) == pytest.approx(best, rel=1e-9)
 
@@ -109,20 +109,20 @@ def test_c1_allocation_is_as_good_as_exhaustive_search() -> None:
 def test_division_is_exact_for_any_losses(
     options: list[list[tuple[int, float]]], capacity: int
 ) -> None:
-    named = {f"j{i}": [Option(*each) for each in group] for i, group in enumerate(options)}
-    found = divide(named, capacity)
+    named = {f"j{i}": [Option(*option) for option in group] for i, group in enumerate(options)}
+    division = divide(named, capacity)
     possible = [
-        sum(option.loss for option in each)
-        for each in product(*named.values())
-        if sum(option.devices for option in each) <= capacity
+        sum(option.loss for option in option)
+        for option in product(*named.values())
+        if sum(option.devices for option in option) <= capacity
     ]
-    if found is None:
+    if division is None:
         assert not possible
         return
-    assert found.loss == pytest.approx(min(possible))
-    chosen = [named[key][index] for key, index in found.chosen.items()]
+    assert division.loss == pytest.approx(min(possible))
+    chosen = [named[key][index] for key, index in division.chosen.items()]
     assert sum(option.devices for option in chosen) <= capacity
-    assert sum(option.loss for option in chosen) == pytest.approx(found.loss)
+    assert sum(option.loss for option in chosen) == pytest.approx(division.loss)
 
 
 def test_c2_the_least_loss_gives_back_and_only_if_it_suffices() -> None:
@@ -147,9 +147,9 @@ def test_c2_devices_on_other_nodes_do_not_help_a_pod_of_four() -> None:
     ]
     nodes = [AllocationNode(name=name, free=0) for name in "abcd"]
     nodes.append(AllocationNode(name="e", free=1))
-    found = give_back(jobs, nodes, WaitingGang(key="team/gang", pods=1, unit=4))
-    assert found is not None
-    assert found["packed"] == 1
+    sizes = give_back(jobs, nodes, WaitingGang(key="team/gang", pods=1, unit=4))
+    assert sizes is not None
+    assert sizes["packed"] == 1
 
 
 def test_c3_devices_of_the_first_in_line_are_not_given_away() -> None:
@@ -169,8 +169,8 @@ def test_c4_shares_follow_the_entitlement_of_queues() -> None:
     fair = fair_sizes(jobs, {"large": 24.0, "small": 8.0})
     assert fair == pytest.approx({"a": 24.0, "b": 2.0, "c": 6.0})
     even = [make_job("a", 4, 0.0, 32, queue="large"), make_job("b", 4, 0.0, 32, queue="small")]
-    found = allocate(even, one_node(24), {"large": 24.0, "small": 8.0})
-    sizes = {key: job.devices for key, job in found.jobs.items()}
+    allocation = allocate(even, one_node(24), {"large": 24.0, "small": 8.0})
+    sizes = {key: job.devices for key, job in allocation.jobs.items()}
     # The sum of fair / size is least where sizes follow the root of the fair shares.
     assert sizes == {"a": 20, "b": 12}
 
@@ -183,26 +183,26 @@ def test_a_job_at_its_largest_size_leaves_its_share_to_its_queue() -> None:
 
 def test_c5_devices_that_no_pod_fits_on_are_not_given() -> None:
     nodes = [AllocationNode(name=name, free=free) for name, free in (("a", 3), ("b", 3), ("c", 2))]
-    found = allocate([make_job("a", 4, high=12, unit=4)], nodes, {"q": 12.0})
-    assert found.jobs["a"].devices == 4
-    assert not found.jobs["a"].changed
-    found = allocate([make_job("a", 3, high=12, unit=3)], nodes, {"q": 12.0})
-    assert found.jobs["a"].devices == 9
+    allocation = allocate([make_job("a", 4, high=12, unit=4)], nodes, {"q": 12.0})
+    assert allocation.jobs["a"].devices == 4
+    assert not allocation.jobs["a"].changed
+    allocation = allocate([make_job("a", 3, high=12, unit=3)], nodes, {"q": 12.0})
+    assert allocation.jobs["a"].devices == 9
 
 
 def test_what_does_not_fit_one_job_goes_to_another() -> None:
     jobs = [make_job("a", 4, high=12, unit=4, serial=0.0), make_job("b", 1, serial=0.3)]
     nodes = [AllocationNode(name="x", free=3), AllocationNode(name="y", free=3)]
-    found = allocate(jobs, nodes, {"q": 16.0})
-    assert found.jobs["a"].devices == 4
-    assert found.jobs["b"].devices == 7
+    allocation = allocate(jobs, nodes, {"q": 16.0})
+    assert allocation.jobs["a"].devices == 4
+    assert allocation.jobs["b"].devices == 7
 
 
 def test_a_job_near_its_end_keeps_its_size() -> None:
     ending = make_job("a", 2, rest_s=70.0)
     assert change_factor(ending) < 0.1
-    found = allocate([ending], one_node(8), {"q": 12.0})
-    assert not found.jobs["a"].changed
+    allocation = allocate([ending], one_node(8), {"q": 12.0})
+    assert not allocation.jobs["a"].changed
     long = make_job("a", 2, rest_s=36_000.0)
     assert allocate([long], one_node(8), {"q": 12.0}).jobs["a"].devices == 10
 
@@ -210,14 +210,14 @@ def test_a_job_near_its_end_keeps_its_size() -> None:
 def test_a_fixed_job_and_one_without_a_curve_keep_their_sizes() -> None:
     fixed = make_job("a", 2, fixed=True)
     unknown = AllocationJob(key="b", devices=2, unit=1, minimum=1, maximum=8, curve=())
-    found = allocate([fixed, unknown], one_node(8), {"q": 12.0})
-    assert [found.jobs[key].devices for key in "ab"] == [2, 2]
+    allocation = allocate([fixed, unknown], one_node(8), {"q": 12.0})
+    assert [allocation.jobs[key].devices for key in "ab"] == [2, 2]
 
 
 def test_allocations_are_advice_with_sentences() -> None:
     jobs = [make_job("a", 2), make_job("b", 8, serial=0.9, minimum=1)]
-    found = allocate(jobs, one_node(2), {"q": 12.0})
-    advice = allocation_advice(jobs, found, 0.4)
+    allocation = allocate(jobs, one_node(2), {"q": 12.0})
+    advice = allocation_advice(jobs, allocation, 0.4)
     assert advice["a"].reason.code == "SpareDevices"
     assert advice["b"].reason.code == "OthersGainMore"
     gang = WaitingGang(key="team/gang", pods=2, unit=1)

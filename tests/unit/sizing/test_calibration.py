@@ -26,7 +26,7 @@ def measured(**changes: Any) -> dict[str, Any]:
     sweep = [
         {"bytes": size, "seconds": [START_S + size / BUS] * 15} for size in (2**12, 2**20, 2**26)
     ]
-    found = {
+    content = {
         "format": "gangline.dev/calibration", "version": 1, "device": "cpu", "devices": 2,
         "memory_bytes": 8e9, "element": 4, "product": {"flops": PEAK, "seconds": [1.0, 1.1]},
         "layers": {"count": 2, "runs": runs},
@@ -35,14 +35,14 @@ def measured(**changes: Any) -> dict[str, Any]:
         "copy": {"bytes": 2**23, "seconds": [2**23 * COPY_S] * 15},
         "all_reduce": sweep,
     }  # fmt: skip
-    return found | changes
+    return content | changes
 
 
 def test_the_figures_of_an_exact_machine_are_found() -> None:
-    found = read_calibration(measured())
-    device = found.device
+    calibration = read_calibration(measured())
+    device = calibration.device
     assert device.peak(4) == pytest.approx(PEAK)
-    assert found.efficiency.middle == pytest.approx(RATE / PEAK)
+    assert calibration.efficiency.middle == pytest.approx(RATE / PEAK)
     assert device.costs.pass_s == pytest.approx(PASS_S)
     assert device.costs.output_efficiency == pytest.approx(0.5)
     assert device.costs.update_s == pytest.approx(UPDATE_S)
@@ -93,35 +93,41 @@ def test_a_plan_uses_the_calibration_in_place_of_the_prior() -> None:
     model = TransformerModel(ModelShape(12, 768, 12, 1024, 50257))
     plan = make_plan(PlanRequest(model, device, 8, calibration=calibration))
     assert plan.efficiency == calibration.efficiency
-    assert any("measured" in each for each in plan.assumptions)
+    assert any("measured" in assumption for assumption in plan.assumptions)
 
 
 def test_range_holds_where_the_samples_are_a_small_part_of_a_step() -> None:
     random = np.random.default_rng(5)
     flops, anyway_s = (1e9, 2e9), 0.2
-    found = 0
+    inside = 0
     for _ in range(400):
         runs = [
             {
-                "flops": each,
-                "seconds": list((anyway_s + each / RATE) * random.normal(1, 0.02, 15)),
+                "flops": flop,
+                "seconds": list((anyway_s + flop / RATE) * random.normal(1, 0.02, 15)),
             }
-            for each in flops
+            for flop in flops
         ]
         calibration = read_calibration(measured(layers={"count": 2, "runs": runs}))
-        found += calibration.efficiency.contains(RATE / PEAK)
-    assert 0.75 < found / 400 < 0.95
+        inside += calibration.efficiency.contains(RATE / PEAK)
+    assert 0.75 < inside / 400 < 0.95
 
 
 @given(st.lists(st.floats(1e-4, 10), min_size=15, max_size=15), st.floats(0.2, 5))
 def test_noisy_times_never_give_a_negative_cost(seconds: list[float], factor: float) -> None:
     runs = [
         {"flops": 1e9, "seconds": seconds},
-        {"flops": 2e9, "seconds": [each * factor for each in seconds]},
+        {"flops": 2e9, "seconds": [second * factor for second in seconds]},
     ]
-    found = read_calibration(measured(layers={"count": 2, "runs": runs}))
-    assert found.device.costs.pass_s >= 0
-    assert 0 < found.efficiency.low < found.efficiency.middle < found.efficiency.high < 1
+    calibration = read_calibration(measured(layers={"count": 2, "runs": runs}))
+    assert calibration.device.costs.pass_s >= 0
+    assert (
+        0
+        < calibration.efficiency.low
+        < calibration.efficiency.middle
+        < calibration.efficiency.high
+        < 1
+    )
 
 
 @pytest.mark.parametrize(

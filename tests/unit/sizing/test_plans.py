@@ -39,14 +39,14 @@ H100 = find_device("H100")
 def test_every_proposed_layout_is_possible_and_fits(device, devices, parameters, power) -> None:  # type: ignore[no-untyped-def]
     shape = guess_shape(parameters, 2048, {}).shape
     batch = devices * 2**power
-    found = search(TransformerModel(shape), device, devices, batch, MIXED, 0.4)
-    assert len(found.fitting) <= CHOICES
-    for candidate in found.fitting:
+    result = search(TransformerModel(shape), device, devices, batch, MIXED, 0.4)
+    assert len(result.fitting) <= CHOICES
+    for candidate in result.fitting:
         candidate.layout.check(shape)
         assert candidate.layout.devices == devices
         assert candidate.layout.data * candidate.layout.micro_batch <= batch
         assert candidate.memory.high <= 0.95 * device.memory_bytes
-    assert bool(found.fitting) == (found.nearest is None)
+    assert bool(result.fitting) == (result.nearest is None)
 
 
 @given(st.integers(1, 64), st.sampled_from([1, 2, 4, 8]), st.sampled_from([*Sharding]))
@@ -285,7 +285,7 @@ def test_all_nodes_of_a_plan_have_equally_many_gpus(devices: int, node_devices: 
     for choice in plan.choices:
         assert choice.candidate.layout.devices == devices
         assert node_devices % choice.candidate.layout.tensor == 0
-    has_note = any("do not fill nodes of 8" in each for each in plan.assumptions)
+    has_note = any("do not fill nodes of 8" in assumption for assumption in plan.assumptions)
     assert has_note is (devices > 8 and node_devices < 8)
 
 
@@ -307,9 +307,9 @@ def test_processors_follow_from_the_cost_of_a_sample() -> None:
     assert plan.host.loader_workers == math.ceil(samples_per_s * 0.01)
     assert plan.host.device_cpus == plan.host.loader_workers + 2
     assert plan.host.data_bytes_per_s == pytest.approx(16 * samples_per_s * 3 * 224 * 224 * 4)
-    assert not any("--sample-cpu" in each for each in plan.assumptions)
+    assert not any("--sample-cpu" in assumption for assumption in plan.assumptions)
     assumed = make_plan(PlanRequest(model, find_device("A100"), 16, tokens=1e8))
-    assert any("--sample-cpu" in each for each in assumed.assumptions)
+    assert any("--sample-cpu" in assumption for assumption in assumed.assumptions)
 
 
 def test_tokens_need_one_process_that_loads_them() -> None:

@@ -133,8 +133,8 @@ def test_s6_korthikanti_utilisation(
 def test_s6_korthikanti_activations(recompute: Recompute, megabytes: float) -> None:
     """A layer of the 175 B model with 8 tensor ranks and sequence parallelism."""
     shape = gpt(96, 12288, 96, dropout=True)
-    found = layer_activations(shape, Layout(tensor=8, recompute=recompute))
-    assert found / 1e6 == pytest.approx(megabytes, rel=0.01)
+    size = layer_activations(shape, Layout(tensor=8, recompute=recompute))
+    assert size / 1e6 == pytest.approx(megabytes, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -157,13 +157,13 @@ def test_s7_and_s8_zero(billions: float, ranks: int, stages: tuple[float, ...]) 
 
 def test_s9_estimators_of_deepspeed() -> None:
     """DeepSpeed's documentation: t5-3b on 8 GPUs."""
-    found = {
-        (each.stage, each.offload): each.device_bytes / 2**30
-        for each in deepspeed_estimates(2851e6, 32e6, 8)
+    estimates = {
+        (estimate.stage, estimate.offload): estimate.device_bytes / 2**30
+        for estimate in deepspeed_estimates(2851e6, 32e6, 8)
     }
-    assert found[2, "none"] == pytest.approx(15.93, rel=0.01)
-    assert found[2, "optimizer"] == pytest.approx(5.31, rel=0.01)
-    assert found[3, "none"] == pytest.approx(6.10, rel=0.01)
+    assert estimates[2, "none"] == pytest.approx(15.93, rel=0.01)
+    assert estimates[2, "optimizer"] == pytest.approx(5.31, rel=0.01)
+    assert estimates[3, "none"] == pytest.approx(6.10, rel=0.01)
 
 
 def test_s9_t5_small() -> None:
@@ -174,10 +174,12 @@ def test_s9_t5_small() -> None:
     decoder = layers * (2 * attention + mlp + 3 * hidden) + hidden + 32 * 8
     parameters = vocab * hidden + encoder + decoder
     assert parameters == 60_506_624
-    found = {(e.stage, e.offload): e for e in deepspeed_estimates(parameters, vocab * hidden, 1)}
-    assert round(found[3, "none"].device_bytes / 2**30, 2) == 1.08
-    assert round(found[3, "optimizer"].device_bytes / 2**30, 2) == 0.17
-    assert round(found[3, "parameters and optimizer"].device_bytes / 2**30, 2) == 0.06
+    estimates = {
+        (e.stage, e.offload): e for e in deepspeed_estimates(parameters, vocab * hidden, 1)
+    }
+    assert round(estimates[3, "none"].device_bytes / 2**30, 2) == 1.08
+    assert round(estimates[3, "optimizer"].device_bytes / 2**30, 2) == 0.17
+    assert round(estimates[3, "parameters and optimizer"].device_bytes / 2**30, 2) == 0.06
 
 
 def test_s10_bloom() -> None:
@@ -252,7 +254,7 @@ def test_s13_to_s18_hours_of_the_plan(
             TransformerModel(shape), find_device(gpu), count, tokens=tokens, global_batch=batch
         )
         training = make_plan(request).choices[0].training_s
-        fastest, slowest = (each * count / 3600 for each in (training.low, training.high))
+        fastest, slowest = (seconds * count / 3600 for seconds in (training.low, training.high))
         assert (fastest <= hours <= slowest) is is_within
         assert hours >= fastest
 

@@ -116,9 +116,9 @@ def test_contradicting_dimensions_are_refused() -> None:
     ],
 )
 def test_an_impossible_model_is_refused(fields: dict[str, int], field: str) -> None:
-    known = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 128}
+    possible = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 128}
     with pytest.raises(ShapeError) as raised:
-        ModelShape(**known | fields)
+        ModelShape(**possible | fields)
     assert raised.value.field == field
 
 

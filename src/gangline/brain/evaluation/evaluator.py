@@ -214,7 +214,14 @@ class Evaluator:
             await asyncio.sleep(every_s)
 
     async def cycle(self) -> None:
-        """Write changed facts, and evaluate each running job once."""
+        """Write changed facts, and evaluate each running job once.
+
+        1. Facts first: advice and actions refer to jobs that the history must have.
+        2. The cluster: failures, speeds of nodes, open plans and blocks that all jobs share.
+        3. Advice of jobs that have ended is withdrawn, and what is remembered of them dropped.
+        4. Each job, in groups: prepare, advise in a thread, judge earlier actions, decide, publish.
+        5. The sizes of all elastic jobs together; step 4 of the next cycle applies them.
+        """
         await self._store_facts()
         nodes = self._collector.nodes()
         await self._cluster_facts.refresh(nodes, self._now_ms())

@@ -10,8 +10,7 @@ import msgspec
 from gangline.api.brain.job_advice import OPEN
 from gangline.api.job_resources import JOB_KINDS, find_job_kind
 from gangline.api.meta.objects import Object
-from gangline.brain.advisers.advice import Advice
-from gangline.brain.advisers.view import ClusterView, SimilarRuns
+from gangline.brain.advisers.view import ClusterView
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings, digest_job
 from gangline.brain.evaluation.advisers import advise, build_view, evidence, published
@@ -36,9 +35,13 @@ class ManifestAdviser:
         now_ms = round(time.time() * 1000)
         similar = await self._history.similar(run, now_ms)
         view = build_view(run, similar, ClusterView(nodes=self._collector.nodes()), now_ms)
-        advice = (await asyncio.to_thread(advise, view)).advice
+        advice = map(published, (await asyncio.to_thread(advise, view)).advice)
+        items = [
+            advice_item(shown, sentence, evidence(shown, run.job, similar), OPEN)
+            for shown, sentence in advice
+        ]
         return {
-            "items": msgspec.to_builtins(ordered(_item(item, run, similar) for item in advice)),
+            "items": msgspec.to_builtins(ordered(items)),
             "runs": len(similar.runs) if similar else 0,
             "history": self._history.problem and "history not available",
         }
@@ -57,8 +60,3 @@ class ManifestAdviser:
         return Run(
             job=msgspec.structs.replace(digested.job, started_ms=None, uid="", finished_ms=None)
         )
-
-
-def _item(advice: Advice, run: Run, similar: SimilarRuns | None) -> Any:
-    shown = published(advice)
-    return advice_item(shown.advice, shown.sentence, evidence(advice, run.job, similar), OPEN)

@@ -41,11 +41,7 @@ class Publisher:
         self._client, self._events, self._now = client, events, now
         self._written: dict[str, JobAdvice] = {}
         """Writes by uid of the job, until the informer shows them."""
-        self._stored: Informer[JobAdvice] = Informer(
-            client,
-            JOB_ADVICE,
-            indexes={"job": _job_uids},
-        )
+        self._stored: Informer[JobAdvice] = Informer(client, JOB_ADVICE, indexes={"job": _job_uids})
         self._stored.add_listener(self._on_stored)
 
     async def run(self) -> None:
@@ -150,21 +146,14 @@ class Publisher:
                 return await self._client.create(JOB_ADVICE, advice, meta.namespace)
             except AlreadyExists:
                 stored = await self._client.get(JOB_ADVICE, name, meta.namespace)
-                if any(
-                    owner_reference.uid == meta.uid
-                    for owner_reference in stored.metadata.owner_references
-                ):
+                if meta.uid in _job_uids(stored):
                     return stored
         log.warning("the names for advice are in use", extra={"job": str(object_key(job))})
         return None
 
 
 def _job_uids(advice: JobAdvice | None) -> list[str]:
-    return (
-        [owner_reference.uid for owner_reference in advice.metadata.owner_references]
-        if advice
-        else []
-    )
+    return [owner.uid for owner in advice.metadata.owner_references] if advice else []
 
 
 def _is_as_new(seen: ObjectMeta, written: ObjectMeta) -> bool:
@@ -183,11 +172,8 @@ def _is_due(
     job: Object,
     now: datetime,
 ) -> bool:
-    if stored.items != items or stored.mode != mode or stored.history != history:
-        return True
-    if stored.job_generation != job.metadata.generation:
-        return True
-    return _is_old(stored, now)
+    written = (stored.items, stored.mode, stored.history, stored.job_generation)
+    return written != (items, mode, history, job.metadata.generation) or _is_old(stored, now)
 
 
 def _is_old(stored: JobAdviceStatus, now: datetime) -> bool:

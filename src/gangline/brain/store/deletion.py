@@ -10,10 +10,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Table, delete, exists, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, exists, select, update
 
 from gangline.brain.advisers.advice import Advice
 from gangline.brain.store.batch import MAX_ROWS
@@ -323,11 +323,11 @@ class Forgetting:
             rows = self._context.read(partial(_advice_after, last_id=last_id))
             if not rows:
                 break
-            last_id = rows[-1].id
+            last_id = rows[-1][0]
             ids = [
-                row.id
-                for row in rows
-                if not uids.isdisjoint(msgspec.json.decode(row.body, type=Advice).evidence)
+                number
+                for number, body in rows
+                if not uids.isdisjoint(msgspec.json.decode(body, type=Advice).evidence)
             ]
             if ids:
                 self._context.write(partial(delete_rows, table=tables.advice, ids=ids))
@@ -335,10 +335,11 @@ class Forgetting:
         return removed
 
 
-def _advice_after(connection: Connection, last_id: int) -> Sequence[Row[Any]]:
+def _advice_after(connection: Connection, last_id: int) -> list[tuple[int, str]]:
     advice = tables.advice.c
     query = select(advice.id, advice.body).where(advice.id > last_id)
-    return connection.execute(query.order_by(advice.id).limit(MAX_ROWS)).all()
+    rows = connection.execute(query.order_by(advice.id).limit(MAX_ROWS))
+    return [(row.id, row.body) for row in rows]
 
 
 def _mark(connection: Connection, digests: Sequence[str], now_ms: int) -> None:

@@ -5,9 +5,9 @@ that report one job cannot lose each other's records.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Table, select, update
 
@@ -23,6 +23,9 @@ from gangline.brain.store.context import Context
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.bulk import any_of, lock_cluster, upsert
 from gangline.brain.store.sql.load import load_jobs, mappings, pod_columns
+
+T = TypeVar("T")
+RowKey: TypeAlias = tuple[Any, ...]
 
 
 @dataclass
@@ -239,7 +242,7 @@ class _BatchWriter:
     # Segments, pod runs, speeds of nodes
 
     def _write_segments(self, ids: Mapping[str, int], facts: Sequence[SegmentFact]) -> None:
-        merged: dict[tuple[Any, ...], Segment] = {}
+        merged: dict[RowKey, Segment] = {}
         for fact in facts:
             segment = fact.segment
             key = (ids[fact.uid], segment.round, segment.since_ms)
@@ -250,17 +253,15 @@ class _BatchWriter:
                 tables.segment, ("job_id", "round", "since_ms"), merged
             ).items()
         }
-        changed = []
-        for key, segment in merged.items():
-            former = stored.get(key)
-            after = merge_segments(former, segment) if former else segment
-            if after != former:
-                changed.append({"job_id": key[0]} | rows.segment_row(after))
+        changed = [
+            {"job_id": key[0]} | rows.segment_row(after)
+            for key, after in _changed(merged, stored, merge_segments)
+        ]
         upsert(self._connection, tables.segment, changed, ("job_id", "round", "since_ms"))
         self._written.rows += len(changed)
 
     def _write_pods(self, cluster: str, ids: Mapping[str, int], facts: Sequence[PodFact]) -> None:
-        merged: dict[tuple[Any, ...], PodRun] = {}
+        merged: dict[RowKey, PodRun] = {}
         for fact in facts:
             pod = fact.pod
             key = (ids[fact.uid], pod.role, pod.rank, pod.number)
@@ -278,12 +279,7 @@ class _BatchWriter:
             tuple(row[name] for name in keys): rows.pod_of(row, row["node_name"] or "")
             for row in mappings(self._connection.execute(query))
         }
-        changed: dict[tuple[Any, ...], PodRun] = {}
-        for key, pod in merged.items():
-            former = stored.get(key)
-            after = merge_pod_runs(former, pod) if former else pod
-            if after != former:
-                changed[key] = after
+        changed = dict(_changed(merged, stored, merge_pod_runs))
         nodes = self._node_ids(cluster, {pod.node: "" for pod in changed.values() if pod.node})
         pod_rows = [
             {"job_id": key[0], "node_id": nodes.get(pod.node)} | rows.pod_row(pod)
@@ -297,18 +293,19 @@ class _BatchWriter:
             return
         latest = sorted((fact.speed for fact in facts), key=lambda speed: speed.observed_ms)
         ids = self._node_ids(cluster, {speed.node: speed.gpu_model for speed in latest})
-        merged: dict[tuple[Any, ...], NodeSpeed] = {}
+        merged: dict[RowKey, NodeSpeed] = {}
         for speed in latest:
             key = (ids[speed.node], speed.day)
             merged[key] = merge_node_speeds(merged.get(key, speed), speed)
         existing = self._existing(tables.node_speed, ("node_id", "day"), merged)
-        changed = []
-        for key, speed in merged.items():
-            row = existing.get(key)
-            former = rows.speed_of(row, speed.node, speed.gpu_model) if row else None
-            after = merge_node_speeds(former, speed) if former else speed
-            if after != former:
-                changed.append({"node_id": key[0]} | rows.speed_row(after))
+        stored = {
+            key: rows.speed_of(row, merged[key].node, merged[key].gpu_model)
+            for key, row in existing.items()
+        }
+        changed = [
+            {"node_id": key[0]} | rows.speed_row(after)
+            for key, after in _changed(merged, stored, merge_node_speeds)
+        ]
         upsert(self._connection, tables.node_speed, changed, ("node_id", "day"))
         self._written.rows += len(changed)
 
@@ -331,8 +328,8 @@ class _BatchWriter:
         return {name: row.id for name, row in nodes.items()}
 
     def _existing(
-        self, table: Table, keys: Sequence[str], expected: Iterable[tuple[Any, ...]]
-    ) -> dict[tuple[Any, ...], Mapping[str, Any]]:
+        self, table: Table, keys: Sequence[str], expected: Iterable[RowKey]
+    ) -> dict[RowKey, Mapping[str, Any]]:
         values = list(expected)
         if not values:
             return {}
@@ -342,6 +339,17 @@ class _BatchWriter:
             tuple(row[name] for name in keys): row
             for row in mappings(self._connection.execute(query))
         }
+
+
+def _changed(
+    merged: Mapping[RowKey, T], stored: Mapping[RowKey, T], merge: Callable[[T, T], T]
+) -> Iterator[tuple[RowKey, T]]:
+    """Yield the merged records that differ from the stored ones, by the key of their rows."""
+    for key, record in merged.items():
+        former = stored.get(key)
+        after = record if former is None else merge(former, record)
+        if after != former:
+            yield key, after
 
 
 def _parts(image: Image) -> tuple[str, str, str]:

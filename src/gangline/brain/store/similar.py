@@ -129,53 +129,30 @@ class _Candidate(NamedTuple):
     run: Run
 
 
+_PLAIN: Final = (
+    *("cluster", "uid", "namespace", "stem", "kind", "strategy", "owner", "command_digest"),
+    *("spec_digest", "submitted_ms", "started_ms", "finished_ms"),
+)
+"""Columns of a job that the levels compare, as they are."""
 _COMPARED: Final = tuple(
-    tables.job.c[name]
-    for name in (
-        "id",
-        "cluster",
-        "uid",
-        "namespace",
-        "stem",
-        "kind",
-        "strategy",
-        "owner",
-        "command_digest",
-        "spec_digest",
-        "submitted_ms",
-        "started_ms",
-        "finished_ms",
-        "outcome",
-        "complete",
-        "model_key",
-    )
+    tables.job.c[name] for name in ("id", *_PLAIN, "outcome", "complete", "model_key")
 )
 
 
 def _candidate(row: dict[str, Any], device: str) -> _Candidate:
     """Return a candidate. Its devices are known by the key of its model, if that is equal."""
-    has_model = row["parameters"] is not None or row["sequence"] is not None
+    parameters, sequence = row["parameters"], row["sequence"]
+    model = None
+    if parameters is not None or sequence is not None:
+        model = ModelFacts(source="", parameters=parameters, sequence=sequence)
     job = Job(
-        cluster=row["cluster"],
-        uid=row["uid"],
-        namespace=row["namespace"],
         name="",
-        stem=row["stem"],
-        kind=row["kind"],
-        strategy=row["strategy"],
-        owner=row["owner"],
         image=Image(repository=row["repository"]),
-        command_digest=row["command_digest"],
-        spec_digest=row["spec_digest"],
-        submitted_ms=row["submitted_ms"],
-        started_ms=row["started_ms"],
-        finished_ms=row["finished_ms"],
         outcome=Outcome(row["outcome"]),
         roles=(RoleSize(role="", since_ms=0, replicas=0, gpu_model=device),),
-        model=ModelFacts(source="", parameters=row["parameters"], sequence=row["sequence"])
-        if has_model
-        else None,
+        model=model,
         complete=bool(row["complete"]),
+        **{name: row[name] for name in _PLAIN},
     )
     return _Candidate(row["id"], Run(job=job))
 

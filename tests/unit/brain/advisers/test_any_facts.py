@@ -170,8 +170,8 @@ def test_b10_any_facts_give_finite_positive_numbers_and_lower_only_on_good_evide
     for advice in [*rightsize.advise(view), *start.advise(view)]:
         check(view, advice)
     # The collector drops impossible segments; the number of workers relies on it.
-    believed = (believe_segment(each, NOW)[0] for each in view.run.segments)
-    segments = tuple(each for each in believed if each is not None)
+    believed = (believe_segment(segment, NOW)[0] for segment in view.run.segments)
+    segments = tuple(record for record in believed if record is not None)
     model = fit_throughput(observations(view.run.segments, NOW))
     own = msgspec.structs.replace(view.run, segments=segments)
     for advice in advise_workers(msgspec.structs.replace(view, run=own), model):
@@ -208,4 +208,4 @@ def test_b8_first_decision_is_not_always_to_grow() -> None:
     job = a_job(started_ms=NOW - 10 * HOUR, workers_min=1, workers_max=32)
     view = a_view(own=Run(job=job, segments=segments))
     model = fit_throughput(observations(segments, NOW))
-    assert all((each.value or 0) < 8 for each in advise_workers(view, model))
+    assert all((advise_worker.value or 0) < 8 for advise_worker in advise_workers(view, model))

@@ -25,10 +25,10 @@ GIB = 2**30
 
 def make_segments(data: float = 0.0, noise: float | None = None, batch: int = 192) -> list[Segment]:
     """Four ranks on two nodes, shares of 48 records; a rank runs 6 micro-steps of 8, or 4 of 12."""
-    found = []
+    segments = []
     for index, micro in enumerate([12, 12, 12, 8, 8, 8]):
         step_us = 48 / micro * (200_000 + 20_000 * micro)
-        found.append(
+        segments.append(
             Segment(
                 round=index, since_ms=index * 300_000, until_ms=(index + 1) * 300_000,
                 nodes=2, procs=4, micro_batch=micro, accumulation=48 // micro,
@@ -37,7 +37,7 @@ def make_segments(data: float = 0.0, noise: float | None = None, batch: int = 19
                 grad_sqr=None if noise is None else 1.0, grad_var=noise,
             )
         )  # fmt: skip
-    return found
+    return segments
 
 
 def make_view(segments: Sequence[Segment], *, cpu_millis: int = 12_000, **changes: object) -> View:
@@ -58,13 +58,13 @@ def fitted(view: View) -> ThroughputModel | None:
 
 
 def advice_for(view: View, what: What) -> list[Advice]:
-    found = [item for item in advise_batch(view, fitted(view)) if item.what is what]
-    for item in found:
+    advice = [item for item in advise_batch(view, fitted(view)) if item.what is what]
+    for item in advice:
         shown = displayed(item)
         assert sentence(shown) == sentence(item)
         assert shown.value == item.value
         assert set(shown.reason.arguments) == set(item.reason.arguments)
-    return found
+    return advice
 
 
 def test_t1_steps_that_wait_for_data_get_half_as_many_loader_processes_more() -> None:
@@ -143,9 +143,9 @@ def test_t2_a_job_that_runs_with_less_since_then_is_left_alone() -> None:
 
 def test_t3_each_device_model_has_a_configuration() -> None:
     peaks = (peak(8, 0.60), peak(12, 0.75), peak(6, 0.5, "V100"), peak(8, 0.6, "V100"))
-    found = advice_for(make_view(make_segments(), device_peaks=peaks), What.MICRO_BATCH)
-    assert {item.target: item.value for item in found} == {"A100": 16, "V100": 12}
-    assert len({item.key for item in found}) == 2
+    advice = advice_for(make_view(make_segments(), device_peaks=peaks), What.MICRO_BATCH)
+    assert {item.target: item.value for item in advice} == {"A100": 16, "V100": 12}
+    assert len({item.key for item in advice}) == 2
 
 
 def noisy_view(noise: float | None, **wishes: object) -> View:

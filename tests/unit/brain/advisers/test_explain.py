@@ -110,14 +110,14 @@ def test_g12_each_advice_shows_what_json_shows(
 def test_each_code_of_the_source_has_a_sentence() -> None:
     """Codes are literals: of reasons, of holds, of judgements."""
     root = Path(gangline.brain.__file__).parent
-    found: set[str] = set()
+    codes: set[str] = set()
     for path in root.rglob("*.py"):
         text = path.read_text()
-        found |= set(re.findall(r'code="([A-Z]\w+)"', text))
-        found |= set(re.findall(r'hold\("(\w+)"', text))
-        found |= set(re.findall(r'_(?:judgement|measured)\([^"]*"([A-Z]\w+)"', text))
-    assert len(found) > 60
-    assert found <= set(TEMPLATES)
+        codes |= set(re.findall(r'code="([A-Z]\w+)"', text))
+        codes |= set(re.findall(r'hold\("(\w+)"', text))
+        codes |= set(re.findall(r'_(?:judgement|measured)\([^"]*"([A-Z]\w+)"', text))
+    assert len(codes) > 60
+    assert codes <= set(TEMPLATES)
 
 
 def test_sentence_of_a_checkpoint_interval_reads_well() -> None:

@@ -98,12 +98,12 @@ def test_a6_first_minutes_of_the_job_do_not_lower_its_size() -> None:
 def test_a9_request_below_the_need_is_a_warning_with_the_history_of_kills() -> None:
     killed = a_run("k", [an_oom(8), a_pod(9.5, number=1, limit_memory_bytes=16 * GIB)])
     view = a_view([*NINE, killed], job=a_job(roles=(asking(8),)))
-    found = advise(view)
-    warning = the(found, What.WARNING)
+    advice = advise(view)
+    warning = the(advice, What.WARNING)
     assert warning.reason.code == "RequestBelowNeed"
     assert warning.reason.arguments["ooms"] == 1
     assert warning.reason.arguments["request_bytes"] == 8 * GIB
-    assert the(found, What.MEMORY).value == warning.value
+    assert the(advice, What.MEMORY).value == warning.value
 
 
 def test_m1_ten_kills_in_one_run_are_one_sample() -> None:
@@ -147,9 +147,9 @@ def test_sizes_of_a_plan_are_what_is_compared_with_the_need() -> None:
 def test_size_that_a_plan_gave_one_rank_counts_for_this_rank() -> None:
     runs = [peaks_of(f"r{i}", 11.0, 5.0, 4.9, 4.8, days_ago=i + 1) for i in range(4)]
     first = PlannedSize(role="worker", rank=0, memory_bytes=20 * GIB)
-    found = advise(a_view(runs, own=Run(job=a_job(planned=(first,)))))
-    assert the(found, What.MEMORY).was == 32 * GIB
-    assert the(found, What.MEMORY, rank=0).was == 20 * GIB
+    advice = advise(a_view(runs, own=Run(job=a_job(planned=(first,)))))
+    assert the(advice, What.MEMORY).was == 32 * GIB
+    assert the(advice, What.MEMORY, rank=0).was == 20 * GIB
 
 
 def test_b16_small_limits_grow_by_at_least_256_mib_and_only_once() -> None:
@@ -169,9 +169,9 @@ def test_m2_kills_under_a_cap_do_not_feed_each_other(kills: int) -> None:
         )
         for i in range(kills)
     ]
-    found = advise(a_view(bounds=killed, job=a_job(roles=(asking(8),))))
-    assert gib(the(found, What.MEMORY).value) == pytest.approx(9.6, rel=0.001)
-    warning = the(found, What.WARNING)
+    advice = advise(a_view(bounds=killed, job=a_job(roles=(asking(8),))))
+    assert gib(the(advice, What.MEMORY).value) == pytest.approx(9.6, rel=0.001)
+    warning = the(advice, What.WARNING)
     assert warning.reason.code == "LimitTooLow"
     assert warning.reason.arguments["kills"] == kills
     assert warning.reason.arguments["limit_bytes"] == 8 * GIB
@@ -197,16 +197,16 @@ def test_m4_single_old_peak_fades() -> None:
 
 def test_m5_rank_that_uses_much_more_has_its_own_size() -> None:
     runs = [peaks_of(f"r{i}", 11.0, 5.0, 4.9, 4.8, days_ago=i + 1) for i in range(4)]
-    found = advise(a_view(runs))
-    assert gib(the(found, What.MEMORY).value) == pytest.approx(5.0 * 1.15, rel=0.002)
-    assert gib(the(found, What.MEMORY, rank=0).value) == pytest.approx(11 * 1.15, rel=0.002)
+    advice = advise(a_view(runs))
+    assert gib(the(advice, What.MEMORY).value) == pytest.approx(5.0 * 1.15, rel=0.002)
+    assert gib(the(advice, What.MEMORY, rank=0).value) == pytest.approx(11 * 1.15, rel=0.002)
 
 
 def test_m5_two_runs_are_too_few_for_an_own_size() -> None:
     runs = [peaks_of(f"r{i}", 11.0, 5.0, days_ago=i + 1) for i in range(2)]
     runs.append(peaks_of("even", 5.0, 5.0))
-    found = advise(a_view(runs))
-    assert gib(the(found, What.MEMORY).value) == pytest.approx(11 * 1.15, rel=0.002)
+    advice = advise(a_view(runs))
+    assert gib(the(advice, What.MEMORY).value) == pytest.approx(11 * 1.15, rel=0.002)
 
 
 def test_m6_run_that_was_not_measured_gives_no_size() -> None:
@@ -222,9 +222,9 @@ def test_m7_order_of_the_runs_changes_nothing() -> None:
 
 def test_m8_kill_at_the_largest_node_gives_no_larger_number() -> None:
     own = Run(job=a_job(roles=(asking(64),)), pods=(an_oom(64),))
-    found = advise(a_view(own=own, largest_gib=64))
-    assert codes(found) == ["LargestNodeTooSmall"]
-    assert found[0].value is None
+    advice = advise(a_view(own=own, largest_gib=64))
+    assert codes(advice) == ["LargestNodeTooSmall"]
+    assert advice[0].value is None
     assert the(advise(a_view(own=own, largest_gib=256)), What.MEMORY).value is not None
 
 
@@ -245,8 +245,8 @@ def test_two_survivors_replace_a_kill_by_real_peaks() -> None:
     still = the(advise(a_view(low[:1], bounds=[killed], level=0, job=job)), What.MEMORY)
     assert still.value == 12 * GIB
     # A run did need more than 10 GiB: that stays a sample, without the estimate of a fifth.
-    known = the(advise(a_view(low, bounds=[killed], level=0, job=job)), What.MEMORY)
-    assert gib(known.value) == pytest.approx(11.5, rel=0.01)
+    replaced = the(advise(a_view(low, bounds=[killed], level=0, job=job)), What.MEMORY)
+    assert gib(replaced.value) == pytest.approx(11.5, rel=0.01)
 
 
 def test_larger_job_than_all_runs_is_not_lowered() -> None:

@@ -45,13 +45,13 @@ def test_m9_leak_that_the_job_outruns_is_no_alarm() -> None:
 def alarms(correlation: float, runs: int) -> int:
     """Alarms of flat noise in a job that runs for another day."""
     random = np.random.default_rng(5)
-    found = 0
+    count = 0
     for _ in range(runs):
         noise = np.zeros(90)
         for i in range(1, 90):
             noise[i] = correlation * noise[i - 1] + random.normal(0, 0.1 * GIB)
-        found += len(advise(watched(9 * GIB + noise, remaining_s=DAY / 1000)))
-    return found
+        count += len(advise(watched(9 * GIB + noise, remaining_s=DAY / 1000)))
+    return count
 
 
 def test_m9_flat_noise_is_no_alarm_in_1000_runs() -> None:

@@ -46,12 +46,12 @@ def make_view(servers: Sequence[ServerUse], largest: int = 64_000, **changes: ob
 
 
 def advise(view: View) -> list[Advice]:
-    found = advise_servers(view)
-    for item in found:
+    advice = advise_servers(view)
+    for item in advice:
         shown = displayed(item)
         assert sentence(shown) == sentence(item)
         assert set(shown.reason.arguments) == set(item.reason.arguments)
-    return found
+    return advice
 
 
 def test_p1_one_hot_server_moves_and_no_other() -> None:

@@ -30,13 +30,13 @@ def document(*segments: Any, **more: Any) -> str:
 
 
 def test_segment_is_stored_in_microseconds() -> None:
-    found = digest_facts(document(SEGMENT), NOW)
-    (segment,) = found.segments
+    facts = digest_facts(document(SEGMENT), NOW)
+    (segment,) = facts.segments
     assert (segment.step_mean_us, segment.step_m2, segment.compute_us) == (1e6, 0.25e12, 0.7e6)
     assert (segment.nodes, segment.procs, segment.gpu_model) == (2, 16, "H100")
     assert segment.quality is Quality.GOOD
     assert segment.sync_us is None
-    assert found.dropped == 0
+    assert facts.dropped == 0
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_segment_is_stored_in_microseconds() -> None:
     ids=str,
 )
 def test_impossible_segment_is_dropped_and_counted_beside_a_good_one(change: Any) -> None:
-    found = digest_facts(document(SEGMENT | change, SEGMENT), NOW)
-    assert (len(found.segments), found.dropped) == (1, 1)
+    facts = digest_facts(document(SEGMENT | change, SEGMENT), NOW)
+    assert (len(facts.segments), facts.dropped) == (1, 1)
 
 
 def test_segment_of_the_future_is_disturbed() -> None:
@@ -80,9 +80,9 @@ def test_unknown_version_and_large_documents_are_refused_with_a_reason() -> None
 
 def test_memory_of_pods_is_believed_within_limits() -> None:
     pod = {"name": "a", "rank": 0, "since": NOW - 1000, "until": NOW, "peakMemoryBytes": 1 << 30}
-    found = digest_facts(document(pods=[pod, pod | {"peakMemoryBytes": 1 << 60}]), NOW)
-    assert [each.peak_memory_bytes for each in found.pods] == [1 << 30]
-    assert found.dropped == 1
+    facts = digest_facts(document(pods=[pod, pod | {"peakMemoryBytes": 1 << 60}]), NOW)
+    assert [pod_facts.peak_memory_bytes for pod_facts in facts.pods] == [1 << 30]
+    assert facts.dropped == 1
 
 
 json_values = st.recursive(
@@ -102,8 +102,8 @@ def test_no_document_raises_and_every_segment_is_possible(
     segments: list[Any], pods: Any, model: Any
 ) -> None:
     text = json.dumps({"v": 1, "segments": segments, "pods": pods, "model": model})
-    found = digest_facts(text, NOW)
-    for segment in found.segments:
+    facts = digest_facts(text, NOW)
+    for segment in facts.segments:
         assert 10 <= segment.step_mean_us <= 86_400e6
         assert segment.steps > 0
 

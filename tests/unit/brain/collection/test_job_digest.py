@@ -71,8 +71,8 @@ def record(manifest: dict[str, Any]) -> Job:
 
 def digested(manifest: dict[str, Any]) -> tuple[Job, tuple[str, ...]]:
     kind = KINDS[manifest["kind"]]
-    found = digest_job(kind, msgspec.convert(manifest, kind.resource.type), SETTINGS)
-    return found.job, found.problems
+    result = digest_job(kind, msgspec.convert(manifest, kind.resource.type), SETTINGS)
+    return result.job, result.problems
 
 
 def test_identity_and_requests_of_a_job() -> None:

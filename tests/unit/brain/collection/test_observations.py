@@ -87,9 +87,9 @@ def observe(events: list[ContainerRun | Report]) -> Run:
             seen.add_facts(event.facts)
         else:
             seen.add_run(event)
-    found = seen.run()
-    assert found is not None
-    return found
+    run = seen.run()
+    assert run is not None
+    return run
 
 
 EXPECTED = observe(list(EVENTS))
@@ -129,10 +129,10 @@ def test_numbers_continue_those_of_an_earlier_process() -> None:
         seen.earlier[pod.role, pod.rank, pod.started_ms] = pod
     seen.add_run(run(0, 950))
     seen.add_run(run(0, 420, ended_ms=900_000))
-    found = seen.run()
-    assert found is not None
-    assert [(pod.rank, pod.number) for pod in found.pods] == [(0, 0), (0, 1), (0, 2), (1, 0)]
-    assert found.pods[0] == EXPECTED.pods[0]
+    result = seen.run()
+    assert result is not None
+    assert [(pod.rank, pod.number) for pod in result.pods] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert result.pods[0] == EXPECTED.pods[0]
 
 
 def test_start_of_a_waiting_job_is_not_known() -> None:
@@ -141,9 +141,9 @@ def test_start_of_a_waiting_job_is_not_known() -> None:
         JOB, outcome=Outcome.RUNNING, finished_ms=None, started_ms=5_000
     )
     seen.add_job(waiting)
-    found = seen.run()
-    assert found is not None
-    assert found.job.started_ms is None
+    run = seen.run()
+    assert run is not None
+    assert run.job.started_ms is None
 
 
 def test_quantiles_are_observed_values() -> None:

@@ -73,10 +73,10 @@ def test_lack_of_device_memory_is_not_lack_of_the_containers(message: str) -> No
 
 
 def test_eviction_takes_precedence_over_the_exit_code() -> None:
-    found = pod(
+    evicted = pod(
         phase="Failed", reason="Evicted", containerStatuses=[container(ended(137, "Error"))]
     )
-    (run,) = digest_pod(found)
+    (run,) = digest_pod(evicted)
     assert (run.cause, run.oom) == ("Evicted", False)
 
 

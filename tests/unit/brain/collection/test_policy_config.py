@@ -101,7 +101,7 @@ def test_mistakes_in_the_guard_are_named_together() -> None:
     written = "{lease_age_s: 1e6, cooldown_s: -1, trial_segments: 0.5, trial_s: soon, gain: true}"
     policy, mistakes = parse_policy(f"rules: [{{guard: {written}}}]")
     assert policy is None
-    assert [each.partition(":")[0] for each in mistakes] == [
+    assert [mistake.partition(":")[0] for mistake in mistakes] == [
         "rules[0].guard.lease_age_s",
         "rules[0].guard.cooldown_s",
         "rules[0].guard.trial_segments",

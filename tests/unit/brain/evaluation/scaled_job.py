@@ -119,7 +119,7 @@ class ScaledJob:
 
     def workers_item(self) -> AdviceItem:
         """The published advice on the number of workers."""
-        (item,) = [each for each in self.writes.items if each.what == "workers"]
+        (item,) = [item for item in self.writes.items if item.what == "workers"]
         return item
 
     async def actions(self) -> list[GuardAction]:

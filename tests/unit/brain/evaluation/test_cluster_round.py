@@ -67,10 +67,10 @@ def run_round(members: list[RoundMember], free: int, *groups: PodGroup) -> Clust
 
 
 def test_spare_devices_go_to_the_job_that_gains_most() -> None:
-    found = run_round([make_member("good", 2, 0.0), make_member("bad", 2, 0.6)], 4)
-    assert found.advice["good"].value == 6
-    assert "bad" not in found.advice
-    assert found.considered == {"good", "bad"}
+    result = run_round([make_member("good", 2, 0.0), make_member("bad", 2, 0.6)], 4)
+    assert result.advice["good"].value == 6
+    assert "bad" not in result.advice
+    assert result.considered == {"good", "bad"}
 
 
 def test_idle_devices_are_not_given_to_workers_that_gain_next_to_nothing() -> None:
@@ -79,17 +79,17 @@ def test_idle_devices_are_not_given_to_workers_that_gain_next_to_nothing() -> No
 
 def test_c2_a_gang_with_a_right_to_start_gets_devices_back() -> None:
     members = [make_member("good", 6, 0.0), make_member("bad", 6, 0.6)]
-    found = run_round(members, 1, gang("Inqueue", 4, 4))
-    assert {uid: item.value for uid, item in found.advice.items()} == {"bad": 3}
-    assert found.advice["bad"].urgent
-    assert found.price.price == 1.0
+    result = run_round(members, 1, gang("Inqueue", 4, 4))
+    assert {uid: item.value for uid, item in result.advice.items()} == {"bad": 3}
+    assert result.advice["bad"].urgent
+    assert result.price.price == 1.0
     assert run_round(members, 1, gang("Inqueue", 16, 16)).advice == {}
 
 
 def test_c3_no_device_is_given_away_while_a_gang_waits() -> None:
     for phase, grows in (("Pending", False), ("Inqueue", False), ("Running", True)):
-        found = run_round([make_member("good", 2, 0.0)], 4, gang(phase, 8, 8))
-        assert ("good" in found.advice) == grows
+        result = run_round([make_member("good", 2, 0.0)], 4, gang(phase, 8, 8))
+        assert ("good" in result.advice) == grows
 
 
 @pytest.mark.parametrize("state", [{"plan_open": True}, {"failing": True}])
@@ -104,8 +104,8 @@ def test_jobs_without_devices_or_sizes_are_left_to_their_own_adviser() -> None:
 
 
 def test_workers_of_two_devices_grow_by_two() -> None:
-    found = run_round([make_member("good", 2, 0.0, gpus=2)], 5)
-    assert found.advice["good"].value == 4
+    result = run_round([make_member("good", 2, 0.0, gpus=2)], 5)
+    assert result.advice["good"].value == 4
 
 
 def test_the_round_replaces_advice_on_workers_but_not_a_trial_to_learn() -> None:
@@ -115,11 +115,11 @@ def test_the_round_replaces_advice_on_workers_but_not_a_trial_to_learn() -> None
     )
     other = Advice(what=What.CPU, role="worker", value=1, reason=Reason(code="CpuUse"))
     given = Advice(what=What.WORKERS, role="worker", value=6, reason=Reason(code="SpareDevices"))
-    found = ClusterRound(advice={"u": given}, considered=frozenset({"u", "v"}))
-    assert with_allocation(found, "x", [own, other]) == [own, other]
-    assert with_allocation(found, "v", [own, other]) == [other]
-    assert with_allocation(found, "u", [own, other]) == [other, given]
-    assert with_allocation(found, "u", [probe, other]) == [other, probe]
+    result = ClusterRound(advice={"u": given}, considered=frozenset({"u", "v"}))
+    assert with_allocation(result, "x", [own, other]) == [own, other]
+    assert with_allocation(result, "v", [own, other]) == [other]
+    assert with_allocation(result, "u", [own, other]) == [other, given]
+    assert with_allocation(result, "u", [probe, other]) == [other, probe]
 
 
 def test_queues_share_by_weight_what_other_jobs_leave() -> None:
@@ -139,7 +139,7 @@ def test_price_rises_for_gangs_that_wait_for_devices_only() -> None:
         gpus, spec=PodGroupSpec(min_member=4, min_resources={"cpu": "4"})
     )
     prices = [
-        cluster_round([], [node(0)], [each], ENTITLED, PriceState(), 1_000_000).price.price
-        for each in (gpus, fresh, without)
+        cluster_round([], [node(0)], [group], ENTITLED, PriceState(), 1_000_000).price.price
+        for group in (gpus, fresh, without)
     ]
     assert prices == [1.0, 0.0, 0.0]

@@ -101,16 +101,16 @@ async def test_jobs_together_have_the_advice_of_each_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = list(range(JOBS))
-    found = []
+    published = []
     for together in (1, 3, 32):
         monkeypatch.setattr(evaluator, "TOGETHER", together)
         async with a_brain(tmp_path / f"{together}.db", numbers) as brain:
             for _ in range(3):
                 await brain.cycle()
-            found.append((brain.published.items, advice_rows(brain)))
-    assert len(found[0][0]) == JOBS
-    assert found[0][1]
-    assert found[0] == found[1] == found[2]
+            published.append((brain.published.items, advice_rows(brain)))
+    assert len(published[0][0]) == JOBS
+    assert published[0][1]
+    assert published[0] == published[1] == published[2]
 
 
 async def test_mistake_with_one_job_leaves_the_others(
@@ -118,10 +118,10 @@ async def test_mistake_with_one_job_leaves_the_others(
 ) -> None:
     real = evaluator.advise
 
-    def failing(view: Any, known: Any) -> Any:
+    def failing(view: Any, earlier: Any) -> Any:
         if view.run.job.uid == "uid-1":
             raise RuntimeError("a mistake")
-        return real(view, known)
+        return real(view, earlier)
 
     monkeypatch.setattr(evaluator, "advise", failing)
     async with a_brain(tmp_path / "brain.db", list(range(JOBS))) as brain:

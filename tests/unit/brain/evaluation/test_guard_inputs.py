@@ -58,7 +58,7 @@ async def test_judged_change_has_its_cost_and_surprise_in_the_history(store: Sto
     await job.cycles()
     job.report(MANY, step_s=3.0)
     await job.cycles(2)
-    (judged,) = [each for each in await job.actions() if each.rolled_back]
+    (judged,) = [action_ for action_ in await job.actions() if action_.rolled_back]
     assert judged.cost_ms == 400_000
     assert judged.surprise is not None
     assert judged.surprise < 0
@@ -73,8 +73,8 @@ def test_prediction_error_is_the_root_mean_square_of_a_family() -> None:
         )
 
     actions = [action("a", 0.3), action("a", -0.4), action("a", None), action("b", 0.0)]
-    found = prediction_errors([*actions, action("c", None)])
-    assert found == {"a": pytest.approx(math.sqrt(0.125)), "b": 0.0}
+    errors = prediction_errors([*actions, action("c", None)])
+    assert errors == {"a": pytest.approx(math.sqrt(0.125)), "b": 0.0}
 
 
 async def test_hold_of_the_cool_down_is_as_long_as_the_reported_restarts(store: Store) -> None:
@@ -87,7 +87,7 @@ async def test_hold_of_the_cool_down_is_as_long_as_the_reported_restarts(store: 
     await job.cycles(2)
     job.report(FEW, step_s=1.0, **SLOW_RESTART)
     await job.cycles(1)
-    (back,) = [each for each in await job.actions() if each.rollback_of]
+    (back,) = [action_ for action_ in await job.actions() if action_.rollback_of]
     left_s = 4000 - (job.now_ms - back.at_ms) / 1000
     assert _held(job) == Reason(code="CoolDown", arguments={"left": left_s})
 

@@ -70,9 +70,9 @@ SLOW = [rank(number, 1.25 if number == 5 else 1.0) for number in range(WORKERS)]
 
 def observed(**document: Any) -> JobObservations:
     """A job whose pod N runs on node-N, and its master's document."""
-    found = JobObservations(job=JOB)
+    observations = JobObservations(job=JOB)
     for number in range(WORKERS):
-        found.add_run(
+        observations.add_run(
             ContainerRun(
                 pod=f"train-worker-{number}",
                 pod_uid=str(number),
@@ -84,14 +84,14 @@ def observed(**document: Any) -> JobObservations:
         )
     digested = digest_facts(json.dumps({"v": 1, "segments": [], **document}), NOW)
     assert (digested.problem, digested.dropped) == ("", 0)
-    found.add_facts(digested)
-    return found
+    observations.add_facts(digested)
+    return observations
 
 
 def view_of(
-    found: JobObservations, servers: ServerTable | None = None, job: Job | None = None
+    observations: JobObservations, servers: ServerTable | None = None, job: Job | None = None
 ) -> View:
-    run = found.run()
+    run = observations.run()
     assert run is not None
     if job is not None:
         run = msgspec.structs.replace(run, job=job)
@@ -100,11 +100,11 @@ def view_of(
         for number in range(WORKERS)
     )
     view = build_view(run, None, ClusterView(nodes=nodes), NOW)
-    return with_live_facts(view, found, servers or ServerTable(), {})
+    return with_live_facts(view, observations, servers or ServerTable(), {})
 
 
-def advice_on(found: JobObservations, what: What) -> list[Advice]:
-    return [each for each in advise(view_of(found)).advice if each.what is what]
+def advice_on(observations: JobObservations, what: What) -> list[Advice]:
+    return [item for item in advise(view_of(observations)).advice if item.what is what]
 
 
 def test_t4_a_slow_rank_is_named_checked_and_left_after_the_check() -> None:
@@ -123,9 +123,9 @@ def test_minutes_of_long_ago_name_nobody() -> None:
 
 
 def test_a_pod_whose_node_is_not_known_is_left_out() -> None:
-    ranks = [each | {"name": f"other-{index}"} for index, each in enumerate(SLOW)]
-    found = observed(windowsSince=NOW - 6 * MINUTE, ranks=ranks)
-    assert view_of(found).rank_speeds == ()
+    ranks = [rank_facts | {"name": f"other-{index}"} for index, rank_facts in enumerate(SLOW)]
+    observations = observed(windowsSince=NOW - 6 * MINUTE, ranks=ranks)
+    assert view_of(observations).rank_speeds == ()
 
 
 def test_t1_loader_processes_of_a_job_that_waits_for_records() -> None:
@@ -136,7 +136,7 @@ def test_t1_loader_processes_of_a_job_that_waits_for_records() -> None:
 
 def test_t2_micro_batch_from_two_measured_ones() -> None:
     sizes = [(8, 60), (12, 75), (12, 75), (12, 75)]
-    found = observed(
+    observations = observed(
         segments=[
             segment(
                 number + 1,
@@ -147,9 +147,9 @@ def test_t2_micro_batch_from_two_measured_ones() -> None:
             for number, (micro, used) in enumerate(sizes)
         ]
     )
-    peaks = view_of(found).device_peaks
-    assert [(each.micro_batch, each.peak_bytes // GIB) for each in peaks] == [(8, 60), (12, 75)]
-    (advice,) = advice_on(found, What.MICRO_BATCH)
+    peaks = view_of(observations).device_peaks
+    assert [(peak.micro_batch, peak.peak_bytes // GIB) for peak in peaks] == [(8, 60), (12, 75)]
+    (advice,) = advice_on(observations, What.MICRO_BATCH)
     assert (advice.was, advice.value) == (12, 16)
 
 
@@ -161,15 +161,15 @@ def test_t2_lack_of_device_memory_goes_back_and_says_nothing_about_the_container
         for number in range(1, 6)
     ]
     short = {"deviceModel": "A100", "microBatch": 16, "at": NOW + MINUTE}
-    found = observed(segments=segments, deviceShortages=[short])
-    (advice,) = advice_on(found, What.MICRO_BATCH)
+    observations = observed(segments=segments, deviceShortages=[short])
+    (advice,) = advice_on(observations, What.MICRO_BATCH)
     assert (advice.was, advice.value, advice.urgent) == (16, 8, True)
     assert "ran out of device memory with 16 records" in sentence(advice)
-    assert advice_on(found, What.MEMORY) == []
+    assert advice_on(observations, What.MEMORY) == []
     # Once a segment has ended with less, there is nothing to go back to.
     later = segment(5, round=2, since=NOW + 1, until=NOW + 5 * MINUTE, microBatch=8)
-    found = observed(segments=[*segments, later], deviceShortages=[short | {"at": NOW}])
-    assert advice_on(found, What.MICRO_BATCH) == []
+    observations = observed(segments=[*segments, later], deviceShortages=[short | {"at": NOW}])
+    assert advice_on(observations, What.MICRO_BATCH) == []
 
 
 def test_t2_lack_of_device_memory_is_remembered_in_the_family() -> None:
@@ -178,7 +178,7 @@ def test_t2_lack_of_device_memory_is_remembered_in_the_family() -> None:
         cause="DeviceOutOfMemory", limit_memory_bytes=8 * GIB,
     )  # fmt: skip
     sizes = [(8, 40), (12, 50), (12, 50), (12, 50)]
-    found = observed(
+    observations = observed(
         segments=[
             segment(
                 number + 1,
@@ -189,21 +189,23 @@ def test_t2_lack_of_device_memory_is_remembered_in_the_family() -> None:
             for number, (micro, used) in enumerate(sizes)
         ]
     )
-    view = view_of(found)
+    view = view_of(observations)
     (other,) = observed(segments=[segment(1, microBatch=16)]).run().segments  # type: ignore[union-attr]
     failed = Run(job=msgspec.structs.replace(JOB, uid="other"), segments=(other,), pods=(lost,))
     for bounds, expected in (((), [16]), ((failed,), [])):
         similar = SimilarRuns(level=1, runs=(), bounds=bounds)
-        known = msgspec.structs.replace(view, similar=similar)
-        known = with_live_facts(known, found, ServerTable(), {})
-        values = [each.value for each in advise(known).advice if each.what is What.MICRO_BATCH]
+        with_family = msgspec.structs.replace(view, similar=similar)
+        with_family = with_live_facts(with_family, observations, ServerTable(), {})
+        values = [
+            item.value for item in advise(with_family).advice if item.what is What.MICRO_BATCH
+        ]
         assert values == expected
     assert peaks_of_host([failed], "worker", NOW) == kills([failed], "worker", NOW) == []
 
 
 def test_device_memory_of_a_known_model_need_not_be_reported() -> None:
-    found = observed(segments=[segment(5, memoryPeak={"A100-80GB": 40 * GIB})])
-    (peak,) = view_of(found).device_peaks
+    observations = observed(segments=[segment(5, memoryPeak={"A100-80GB": 40 * GIB})])
+    (peak,) = view_of(observations).device_peaks
     assert peak.memory_bytes >= 79 * 10**9
 
 
@@ -229,8 +231,8 @@ def test_p1_a_hot_server_is_found_in_readings_of_the_metrics_api() -> None:
                 sample = PodSample("team", f"ps-{number}", GIB, used)
                 servers.add(number, f"node-{number}", (4000, 8 * GIB), sample, at_ms)
     job = msgspec.structs.replace(JOB, strategy="ps")
-    found = advise(view_of(observed(segments=[segment(5)]), servers, job)).advice
-    assert [(each.rank, each.was) for each in found if each.what is What.PS_CPU] == [(1, 4000)]
+    advice = advise(view_of(observed(segments=[segment(5)]), servers, job)).advice
+    assert [(item.rank, item.was) for item in advice if item.what is What.PS_CPU] == [(1, 4000)]
 
 
 def test_a_server_that_moved_begins_again() -> None:
@@ -263,8 +265,8 @@ def test_documents_of_earlier_masters_have_none_of_it() -> None:
 )
 def test_impossible_minutes_are_dropped_and_counted(ranks: list[Any]) -> None:
     document = {"v": 1, "windowsSince": NOW - MINUTE, "ranks": ranks}
-    found = digest_facts(json.dumps(document), NOW)
-    assert (found.windows, found.dropped) == ([], 1)
+    facts = digest_facts(json.dumps(document), NOW)
+    assert (facts.windows, facts.dropped) == ([], 1)
 
 
 def failed_pods(node: str, times: Iterable[int]) -> tuple[PodRun, ...]:
@@ -286,20 +288,23 @@ def test_failures_of_machines_count_those_of_programs_do_not() -> None:
     broken = failed_pods("node-1", [NOW - 2 * MINUTE, NOW - 2 * MINUTE + 1])
     own = msgspec.structs.replace(broken[0], node="node-2", cause="Error")
     run = Run(job=JOB, pods=(*broken, own))
-    found = exposure_by_node([run], NOW)
-    assert {node: each.failures for node, each in found.items()} == {"node-1": 1.0, "node-2": 0.0}
-    assert found["node-1"].gpu_hours == pytest.approx(2.0)
+    exposures = exposure_by_node([run], NOW)
+    assert {node: exposure.failures for node, exposure in exposures.items()} == {
+        "node-1": 1.0,
+        "node-2": 0.0,
+    }
+    assert exposures["node-1"].gpu_hours == pytest.approx(2.0)
 
 
 def test_a_day_of_a_node_joins_all_jobs() -> None:
     days = NodeDays()
     for uid in ("a", "b", "c"):
-        found = observed(windowsSince=NOW - 6 * MINUTE, ranks=SLOW)
-        view = view_of(found)
+        observations = observed(windowsSince=NOW - 6 * MINUTE, ranks=SLOW)
+        view = view_of(observations)
         run = msgspec.structs.replace(view.run, job=msgspec.structs.replace(JOB, uid=uid))
         for _ in range(2):
             days.add(run, view.rank_speeds, view.node_checks, NOW)
-    by_node = {each.node: each for each in days.records({"node-5": "A100"}, NOW)}
+    by_node = {record.node: record for record in days.records({"node-5": "A100"}, NOW)}
     slow = by_node["node-5"]
     assert (slow.jobs, slow.gpu_model, round(slow.score, 1)) == (3, "A100", 0.8)
     assert round(by_node["node-0"].score, 2) == 1.0

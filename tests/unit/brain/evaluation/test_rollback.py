@@ -39,7 +39,7 @@ async def test_direction_is_blocked_for_as_long_as_the_policy_says(scaled: Scale
     await scaled.cycles()
     scaled.report(MANY, step_s=3.0)
     await scaled.cycles(2)
-    (action,) = [each for each in await scaled.actions() if each.judged_ms and each.rolled_back]
+    (action,) = [a for a in await scaled.actions() if a.judged_ms and a.rolled_back]
     (block,) = scaled.evaluator._cluster_state.blocks
     assert action.judged_ms is not None
     assert block.until_ms - action.judged_ms == GUARD.block_s * 1000

@@ -51,7 +51,7 @@ async def test_change_without_a_place_is_held_with_the_reason_and_counts_nowhere
             HELD,
             "The job has nothing that this change can be written to; tried again in 9 s.",
         )
-    assert {each.verdict for each in await job.actions()} == {Verdict.VOID}
+    assert {action.verdict for action in await job.actions()} == {Verdict.VOID}
     advice = tables.advice.c
     with store.engine.connect() as connection:
         states = connection.execute(select(advice.state).where(advice.what == "workers")).scalars()
@@ -120,7 +120,7 @@ async def test_rollback_without_a_place_is_reported_as_not_done(
     assert message.startswith("workers cannot be set back to 3")
     _, back = await job.actions()
     assert (back.rollback_of, back.verdict) == ("1", Verdict.VOID)
-    assert [each.id for each in job.evaluator._states[job.uid].actions] == ["1"]
+    assert [action.id for action in job.evaluator._states[job.uid].actions] == ["1"]
 
 
 async def test_change_that_the_history_refuses_is_held_with_that_reason(

@@ -90,7 +90,7 @@ def test_any_job_is_dropped_or_storable(job: Job, image: Image) -> None:
 def test_any_size_of_a_role_is_dropped_or_storable(size: RoleSize) -> None:
     believed, _ = believe_job(a_job(1, roles=(size,)))
     assert believed is not None
-    assert all(storable(each) for each in believed.roles)
+    assert all(storable(role) for role in believed.roles)
 
 
 @given(segment=wild(Segment, a_segment(grad_sqr=0.1, sync_us=0.2, data_us=0.1)))

@@ -66,7 +66,7 @@ def test_merge_is_associative_commutative_and_idempotent(
     merge: Callable[[Any, Any], Any], records: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     # As the writer does it: a record alone is merged with itself.
-    a, b, c = (merge(each, each) for each in (data.draw(records) for _ in range(3)))
+    a, b, c = (merge(drawn, drawn) for drawn in (data.draw(records) for _ in range(3)))
     assert merge(a, a) == a
     assert merge(a, b) == merge(b, a)
     assert merge(merge(a, b), c) == merge(a, merge(b, c))
@@ -109,6 +109,6 @@ def test_peak_of_a_pod_run_never_falls() -> None:
 
 
 def test_unknown_peak_does_not_replace_a_known_one() -> None:
-    known = a_pod(peak_memory_bytes=5)
-    unknown = msgspec.structs.replace(known, peak_memory_bytes=None, samples=99)
-    assert merge_pod_runs(known, unknown).peak_memory_bytes == 5
+    measured = a_pod(peak_memory_bytes=5)
+    unknown = msgspec.structs.replace(measured, peak_memory_bytes=None, samples=99)
+    assert merge_pod_runs(measured, unknown).peak_memory_bytes == 5

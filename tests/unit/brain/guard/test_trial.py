@@ -145,10 +145,10 @@ def test_baseline_needs_three_good_segments_of_the_present_settings() -> None:
     new = make_segments([100] * 2, NOW - 20 * MINUTE)
     assert baseline(old + new, NOW) is None
     new = make_segments([100] * 3, NOW - 20 * MINUTE)
-    found = baseline(old + new, NOW)
-    assert found is not None
-    assert found.count == 3
-    assert found.mean == pytest.approx(math.log(100))
+    before = baseline(old + new, NOW)
+    assert before is not None
+    assert before.count == 3
+    assert before.mean == pytest.approx(math.log(100))
 
 
 def test_the_sequential_interval_holds_at_all_looks_together() -> None:

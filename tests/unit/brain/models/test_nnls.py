@@ -56,11 +56,11 @@ def test_scaling_the_right_side_scales_the_solution(seed: int, factor: float) ->
 def test_columns_that_are_not_separated_have_several_solutions() -> None:
     a = np.array([[1.0, 32.0], [1.0, 32.0]])
     b = np.array([2.0, 2.0])
-    found = {each.support: each.x for each in equivalent_solutions(a, b)}
-    assert found[0,] == pytest.approx([2.0, 0.0])
-    assert found[1,] == pytest.approx([0.0, 1 / 16])
+    solutions = {solution.support: solution.x for solution in equivalent_solutions(a, b)}
+    assert solutions[0,] == pytest.approx([2.0, 0.0])
+    assert solutions[1,] == pytest.approx([0.0, 1 / 16])
     separated = equivalent_solutions(np.array([[1.0, 32.0], [1.0, 16.0]]), np.array([2.0, 1.5]))
-    assert [each.support for each in separated] == [(0, 1)]
+    assert [solution.support for solution in separated] == [(0, 1)]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -74,10 +74,10 @@ def test_few_columns_have_the_solutions_of_the_general_way(
     b = a @ rng.normal(size=a.shape[1]) + rng.normal(size=len(a)) * (seed % 3)
     few = equivalent_solutions(a, b)
     monkeypatch.setattr(nnls_module, "_FEW_COLUMNS", 0)
-    many = {each.support: each.x for each in equivalent_solutions(a, b)}
-    assert {each.support for each in few} == many.keys()
-    for each in few:
-        assert each.x == pytest.approx(many[each.support], rel=1e-6, abs=1e-9)
+    many = {solution.support: solution.x for solution in equivalent_solutions(a, b)}
+    assert {solution.support for solution in few} == many.keys()
+    for solution in few:
+        assert solution.x == pytest.approx(many[solution.support], rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def segments_of(
     dimensions, micro = 100, 16
     true = np.ones(dimensions) / np.sqrt(dimensions)
     deviation = np.sqrt(phi / dimensions)  # the trace of the covariance of a sample is phi
-    found = []
+    segments = []
     for first in range(0, steps, per_segment):
         sqrs, variances = [], []
         for _ in range(per_segment):
@@ -29,7 +29,7 @@ def segments_of(
             var = (small_sqr - big_sqr) / (1 / micro - 1 / (micro * procs))
             sqrs.append(sqr)
             variances.append(var)
-        found.append(
+        segments.append(
             Segment(
                 round=1,
                 since_ms=first,
@@ -43,16 +43,16 @@ def segments_of(
                 grad_var=float(np.mean(variances)),
             )
         )
-    return found
+    return segments
 
 
 @pytest.mark.parametrize("phi", [50.0, 1000.0, 10_000.0])
 def test_q12_known_noise_is_found_after_500_steps(phi: float) -> None:
-    found = noise_scale(segments_of(phi, 500))
-    assert found is not None
-    assert found.phi == pytest.approx(phi, rel=0.2)
-    assert found.low <= phi <= found.high
-    assert not found.biased
+    scale = noise_scale(segments_of(phi, 500))
+    assert scale is not None
+    assert scale.phi == pytest.approx(phi, rel=0.2)
+    assert scale.low <= phi <= scale.high
+    assert not scale.biased
 
 
 def test_noise_that_is_not_reported_is_not_known() -> None:

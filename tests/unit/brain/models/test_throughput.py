@@ -100,7 +100,7 @@ def test_w7_single_micro_batch_does_not_invent_its_fixed_part() -> None:
     model = fit_throughput(data)
     assert model is not None
     compute = true_parts(at(2))[0]
-    parts = {(each[A0] > 0, each[A1] > 0) for each in model.alternatives}
+    parts = {(alternative[A0] > 0, alternative[A1] > 0) for alternative in model.alternatives}
     assert {(True, False), (False, True)} <= parts
     for other in (8.0, 64.0):
         predicted = model.predict(at(4, other))
@@ -154,7 +154,7 @@ def test_ranges_of_noisier_data_are_wider() -> None:
 
 def test_fit_is_deterministic_and_does_not_depend_on_the_order() -> None:
     data = [measured(c, parts=True, noise=0.05, seed=s) for c in VARIED for s in range(3)]
-    first, again, backwards = (fit_throughput(each) for each in (data, data, data[::-1]))
+    first, again, backwards = (fit_throughput(data_) for data_ in (data, data, data[::-1]))
     assert first is not None
     assert again is not None
     assert backwards is not None
@@ -173,13 +173,13 @@ def test_fit_follows_the_units_of_time_and_of_samples(
     data = [measured(c, parts=parts, noise=0.05, seed=1) for c in VARIED]
     other = [
         replace(
-            each,
-            configuration=scaled(each.configuration),
-            step_s=each.step_s * seconds,
-            compute_s=None if each.compute_s is None else each.compute_s * seconds,
-            sync_s=None if each.sync_s is None else each.sync_s * seconds,
+            observation,
+            configuration=scaled(observation.configuration),
+            step_s=observation.step_s * seconds,
+            compute_s=None if observation.compute_s is None else observation.compute_s * seconds,
+            sync_s=None if observation.sync_s is None else observation.sync_s * seconds,
         )
-        for each in data
+        for observation in data
     ]
     model, changed = fit_throughput(data), fit_throughput(other)
     assert model is not None
@@ -229,7 +229,7 @@ def test_only_good_segments_with_a_known_batch_are_fitted() -> None:
         {"procs": 0},
         {"step_mean_us": 0.0},
     ]
-    assert observations([segment(**each) for each in bad], 10) == []
+    assert observations([segment(**changes) for changes in bad], 10) == []
     (kept,) = observations([segment(accumulation=None)], 10 + 86_400_000)
     assert kept == StepObservation(Configuration(1, 4, 8.0, 1), 50, 2.0, 1.0, None, 1.0)
 
@@ -249,7 +249,9 @@ def test_times_of_many_configurations_are_those_of_each(
 ) -> None:
     """The formula of the model, written out for one configuration and one row at a time."""
     coefficients = np.abs(np.random.default_rng(seed).normal(0, 0.1, (5, 8)))
-    places = [Configuration(n, n * each, micro, steps) for n, each, micro, steps in sizes]
+    places = [
+        Configuration(n, n * node_procs, micro, steps) for n, node_procs, micro, steps in sizes
+    ]
     together = step_times_at(coefficients, gamma, places)
     for row, c in zip(together, places, strict=True):
         for value, (a0, a1, r0, r1, x0, x1, x2, fixed) in zip(row, coefficients, strict=True):

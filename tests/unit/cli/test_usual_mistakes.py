@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
-from unit.cli.fake_api import FakeApi, serving
+from unit.cli.fake_api import FakeApi
 
 KUBEFLOW = "/apis/kubeflow.org/v1/namespaces/default"
 TEAM = "/api/v1/namespaces/default"
@@ -29,14 +29,6 @@ class CommandResult:
 
 
 Typed = Callable[..., Awaitable[CommandResult]]
-
-
-@pytest.fixture
-async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
-    async with serving(tmp_path) as (api, kubeconfig):
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        monkeypatch.setenv("HOME", str(tmp_path))
-        yield api
 
 
 @pytest.fixture

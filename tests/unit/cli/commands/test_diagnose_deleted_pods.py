@@ -2,28 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
-from unit.cli.fake_api import FakeApi, serving
+from unit.cli.fake_api import FakeApi
 
 JOB = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/digits"
 PODS = "/api/v1/namespaces/default/pods"
 MEMORY = "Loading the model\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
 OTHERS = "torch.distributed.DistBackendError: Connection reset by peer\n"
-
-
-@pytest.fixture
-async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
-    async with serving(tmp_path) as (api, kubeconfig):
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        monkeypatch.setenv("HOME", str(tmp_path))
-        yield api
 
 
 def add_job(api: FakeApi, condition: str) -> None:

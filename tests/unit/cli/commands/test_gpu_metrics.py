@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
-from unit.cli.fake_api import FakeApi, serving
+from unit.cli.fake_api import FakeApi
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
 PODS = "/api/v1/namespaces/default/pods"
@@ -23,21 +21,17 @@ METRICS = "".join(
 
 
 @pytest.fixture
-async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
+def api(api: FakeApi) -> FakeApi:
     """A cluster with a job of two replicas, the second of which still waits."""
     limits = {"limits": {"nvidia.com/gpu": "2"}}
     containers = [{"name": "c", "image": "i", "resources": limits}]
     spec = {"replicas": 1, "template": {"spec": {"containers": containers}}}
-    async with serving(tmp_path) as (api, kubeconfig):
-        roles = {"Master": spec, "Worker": spec}
-        api.add(f"{JOBS}/digits", spec={"pytorchReplicaSpecs": roles})
-        for role, phase in (("master", "Running"), ("worker", "Pending")):
-            add_pod(api, role, phase, containers)
-        labels = {"labels": {"app": "nvidia-dcgm-exporter"}}
-        api.add(EXPORTER, metadata=labels, spec={"nodeName": "n1"}, status={"phase": "Running"})
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        monkeypatch.setenv("HOME", str(tmp_path))
-        yield api
+    api.add(f"{JOBS}/digits", spec={"pytorchReplicaSpecs": {"Master": spec, "Worker": spec}})
+    for role, phase in (("master", "Running"), ("worker", "Pending")):
+        add_pod(api, role, phase, containers)
+    labels = {"labels": {"app": "nvidia-dcgm-exporter"}}
+    api.add(EXPORTER, metadata=labels, spec={"nodeName": "n1"}, status={"phase": "Running"})
+    return api
 
 
 def add_pod(api: FakeApi, role: str, phase: str, containers: list[dict[str, Any]]) -> None:

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
 from gangline.cli.params import job_selection
-from unit.cli.fake_api import FakeApi, serving
+from unit.cli.fake_api import FakeApi
 
 Typed = Callable[..., Awaitable[str]]
 TEMPLATE = {"spec": {"containers": [{"name": "pytorch", "image": "i"}]}}
@@ -19,26 +18,23 @@ ENDED = {"type": "Succeeded", "status": "True", "reason": "JobSucceeded", "messa
 
 
 @pytest.fixture
-async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
+def api(api: FakeApi) -> FakeApi:
     """Three jobs: two of a team, one of them in another namespace, and one without team."""
-    async with serving(tmp_path) as (api, kubeconfig):
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        monkeypatch.setenv("HOME", str(tmp_path))
-        for namespace, name, labels in (
-            ("default", "digits", {"team": "a"}),
-            ("default", "letters", {}),
-            ("other", "digits", {"team": "a"}),
-        ):
-            path = f"/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs/{name}"
-            api.add(
-                path,
-                apiVersion="kubeflow.org/v1",
-                kind="PyTorchJob",
-                metadata={"labels": labels},
-                spec={"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": TEMPLATE}}},
-                status={"conditions": [ENDED]},
-            )
-        yield api
+    for namespace, name, labels in (
+        ("default", "digits", {"team": "a"}),
+        ("default", "letters", {}),
+        ("other", "digits", {"team": "a"}),
+    ):
+        path = f"/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs/{name}"
+        api.add(
+            path,
+            apiVersion="kubeflow.org/v1",
+            kind="PyTorchJob",
+            metadata={"labels": labels},
+            spec={"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": TEMPLATE}}},
+            status={"conditions": [ENDED]},
+        )
+    return api
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from gangline.elastic.checkpoint import Checkpointer, FlashReader, FlashWriter, failpoints
 from gangline.elastic.checkpoint.checkpointer import SaveLevel
 from gangline.elastic.checkpoint.dlrover import FsdpShardCheckpointer, StorageType
+from gangline.elastic.checkpoint.saver import replication
 from gangline.elastic.checkpoint.snapshot import segment
 from gangline.elastic.checkpoint.training import TrainingState
 
@@ -209,7 +211,12 @@ def memory_load_why(rank: int, world: int, folder: str) -> Any:
 def load_without_room(rank: int, world: int, folder: str) -> Any:
     """Load, where the memory of the last rank's node is too small for a copy from a peer."""
     if rank == world - 1:
-        segment.free_bytes = lambda folder: 0
+
+        def create(path: Path, size: int, reserve: bool) -> segment.Segment:
+            with mock.patch.object(segment, "free_bytes", return_value=0):
+                return segment.create_segment(path, size, reserve)
+
+        replication.create_segment = create
     return memory_load_why(rank, world, folder)
 
 

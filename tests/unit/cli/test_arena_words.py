@@ -9,7 +9,7 @@ import pytest
 
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
-from unit.cli.test_usual_mistakes import SUBMIT, Typed, add_job, api, typed
+from unit.cli.test_usual_mistakes import SUBMIT, Typed, add_job, typed
 from unit.tool_modules import load_tool
 
 __all__ = ["api", "typed"]

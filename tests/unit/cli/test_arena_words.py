@@ -12,7 +12,7 @@ from gangline.cli.errors import ExitCode
 from unit.cli.test_usual_mistakes import SUBMIT, Typed, add_job, typed
 from unit.tool_modules import load_tool
 
-__all__ = ["api", "typed"]
+__all__ = ["typed"]
 
 ROOT = Path(__file__).parents[3]
 

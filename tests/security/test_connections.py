@@ -1,4 +1,7 @@
-"""Connections that are held open without credentials keep nobody out."""
+"""Connections that are held open without credentials keep nobody out.
+
+Takes 30 s: 1,010 connections are opened and held.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Input that is cheap to send and expensive to read: refused, while others are served."""
+"""Input that is cheap to send and expensive to read: refused, while others are served.
+
+Takes 30 s: limits are times that have to pass.
+"""
 
 import asyncio
 import contextlib

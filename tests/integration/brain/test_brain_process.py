@@ -1,4 +1,7 @@
-"""A real Brain on SQLite beside a real cluster: history, advice, kills, suspension, two copies."""
+"""A real Brain on SQLite beside a real cluster: history, advice, kills, suspension, two copies.
+
+Takes 60 s: each test has a Brain and a cluster as processes, and kills or stops them.
+"""
 
 import json
 import signal

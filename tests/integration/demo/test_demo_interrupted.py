@@ -1,4 +1,7 @@
-"""A demo that ends in any way at any time leaves nothing on the machine."""
+"""A demo that ends in any way at any time leaves nothing on the machine.
+
+Takes 60 s: the demo runs until it is interrupted, at several moments.
+"""
 
 import random
 import select

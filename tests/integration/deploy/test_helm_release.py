@@ -1,4 +1,7 @@
-"""A release of the chart on the embedded cluster: its operator runs as a pod, and trains."""
+"""A release of the chart on the embedded cluster: its operator runs as a pod, and trains.
+
+Takes 60 s: a package environment is made, and a job trains.
+"""
 
 import asyncio
 import sys

@@ -1,4 +1,7 @@
-"""Adoption of foreign and orphaned objects: none is created again."""
+"""Adoption of foreign and orphaned objects: none is created again.
+
+Takes 21 s: 17 API servers with all definitions.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,7 @@
-"""ElasticJobs and ScalePlans on a real API server: rights, kills, names, namespaces."""
+"""ElasticJobs and ScalePlans on a real API server: rights, kills, names, namespaces.
+
+Takes 35 s: the operator is killed before and after each of its writes.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Faults around the operator: kills, lost responses, conflicts, refusals, other owners."""
+"""Faults around the operator: kills, lost responses, conflicts, refusals, other owners.
+
+Takes 47 s: the operator is killed before and after each of its writes.
+"""
 
 import asyncio
 import itertools

@@ -1,4 +1,7 @@
-"""The operator as a process: what its flags, logs, metrics and rights come to."""
+"""The operator as a process: what its flags, logs, metrics and rights come to.
+
+Takes 42 s: about ten operators start as processes.
+"""
 
 import asyncio
 import re

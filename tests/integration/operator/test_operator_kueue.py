@@ -1,4 +1,7 @@
-"""Jobs of every kind under Kueue: admitted, resized, evicted, admitted elsewhere, delegated."""
+"""Jobs of every kind under Kueue: admitted, resized, evicted, admitted elsewhere, delegated.
+
+Takes 23 s: ten kinds are admitted twice each.
+"""
 
 import asyncio
 from collections.abc import Mapping

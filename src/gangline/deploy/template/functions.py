@@ -75,14 +75,14 @@ def _fail(message: str) -> Any:
 def _printf(form: str, *values: Any) -> str:
     """Go's verbs %s, %q, %d and %v."""
     parts = form.split("%")
-    branch, rest = [parts[0]], list(values)
+    pieces, rest = [parts[0]], list(values)
     for part in parts[1:]:
         verb, after = part[:1], part[1:]
         if verb not in {"s", "q", "d", "v"}:
             raise TemplateError(f"printf: %{verb} is not supported")
         text = to_text(rest.pop(0))
-        branch += [json.dumps(text, ensure_ascii=False) if verb == "q" else text, after]
-    return "".join(branch)
+        pieces += [json.dumps(text, ensure_ascii=False) if verb == "q" else text, after]
+    return "".join(pieces)
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {

@@ -5,6 +5,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Some containers set it; without compiled modules each process of a test would compile its own again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # Every package is pinned with the hashes of its files, except PyTorch: each platform has builds of its own.

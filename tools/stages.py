@@ -157,7 +157,7 @@ ONLY_THERE = "-m kubernetes_only -k 'not two_hundred'"
 def groups() -> dict[str, list[Stage]]:
     """The stages by the name of their group."""
     core = shlex.join(f"tests/{test}" for test in dict.fromkeys(sum(CORE.values(), ())))
-    unit = Stage("unit", tests="--numprocesses 2 tests/unit")
+    unit = Stage("unit", tests="--numprocesses 2 --dist loadfile tests/unit")
     folders = list(_folders())
     release = [
         *folders,
@@ -176,7 +176,7 @@ def groups() -> dict[str, list[Stage]]:
     near = f"tests/unit/test_select_tests.py $({PYTHON} tools/select_tests.py --since {commit})"
     return {
         "unit": [unit],
-        "test": [unit, Stage("core", tests=f"--numprocesses 2 {core}")],
+        "test": [unit, Stage("core", tests=f"--numprocesses 3 {core}")],
         "test-all": [unit, *folders],
         "release": release,
         "due": release,

@@ -88,7 +88,7 @@ async def test_diagnose_and_doctor_find_problems(shared_cluster: EmbeddedCluster
     cluster = shared_cluster
     script = (
         'if [ "$RANK" = 1 ]; then sleep 1; echo "OSError: [Errno 28] No space left on device"; '
-        "exit 1; fi; while true; do sleep 0.2; done"
+        "exit 1; fi; trap exit TERM; while true; do sleep 0.2; done"
     )
     typed(cluster, *SUBMIT, "--name", "full", "--workers", "3", script)
     ended = waited(cluster, "full")

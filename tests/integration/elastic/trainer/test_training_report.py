@@ -33,7 +33,7 @@ loader = ElasticDataLoader(TensorDataset(records), 4, sampler)
 model = DistributedDataParallel(torch.nn.Linear(size, 1, bias=False))
 trainer = ElasticTrainer(model, loader)
 optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.01))
-for epoch in range(3):
+for epoch in range(1):
     with trainer.epoch(epoch):
         for (batch,) in loader:
             with trainer.step():

@@ -15,7 +15,7 @@ from unit.operator.builders import has_writes, manifest
 from unit.operator.kinds import KINDS
 from unit.operator.world import World
 
-EXAMPLES = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 switches = st.fixed_dictionaries(
     {},

@@ -8,12 +8,10 @@ So the server recognises other programs and other versions before it computes an
 ends report both versions. In the TLS stream each message is a frame: four bytes of length, then the
 content. The stream ends with the connection; frames make a truncated one visible.
 
-Each role, client and server, has an Ed25519 key that HKDF (RFC 5869) derives from the job's secret,
-and a self-signed certificate of it. Ed25519 signatures have no random part (RFC 8032), and all
-other fields are constants, so both ends compute the same two certificates, and each accepts only
-that of the other role: without the secret nothing can connect or listen. Python's ``ssl`` has no
-pre-shared keys for TLS 1.3 before 3.13. TLS 1.3 has forward secrecy: a secret that becomes known
-does not decrypt recorded connections.
+Each role, client and server, has a key and a certificate that follow from the job's secret
+(``certificate``), and each accepts only the certificate of the other role: without the secret
+nothing can connect or listen. Python's ``ssl`` has no pre-shared keys for TLS 1.3 before 3.13. TLS
+1.3 has forward secrecy: a secret that becomes known does not decrypt recorded connections.
 
 ``SecureChannel`` does no I/O; ``SecureStream`` adds asyncio's streams, and ``connect_securely`` and
 ``accept_securely`` a blocking socket for transfers of many bytes in one direction.
@@ -28,22 +26,12 @@ import ssl
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
-
+from gangline.elastic.protocol.certificate import Identity, derive_identity
 from gangline.elastic.variables import SECRET_VARIABLE
 
 _SHORTEST_SECRET = 16
-# The clocks of nodes may be wrong, so that the validity must not matter (RFC 5280, 4.1.2.5).
-_VALID_FROM = datetime(2000, 1, 1)
-_VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59)
 MAGIC = b"GNGL"
 CHANNEL_VERSION = 2
 """1 was a record protocol of its own, before TLS."""
@@ -97,49 +85,24 @@ class TlsEnd:
 
 @lru_cache(maxsize=16)  # a context takes milliseconds to make
 def tls_end(secret: JobSecret, *, client: bool) -> TlsEnd:
-    client_key, server_key = (_derive_key(secret, role) for role in ("client", "server"))
-    own_key, other_key = (client_key, server_key) if client else (server_key, client_key)
-    own = _self_signed(own_key)
-    other = _self_signed(other_key)
+    roles = ("client", "server") if client else ("server", "client")
+    own, other = (derive_identity(secret.key, role) for role in roles)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if client else ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the certificate itself is pinned
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=other.public_bytes(Encoding.PEM).decode())
+    context.load_verify_locations(cadata=other.certificate)
     if not client:
         context.num_tickets = 0  # connections are never resumed
-    _load_own(context, own_key, own)
-    return TlsEnd(context, other.public_bytes(Encoding.DER))
+    _load_own(context, own)
+    return TlsEnd(context, other.certificate)
 
 
-def _derive_key(secret: JobSecret, role: str) -> Ed25519PrivateKey:
-    info = f"gangline elastic 2 {role}".encode()
-    return Ed25519PrivateKey.from_private_bytes(HKDF(SHA256(), 32, None, info).derive(secret.key))
-
-
-def _self_signed(key: Ed25519PrivateKey) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gangline job")])
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(_VALID_FROM)
-        .not_valid_after(_VALID_UNTIL)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    )
-    return builder.sign(key, None)
-
-
-def _load_own(
-    context: ssl.SSLContext, key: Ed25519PrivateKey, certificate: x509.Certificate
-) -> None:
+def _load_own(context: ssl.SSLContext, own: Identity) -> None:
     """Load a key that must not be written to a disk; ``ssl`` reads keys from files only."""
     descriptor = os.memfd_create("gangline-job-key", os.MFD_CLOEXEC)
     with open(descriptor, "wb") as file:
-        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        file.write(certificate.public_bytes(Encoding.PEM))
+        file.write(own.to_pem())
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
 

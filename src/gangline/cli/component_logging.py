@@ -11,6 +11,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from gangline.cli.params.command import section
 from gangline.cli.params.component_options import env_option
 from gangline.kube.log_fields import current_log_fields
 
@@ -76,7 +77,7 @@ def logging_options(prefix: str) -> Callable[[F], F]:
             show_default=True,
             help="debug, info, warning or error.",
         )
-        return level(form(command))
+        return section("Logs, metrics and probes", level, form)(command)
 
     return add
 

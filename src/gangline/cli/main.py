@@ -15,6 +15,7 @@ import click
 
 from gangline.cli.arena import COMMAND_ALIASES, REFUSED_COMMANDS
 from gangline.cli.errors import CommandError, ExitCode, to_command_error
+from gangline.cli.params.command import Group, group
 from gangline.cli.params.options import target_flags
 
 if TYPE_CHECKING:
@@ -30,60 +31,92 @@ class LazyCommand(NamedTuple):
     """Its line in ``gangline --help``."""
 
 
-COMMANDS = {
-    "submit": LazyCommand("submit", "Start a training job from a file or from flags."),
-    "list": LazyCommand("get", "Show jobs."),
-    "get": LazyCommand("get", "Show one job: its state, its replicas, why it is pending."),
-    "explain": LazyCommand("explain", "Explain why a job is pending, with figures."),
-    "logs": LazyCommand("logs", "Print the logs of a job's replicas, merged."),
-    "logviewer": LazyCommand("logs", "Print the command that follows the logs of a job."),
-    "describe": LazyCommand("describe", "Show everything about one job: spec, replicas, events."),
-    "events": LazyCommand("events", "Show events of jobs and their pods."),
-    "wait": LazyCommand("wait", "Wait until jobs have ended, or reach another state."),
-    "diagnose": LazyCommand("diagnose", "Find out why a job failed or is pending."),
-    "advise": LazyCommand("advise", "Show what the Brain advises for jobs."),
-    "history": LazyCommand("history", "Show ended jobs, and what they used."),
-    "delete": LazyCommand("delete", "Delete jobs."),
-    "prune": LazyCommand("delete", "Delete jobs that ended long ago."),
-    "suspend": LazyCommand("lifecycle", "Delete the pods of jobs and suspend the jobs."),
-    "resume": LazyCommand("lifecycle", "Resume suspended jobs."),
-    "scale": LazyCommand("lifecycle", "Set the number of workers of a job."),
-    "scalein": LazyCommand("lifecycle", "Remove workers from a job."),
-    "scaleout": LazyCommand("lifecycle", "Add workers to a job."),
-    "restart": LazyCommand("lifecycle", "Start a job from its beginning."),
-    "clone": LazyCommand("lifecycle", "Submit a copy of a job."),
-    "attach": LazyCommand("exec", "Open a shell in a replica."),
-    "exec": LazyCommand("exec", "Run a command in a replica."),
-    "port-forward": LazyCommand("exec", "Forward local ports to a job."),
-    "tensorboard": LazyCommand("tensorboard", "Open the TensorBoard of a job."),
-    "top": LazyCommand("top_node", "Show resources and usage of nodes and jobs."),
-    "data": LazyCommand("data", "Show persistent volume claims that jobs can mount."),
-    "doctor": LazyCommand("diagnose", "Check the cluster for common problems."),
-    "queue": LazyCommand("queue", "Show queues; open and close them."),
-    "up": LazyCommand("cluster", "Start a cluster on this machine."),
-    "down": LazyCommand("cluster", "Stop the cluster that 'up' has started."),
-    "status": LazyCommand("cluster", "Show whether the local cluster runs, and its nodes."),
-    "backup": LazyCommand("backup", "Write the local cluster's state to a file."),
-    "restore": LazyCommand("backup", "Replace the local cluster's state by that of a backup."),
-    "deploy": LazyCommand("deploy", "Install Gangline on a Kubernetes cluster, or upgrade it."),
-    "undeploy": LazyCommand("deploy", "Remove what 'deploy' has installed."),
-    "demo": LazyCommand("demo", "Train a small network on three nodes and break a worker."),
-    "run": LazyCommand("run", "Start a training script on this node, as torchrun does."),
-    "initialize": LazyCommand("initialize", "Fetch data or a model, in a pod of a TrainJob."),
-    "operator": LazyCommand("operator", "Run the operator alone."),
-    "scheduler": LazyCommand("components", "Run the scheduler alone."),
-    "brain": LazyCommand("brain", "Run the Brain: history of jobs, and advice on them."),
-    "master": LazyCommand("master", "Run the master of one elastic job alone."),
-    "apiserver": LazyCommand("components", "Run the API server of the embedded cluster alone."),
-    "plan": LazyCommand("plan", "Plan a training: memory, time, cost, and layouts that fit."),
-    "simulate": LazyCommand("simulate", "Run the scheduler over a trace of jobs, on virtual time."),
-    "config": LazyCommand("config", "Show your settings and profiles, and switch between them."),
-    "whoami": LazyCommand("whoami", "Show as whom the cluster knows you."),
-    "version": LazyCommand("completion", "Print the version."),
-    "reference": LazyCommand("completion", "Print the options of all commands, as Markdown."),
-    "completion": LazyCommand("completion", "Print the completion script of a shell."),
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start a job": {
+        "submit": ("submit", "Start a training job from a file or from flags."),
+        "clone": ("lifecycle", "Submit a copy of a job."),
+        "run": ("run", "Start a training script on this node, as torchrun does."),
+    },
+    "Watch it": {
+        "list": ("get", "Show jobs."),
+        "get": ("get", "Show one job: its state, its replicas, why it is pending."),
+        "logs": ("logs", "Print the logs of a job's replicas, merged."),
+        "top": ("top_node", "Show resources and usage of nodes and jobs."),
+        "tensorboard": ("tensorboard", "Open the TensorBoard of a job."),
+        "events": ("events", "Show events of jobs and their pods."),
+        "describe": ("describe", "Show everything about one job: spec, replicas, events."),
+        "wait": ("wait", "Wait until jobs have ended, or reach another state."),
+        "logviewer": ("logs", "Print the command that follows the logs of a job."),
+    },
+    "Find out why it waits or fails": {
+        "diagnose": ("diagnose", "Find out why a job failed or is pending."),
+        "explain": ("explain", "Explain why a job is pending, with figures."),
+        "doctor": ("diagnose", "Check the cluster for common problems."),
+        "advise": ("advise", "Show what the Brain advises for jobs."),
+        "history": ("history", "Show ended jobs, and what they used."),
+    },
+    "Change it": {
+        "scale": ("lifecycle", "Set the number of workers of a job."),
+        "scaleout": ("lifecycle", "Add workers to a job."),
+        "scalein": ("lifecycle", "Remove workers from a job."),
+        "suspend": ("lifecycle", "Delete the pods of jobs and suspend the jobs."),
+        "resume": ("lifecycle", "Resume suspended jobs."),
+        "restart": ("lifecycle", "Start a job from its beginning."),
+        "delete": ("delete", "Delete jobs."),
+        "prune": ("delete", "Delete jobs that ended long ago."),
+    },
+    "Enter its pods": {
+        "exec": ("exec", "Run a command in a replica."),
+        "attach": ("exec", "Open a shell in a replica."),
+        "port-forward": ("exec", "Forward local ports to a job."),
+    },
+    "Cluster on this machine": {
+        "demo": ("demo", "Train a small network on three nodes and break a worker."),
+        "up": ("cluster", "Start a cluster on this machine."),
+        "status": ("cluster", "Show whether the local cluster runs, and its nodes."),
+        "down": ("cluster", "Stop the cluster that 'up' has started."),
+        "backup": ("backup", "Write the local cluster's state to a file."),
+        "restore": ("backup", "Replace the local cluster's state by that of a backup."),
+    },
+    "Cluster of Kubernetes": {
+        "deploy": ("deploy", "Install Gangline on a Kubernetes cluster, or upgrade it."),
+        "undeploy": ("deploy", "Remove what 'deploy' has installed."),
+        "queue": ("queue", "Show queues; open and close them."),
+        "data": ("data", "Show persistent volume claims that jobs can mount."),
+        "whoami": ("whoami", "Show as whom the cluster knows you."),
+    },
+    "Plan": {
+        "plan": ("plan", "Plan a training: memory, time, cost, and layouts that fit."),
+        "simulate": ("simulate", "Run the scheduler over a trace of jobs, on virtual time."),
+    },
+    "This program": {
+        "config": ("config", "Show your settings and profiles, and switch between them."),
+        "completion": ("completion", "Print the completion script of a shell."),
+        "version": ("completion", "Print the version."),
+        "reference": ("completion", "Print the options of all commands, as Markdown."),
+    },
+    "Components, which 'up' and 'deploy' start": {
+        "operator": ("operator", "Run the operator alone."),
+        "scheduler": ("components", "Run the scheduler alone."),
+        "brain": ("brain", "Run the Brain: history of jobs, and advice on them."),
+        "apiserver": ("components", "Run the API server of the embedded cluster alone."),
+        "master": ("master", "Run the master of one elastic job alone."),
+        "initialize": ("initialize", "Fetch data or a model, in a pod of a TrainJob."),
+    },
 }
-"""The commands in the order of ``--help``: jobs, then the cluster, then the rest."""
+"""The commands by purpose, in the order of ``--help``: the module of each, and its line."""
+COMMANDS = {
+    name: LazyCommand(*entry) for entries in SECTIONS.values() for name, entry in entries.items()
+}
+
+FIRST_HOUR = (
+    ("gangline demo", "Train on three nodes, break a worker."),
+    ("gangline up --detach", "Start a cluster on this machine."),
+    ("gangline submit pytorch --help", "Start a job: options and examples."),
+    ("gangline logs JOB -f", "Follow what a job prints."),
+    ("gangline diagnose JOB", "Find out why it waits or has failed."),
+)
+"""What ``gangline`` prints alone."""
 
 
 class InvocationState:
@@ -95,7 +128,7 @@ class InvocationState:
         """Options before the command that select a cluster; those behind it come first."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -135,9 +168,13 @@ class LazyGroup(click.Group):
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands without importing any of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        """Write the commands by purpose, without importing any of them."""
+        width = max(map(len, COMMANDS))  # so that the texts of all sections are aligned
+        for title, entries in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), text) for name, (_, text) in entries.items()]
+                )
 
 
 def _unknown_command(name: str) -> str:
@@ -148,10 +185,32 @@ def _unknown_command(name: str) -> str:
     return f"There is no command {name!r}." + (f" Did you mean {near[0]!r}?" if near else "")
 
 
-@click.group(
+def _print_version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
+    if requested and not ctx.resilient_parsing:
+        from gangline.cli.commands.completion import version_text
+
+        click.echo(version_text())
+        ctx.exit()
+
+
+@group(
+    "gangline",
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
+    examples="""
+        gangline submit pytorch --help   # options and examples of a command
+        gangline -n research list        # options of the cluster may come first
+    """,
+)
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
 )
 @partial(target_flags, show_debug=True)
 @click.pass_context
@@ -161,7 +220,21 @@ def gangline(click_context: click.Context, /, **target: str | None) -> None:
     if os.environ.get("NO_COLOR"):
         click_context.color = False
     if click_context.invoked_subcommand is None:
-        click.echo(click_context.get_help())
+        click.echo(_first_steps(click_context).rstrip())
+
+
+def _first_steps(ctx: click.Context) -> str:
+    """Return the commands of the first hour, and how to see all."""
+    formatter = ctx.make_formatter()
+    formatter.write_text(gangline.help or "")
+    with formatter.section("The first hour"):
+        formatter.write_dl(FIRST_HOUR, col_max=40)
+    formatter.write_paragraph()
+    formatter.write_text(
+        f"'gangline --help' shows all {len(COMMANDS)} commands, 'gangline COMMAND --help' the "
+        "options and examples of one."
+    )
+    return formatter.getvalue()
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -1,6 +1,7 @@
 """The command line as a program: help, start-up imports, exit statuses, error messages."""
 
 import os
+import platform
 import subprocess
 import sys
 from importlib.metadata import version
@@ -10,6 +11,7 @@ import pytest
 
 from gangline.api.meta.objects import Status, StatusCause, StatusDetails
 from gangline.cli import main
+from gangline.cli.commands.completion import command_reference
 from gangline.cli.errors import CommandError, ExitCode, to_command_error
 from gangline.kube import errors as kube
 from gangline.local.directory import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
@@ -102,9 +104,21 @@ def test_python_m_gangline_is_the_command() -> None:
     assert done.stdout.strip() == version("gangline")
 
 
-def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_the_commands_of_the_first_hour_are_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main.run([]) == ExitCode.DONE
-    assert "Commands:" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert len([line for line in shown.splitlines() if line.startswith("  gangline ")]) == 5
+    assert "gangline --help" in shown
+
+
+def test_version_is_printed_by_option_and_command(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for arguments in (["--version"], ["-V"], ["version"]):
+        assert main.run(arguments) == ExitCode.DONE
+        printed.append(capsys.readouterr().out)
+    assert printed == [f"gangline {version('gangline')} (Python {platform.python_version()})\n"] * 3
 
 
 def test_a_mistyped_command_is_answered_with_the_nearest(
@@ -138,7 +152,10 @@ def test_the_reference_names_every_command_and_its_options(
         assert f"## {heading}\n" in shown
     assert "| `--workers INTEGER RANGE` | Number of pods" in shown
     assert main.run(["reference", "list"]) == ExitCode.DONE
-    assert "--watch" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert shown == f"{command_reference('list')}\n"
+    assert "| Cluster | |" in shown
+    assert "gangline list -A" in shown
     assert main.run(["reference", "nothing"]) == ExitCode.USAGE
 
 

@@ -1,11 +1,16 @@
 """Every command line that the documentation shows is one that this version accepts."""
 
+import re
+import shlex
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import groupby
 
 import click
 import pytest
 
 from gangline.cli.main import InvocationState, gangline
+from gangline.cli.params.command import SectionedHelp
 from unit.cli.documented_commands import PAGES, gangline_commands, mentioned, shell_lines
 
 Found = tuple[str, list[str]]
@@ -56,6 +61,44 @@ def test_command_in_a_sentence_is_accepted(page: str, words: list[str]) -> None:
     # A sentence names a command without its arguments, or an option without its value.
     with suppress(click.MissingParameter, click.BadOptionUsage):
         parse(words)
+
+
+def commands(context: click.Context) -> Iterator[click.Context]:
+    """Yield a context of every command and subcommand that help shows."""
+    command = context.command
+    assert isinstance(command, SectionedHelp)
+    for below in command.subcommands(context):
+        yield below
+        yield from commands(below)
+
+
+COMMANDS = list(commands(click.Context(gangline, info_name="gangline")))
+
+
+def typed(examples: str) -> Iterator[list[str]]:
+    """Yield the words behind ``gangline`` of every command in examples."""
+    for line in examples.replace("\\\n", "").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        for is_operator, words in groupby(lexer, lambda word: set(word) <= set("&|;<>")):
+            command = [word for word in words if not re.match("[A-Z_]+=", word)]
+            if not is_operator and command[:1] == ["gangline"]:
+                yield command[1:]
+
+
+@pytest.mark.parametrize("context", COMMANDS, ids=lambda context: str(context.command_path))
+def test_help_ends_with_examples_that_the_command_accepts(context: click.Context) -> None:
+    command = context.command
+    assert isinstance(command, SectionedHelp)
+    lines = list(typed(command.examples))
+    path = context.command_path.split()[1:]
+    assert any(words[: len(path)] == path for words in lines)
+    for words in lines:
+        parse(words)
+    shown = command.get_help(context).rstrip().splitlines()
+    last = command.examples.splitlines()[-1]
+    assert shown[-1] == f"  {last}" or command.name == "run"  # the launcher has help of its own
+    assert max(map(len, shown)) <= 80
 
 
 def test_wrong_command_is_refused() -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.command import command
 from gangline.cli.params.options import optional_job_argument, output_option
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.output import format_table, print_result, print_status, serialize
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
 _INDENT = "  "
 
 
-@click.command("advise")
+@command(
+    "advise",
+    examples="""
+        gangline advise             # a line for each job with advice
+        gangline advise digits
+        gangline advise digits --diff
+    """,
+)
 @optional_job_argument
 @job_command
 @click.option("-A", "--all-namespaces", is_flag=True, help="Advice of all namespaces.")

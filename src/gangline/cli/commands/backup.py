@@ -5,10 +5,11 @@ from pathlib import Path
 import click
 
 from gangline.cli.commands.cluster import name_option
+from gangline.cli.params.command import command
 from gangline.cli.params.options import debug_option
 
 
-@click.command("backup")
+@command("backup", examples="gangline backup cluster.tar")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @name_option
 @click.option(
@@ -41,7 +42,13 @@ def backup_command(file: Path, name: str, without_encryption_key: bool) -> None:
         click.echo(f"Its Secrets need the encryption key {names}, which it does not contain.")
 
 
-@click.command("restore")
+@command(
+    "restore",
+    examples="""
+        gangline down
+        gangline restore cluster.tar --force
+    """,
+)
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @name_option
 @click.option(

@@ -8,10 +8,10 @@ import click
 
 from gangline.cli.component_logging import logging_options, start_logging
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.command import group, section
 from gangline.cli.params.component_options import (
     BindAddress,
     CommaSeparated,
-    add_options,
     default_address,
     election_timing_options,
     env_flag,
@@ -59,7 +59,14 @@ def require_brain_packages() -> None:
         )
 
 
-@click.group("brain", invoke_without_command=True)
+@group(
+    "brain",
+    examples="""
+        gangline brain --dry-run
+        gangline brain --database postgresql://brain@db/gangline -n research
+    """,
+    invoke_without_command=True,
+)
 @cluster_options
 @database_option
 @_flag("--no-migrate", help="Refuse a database with an older schema, instead of migrating it.")
@@ -89,7 +96,7 @@ def require_brain_packages() -> None:
     default="",
     help="Namespace of the lease; the Brain's own (MY_POD_NAMESPACE), else kube-system.",
 )
-@partial(add_options, options=election_timing_options(_option))
+@section("Leader election", *election_timing_options(_option))
 @_option(
     "--interval",
     "cycle_s",
@@ -115,7 +122,7 @@ def require_brain_packages() -> None:
 )
 @_option("--tls-cert-file", default="", help="Certificate of the HTTP API.")
 @_option("--tls-key-file", default="", help="Key of the certificate.")
-@partial(add_options, options=monitoring_options(_option))
+@section("Logs, metrics and probes", *monitoring_options(_option))
 @logging_options(PREFIX)
 @click.pass_context
 def brain_command(
@@ -146,7 +153,12 @@ def brain_command(
         raise CommandError(str(error), code=ExitCode.USAGE) from error
 
 
-@brain_command.command("migrate")
+@brain_command.command(
+    "migrate",
+    examples="""
+        gangline brain migrate --database sqlite:////var/lib/gangline/brain.db
+    """,
+)
 @database_option
 @debug_option
 @click.pass_context

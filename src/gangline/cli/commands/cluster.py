@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from gangline.cli.component_logging import LEVELS, start_logging
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.command import command, section
 from gangline.cli.params.component_options import (
     audit_options,
     durability_option,
@@ -32,97 +33,123 @@ name_option = click.option(
 )
 
 
-@click.command("up")
+@command(
+    "up",
+    examples="""
+        gangline up --detach
+        gangline up -d --nodes 3 --cpus 4 --memory 8Gi --gpus 8
+        gangline up -d --name second --brain
+    """,
+)
 @name_option
-@click.option("--nodes", type=click.IntRange(1, 1000), default=1, show_default=True)
-@click.option(
-    "--cpus", type=float, help="Processors of each node; default: a share of the machine."
-)
-@click.option("--memory", help="Memory of each node, such as 8Gi; default: a share of the machine.")
-@click.option(
-    "--gpus", type=click.IntRange(0), help="GPUs of each node; missing ones are simulated."
-)
-@click.option(
-    "--resource",
-    "resources",
-    multiple=True,
-    metavar="NAME=COUNT",
-    help="Extended resource of each node, only counted; may be repeated.",
-)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 selects a free port.")
-@click.option("--pod-cidr", help="Address range of pods and services.")
-@click.option(
-    "--network",
-    type=click.Choice(["auto", "bridge", "host"]),
-    default="auto",
-    show_default=True,
-    help="A network for each pod (bridge; needs root), or the host network.",
-)
-@click.option(
-    "--image-map",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File that maps images to local environments.",
-)
-@click.option(
-    "--without",
-    multiple=True,
-    type=click.Choice(["operator", "scheduler"]),
-    help="Leave out a component that runs separately; may be repeated.",
-)
-@click.option(
-    "--webhook",
-    type=click.Choice(["on", "off"]),
-    default="on",
-    show_default=True,
-    help="Refuse invalid jobs at submission (on), or report errors in their status (off).",
-)
-@click.option(
-    "--queue-access/--no-queue-access",
-    default=False,
-    show_default=True,
-    help="Require the verb 'use' on the queue of a job; needs --webhook on.",
-)
-@click.option(
-    "--brain/--no-brain",
-    default=False,
-    show_default=True,
-    help="Run the Brain: it learns from ended jobs and advises running ones.",
-)
-@click.option(
-    "--node-silence",
-    "node_silence_s",
-    type=click.FloatRange(min=0.1),
-    default=40.0,
-    show_default=True,
-    help="Seconds without heartbeat until a node counts as lost.",
-)
-@click.option(
-    "--heartbeat",
-    "heartbeat_s",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    help="Seconds between heartbeats of a node; well below --node-silence.",
-)
-@durability_option
-@encryption_key_option
-@click.option(
-    "--pods", type=click.IntRange(1), default=110, help="Limit of pods on a node.", hidden=True
-)
-@click.option(
-    "--shutdown-grace",
-    "shutdown_grace_s",
-    type=click.FloatRange(0.0),
-    default=2.0,
-    show_default=True,
-    help="Seconds that pods get to end when the cluster stops.",
-)
-@audit_options
 @click.option(
     "--detach", "-d", is_flag=True, help="Run in the background; return when the nodes are ready."
 )
-@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+@click.option(
+    "--nodes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of nodes."
+)
+@section(
+    "Nodes",
+    click.option(
+        "--cpus", type=float, help="Processors of each node; default: a share of the machine."
+    ),
+    click.option(
+        "--memory", help="Memory of each node, such as 8Gi; default: a share of the machine."
+    ),
+    click.option(
+        "--gpus", type=click.IntRange(0), help="GPUs of each node; missing ones are simulated."
+    ),
+    click.option(
+        "--resource",
+        "resources",
+        multiple=True,
+        metavar="NAME=COUNT",
+        help="Extended resource of each node, only counted; may be repeated.",
+    ),
+    click.option(
+        "--image-map",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="File that maps images to local environments.",
+    ),
+    click.option(
+        "--network",
+        type=click.Choice(["auto", "bridge", "host"]),
+        default="auto",
+        show_default=True,
+        help="A network for each pod (bridge; needs root), or the host network.",
+    ),
+    click.option("--pod-cidr", help="Address range of pods and services."),
+    click.option(
+        "--node-silence",
+        "node_silence_s",
+        type=click.FloatRange(min=0.1),
+        default=40.0,
+        show_default=True,
+        help="Seconds without heartbeat until a node counts as lost.",
+    ),
+    click.option(
+        "--heartbeat",
+        "heartbeat_s",
+        type=click.FloatRange(min=0.1),
+        default=10.0,
+        show_default=True,
+        help="Seconds between heartbeats of a node; well below --node-silence.",
+    ),
+    click.option(
+        "--pods", type=click.IntRange(1), default=110, help="Limit of pods on a node.", hidden=True
+    ),
+)
+@section(
+    "API server and storage",
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 selects a free port."),
+    durability_option,
+    encryption_key_option,
+    click.option(
+        "--shutdown-grace",
+        "shutdown_grace_s",
+        type=click.FloatRange(0.0),
+        default=2.0,
+        show_default=True,
+        help="Seconds that pods get to end when the cluster stops.",
+    ),
+)
+@section(
+    "Components",
+    click.option(
+        "--without",
+        multiple=True,
+        type=click.Choice(["operator", "scheduler"]),
+        help="Leave out a component that runs separately; may be repeated.",
+    ),
+    click.option(
+        "--webhook",
+        type=click.Choice(["on", "off"]),
+        default="on",
+        show_default=True,
+        help="Refuse invalid jobs at submission (on), or report errors in their status (off).",
+    ),
+    click.option(
+        "--queue-access/--no-queue-access",
+        default=False,
+        show_default=True,
+        help="Require the verb 'use' on the queue of a job; needs --webhook on.",
+    ),
+    click.option(
+        "--brain/--no-brain",
+        default=False,
+        show_default=True,
+        help="Run the Brain: it learns from ended jobs and advises running ones.",
+    ),
+)
+@audit_options
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="warning",
+    show_default=True,
+    help="Least level of messages that are printed.",
+)
 @debug_option
 @click.pass_context
 def up_command(
@@ -167,7 +194,13 @@ def up_command(
         _run(settings, parts)
 
 
-@click.command("down")
+@command(
+    "down",
+    examples="""
+        gangline down
+        gangline down --name second
+    """,
+)
 @name_option
 @debug_option
 def down_command(name: str) -> None:
@@ -179,7 +212,13 @@ def down_command(name: str) -> None:
     click.echo(f"Cluster {name} is stopped." if note else f"Cluster {name} was not running.")
 
 
-@click.command("status")
+@command(
+    "status",
+    examples="""
+        gangline status
+        gangline status --name second
+    """,
+)
 @name_option
 @debug_option
 def status_command(name: str) -> int:

@@ -3,22 +3,24 @@
 import platform
 from collections.abc import Iterator
 from importlib.metadata import version as package_version
+from inspect import cleandoc
 
 import click
 
-_HOW_TO_INSTALL = """\b
-To use it in this shell and in new ones:
-  bash:  gangline completion bash > ~/.local/share/bash-completion/completions/gangline
-  zsh:   gangline completion zsh > "${fpath[1]}/_gangline"
-  fish:  gangline completion fish > ~/.config/fish/completions/gangline.fish
+from gangline.cli.params.command import SectionedHelp, command
+
+_HOW_TO_INSTALL = """
+gangline completion bash > ~/.local/share/bash-completion/completions/gangline
+gangline completion zsh > "${fpath[1]}/_gangline"
+gangline completion fish > ~/.config/fish/completions/gangline.fish
 """
 
 
-@click.command("completion", epilog=_HOW_TO_INSTALL)
+@command("completion", examples=_HOW_TO_INSTALL)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_command(context: click.Context, shell: str) -> None:
-    """Print the completion script of SHELL."""
+    """Print the completion script of SHELL, which a file of new shells reads."""
     from click.shell_completion import get_completion_class
 
     generator = get_completion_class(shell)
@@ -27,51 +29,73 @@ def completion_command(context: click.Context, shell: str) -> None:
     click.echo(generator(root, {}, "gangline", "_GANGLINE_COMPLETE").source())
 
 
-@click.command("version")
+@command("version", examples="gangline version --short")
 @click.option("--short", is_flag=True, help="Print the number alone.")
 @click.option("-v", "--verbose", is_flag=True, hidden=True)
 def version_command(short: bool, verbose: bool) -> None:
     """Print the version of gangline and of Python."""
-    number = package_version("gangline")
-    click.echo(number if short else f"gangline {number} (Python {platform.python_version()})")
+    click.echo(package_version("gangline") if short else version_text())
 
 
-@click.command("reference")
+def version_text() -> str:
+    """Return the version of gangline and of Python."""
+    return f"gangline {package_version('gangline')} (Python {platform.python_version()})"
+
+
+@command(
+    "reference",
+    examples="""
+        gangline reference > commands.md
+        gangline reference submit list
+    """,
+)
 @click.argument("names", nargs=-1, metavar="[COMMAND]...")
 @click.pass_context
 def reference_command(context: click.Context, names: tuple[str, ...]) -> None:
-    """Print the options of all commands, or of the named commands, as Markdown."""
+    """Print options and examples of all commands, or of the named commands, as Markdown."""
     root = context.find_root()
     group = root.command
     assert isinstance(group, click.Group)
-    unknown = [name for name in names if name not in group.list_commands(root)]
-    if unknown:
-        raise click.UsageError(f"there is no command {unknown[0]!r}", context)
     for name in names or group.list_commands(root):
-        command = group.get_command(root, name)
-        assert command is not None
-        click.echo("\n".join(_section(click.Context(command, root, name))))
+        click.echo(_reference(root, group, name))
 
 
-def _section(context: click.Context) -> Iterator[str]:
+def command_reference(name: str) -> str:
+    """Return options and examples of a command and of its subcommands, as Markdown.
+
+    Raises:
+        click.UsageError: there is no such command.
+    """
+    from gangline.cli.main import InvocationState, gangline
+
+    return _reference(
+        click.Context(gangline, info_name="gangline", obj=InvocationState()), gangline, name
+    )
+
+
+def _reference(root: click.Context, group: click.Group, name: str) -> str:
+    if name not in group.list_commands(root):
+        raise click.UsageError(f"there is no command {name!r}", root)
+    command = group.get_command(root, name)
+    assert command is not None
+    return "\n".join(_section(click.Context(command, root, name)))
+
+
+def _section(context: click.Context, level: int = 2) -> Iterator[str]:
     """Yield the lines for a command and its subcommands."""
     command = context.command
-    yield from (f"## {context.command_path}", "", command.help or "", "")
-    yield from ("```", " ".join(command.get_usage(context).split()), "```", "")
-    rows = [
-        record
-        for option in command.params
-        if isinstance(option, click.Option) and (record := option.get_help_record(context))
-    ]
-    if rows:
-        yield from ("| option | |", "|---|---|")
-        yield from (f"| `{_cell(names)}` | {_cell(text)} |" for names, text in rows)
+    assert isinstance(command, SectionedHelp)
+    text = cleandoc(command.help or "").replace("\b\n", "")
+    yield from (f"{'#' * level} {context.command_path}", "", text, "")
+    yield from ("```text", " ".join(command.get_usage(context).split()), "```", "")
+    if command.examples:
+        yield from ("```bash", *command.examples.splitlines(), "```", "")
+    for title, records in command.option_sections(context).items():
+        yield from (f"| {title} | |", "|---|---|")
+        yield from (f"| `{_cell(names)}` | {_cell(text)} |" for names, text in records)
         yield ""
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            if below is not None and not below.hidden:
-                yield from _section(click.Context(below, context, name))
+    for below in command.subcommands(context):
+        yield from _section(below, level + 1)
 
 
 def _cell(text: str) -> str:

@@ -1,7 +1,6 @@
 """Commands that run one component alone, as in a real cluster: ``scheduler``, ``apiserver``."""
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,9 @@ import click
 from gangline.cli.component_logging import logging_options, start_logging
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import serve_component
+from gangline.cli.params.command import command, section
 from gangline.cli.params.component_options import (
     BindAddress,
-    add_options,
     audit_options,
     audit_settings,
     durability_option,
@@ -31,7 +30,13 @@ leader_option = click.option(
 )
 
 
-@click.command("scheduler")
+@command(
+    "scheduler",
+    examples="""
+        gangline scheduler --leader-elect
+        gangline scheduler --configuration volcano-scheduler.conf
+    """,
+)
 @cluster_options
 @click.option(
     "--scheduler-name",
@@ -47,7 +52,7 @@ leader_option = click.option(
     help="Volcano's configuration file: actions, plugins and their arguments.",
 )
 @leader_option
-@partial(add_options, options=election_timing_options(click.option))
+@section("Leader election", *election_timing_options(click.option))
 @click.option(
     "--metrics-bind-address",
     type=BindAddress(),
@@ -115,7 +120,7 @@ def scheduler_command(  # noqa: PLR0913, PLR0917
     target.serve("gangline-scheduler", lambda client, stop: run(client, settings, stop))
 
 
-@click.command("apiserver")
+@command("apiserver", examples="gangline apiserver --data-dir /var/lib/gangline --port 6443")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),

@@ -9,6 +9,7 @@ import click
 
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
+from gangline.cli.params.command import group
 from gangline.cli.params.options import output_option, target_flags
 from gangline.cli.params.profiles import (
     CLUSTER_KEYS,
@@ -24,7 +25,13 @@ from gangline.cli.render.output import format_table, print_result, print_status
 _PROFILE_LINE = re.compile(r"^profile[ \t]*:.*$", re.MULTILINE)
 
 
-@click.group("config")
+@group(
+    "config",
+    examples="""
+        gangline config view
+        gangline config use production
+    """,
+)
 def config_command() -> None:
     """Show your settings and profiles, and switch between profiles.
 
@@ -32,7 +39,13 @@ def config_command() -> None:
     """
 
 
-@config_command.command("view")
+@config_command.command(
+    "view",
+    examples="""
+        gangline config view
+        gangline config view --profile production -o yaml
+    """,
+)
 @target_flags
 @output_option("table", "json", "yaml")
 def view(output: str, **flags: str | None) -> None:
@@ -94,7 +107,7 @@ def _format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@config_command.command("list")
+@config_command.command("list", examples="gangline config list")
 @output_option("table", "json", "yaml", "name")
 def list_profiles(output: str) -> None:
     """Show the profiles; the active profile is marked."""
@@ -117,7 +130,7 @@ def list_profiles(output: str) -> None:
             print_status(f"No profiles: add some to {profiles.path}, below 'profiles:'.")
 
 
-@config_command.command("use")
+@config_command.command("use", examples="gangline config use production")
 @click.argument("profile", shell_complete=completers.profiles)
 def use(profile: str) -> None:
     """Make PROFILE the active profile."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gangline.cli.params.command import command, group
 from gangline.cli.params.job_selection import (
     all_namespaces_option,
     poll_changes,
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
     from gangline.api.core.storage import PersistentVolumeClaim
 
 
-@click.group("data")
+@group("data", examples="gangline data list -A")
 def data_command() -> None:
     """Show persistent volume claims that jobs can mount."""
 
 
-@click.command("list")
+@command(
+    "list",
+    examples="""
+        gangline data list
+        gangline data list -A -o wide
+    """,
+)
 @namespace_command
 @all_namespaces_option
 @selector_option("claims")

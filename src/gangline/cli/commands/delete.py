@@ -13,6 +13,7 @@ import click
 
 from gangline.cli.errors import CommandError, ExitCode, to_command_error
 from gangline.cli.params import completers
+from gangline.cli.params.command import command
 from gangline.cli.params.job_selection import all_namespaces_option
 from gangline.cli.params.options import namespace_options, type_option
 from gangline.cli.params.target import ClusterTarget
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
     from gangline.sdk.jobs import Job
 
 
-@click.command("delete")
+@command(
+    "delete",
+    examples="""
+        gangline delete digits
+        gangline delete digits resnet -n research -y
+    """,
+)
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=completers.jobs)
 @type_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -91,7 +98,13 @@ async def _collect_failures(
     return failures
 
 
-@click.command("prune")
+@command(
+    "prune",
+    examples="""
+        gangline prune --since 7d
+        gangline prune --since 1d --failed -A --dry-run
+    """,
+)
 @click.option(
     "-s",
     "--since",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.command import command
 from gangline.cli.params.session import ClusterSession, cluster_command
 
 if TYPE_CHECKING:
@@ -26,7 +27,15 @@ WEBHOOK_S = 20.0
 """Seconds until an API server calls a new webhook."""
 
 
-@click.command("deploy")
+@command(
+    "deploy",
+    examples="""
+        gangline deploy
+        gangline deploy -f values.yaml --set image.tag=1.0 --dry-run
+        gangline deploy --component operator --component scheduler
+        gangline deploy adopt-crds --release gangline
+    """,
+)
 @click.argument("action", type=click.Choice(ACTIONS), required=False, metavar="[adopt|adopt-crds]")
 @click.option(
     "-n",
@@ -252,7 +261,13 @@ def _print_problems(problems: Sequence["Problem"]) -> None:
             click.echo(f"  -> {problem.remedy}", err=True)
 
 
-@click.command("undeploy")
+@command(
+    "undeploy",
+    examples="""
+        gangline undeploy --dry-run
+        gangline undeploy
+    """,
+)
 @click.option("--force", is_flag=True, help="Remove it although jobs have not ended.")
 @click.option("--dry-run", is_flag=True, help="List what would be deleted.")
 @cluster_command

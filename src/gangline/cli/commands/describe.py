@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.commands.get import SEPARATOR, suggest_command
+from gangline.cli.params.command import command
 from gangline.cli.params.job_selection import JobSelection, job_selection_options, watch_option
 from gangline.cli.params.options import optional_job_argument, output_option
 from gangline.cli.params.session import ClusterSession, job_command
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
     from gangline.sdk.jobs import Job
 
 
-@click.command("describe")
+@command(
+    "describe",
+    examples="""
+        gangline describe digits
+        gangline describe -l team=vision -o yaml
+    """,
+)
 @optional_job_argument
 @job_command
 @job_selection_options

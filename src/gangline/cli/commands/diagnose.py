@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.errors import ExitCode
+from gangline.cli.params.command import command
 from gangline.cli.params.options import job_argument, output_option
 from gangline.cli.params.session import ClusterSession, job_command, namespace_command
 from gangline.cli.render.output import print_result
@@ -22,7 +23,13 @@ _MAX_CONSEQUENCES = 8
 """Limit of consequences to print; with many replicas they are usually equal."""
 
 
-@click.command("diagnose")
+@command(
+    "diagnose",
+    examples="""
+        gangline diagnose digits
+        gangline diagnose digits -n research -o json
+    """,
+)
 @job_argument
 @job_command
 @output_option("table", "json", "yaml")
@@ -87,7 +94,13 @@ def _data(finding: "Finding") -> dict[str, Any]:
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red", "unknown": "cyan"}
 
 
-@click.command("doctor")
+@command(
+    "doctor",
+    examples="""
+        gangline doctor
+        gangline doctor -n research   # also checks claims and rights there
+    """,
+)
 @namespace_command
 @output_option("table", "json", "yaml")
 async def doctor_command(cluster: ClusterSession, output: str) -> int:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gangline.cli.params.command import command
 from gangline.cli.params.job_selection import (
     WATCH_INTERVAL_S,
     JobSelection,
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
     from gangline.sdk.jobs import Job
 
 
-@click.command("events")
+@command(
+    "events",
+    examples="""
+        gangline events digits
+        gangline events -A --warnings -w
+    """,
+)
 @optional_job_argument
 @namespace_command
 @job_selection_options

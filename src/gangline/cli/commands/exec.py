@@ -16,6 +16,7 @@ import click
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.event_loop import background
 from gangline.cli.params import completers
+from gangline.cli.params.command import command
 from gangline.cli.params.options import job_argument
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.output import print_status, terminal_size
@@ -126,7 +127,13 @@ _CONTAINER = click.option(
 _COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND]...")
 
 
-@click.command("attach")
+@command(
+    "attach",
+    examples="""
+        gangline attach digits
+        gangline attach -i worker-2 digits bash
+    """,
+)
 @_INSTANCE
 @_CONTAINER
 @job_command
@@ -139,7 +146,13 @@ async def attach_command(
     return await _exec_in_replica(cluster, job, command or ("sh",), instance, container, stdin=True)
 
 
-@click.command("exec")
+@command(
+    "exec",
+    examples="""
+        gangline exec digits -- nvidia-smi
+        gangline exec -i worker-2 digits -- py-spy dump --pid 1
+    """,
+)
 @_INSTANCE
 @_CONTAINER
 @click.option("--stdin/--no-stdin", default=False, help="Forward standard input.")
@@ -227,7 +240,13 @@ def select_replica(job: "Job", instance: str) -> "Replica":
     )
 
 
-@click.command("port-forward")
+@command(
+    "port-forward",
+    examples="""
+        gangline port-forward digits 8265
+        gangline port-forward svc/digits-tensorboard 9090:6006
+    """,
+)
 @_INSTANCE
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @job_command

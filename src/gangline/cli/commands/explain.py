@@ -10,6 +10,7 @@ import click
 
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
+from gangline.cli.params.command import command
 from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.explanation import format_explanation, scheduler_settings
@@ -25,7 +26,14 @@ _GROUP_KINDS = frozenset({"podgroup", "podgroups", "pg"})
 _POD_KINDS = frozenset({"pod", "pods", "po"})
 
 
-@click.command("explain")
+@command(
+    "explain",
+    examples="""
+        gangline explain digits
+        gangline explain pod/digits-worker-3 --no-forecast
+        gangline explain digits --scheduler-config volcano-scheduler.conf
+    """,
+)
 @click.argument("name", metavar="JOB", shell_complete=completers.jobs)
 @job_command
 @click.option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from gangline.cli.event_loop import gc_disabled
+from gangline.cli.params.command import command
 from gangline.cli.params.job_selection import (
     WATCH_INTERVAL_S,
     JobSelection,
@@ -30,7 +31,15 @@ SEPARATOR = "-" * 80
 """Line between two jobs, or two versions of one."""
 
 
-@click.command("list")
+@command(
+    "list",
+    examples="""
+        gangline list
+        gangline list -A -l team=vision -o wide
+        gangline list -w                           # continue with what changes
+        gangline list -o 'jsonpath={.items[*].name}'
+    """,
+)
 @job_command
 @all_namespaces_option
 @selector_option("jobs")
@@ -73,7 +82,15 @@ def _print_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: b
         )
 
 
-@click.command("get")
+@command(
+    "get",
+    examples="""
+        gangline get digits
+        gangline get digits -w
+        gangline get digits --events --gpus
+        gangline get digits --spec > digits.yaml   # to submit it again
+    """,
+)
 @optional_job_argument
 @job_command
 @job_selection_options

@@ -12,6 +12,7 @@ from gangline.cli.commands.brain import (
     require_brain_packages,
 )
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.command import Group, group
 from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, cluster_command, namespace_command
 from gangline.cli.render.output import format_age, format_table, print_result, print_status
@@ -19,7 +20,7 @@ from gangline.cli.render.output import format_age, format_table, print_result, p
 _GIB = 2**30
 
 
-class _HistoryGroup(click.Group):
+class _HistoryGroup(Group):
     """A group whose first argument may be a job: ``history JOB`` as well as ``history forget``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -29,7 +30,15 @@ class _HistoryGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group("history", cls=_HistoryGroup)
+@group(
+    "history",
+    examples="""
+        gangline history
+        gangline history digits
+        gangline history --outcome failed --limit 20
+    """,
+    cls=_HistoryGroup,
+)
 def history_command() -> None:
     """Show ended jobs, or one with what each replica used.
 
@@ -42,7 +51,13 @@ brain_option = click.option(
 )
 
 
-@history_command.command("show")
+@history_command.command(
+    "show",
+    examples="""
+        gangline history show --owner ann
+        gangline history show digits -o json
+    """,
+)
 @click.argument("job", default="")
 @namespace_command
 @click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
@@ -160,7 +175,13 @@ def _memory(amount: int | None) -> str:
     return "" if not amount else f"{amount / _GIB:.2f}Gi"
 
 
-@history_command.command("forget")
+@history_command.command(
+    "forget",
+    examples="""
+        gangline history forget --namespace research --job digits
+        gangline history forget --owner ann --yes
+    """,
+)
 @database_option
 @click.option("--owner", default="", help="Delete all jobs of this user.")
 @click.option("--namespace", "-n", "space", default="", help="Delete all jobs of this namespace.")

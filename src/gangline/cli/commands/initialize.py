@@ -2,10 +2,17 @@
 
 import click
 
+from gangline.cli.params.command import command
 from gangline.initializer.settings import STEPS
 
 
-@click.command("initialize")
+@command(
+    "initialize",
+    examples="""
+        STORAGE_URI=hf://ylecun/mnist gangline initialize dataset
+        STORAGE_URI=s3://models/base OUTPUT_DIR=/data gangline initialize model
+    """,
+)
 @click.argument("step", type=click.Choice(STEPS))
 def initialize_command(step: str) -> None:
     """Fetch the data or the model of a training.
@@ -15,10 +22,10 @@ def initialize_command(step: str) -> None:
     /workspace/dataset or /workspace/model if it is not given.
 
     \b
-    IGNORE_PATTERNS    patterns of files that are not fetched, with commas between them
-    ACCESS_TOKEN       token of Hugging Face
-    ENDPOINT           address of the server, if it is not that of Hugging Face or AWS
-    ACCESS_KEY_ID, SECRET_ACCESS_KEY, REGION, ROLE_ARN    credentials for S3
+    IGNORE_PATTERNS  patterns of files that are not fetched, separated by commas
+    ACCESS_TOKEN     token of Hugging Face
+    ENDPOINT         address of a server other than Hugging Face's or AWS'
+    ACCESS_KEY_ID, SECRET_ACCESS_KEY, REGION, ROLE_ARN  credentials for S3
     """
     from gangline.elastic.agent.termination_message import write_termination_message
     from gangline.initializer.main import main

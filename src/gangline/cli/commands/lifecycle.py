@@ -6,6 +6,7 @@ from collections.abc import Callable
 import click
 
 from gangline.cli.params import completers
+from gangline.cli.params.command import command
 from gangline.cli.params.options import job_argument, namespace_options, output_option
 from gangline.cli.params.session import ClusterSession, namespace_command
 from gangline.cli.params.target import ClusterTarget
@@ -16,7 +17,7 @@ _JOBS = click.argument(
 )
 
 
-@click.command("suspend")
+@command("suspend", examples="gangline suspend digits resnet")
 @_JOBS
 @namespace_command
 async def suspend_command(jobs: tuple[str, ...], cluster: ClusterSession) -> None:
@@ -26,7 +27,7 @@ async def suspend_command(jobs: tuple[str, ...], cluster: ClusterSession) -> Non
     await _set_suspended(cluster, jobs, suspended=True)
 
 
-@click.command("resume")
+@command("resume", examples="gangline resume digits resnet")
 @_JOBS
 @namespace_command
 async def resume_command(jobs: tuple[str, ...], cluster: ClusterSession) -> None:
@@ -43,7 +44,13 @@ async def _set_suspended(
         click.echo(f"{name} {done}" if changed else f"{name} was {done} already")
 
 
-@click.command("scale")
+@command(
+    "scale",
+    examples="""
+        gangline scale digits 8
+        gangline scale ctr 2 --role ps
+    """,
+)
 @job_argument
 @click.argument("replicas", type=click.IntRange(0))
 @click.option("--role", default="worker", show_default=True, help="Role to scale.")
@@ -61,7 +68,7 @@ async def _scale(
 
 
 def _scale_by(name: str, text: str, sign: int) -> click.Command:
-    @click.command(name, help=text)
+    @command(name, help=text, examples=f"gangline {name} digits --count 2")
     @click.argument("names", nargs=-1, metavar="[etjob] [JOB]")
     @click.option("--name", default="", help="Name of the job, as Arena takes it.")
     @click.option("--count", type=click.IntRange(1), default=1, show_default=True)
@@ -71,7 +78,7 @@ def _scale_by(name: str, text: str, sign: int) -> click.Command:
     @click.option("--script", default="", hidden=True)
     @click.option("-e", "--env", multiple=True, hidden=True)
     @namespace_command
-    async def command(
+    async def scale_by(
         names: tuple[str, ...],
         name: str,
         count: int,
@@ -89,14 +96,14 @@ def _scale_by(name: str, text: str, sign: int) -> click.Command:
             )
         await _scale(cluster, jobs[0], lambda before: before + sign * count, role)
 
-    return command
+    return scale_by
 
 
 scalein_command = _scale_by("scalein", "Remove workers from a job.", -1)
 scaleout_command = _scale_by("scaleout", "Add workers to a job.", 1)
 
 
-@click.command("restart")
+@command("restart", examples="gangline restart digits")
 @job_argument
 @namespace_command
 async def restart_command(job: str, cluster: ClusterSession) -> None:
@@ -105,7 +112,14 @@ async def restart_command(job: str, cluster: ClusterSession) -> None:
     click.echo(f"{job} restarted")
 
 
-@click.command("clone")
+@command(
+    "clone",
+    examples=r"""
+        gangline clone digits digits-2
+        gangline clone digits digits-3 \
+          --set spec.pytorchReplicaSpecs.Worker.replicas=7
+    """,
+)
 @job_argument
 @click.argument("name")
 @click.option("--set", "fields", multiple=True, metavar="PATH=VALUE", help="Change a field.")

@@ -9,6 +9,7 @@ import click
 
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
+from gangline.cli.params.command import command
 from gangline.cli.params.options import job_argument
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.log_lines import LogLineWriter
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from gangline.sdk.logs import LogOptions
 
 
-@click.command("logs")
+@command(
+    "logs",
+    examples="""
+        gangline logs digits -f
+        gangline logs digits --all --tail 20
+        gangline logs digits -i worker-3 --previous
+        gangline logs digits --rank 0,2-4 --grep 'loss|error'
+    """,
+)
 @job_argument
 @job_command
 @click.option(
@@ -79,7 +88,7 @@ async def logs_command(job: str, cluster: ClusterSession, **given: Any) -> None:
         print_status(f"({options.replica} only: --all prints all {source.desired} replicas.)")
 
 
-@click.command("logviewer")
+@command("logviewer", examples="gangline logviewer digits")
 @job_argument
 @job_command
 async def logviewer_command(job: str, cluster: ClusterSession) -> None:

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import click
 
 from gangline.cli.component_logging import logging_options, start_logging
+from gangline.cli.params.command import OPTIONS, command, section
 from gangline.cli.params.component_options import (
     BindAddress,
     CommaSeparated,
     Duration,
-    add_options,
     election_timing_options,
     env_flag,
     env_option,
@@ -52,7 +52,8 @@ def _check_url(_: click.Context, __: click.Parameter, value: str) -> str:
     return value
 
 
-_WEBHOOK_FLAGS = (
+_WEBHOOK_FLAGS = section(
+    "Webhook",
     _option(
         "--webhook",
         type=click.Choice(["on", "off"]),
@@ -235,7 +236,8 @@ _BEHAVIOUR = (
     ),
 )
 
-_THROUGHPUT = (
+_THROUGHPUT = section(
+    "Throughput",
     _option(
         "--controller-threads",
         "--workers",
@@ -265,7 +267,8 @@ _THROUGHPUT = (
     ),
 )
 
-_ELECTION = (
+_ELECTION = section(
+    "Leader election",
     env_flag(
         PREFIX,
         "--leader-elect",
@@ -296,12 +299,18 @@ _IGNORED = tuple(
 
 def operator_flags(command: F) -> F:
     """Add all flags; the command receives their values under the names of the settings."""
-    monitoring = monitoring_options(_option)
-    flags = (*_BEHAVIOUR, *_THROUGHPUT, *_ELECTION, *monitoring, *_WEBHOOK_FLAGS, *_IGNORED)
-    return add_options(command, flags)
+    monitoring = section("Logs, metrics and probes", *monitoring_options(_option))
+    flags = (*_BEHAVIOUR, _THROUGHPUT, _ELECTION, monitoring, _WEBHOOK_FLAGS, *_IGNORED)
+    return section(OPTIONS, *flags)(command)
 
 
-@click.command("operator")
+@command(
+    "operator",
+    examples="""
+        gangline operator --leader-elect --webhook on
+        gangline operator -n research --kind PyTorchJob --kind MPIJob
+    """,
+)
 @cluster_options
 @operator_flags
 @logging_options(PREFIX)

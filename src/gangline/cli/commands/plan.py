@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.command import Command, command, section
 from gangline.cli.planning.calibrate import calibrate_command
 from gangline.cli.planning.model_flags import (
     AMOUNT,
@@ -136,7 +138,7 @@ class PlanFlags(ModelFlags):
     estimator: str
 
 
-class PlanCommand(click.Command):
+class PlanCommand(Command):
     """``plan``, whose first word may be ``calibrate``."""
 
     def make_context(
@@ -152,65 +154,120 @@ class PlanCommand(click.Command):
             return calibrate_command.make_context(name, args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
+    def subcommands(self, ctx: click.Context) -> Iterator[click.Context]:
+        """Yield a context of the calibration."""
+        name = f"{ctx.info_name} {calibrate_command.name}"
+        yield click.Context(calibrate_command, ctx.parent, name)
 
-@click.command("plan", cls=PlanCommand)
+
+@command(
+    "plan",
+    examples=r"""
+        gangline plan --params 7B --tokens 300B --gpu H100 --gpus 64
+        gangline plan --params 7B --tokens 300B --deadline 14d --price 2.5
+        gangline plan --config config.json --gpu A100-40GB --nodes 8 -o json
+        gangline plan --params 7B --gpus 16 -o job -- train.py --epochs 3
+        gangline plan --trace train.py:make_model --input 8x3x224x224 \
+          --samples 1.28M --epochs 90
+        gangline plan --check digits   # are its requests enough?
+    """,
+    cls=PlanCommand,
+)
 @model_options
-@click.option("--samples", type=AMOUNT, help="With --trace: samples of an epoch.")
-@click.option("--epochs", type=AMOUNT, help="With --trace: epochs.  [default: 1]")
-@click.option("--tokens", type=AMOUNT, help="Tokens of the training; default: 20 per parameter.")
-@click.option("--batch", type=COUNT, help="Samples of an optimizer step, over all GPUs.")
-@click.option("--gpu", help=f"The kind of GPU.  [default: {DEFAULT_GPU}]")
-@click.option("--gpus", type=COUNT,
-              help="Number of GPUs; default: the fewest for the goals, or a node.")  # fmt: skip
-@click.option("--nodes", type=COUNT, help="Number of nodes, in place of --gpus.")
-@click.option("--gpus-per-node", "node_gpus", type=COUNT, help="GPUs of a node.")
-@click.option("--peak", type=AMOUNT,
-              help="Operations per second in the training's format, such as 312T.")  # fmt: skip
-@click.option("--causal", is_flag=True,
-              help="Count the attention to earlier tokens only, half of the pairs.")  # fmt: skip
-@click.option("--sample-cpu", type=SECONDS,
-              help="Time of a core for a sample, such as 5ms; default: by size.")  # fmt: skip
-@click.option("--memory", type=AMOUNT, help="Memory of a GPU in bytes, such as 80G.")
-@click.option("--network", type=AMOUNT, help="Network of a node in bits per second, such as 400G.")
-@click.option("--efficiency", type=click.FloatRange(0, 1, min_open=True, max_open=True),
-              help="Measured share of the peak; default: calibrated, or usual.")  # fmt: skip
-@click.option("--calibration", metavar="FILE",
-              help="File of 'plan calibrate'; 'off': ignore that of this machine.")  # fmt: skip
-@click.option("--precision", help="Number formats.  [default: mixed]",
-              type=click.Choice(PRECISIONS))  # fmt: skip
-@click.option("--optimizer", help="The optimizer.  [default: adam]",
-              type=click.Choice(["adam", "adam-8bit", "adafactor", "momentum", "sgd"]))  # fmt: skip
-@click.option("--price", type=AMOUNT, help="Price of a GPU for an hour.")
-@click.option("--deadline", type=DURATION, help="Longest training, such as 7d.")
-@click.option("--budget", type=AMOUNT, help="Most money; needs --price.")
-@click.option("--like", metavar="JOB", help="Take model and GPUs of a job of the cluster.")
-@click.option("--check", metavar="JOB", help="Compare the resources of a job with the plan.")
-@click.option("-f", "--file", metavar="FILE", help="Compare those of a manifest; '-': input.")
-@click.option("-n", "--namespace", help="Namespace of the job.")
-@click.option("--kubeconfig", metavar="FILE", type=click.Path(), help="Kubeconfig for the job.")
-@click.option("--context", help="Context of the kubeconfig.")
-@click.option("-o", "--output", default="table", show_default=True, help="Format of the result.",
-              type=click.Choice(["table", "json", "yaml", "job"]))  # fmt: skip
+@section(
+    "Training",
+    click.option("--samples", type=AMOUNT, help="With --trace: samples of an epoch."),
+    click.option("--epochs", type=AMOUNT, help="With --trace: epochs.  [default: 1]"),
+    click.option(
+        "--tokens", type=AMOUNT, help="Tokens of the training; default: 20 per parameter."
+    ),
+    click.option("--batch", type=COUNT, help="Samples of an optimizer step, over all GPUs."),
+    click.option(
+        "--precision", help="Number formats.  [default: mixed]", type=click.Choice(PRECISIONS)
+    ),
+    click.option(
+        "--optimizer",
+        help="The optimizer.  [default: adam]",
+        type=click.Choice(["adam", "adam-8bit", "adafactor", "momentum", "sgd"]),
+    ),
+    click.option(
+        "--causal",
+        is_flag=True,
+        help="Count the attention to earlier tokens only, half of the pairs.",
+    ),
+    click.option(
+        "--sample-cpu",
+        type=SECONDS,
+        help="Time of a core for a sample, such as 5ms; default: by size.",
+    ),
+)
+@section(
+    "Hardware",
+    click.option("--gpu", help=f"The kind of GPU.  [default: {DEFAULT_GPU}]"),
+    click.option(
+        "--gpus", type=COUNT, help="Number of GPUs; default: the fewest for the goals, or a node."
+    ),
+    click.option("--nodes", type=COUNT, help="Number of nodes, in place of --gpus."),
+    click.option("--gpus-per-node", "node_gpus", type=COUNT, help="GPUs of a node."),
+    click.option(
+        "--peak", type=AMOUNT, help="Operations per second in the training's format, such as 312T."
+    ),
+    click.option("--memory", type=AMOUNT, help="Memory of a GPU in bytes, such as 80G."),
+    click.option(
+        "--network", type=AMOUNT, help="Network of a node in bits per second, such as 400G."
+    ),
+    click.option(
+        "--efficiency",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        help="Measured share of the peak; default: calibrated, or usual.",
+    ),
+    click.option(
+        "--calibration",
+        metavar="FILE",
+        help="File of 'plan calibrate'; 'off': ignore that of this machine.",
+    ),
+)
+@section(
+    "Goals",
+    click.option("--price", type=AMOUNT, help="Price of a GPU for an hour."),
+    click.option("--deadline", type=DURATION, help="Longest training, such as 7d."),
+    click.option("--budget", type=AMOUNT, help="Most money; needs --price."),
+)
+@section(
+    "Job of a cluster",
+    click.option("--like", metavar="JOB", help="Take model and GPUs of a job of the cluster."),
+    click.option("--check", metavar="JOB", help="Compare the resources of a job with the plan."),
+    click.option("-f", "--file", metavar="FILE", help="Compare those of a manifest; '-': input."),
+    click.option("-n", "--namespace", help="Namespace of the job."),
+    click.option("--kubeconfig", metavar="FILE", type=click.Path(), help="Kubeconfig for the job."),
+    click.option("--context", help="Context of the kubeconfig."),
+)
+@click.option(
+    "-o",
+    "--output",
+    default="table",
+    show_default=True,
+    help="Format of the result.",
+    type=click.Choice(["table", "json", "yaml", "job"]),
+)
 @click.option("--name", default="train", show_default=True, help="With -o job: the job's name.")
-@click.option("--image", default="pytorch/pytorch:latest", show_default=True,
-              help="With -o job: the image.")  # fmt: skip
-@click.option("--as", "estimator", type=click.Choice(["gangline", "deepspeed"]),
-              default="gangline", show_default=True,
-              help="deepspeed: what DeepSpeed's own estimator of model states says.")  # fmt: skip
+@click.option(
+    "--image", default="pytorch/pytorch:latest", show_default=True, help="With -o job: the image."
+)
+@click.option(
+    "--as",
+    "estimator",
+    type=click.Choice(["gangline", "deepspeed"]),
+    default="gangline",
+    show_default=True,
+    help="deepspeed: what DeepSpeed's own estimator of model states says.",
+)
 @click.argument("command", nargs=-1)
 def plan_command(command: tuple[str, ...], **flags: Unpack[PlanFlags]) -> None:
     """Plan a training: memory, time, cost and the best layouts, before anything runs.
 
     With -o job a PyTorchJob that runs COMMAND is printed, ready for 'kubectl apply'.
     'gangline plan calibrate' measures this machine; see 'gangline plan calibrate --help'.
-
-    \b
-    gangline plan --params 7B --seq 4096 --tokens 300B --gpu H100 --gpus 64
-    gangline plan --params 7B --tokens 300B --deadline 14d --price 2.5
-    gangline plan --config config.json --gpu A100-40GB --nodes 8 -o json
-    gangline plan --params 7B --gpus 16 -o job -- train.py --epochs 3
-    gangline plan --trace train.py:make_model --input 8x3x224x224 --samples 1.28M --epochs 90
-    gangline plan --check JOB
     """
     from gangline.sizing.hardware import UnknownDeviceError
     from gangline.sizing.model import ShapeError

@@ -10,6 +10,7 @@ import click
 
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
+from gangline.cli.params.command import group
 from gangline.cli.params.job_selection import poll_changes, selector_option, watch_option
 from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, cluster_command
@@ -76,12 +77,24 @@ def _amounts(amounts: "ResourceList") -> str:
     return ",".join(f"{name}={amount}" for name, amount in sorted(amounts.items()))
 
 
-@click.group("queue")
+@group(
+    "queue",
+    examples="""
+        gangline queue list -o wide
+        gangline queue get research
+    """,
+)
 def queue_command() -> None:
     """Show queues, and open or close them. 'kubectl apply' creates and changes them."""
 
 
-@queue_command.command("list")
+@queue_command.command(
+    "list",
+    examples="""
+        gangline queue list
+        gangline queue list -o wide -w
+    """,
+)
 @cluster_command
 @selector_option("queues")
 @watch_option("what changes")
@@ -101,7 +114,7 @@ async def list_queues(cluster: ClusterSession, selector: str, watch: bool, outpu
             click.echo(shown if head else shown.partition("\n")[2])
 
 
-@queue_command.command("get")
+@queue_command.command("get", examples="gangline queue get research")
 @click.argument("name", shell_complete=completers.queues)
 @cluster_command
 @watch_option("the queue when it changes")
@@ -118,7 +131,7 @@ async def get_queue(name: str, cluster: ClusterSession, watch: bool, output: str
             click.echo(format_queue(queue, await _queue_uses(cluster.client, name)))
 
 
-@queue_command.command("close")
+@queue_command.command("close", examples="gangline queue close research")
 @click.argument("name", shell_complete=completers.queues)
 @cluster_command
 @output_option()
@@ -127,7 +140,7 @@ async def close_queue(name: str, cluster: ClusterSession, output: str) -> None:
     _print_changed(await _set_state(cluster.client, name, "Closing"), "closed", output)
 
 
-@queue_command.command("open")
+@queue_command.command("open", examples="gangline queue open research")
 @click.argument("name", shell_complete=completers.queues)
 @cluster_command
 @output_option()

@@ -6,9 +6,15 @@ those programs do. Click passes them on unchanged.
 
 import click
 
+from gangline.cli.params.command import command
 
-@click.command(
+
+@command(
     "run",
+    examples="""
+        gangline run --nproc-per-node 4 train.py --epochs 3
+        gangline run --nnodes 1:4 --max-restarts 3 --network-check train.py
+    """,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     add_help_option=False,
 )

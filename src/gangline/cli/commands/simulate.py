@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
+from gangline.cli.params.command import command
 from gangline.cli.render.output import format_table
 
 if TYPE_CHECKING:
@@ -31,7 +32,14 @@ class SimulateFlags(TypedDict):
     check: bool
 
 
-@click.command("simulate")
+@command(
+    "simulate",
+    examples="""
+        gangline simulate --nodes 16 --gpus 8 --jobs 500
+        gangline simulate trace.csv --cluster cluster.yaml
+        gangline simulate --config volcano-scheduler.conf --shape helios
+    """,
+)
 @click.argument("trace", type=READABLE, required=False)
 @click.option("--cluster", "described", type=READABLE, help="Nodes and queues, as YAML or JSON.")
 @click.option(

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from gangline.cli.arena import REFUSED_KINDS
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.command import Group, command, group
 from gangline.cli.params.options import namespace_options, output_option
 from gangline.cli.params.target import ClusterTarget
 from gangline.cli.submit.command import DRY_RUN, DRY_RUN_SCHEDULE, SCHEDULE, ArenaCommand
@@ -86,7 +87,7 @@ _JOB_COMMANDS_BY_NAME = {
 }
 
 
-class KindGroup(click.Group):
+class KindGroup(Group):
     """A group that builds the command of a kind when it is used; aliases are hidden.
 
     Building the commands of all kinds takes longer than shell completion may take.
@@ -148,8 +149,7 @@ def kind_commands() -> Iterator[click.Command]:
 
 def _command(trainer: JobCommandSpec, name: str) -> click.Command:
     # Late: more than a hundred options, which completion of the kind does not need.
-    from gangline.cli.params.component_options import add_options
-    from gangline.cli.submit.options import kind_options
+    from gangline.cli.submit.options import kind_examples, kind_options
 
     @click.pass_context
     def run(*args: Any, **options: Any) -> None:
@@ -159,12 +159,17 @@ def _command(trainer: JobCommandSpec, name: str) -> click.Command:
         f"{trainer.help}\n\nOptions come before the command; a shell runs the joined command."
     )
     built: Any = output_option(*OUTPUTS)(run)
-    built = add_options(namespace_options(built), kind_options(trainer.word, trainer.clean))
+    built = kind_options(trainer.word, trainer.clean)(namespace_options(built))
     built = click.argument("command", nargs=-1, type=click.UNPROCESSED)(built)
     settings = {"allow_interspersed_args": False}
-    return click.command(
-        name, cls=ArenaCommand, context_settings=settings, hidden=name != trainer.word
-    )(built)
+    decorate = command(
+        name,
+        cls=ArenaCommand,
+        context_settings=settings,
+        hidden=name != trainer.word,
+        examples=kind_examples(trainer.word),
+    )
+    return decorate(built)
 
 
 def _run(
@@ -194,7 +199,7 @@ def _run(
     _refuse_late_options(context, command)
     if not trainer.has_runtime and not options["image"] and not options.get("worker_image"):
         raise _missing_argument("--image is required", "--image pytorch/pytorch:2.7.1")
-    objects = build_objects(trainer.word, trainer.trainer, " ".join(command), options)
+    objects = build_objects(trainer.word, trainer.trainer, " ".join(command), options, target)
     submit_manifests(objects, target, sending)
 
 
@@ -216,15 +221,15 @@ def _missing_argument(message: str, example: str) -> CommandError:
     return CommandError(message, hint=f"For example: {example}", code=ExitCode.USAGE)
 
 
-_EPILOG = """\b
-Examples:
-  gangline submit -f job.yaml --wait
-  gangline submit -f job.yaml --set spec.pytorchReplicaSpecs.Worker.replicas=7
-  gangline submit pytorch --name digits --workers 3 --image pytorch:2 "python digits.py"
+_EXAMPLES = """
+gangline submit -f job.yaml --wait
+gangline submit -f job.yaml --set spec.pytorchReplicaSpecs.Worker.replicas=7
+gangline submit pytorch --name digits --workers 3 --image pytorch:2 \\
+  "python digits.py"
 """
 
 
-@click.group("submit", cls=KindGroup, invoke_without_command=True, epilog=_EPILOG)
+@group("submit", cls=KindGroup, invoke_without_command=True, examples=_EXAMPLES)
 @click.option(
     "-f", "--file", "files", multiple=True, metavar="FILE", help="YAML or JSON; - for stdin."
 )

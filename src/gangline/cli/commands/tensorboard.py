@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.command import command
 from gangline.cli.params.options import job_argument
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.output import print_status
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 _POLL_INTERVAL_S = 0.5
 
 
-@click.command("tensorboard")
+@command(
+    "tensorboard",
+    examples="""
+        gangline tensorboard digits
+        gangline tensorboard digits --port 6006 --no-open
+        gangline tensorboard digits --stop
+    """,
+)
 @job_argument
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Local port; 0 selects a free port."

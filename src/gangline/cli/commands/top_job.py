@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.params import completers
+from gangline.cli.params.command import command
 from gangline.cli.params.job_selection import (
     JobSelection,
     job_selection_options,
@@ -37,7 +38,14 @@ if TYPE_CHECKING:
 _MI = 2**20
 
 
-@click.command("job")
+@command(
+    "job",
+    examples="""
+        gangline top job
+        gangline top job digits -w
+        gangline top job -A -l team=vision
+    """,
+)
 @optional_job_argument
 @job_command
 @job_selection_options

@@ -15,6 +15,7 @@ from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.cli.commands.top_job import top_job_command
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
+from gangline.cli.params.command import group
 from gangline.cli.params.job_selection import refresh_option, refresh_times, selector_option
 from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, cluster_command
@@ -259,7 +260,13 @@ def _device_data(device: "GpuDevice") -> Mapping[str, Any]:
     }
 
 
-@click.group("top")
+@group(
+    "top",
+    examples="""
+        gangline top node
+        gangline top job -A
+    """,
+)
 def top_command() -> None:
     """Show capacity, allocation and usage of nodes and jobs."""
 
@@ -284,7 +291,14 @@ class _NodeQuery:
     selector: str = ""
 
 
-@top_command.command("node")
+@top_command.command(
+    "node",
+    examples="""
+        gangline top node
+        gangline top node -d node-1            # its pods and GPUs
+        gangline top node -l pool=gpu -w
+    """,
+)
 @click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=completers.nodes)
 @click.option("-d", "--details", is_flag=True, help="Show the pods of each node, and each GPU.")
 @click.option(

@@ -7,6 +7,7 @@ import click
 
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
+from gangline.cli.params.command import command
 from gangline.cli.params.job_selection import JobSelection, job_selection_options, watch_option
 from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, job_command
@@ -22,7 +23,14 @@ GOALS = ("finished", "succeeded", "failed", "running", "suspended", "deleted")
 _POLL_INTERVAL_S = 0.5
 
 
-@click.command("wait")
+@command(
+    "wait",
+    examples="""
+        gangline wait digits && gangline submit -f next.yaml
+        gangline wait digits resnet --for running --timeout 30m
+        gangline wait -l sweep=7
+    """,
+)
 @click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=completers.jobs)
 @job_command
 @job_selection_options

@@ -6,13 +6,20 @@ import json
 import click
 
 from gangline.cli.errors import CommandError
+from gangline.cli.params.command import command
 from gangline.cli.params.session import ClusterSession, cluster_command
 from gangline.kube.errors import NotFound
 
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
-@click.command("whoami")
+@command(
+    "whoami",
+    examples="""
+        gangline whoami
+        gangline whoami --context production
+    """,
+)
 @cluster_command
 async def whoami_command(cluster: ClusterSession) -> None:
     """Print your name, as one line of JSON with Arena's keys.

@@ -9,12 +9,13 @@ Values may have the forms that manifests of upstream operators use: ``--leader-e
 
 import os
 import re
-from collections.abc import Callable, Iterable
-from functools import reduce
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from gangline.cli.params.command import section
 
 if TYPE_CHECKING:
     from gangline.kube.controller.leader_election import LeaderElectionTiming
@@ -32,11 +33,6 @@ _TIMING = ("lease-duration", "renew-deadline", "retry-period")
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-def add_options(command: F, options: Iterable[Decorator]) -> F:
-    """Add options to a command function, in this order of the help."""
-    return reduce(lambda decorated, add: add(decorated), reversed(tuple(options)), command)
-
-
 def own_namespace() -> str:
     """Return the namespace of the component's pod; outside a cluster kube-system."""
     own = os.environ.get("MY_POD_NAMESPACE", "")
@@ -50,7 +46,8 @@ def default_address(address: str, elsewhere: str = "0") -> str:
     return address if os.environ.get("KUBERNETES_SERVICE_HOST") else elsewhere
 
 
-_AUDIT_OPTIONS = (
+_AUDIT_OPTIONS = section(
+    "Audit",
     click.option(
         "--audit-log",
         type=click.Path(path_type=Path, dir_okay=False, resolve_path=True),
@@ -75,7 +72,7 @@ _AUDIT_OPTIONS = (
 
 def audit_options(command: F) -> F:
     """Add the options. A relative path is resolved: the cluster may run in the background."""
-    return add_options(command, _AUDIT_OPTIONS)
+    return _AUDIT_OPTIONS(command)
 
 
 def audit_settings(

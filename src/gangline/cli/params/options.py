@@ -8,6 +8,7 @@ import click
 
 from gangline.cli.arena import SWITCHES, UNUSED_GLOBAL_FLAGS, note_unused
 from gangline.cli.params import completers
+from gangline.cli.params.command import CLUSTER, section
 from gangline.cli.params.target import resolve_target
 from gangline.cli.render.output import print_status
 
@@ -76,9 +77,8 @@ def _with_target(command: F) -> F:
 
 def target_flags(command: F, *, namespace: bool = True, show_debug: bool = False) -> F:
     """Add the options that select a cluster; the command receives each as its own parameter."""
-    for option in reversed((*_CLUSTER_OPTIONS, *([_NAMESPACE_OPTION] if namespace else []))):
-        command = option(command)
-    return debug_option(command, show=show_debug)
+    options = (*_CLUSTER_OPTIONS, *([_NAMESPACE_OPTION] if namespace else []))
+    return debug_option(section(CLUSTER, *options)(command), show=show_debug)
 
 
 def debug_option(command: F, *, show: bool = False) -> F:

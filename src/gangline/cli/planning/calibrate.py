@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.command import command
 from gangline.cli.planning.model_flags import (
     COUNT,
     ModelFlags,
@@ -92,7 +93,14 @@ class CalibrateFlags(ModelFlags):
     output: Path | None
 
 
-@click.command("calibrate")
+@command(
+    "calibrate",
+    examples=r"""
+        gangline plan calibrate --config config.json --batch 2
+        gangline plan calibrate \
+          --trace train.py:make_model --input 8x3x224x224
+    """,
+)
 @model_options
 @click.option("--batch", type=COUNT, default=4, show_default=True,
               help="Samples of a micro-batch; with --trace those of --input.")  # fmt: skip
@@ -106,10 +114,6 @@ def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
 
     Two layers of the model take 45 steps, then the output layer, the optimizer and all-reduces of
     several sizes are timed. The result replaces the usual efficiency of the GPU in 'gangline plan'.
-
-    \b
-    gangline plan calibrate --config config.json --batch 2
-    gangline plan calibrate --trace train.py:make_model --input 8x3x224x224
     """
 
     from gangline.cli.planning.programs import run_calibration

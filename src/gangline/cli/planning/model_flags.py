@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.params.component_options import add_options
+from gangline.cli.params.command import section
 
 if TYPE_CHECKING:
     from gangline.sizing.sources.guess import GuessedShape
@@ -102,7 +102,8 @@ class ModelFlags(TypedDict):
     sequence: int | None
 
 
-_OPTIONS = (
+_OPTIONS = section(
+    "Model",
     click.option(
         "--config",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -149,7 +150,7 @@ _OPTIONS = (
 
 def model_options(command: F) -> F:
     """Add the options of ``ModelFlags``."""
-    return add_options(command, _OPTIONS)
+    return _OPTIONS(command)
 
 
 def option_names(flags: ModelFlags, names: tuple[str, ...]) -> list[str]:

@@ -8,6 +8,7 @@ complete command to run.
 import click
 
 from gangline.cli.arena import SWITCHES, UNUSED_SUBMIT_FLAGS, note_unused
+from gangline.cli.params.command import Command
 
 RENAMED = {
     "--workingDir": "--working-dir",
@@ -44,7 +45,7 @@ _BOOLEANS = {"true": True, "false": False}
 _FLAGS_WITH_VALUE = frozenset(("--hostNetwork", "--hostIPC", "--hostPID"))
 
 
-class ArenaCommand(click.Command):
+class ArenaCommand(Command):
     """A command that accepts options in Arena's forms."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

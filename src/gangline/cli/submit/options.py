@@ -1,15 +1,12 @@
 """The flags of ``submit KIND`` in groups: common to all kinds, or of some kinds only."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from gangline.cli.params import completers
+from gangline.cli.params.command import OPTIONS, Option, section
 from gangline.cli.submit.command import DRY_RUN_SCHEDULE
-
-F = TypeVar("F", bound=Callable[..., Any])
-Option = Callable[[Any], Any]
 
 _PAIRS: dict[str, Any] = {"multiple": True, "metavar": "KEY=VALUE"}
 
@@ -35,7 +32,8 @@ _IDENTITY = (
     click.option("--device", **_PAIRS, help="Another extended resource, VENDOR/RESOURCE=N."),
 )
 
-_DATA = (
+_DATA = section(
+    "Data and environment",
     click.option("-e", "--env", **_PAIRS, help="Environment variable; may be repeated."),
     click.option(
         "--secret",
@@ -67,16 +65,24 @@ _DATA = (
 
 _SHELL = _text("--shell", default="sh", show_default=True, help="Shell that runs the command.")
 
-_RUNNING = (
-    _text("--share-memory", default="2Gi", show_default=True, help="Size of /dev/shm; 0 for none."),
-    *_DATA,
+_CODE_TITLE, _PLACEMENT_TITLE, _PODS_TITLE = "Code", "Queue and placement", "Pods"
+_ENDS_TITLE = "Restarts and end"
+
+_CODE = section(
+    _CODE_TITLE,
     _text(
         "--working-dir",
-        default="/root",
-        show_default=True,
-        help="Working folder of the command; code is in its subfolder code.",
+        show_default="/root; on an embedded cluster of this machine the current folder",
+        help="Working folder of the command; fetched code is in its subfolder code.",
     ),
     _SHELL,
+    click.option(
+        "--sync-mode",
+        type=click.Choice(["git", "rsync", "local"]),
+        help="Copy code to WORKING_DIR/code: from git, by rsync, or from this machine.",
+    ),
+    _text("--sync-source", help="URL of the repository, rsync source, or local folder."),
+    _text("--sync-image", help="Image that fetches the code."),
 )
 
 _PLACEMENT = (
@@ -98,12 +104,18 @@ _PULL_SECRETS = click.option(
     help="Secret for pulling the image.",
 )
 
-_SCHEDULING = (
-    *_PLACEMENT,
-    _text("-p", "--priority", shell_complete=completers.priority_classes, help="Priority class."),
+_SCHEDULING = section(
+    _PLACEMENT_TITLE,
     _QUEUE,
+    _text("-p", "--priority", shell_complete=completers.priority_classes, help="Priority class."),
+    *_PLACEMENT,
     _text("--scheduler", help="Scheduler of the pods."),
     _flag("--gang", help="Label the pods as a group for other gang schedulers."),
+)
+
+_PODS = section(
+    _PODS_TITLE,
+    _text("--share-memory", default="2Gi", show_default=True, help="Size of /dev/shm; 0 for none."),
     _RDMA,
     _flag("--hostNetwork", "--host-network", "host_network", help="Use the network of the node."),
     _flag("--hostIPC", "--host-ipc", "host_ipc", help="Share memory with the node."),
@@ -119,17 +131,8 @@ _SCHEDULING = (
     ),
 )
 
-_CODE = (
-    click.option(
-        "--sync-mode",
-        type=click.Choice(["git", "rsync", "local"]),
-        help="Copy code to WORKING_DIR/code: from git, by rsync, or from this machine.",
-    ),
-    _text("--sync-source", help="URL of the repository, rsync source, or local folder."),
-    _text("--sync-image", help="Image that fetches the code."),
-)
-
-_TENSORBOARD = (
+_TENSORBOARD = section(
+    "TensorBoard",
     _flag("--tensorboard", help="Start a TensorBoard for the job."),
     _text("--tensorboard-image", help="Image of TensorBoard."),
     _flag("--tensorboard-node-port", help="Expose TensorBoard on a port of the nodes."),
@@ -145,14 +148,15 @@ _LIMITS = (
     ),
 )
 
-_POLICY = (_count("--retry", 0, "Number of restarts."), *_LIMITS)
-
-_MODEL = (
+_MODEL = section(
+    "Trained model",
     _text("--model-name", help="Name of the trained model; a label of job and pods."),
     _text("--model-source", help="Location of the trained model; an annotation of the job."),
 )
 
 _SUBMITTING = (
+    _flag("--wait", help="Wait for the end; exit with 6 if the job fails."),
+    _flag("--logs", "logs", help="Print the replicas' logs until the job ends."),
     _flag(
         "--dry-run",
         help="Print the objects, create nothing; with =schedule: where and when the job would "
@@ -161,8 +165,6 @@ _SUBMITTING = (
     click.option(DRY_RUN_SCHEDULE, "schedule", is_flag=True, hidden=True),
     _flag("--no-check", help="Do not check that claims, secrets and queues exist."),
     _flag("--like-history", help="Fill in what is left out, from similar jobs of the past."),
-    _flag("--wait", help="Wait for the end; exit with 6 if the job fails."),
-    _flag("--logs", "logs", help="Print the replicas' logs until the job ends."),
 )
 
 RESOURCES = (
@@ -187,18 +189,6 @@ def clean_policy_option(default: str) -> Option:
         show_default=True,
         help="Which pods to delete when the job ends.",
     )
-
-
-COMMON = (
-    *_IDENTITY,
-    *_RUNNING,
-    *_SCHEDULING,
-    *_CODE,
-    *_TENSORBOARD,
-    *_POLICY,
-    *_MODEL,
-    *_SUBMITTING,
-)
 
 
 def _tf_role(role: str) -> tuple[Option, ...]:
@@ -232,31 +222,34 @@ def _tf_affinity(role: str) -> tuple[Option, ...]:
 
 
 TENSORFLOW = (
-    _text("--worker-image", help="Image of workers, chief and evaluator; else --image."),
-    _text("--ps-image", help="Image of parameter servers; else --image."),
     ps_option(),
-    _count("--ps-gpus", 0, "GPUs of each parameter server."),
-    *(
-        _count(f"--{role}-port", 0, f"Port of each {role}; 2222 if 0.")
-        for role in ("ps", "worker", "chief")
-    ),
-    *(option for role in ("worker", "ps", "chief", "evaluator") for option in _tf_role(role)),
     _flag("--chief", help="Add a chief."),
     _flag("--evaluator", help="Add an evaluator."),
-    *_tf_affinity("worker"),
-    *_tf_affinity("ps"),
-    _text("--role-sequence", help="Order of the roles, such as w,p,c,e; an annotation."),
-    click.option(
-        "--success-policy",
-        type=click.Choice(["ChiefWorker", "AllWorkers"]),
-        default="ChiefWorker",
-        show_default=True,
-        help="Replicas that must succeed.",
-    ),
-    click.option(
-        "--starting-timeout",
-        default="0",
-        help="Time limit for placing the gang, such as 30m.",
+    section(
+        "Roles",
+        _text("--worker-image", help="Image of workers, chief and evaluator; else --image."),
+        _text("--ps-image", help="Image of parameter servers; else --image."),
+        _count("--ps-gpus", 0, "GPUs of each parameter server."),
+        *(
+            _count(f"--{role}-port", 0, f"Port of each {role}; 2222 if 0.")
+            for role in ("ps", "worker", "chief")
+        ),
+        *(option for role in ("worker", "ps", "chief", "evaluator") for option in _tf_role(role)),
+        *_tf_affinity("worker"),
+        *_tf_affinity("ps"),
+        _text("--role-sequence", help="Order of the roles, such as w,p,c,e; an annotation."),
+        click.option(
+            "--success-policy",
+            type=click.Choice(["ChiefWorker", "AllWorkers"]),
+            default="ChiefWorker",
+            show_default=True,
+            help="Replicas that must succeed.",
+        ),
+        click.option(
+            "--starting-timeout",
+            default="0",
+            help="Time limit for placing the gang, such as 30m.",
+        ),
     ),
 )
 
@@ -328,17 +321,19 @@ TRAIN = (
     *_IDENTITY,
     *_RUNTIME,
     *RESOURCES,
-    _text("--share-memory", help="Size of /dev/shm; default: the runtime's."),
-    *_DATA,
-    _SHELL,
-    *_PLACEMENT,
-    _QUEUE,
-    _RDMA,
-    _PULL_SECRETS,
-    *_TENSORBOARD,
-    *_LIMITS,
-    *_MODEL,
     *_SUBMITTING,
+    section(_CODE_TITLE, _SHELL),
+    _DATA,
+    section(_PLACEMENT_TITLE, _QUEUE, *_PLACEMENT),
+    section(
+        _PODS_TITLE,
+        _text("--share-memory", help="Size of /dev/shm; default: the runtime's."),
+        _RDMA,
+        _PULL_SECRETS,
+    ),
+    section(_ENDS_TITLE, *_LIMITS),
+    _TENSORBOARD,
+    _MODEL,
 )
 """Only what a TrainJob may change in its runtime."""
 
@@ -366,13 +361,58 @@ _OF_KIND: dict[str, tuple[Option, ...]] = {
 }
 
 
-def kind_options(word: str, clean: str) -> tuple[Option, ...]:
-    """Return the options of a kind.
+def kind_options(word: str, clean: str) -> Option:
+    """Return the decorator that adds the options of a kind.
 
     Args:
         word: the name of the ``submit`` subcommand.
         clean: the default of ``--clean-task-policy``; empty: the kind has no such policy.
     """
     if word == "train":
-        return TRAIN
-    return (*COMMON, *_OF_KIND[word], clean_policy_option(clean))
+        return section(OPTIONS, *TRAIN)
+    policy = (_count("--retry", 0, "Number of restarts."), *_LIMITS, clean_policy_option(clean))
+    return section(
+        OPTIONS,
+        *_IDENTITY,
+        *_OF_KIND[word],
+        *_SUBMITTING,
+        _CODE,
+        _DATA,
+        _SCHEDULING,
+        _PODS,
+        section(_ENDS_TITLE, *policy),
+        _TENSORBOARD,
+        _MODEL,
+    )
+
+
+_EXAMPLES = {
+    "pytorch": '--workers 4 --gpus 8 \\\n  --image pytorch/pytorch:2.7.1 "torchrun train.py"',
+    "tf": '--workers 2 --ps 1 \\\n  --image tensorflow/tensorflow:2.19.0 "python train.py"',
+    "mpi": '--workers 4 --gpus 8 \\\n  --image horovod/horovod:0.28.1 "mpirun python train.py"',
+    "deepspeed": "--workers 4 --gpus 8 \\\n"
+    '  --image deepspeed/deepspeed:latest "deepspeed train.py"',
+    "mindspore": '--workers 4 \\\n  --image mindspore/mindspore-cpu:2.6.0 "python train.py"',
+    "paddle": '--workers 4 \\\n  --image paddlepaddle/paddle:3.1.0 "python train.py"',
+    "jax": '--workers 4 --gpus 8 \\\n  --image nvcr.io/nvidia/jax:25.04-py3 "python train.py"',
+    "xgboost": '--workers 4 \\\n  --image example.com/xgboost:3.0 "python train.py"',
+    "elastic": "--min-workers 2 --max-workers 8 \\\n"
+    '  --image pytorch/pytorch:2.7.1 "gangline run train.py"',
+    "train": '--workers 4 --nproc-per-node 8 \\\n  "torchrun train.py"',
+}
+"""The first example of each kind behind ``--name digits``."""
+
+
+def kind_examples(word: str) -> str:
+    """Return how the subcommand of a kind is used: a job, then with what clusters offer."""
+    start, usual = f"gangline submit {word} --name digits", _EXAMPLES[word]
+    options, _, command = usual.partition(" \\\n")
+    return "\n".join(
+        (
+            f"{start} {usual}",
+            f"{start} {options} \\\n  --data datasets:/data -e LR=0.1 --queue research --wait \\\n"
+            f"{command}",
+            "# where and when would it start?",
+            f"{start} {options} \\\n  --dry-run=schedule \\\n{command}",
+        )
+    )

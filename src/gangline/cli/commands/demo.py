@@ -21,6 +21,7 @@ from gangline.cli.component_logging import start_logging
 from gangline.cli.demo.view import DemoTimeline, DemoView
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.event_loop import background
+from gangline.cli.params.command import command
 from gangline.cli.params.options import debug_option
 
 if TYPE_CHECKING:
@@ -35,7 +36,13 @@ DEMO_TIMEOUT_S = 900.0
 """Time limit of the demo: twenty times its duration on two cores."""
 
 
-@click.command("demo")
+@command(
+    "demo",
+    examples="""
+        gangline demo
+        gangline demo --keep-going   # without breaking a worker
+    """,
+)
 @click.option(
     "--steps",
     type=click.IntRange(1),

@@ -9,8 +9,8 @@ That is one system call, which costs microseconds a step. Only the standard libr
 
 ``TrainingReport``: batch sizes, times, noise, device memory, model. Every value is optional, and
 None (or an empty text) means that it is not known. Seconds are means of one optimizer step with all
-its micro-steps, over the steps since the last report. Numbers that are negative or not finite are
-not believed.
+its micro-steps, over the steps since the last report. Numbers that are negative, except a loss, or
+not finite are not believed.
 """
 
 import contextlib
@@ -38,6 +38,7 @@ _INTEGERS = (
     "device_memory_bytes",
     "loader_workers",
     "saves_adapt",
+    "total_steps",
 )
 _NUMBERS = (
     "compute_s", "sync_s", "data_s", "grad_sqr", "grad_var", "save_s", "save_interval_s",
@@ -49,6 +50,7 @@ _FIRST_AT: Final = "first_at_monotonic"
 _SKIPPED: Final = "saves_skipped"
 _OVERTAKEN: Final = "saves_overtaken"
 _FAILED: Final = "saves_failed"
+_LOSS: Final = "loss"
 _PART: Final = 128
 _TRAINING_AT: Final = 2 * _PART
 _TRAINING_PART: Final = 1024
@@ -144,6 +146,10 @@ class TrainingReport:
     """Time between two checkpoints."""
     saves_adapt: int | None = None
     """1 if the trainer chooses that time from the rate of failures, 0 if the script does."""
+    total_steps: int | None = None
+    """The step with which the training ends."""
+    loss: float | None = None
+    """The last loss that the script has reported; the only number that may be negative."""
 
     @classmethod
     def merge(cls, reports: Sequence["TrainingReport"]) -> Self | None:
@@ -178,6 +184,8 @@ class TrainingReport:
             save_s=over("save_s", max),
             save_interval_s=over("save_interval_s", max),
             saves_adapt=over("saves_adapt", min),
+            total_steps=over("total_steps", max),
+            loss=over("loss", _mean),
         )
 
 
@@ -348,7 +356,7 @@ def format_report(report: TrainingReport) -> str:
     """Return the lines of the progress file: a name and a value each."""
     lines: dict[str, object] = {
         name: value
-        for name in (*_INTEGERS, *_NUMBERS)
+        for name in (*_INTEGERS, *_NUMBERS, _LOSS)
         if (value := getattr(report, name)) is not None
     }
     if report.device_peak_bytes:
@@ -380,6 +388,7 @@ def parse_report(numbers: Mapping[str, float], device_model: str = "") -> Traini
         integer("steps_timed"),
         number("step_mean_s"),
     )
+    loss = numbers.get(_LOSS)
     shape = ReportedShape(**{name: integer(f"model_{name}") for name in _SHAPE})
     report = TrainingReport(
         batch_size=integer("batch_size"),
@@ -399,6 +408,8 @@ def parse_report(numbers: Mapping[str, float], device_model: str = "") -> Traini
         save_s=number("save_s"),
         save_interval_s=number("save_interval_s"),
         saves_adapt=integer("saves_adapt", least=0),
+        total_steps=integer("total_steps"),
+        loss=loss if loss is not None and abs(loss) < _LARGEST_NUMBER else None,
     )
     return report if report != NOTHING else None
 

@@ -1,9 +1,16 @@
-"""Goodput of an elastic job, from the ConfigMap in which its master stores its state."""
+"""Goodput and steps of an elastic job, from the ConfigMap in which its master stores its state.
+
+The master stores them every few seconds while the job is young, and at least twice a minute later.
+The age of a step is the one that the master reports, and the time since its report.
+"""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gangline.api.figures import format_figure
 from gangline.api.jobs.elastic import master_name
 from gangline.api.resources import CONFIG_MAPS
 from gangline.kube.client.client import ApiClient
@@ -11,6 +18,25 @@ from gangline.kube.errors import Forbidden, NotFound
 from gangline.sdk.jobs import Job
 
 _TRAINER = "elasticjob"
+
+
+STALE_AFTER_S = 10.0
+"""Age from which a step is shown with its age."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastRestart:
+    """The last restart of the workers of an elastic job."""
+
+    cause: str
+    """A cause such as ``Killed``, of the worker that failed first."""
+    node: int | None
+    """The index of the replica that failed first."""
+    exit_code: int | None
+    step: int | None
+    """The step at which all ranks continue; None while they have not reported one again."""
+    seconds: float
+    """Time from the failure to the first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +51,15 @@ class Goodput:
     """Summary of the other time, such as ``restarting 4.2 s, starting 7.0 s``."""
     step: int | None = None
     steps_per_s: float = 0.0
+    total_steps: int | None = None
+    """The step with which the training ends; None if the script does not report it."""
+    loss: float | None = None
+    """The last loss that the script has reported."""
+    reported_at: datetime | None = None
+    """Time of the master's report."""
+    step_age_s: float = 0.0
+    """How old the step was in the master's report."""
+    last_restart: LastRestart | None = None
     checkpoint_step: int | None = None
     """The last step in a checkpoint."""
     saves_skipped: int = 0
@@ -50,11 +85,33 @@ class Goodput:
             text += f"; the rest: {self.unproductive}"
         return text
 
+    def age_s(self, now: datetime) -> float:
+        """Return for how long the step has not changed."""
+        since = (now - self.reported_at).total_seconds() if self.reported_at else 0.0
+        return self.step_age_s + max(0.0, since)
+
+    def age_text(self, now: datetime) -> str:
+        """Return the age of the step, such as ``12 s ago``; empty while it is fresh."""
+        age_s = self.age_s(now)
+        if self.step is None or age_s < STALE_AFTER_S:
+            return ""
+        return f"{age_s:.0f} s ago" if age_s < 120 else f"{age_s / 60:.0f} min ago"
+
+    @property
+    def left_s(self) -> float | None:
+        """Estimated time until the last step; None if that is not known."""
+        if self.step is None or not self.total_steps or not self.steps_per_s:
+            return None
+        return max(0, self.total_steps - self.step) / self.steps_per_s
+
     @property
     def progress(self) -> str:
         """Progress in one line; empty if the script does not report steps."""
         if self.step is None:
             return ""
+        total = f" of {self.total_steps}" if self.total_steps else ""
+        left = "" if self.left_s is None else f", {timedelta(seconds=round(self.left_s))} left"
+        loss = "" if self.loss is None else f", loss {self.loss:.4g}"
         saved = "" if self.checkpoint_step is None else f", checkpoint of {self.checkpoint_step}"
         lost = (
             (self.saves_skipped, "skipped"),
@@ -63,7 +120,7 @@ class Goodput:
         )
         if some := [f"{number} {what}" for number, what in lost if number]:
             saved += f", of saves {', '.join(some)}"
-        return f"{self.step}, {self.steps_per_s:.3g}/s{saved}"
+        return f"{self.step}{total}, {format_figure(self.steps_per_s)}/s{left}{loss}{saved}"
 
     @property
     def warmth(self) -> str:
@@ -95,19 +152,43 @@ def parse_goodput(data: Mapping[str, str]) -> Goodput | None:
         return None
 
     def number(name: str) -> float:
-        try:
-            return float(data.get(name, "") or 0)
-        except ValueError:
-            return 0.0
+        return optional(name) or 0.0
+
+    def optional(name: str) -> float | None:
+        with suppress(ValueError):
+            return float(data[name]) if data.get(name) else None
+        return None
+
+    def integer(name: str) -> int | None:
+        value = optional(name)
+        return None if value is None else int(value)
+
+    restart = None
+    if data.get("restartCause"):
+        restart = LastRestart(
+            cause=data["restartCause"],
+            node=integer("restartNode"),
+            exit_code=integer("restartExitCode"),
+            step=integer("restartStep"),
+            seconds=number("restartSeconds"),
+        )
+    reported_at = None
+    with suppress(ValueError):
+        reported_at = datetime.fromisoformat(data["time"]) if data.get("time") else None
 
     return Goodput(
         share=number("goodput"),
         wall_s=number("wallSeconds"),
         productive_s=number("productiveSeconds"),
         unproductive=data.get("unproductive", ""),
-        step=int(number("step")) if data.get("step") else None,
+        step=integer("step"),
         steps_per_s=number("stepsPerSecond"),
-        checkpoint_step=int(number("checkpointStep")) if data.get("checkpointStep") else None,
+        total_steps=integer("totalSteps"),
+        loss=optional("loss"),
+        reported_at=reported_at,
+        step_age_s=number("stepAgeSeconds"),
+        last_restart=restart,
+        checkpoint_step=integer("checkpointStep"),
         saves_skipped=int(number("savesSkipped")),
         saves_overtaken=int(number("savesOvertaken")),
         saves_failed=int(number("savesFailed")),
@@ -115,7 +196,7 @@ def parse_goodput(data: Mapping[str, str]) -> Goodput | None:
         restarts=int(number("restarts")),
         failures=int(number("failures")),
         nodes=int(number("nodes")),
-        warm_nodes=int(number("warmNodes")) if data.get("warmNodes") else None,
+        warm_nodes=integer("warmNodes"),
     )
 
 
@@ -128,6 +209,10 @@ def goodput_data(account: Goodput) -> dict[str, Any]:
         "unproductive": account.unproductive,
         "step": account.step,
         "stepsPerSecond": account.steps_per_s,
+        "totalSteps": account.total_steps,
+        "secondsLeft": account.left_s,
+        "loss": account.loss,
+        "stepAgeSeconds": round(account.age_s(datetime.now(UTC)), 1),
         "checkpointStep": account.checkpoint_step,
         "savesSkipped": account.saves_skipped,
         "savesOvertaken": account.saves_overtaken,

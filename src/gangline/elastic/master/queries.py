@@ -5,33 +5,50 @@ the saved step advances. It is in memory only: after a restart of the master it 
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
+from gangline.api.figures import plain_number
 from gangline.elastic.master.state.core import MasterCore
+from gangline.elastic.master.state.goodput import Restart
 from gangline.elastic.progress import SaveCounts
 from gangline.elastic.protocol import messages as msg
 
 
 class CheckpointAge:
-    """Follows the saves of one job."""
+    """Follows the steps and the saves of one job, and what its workers last reported of them."""
 
     def __init__(self) -> None:
         self.save_s: float | None = None
         self.interval_s: float | None = None
         """Planned time between two checkpoints; None: the workers do not report it."""
+        self.total_steps: int | None = None
+        self.loss: float | None = None
         self._step: int | None = None
         self._since: float | None = None
+        self._last_step: tuple[int | None, float] = (None, 0.0)
+        """The last step, and when it was first seen."""
 
     def observe_report(self, report: msg.NodeReport) -> None:
         if report.save_s is not None:
             self.save_s = report.save_s
         if report.save_interval_s is not None:
             self.interval_s = report.save_interval_s
+        if report.total_steps is not None:
+            self.total_steps = report.total_steps
+        if report.loss is not None:
+            self.loss = report.loss
 
     def observe_steps(self, step: int | None, saved_step: int | None, now: float) -> None:
         if saved_step is not None and saved_step != self._step:
             self._step, self._since = saved_step, now
         elif self._since is None and step is not None:
             self._since = now
+        if step != self._last_step[0]:
+            self._last_step = step, now
+
+    def step_age_s(self, now: float) -> float:
+        """Return for how long the step has not changed."""
+        return max(0.0, now - self._last_step[1])
 
     def age_s(self, now: float) -> float | None:
         """Return the age in seconds; None before the first step."""
@@ -96,34 +113,52 @@ def world_progress(core: MasterCore) -> WorldProgress:
     )
 
 
-def state_summary(core: MasterCore, now: float) -> dict[str, str]:
-    goodput, state = core.state.persistent.account.goodput(now), core.rendezvous.state
-    pace = world_progress(core)
+def state_summary(
+    core: MasterCore, now: float, checkpoints: CheckpointAge, time: datetime
+) -> dict[str, str]:
+    """Return the state for clients; ``time`` is that of the report, from which they see its age."""
+    account, state = core.state.persistent.account, core.rendezvous.state
+    goodput, pace = account.goodput(now), world_progress(core)
+    checkpoints.observe_steps(goodput.step, pace.checkpoint_step, now)
+    restart = account.restart or Restart()
     parts = {name: round(seconds, 1) for name, seconds in sorted(goodput.parts_s.items())}
     return {
         "goodput": f"{goodput.share:.4f}",
         "wallSeconds": f"{goodput.wall_s:.1f}",
         "productiveSeconds": f"{goodput.productive_s:.1f}",
         "unproductive": ", ".join(f"{name} {seconds} s" for name, seconds in parts.items()),
-        "step": "" if goodput.step is None else str(goodput.step),
-        "stepsPerSecond": f"{pace.steps_per_s:.4g}",
-        "checkpointStep": "" if pace.checkpoint_step is None else str(pace.checkpoint_step),
+        "step": _text(goodput.step),
+        "stepAgeSeconds": f"{checkpoints.step_age_s(now):.0f}",
+        "totalSteps": _text(checkpoints.total_steps),
+        "loss": "" if checkpoints.loss is None else f"{checkpoints.loss:.6g}",
+        "stepsPerSecond": plain_number(pace.steps_per_s, 4),
+        "checkpointStep": _text(pace.checkpoint_step),
         "savesSkipped": str(pace.saves.skipped),
         "savesOvertaken": str(pace.saves.overtaken),
         "savesFailed": str(pace.saves.failed),
         "stepsLost": str(goodput.steps_lost),
         "restarts": str(goodput.restarts),
         "failures": str(goodput.failures),
+        "restartCause": restart.cause,
+        "restartNode": _text(restart.node),
+        "restartExitCode": _text(restart.exit_code),
+        "restartStep": _text(restart.step),
+        "restartSeconds": f"{restart.seconds:.1f}",
         "round": str(state.round),
         "nodes": str(len(state.members)),
         "waitingNodes": str(len(state.waiting)),
-        "warmNodes": "" if pace.warm_nodes is None else str(pace.warm_nodes),
+        "warmNodes": _text(pace.warm_nodes),
         "cpus": f"{pace.cpus:.1f}",
         "memoryBytes": str(pace.memory_bytes),
         "lastEvent": core.state.persistent.events[-1].reason
         if core.state.persistent.events
         else "",
+        "time": time.isoformat(timespec="seconds"),
     }
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)
 
 
 def _status(core: MasterCore, job: str, events_after: int, now: float) -> msg.JobStatusReply:

@@ -11,9 +11,11 @@ import asyncio
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
+from gangline.api.figures import plain_number
 from gangline.elastic.master.facts.collector import FactsCollector
 from gangline.elastic.master.facts.eviction_saves import EvictionSaveRequests
 from gangline.elastic.master.journal import GroupCommit
@@ -37,11 +39,17 @@ from gangline.elastic.protocol.server import Peer, negotiate_version
 from gangline.elastic.protocol.wire import installed_version
 from gangline.elastic.shards import events as shard_events
 
-GOODPUT_RECORD_EVERY_S = 30.0
-"""Interval at which goodput is journaled; a killed master loses at most this much of it."""
+MIN_RECORD_INTERVAL_S = 2.0
+MAX_RECORD_INTERVAL_S = 30.0
+"""Bounds of the interval at which goodput is journaled: a killed master loses at most this much."""
 _OTHERS_RUNNING = msg.JoinPending(message="other nodes have not finished")
 _KEYS_MISSING = msg.RequestRefused(reason="TimedOut", message="the keys were not set in time")
 _NO_SHARDS_YET = msg.ShardReply(answer=shard_events.TakenShards(shard_events.Supply.WAIT))
+
+
+def record_interval_s(wall_s: float) -> float:
+    """Return the interval of records after this time: short in a young job, which people watch."""
+    return min(MAX_RECORD_INTERVAL_S, max(MIN_RECORD_INTERVAL_S, wall_s / 60))
 
 
 @dataclass(slots=True)
@@ -107,7 +115,7 @@ class LivenessTracker:
             return
         for node in silent:
             self.forget(node)
-            self._lost(node, f"silent for {self._silence_s:g} s")
+            self._lost(node, f"silent for {plain_number(self._silence_s)} s")
 
     def _not_back(self, node: int, liveness: _NodeLiveness) -> None:
         if self._nodes.get(node) is liveness and liveness.peer is None:
@@ -165,7 +173,8 @@ class MasterService:
             self._liveness.check()
             self._book()
             self._observe_checkpoints()
-            if self._clock.now() - noted >= GOODPUT_RECORD_EVERY_S:
+            wall_s = self.core.state.persistent.account.goodput(self._clock.now()).wall_s
+            if self._clock.now() - noted >= record_interval_s(wall_s):
                 self.record_goodput()
                 noted = self._clock.now()
 
@@ -184,7 +193,8 @@ class MasterService:
         return self.core.state.snapshot(self._clock.now())
 
     def summary(self) -> dict[str, str]:
-        return state_summary(self.core, self._clock.now())
+        now = self._clock.now()
+        return state_summary(self.core, now, self._checkpoints, datetime.now(UTC))
 
     def journal_failed(self, error: OSError) -> None:
         self.apply_own(msg.JobEvent(reason="JournalFailed", message=str(error)))
@@ -327,7 +337,11 @@ class MasterService:
             if not state.is_broken and state.members:
                 persistent.account.phase = heartbeat.phase
             if heartbeat.round > 0:
+                restart = persistent.account.restart
+                was_restarting = restart is not None and restart.step is None
                 persistent.account.book_heartbeat(heartbeat)
+                if was_restarting and restart is not None and restart.step is not None:
+                    self.record_goodput()
         if heartbeat.node is not None:
             self._checkpoints.observe_report(heartbeat.node)
         self.facts.observe(heartbeat)

@@ -181,9 +181,8 @@ class NodeResources(msgspec.Struct, frozen=True, omit_defaults=True):
 class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Steps, memory and tuning of a node. None and empty values are not known.
 
-    The fields up to ``saves_adapt`` are those of ``TrainingReport``. They are one field of
-    ``Heartbeat``, because maps of up to 15 fields have a shorter header, which earlier releases
-    have written.
+    The fields up to ``loss`` are those of ``TrainingReport``. They are one field of ``Heartbeat``,
+    because maps of up to 15 fields have a shorter header, which earlier releases have written.
     """
 
     batch_size: int | None = None
@@ -203,6 +202,8 @@ class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     save_s: float | None = None
     save_interval_s: float | None = None
     saves_adapt: int | None = None
+    total_steps: int | None = None
+    loss: float | None = None
     pod: str = ""
     memory_peak_bytes: int | None = None
     tuning_version: int | None = None

@@ -195,6 +195,17 @@ class ElasticTrainer:
             ReportedShape(params, layers, hidden, heads, vocab, sequence)
         )
 
+    def report_progress(self, *, loss: float | None = None, total_steps: int | None = None) -> None:
+        """Report what ``gangline get`` and the views of a followed job show beside the step.
+
+        Args:
+            loss: the loss of the present step, as a number of Python. ``loss.item()`` waits for the
+                device, so report it every few steps only.
+            total_steps: the step with which the training ends, for the progress bar and the time
+                that is left. It is remembered.
+        """
+        self._observer.set_progress(loss, total_steps)
+
     def new_optimizer_config(self) -> OptimizerConfig | None:
         """Return the settings of the optimizer that the job's tuning has changed; None without any.
 

@@ -336,6 +336,8 @@ class TrainingObserver:
         if is_gpu:
             self._device_memory = torch.cuda.get_device_properties(self._device).total_memory
         self._loader: DataLoader[Any] | None = None
+        self._loss: float | None = None
+        self._total_steps: int | None = None
         self._last = TrainingReport()
         self._written_at = time.monotonic()
         self.needs_gradients = False
@@ -346,6 +348,13 @@ class TrainingObserver:
     def set_model_shape(self, shape: ReportedShape) -> None:
         """Add what the script knows of the model."""
         self._shape = replace(shape, params=shape.params or self._shape.params)
+
+    def set_progress(self, loss: float | None, total_steps: int | None) -> None:
+        """Set what the next report contains of the script's loss and of its number of steps."""
+        if total_steps is not None:
+            self._total_steps = total_steps
+        if loss is not None:
+            self._loss = loss
 
     def observe_loader(self, loader: DataLoader[Any]) -> None:
         """Report the processes of this loader."""
@@ -419,6 +428,8 @@ class TrainingObserver:
             model=self._shape if self._shape != ReportedShape() else None,
             device_memory_bytes=self._device_memory,
             loader_workers=None if self._loader is None else self._loader.num_workers,
+            total_steps=self._total_steps,
+            loss=self._loss,
         )
         self._reporter.report(self._last)
 

@@ -1,5 +1,7 @@
 """Problems of saves, reported by any rank, appear in the job's metrics and summary."""
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
@@ -17,6 +19,9 @@ from gangline.elastic.protocol import messages as msg
 from gangline.sdk.goodput import parse_goodput
 
 
+TIME = datetime(2026, 11, 20, tzinfo=UTC)
+
+
 @pytest.fixture
 def core() -> MasterCore:
     """Of a world of two nodes."""
@@ -30,6 +35,10 @@ def core() -> MasterCore:
     return core
 
 
+def summary(core: MasterCore, checkpoints: CheckpointAge | None = None) -> dict[str, str]:
+    return state_summary(core, 1010.0, checkpoints or CheckpointAge(), TIME)
+
+
 def test_each_number_is_the_maximum_over_ranks(core: MasterCore) -> None:
     core.heartbeats[0] = msg.Heartbeat(node_id=0, saves=SaveCounts(skipped=3, failed=1))
     core.heartbeats[1] = msg.Heartbeat(node_id=1, saves=SaveCounts(skipped=2, overtaken=5))
@@ -40,7 +49,7 @@ def test_each_number_is_the_maximum_over_ranks(core: MasterCore) -> None:
     page = metrics_page(core, 1010.0).decode()
     for line in ("skipped 3.0", "overtaken 5.0", "failed 1.0"):
         assert f"\ngangline_master_checkpoint_saves_{line}\n" in page
-    account = parse_goodput(state_summary(core, 1010.0) | {"step": "12", "stepsPerSecond": "2"})
+    account = parse_goodput(summary(core) | {"step": "12", "stepsPerSecond": "2"})
     assert account is not None
     assert account.progress == "12, 2/s, of saves 3 skipped, 5 overtaken, 1 failed"
 
@@ -48,19 +57,19 @@ def test_each_number_is_the_maximum_over_ranks(core: MasterCore) -> None:
 def test_summary_is_empty_without_problems(core: MasterCore) -> None:
     core.heartbeats[0] = msg.Heartbeat(node_id=0)
     assert world_progress(core).saves == SaveCounts()
-    account = parse_goodput(state_summary(core, 1010.0) | {"step": "12", "stepsPerSecond": "2"})
+    account = parse_goodput(summary(core) | {"step": "12", "stepsPerSecond": "2"})
     assert account is not None
     assert account.progress == "12, 2/s"
 
 
 def test_warm_nodes_are_counted_where_nodes_report_them(core: MasterCore) -> None:
     core.heartbeats[0] = msg.Heartbeat(node_id=0, resources=msg.NodeResources(1.0, 5))
-    account = parse_goodput(state_summary(core, 1010.0))
+    account = parse_goodput(summary(core))
     assert account is not None
     assert (account.warm_nodes, account.warmth) == (None, "")
     core.heartbeats[0] = msg.Heartbeat(node_id=0, resources=msg.NodeResources(is_warm=True))
     core.heartbeats[1] = msg.Heartbeat(node_id=1, resources=msg.NodeResources(is_warm=False))
-    account = parse_goodput(state_summary(core, 1010.0))
+    account = parse_goodput(summary(core))
     assert account is not None
     assert account.warmth == "1 of 2 nodes restart without imports"
     assert "\ngangline_master_warm_nodes 1.0\n" in metrics_page(core, 1010.0).decode()

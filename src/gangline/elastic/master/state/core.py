@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gangline.api.failure import NODE_LOST, SIGNAL_BASE
 from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.state import (
     MAX_CLIENTS,
@@ -171,6 +172,7 @@ class MasterCore:
         )
         topics = self._release(str(leave.node_id), now) | self._after_rendezvous(before, now)
         if changed and not leave.succeeded:
+            self.state.persistent.account.begin_restart("NodeLeft", leave.node_id)
             self._add_event("NodeLeft", leave.reason, now, leave.node_id)
         return ApplyResult(_DONE, changed or bool(topics), topics)
 
@@ -181,6 +183,7 @@ class MasterCore:
         before = self._rendezvous_marker()
         if not self.rendezvous.leave(node, now, reason):
             return ApplyResult(_DONE, changed=False)
+        self.state.persistent.account.begin_restart(NODE_LOST, node)
         self._add_event("NodeLost", reason, now, node)
         topics = self._release(str(node), now) | self._after_rendezvous(before, now)
         return ApplyResult(_DONE, topics=topics)
@@ -260,7 +263,11 @@ class MasterCore:
     def _failure(self, failure: msg.FailureReport, now: float) -> ApplyResult:
         persistent = self.state.persistent
         persistent.account.failures += 1
-        summary = f"{failure.cause} on ranks {list(failure.ranks)}: {failure.action}"
+        code = next(iter(failure.exit_codes), None)
+        code = SIGNAL_BASE - code if code is not None and code < 0 else code
+        persistent.account.begin_restart(failure.cause, failure.node_id, code)
+        ranks = f" on ranks {list(failure.ranks)}" if failure.ranks else ""
+        summary = f"{failure.cause}{ranks}: {failure.action}"
         self._add_event("WorkersFailed", f"{summary} {failure.message}", now, failure.node_id)
         topics: frozenset[str] = frozenset()
         for local_rank in failure.local_ranks:

@@ -7,8 +7,11 @@ training. Steps that are repeated because their result was lost are subtracted t
 of a step.
 """
 
+import math
+
 import msgspec
 
+from gangline.elastic.agent.failures import CONSEQUENCE_CAUSE
 from gangline.elastic.progress import NodePhase
 from gangline.elastic.protocol.messages import GoodputReport, Heartbeat
 
@@ -22,6 +25,23 @@ _PHASES = (
     NodePhase.CHECKPOINT,
     NodePhase.HANGING,
 )
+
+
+class Restart(msgspec.Struct):
+    """The last restart of workers: what caused it, and how the training continued."""
+
+    cause: str = ""
+    """A cause of ``gangline.api.failure``."""
+    node: int | None = None
+    """The node that failed first."""
+    exit_code: int | None = None
+    """Exit code of the worker that failed first, above 128 for a signal."""
+    lost_before_s: float = 0.0
+    """Time without training up to the failure."""
+    step: int | None = None
+    """The step at which the workers continue; None until they have reported a step again."""
+    seconds: float = 0.0
+    """Time from the failure to the first step."""
 
 
 class GoodputAccount(msgspec.Struct):
@@ -47,6 +67,8 @@ class GoodputAccount(msgspec.Struct):
     """Seconds that these workers reported for other phases, as far as booked."""
     has_step: bool = False
     """True if these workers have reported a step."""
+    restart: Restart | None = None
+    """The last restart; None before the first failure."""
 
     def change_phase(self, now: float, phase: str) -> None:
         """Book the time up to now, and start another phase."""
@@ -56,6 +78,26 @@ class GoodputAccount(msgspec.Struct):
         self.parts_s[self.phase] = self.parts_s.get(self.phase, 0.0) + passed
         self.until = max(self.until, now)
         self.phase = phase if phase in _PHASES else NodePhase.WAITING
+
+    def begin_restart(self, cause: str, node: int, exit_code: int | None = None) -> None:
+        """Record a failure. Of failures before the next step, the first one that is no consequence
+        of another counts.
+        """
+        last = self.restart
+        if last is None or last.step is not None:
+            self.restart = Restart(cause, node, exit_code, self._idle_s())
+        elif last.cause == CONSEQUENCE_CAUSE:
+            last.cause, last.node, last.exit_code = cause, node, exit_code
+
+    def _end_restart(self, step: int) -> None:
+        if self.restart is not None and self.restart.step is None:
+            self.restart.step = step
+            self.restart.seconds = self._idle_s() - self.restart.lost_before_s
+
+    def _idle_s(self) -> float:
+        """Return the time of all phases without training or saves."""
+        trained = (NodePhase.TRAINING, NodePhase.CHECKPOINT)
+        return math.fsum(time_s for phase, time_s in self.parts_s.items() if phase not in trained)
 
     def book_downtime(self, seconds: float) -> None:
         """Book time without a master: the job stayed in its phase."""
@@ -76,6 +118,8 @@ class GoodputAccount(msgspec.Struct):
         if heartbeat.step is None:
             return
         first = heartbeat.first_step
+        if not self.has_step:
+            self._end_restart(heartbeat.step if first is None else first)
         if not self.has_step and first is not None:
             if self.step is not None:
                 self._lose(max(0, self.step - first + 1))

@@ -83,6 +83,9 @@ class LogLine:
     replica: str
     """Role and index, such as ``worker-3``."""
     text: str
+    """The line, or of a line with carriage returns the state that a terminal shows at its end."""
+    is_bar: bool = False
+    """True for the present state of a progress bar, whose line has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class LogOptions:
     """Only lines since this time (RFC 3339)."""
     container: str = ""
     """The container; empty for the first."""
+    bars: bool = False
+    """While lines are followed, yield each state of a progress bar too."""
 
 
 ALL_LOGS = LogOptions()
@@ -192,7 +197,7 @@ async def read_tail(
         name, namespace, container=container, tail=count, previous=previous, kept_for=kept_for
     )
     try:
-        return [line.decode(errors="replace") async for line in lines]
+        return [_last_state(line.decode(errors="replace")) async for line in lines]
     except ApiError:
         return []
 
@@ -358,7 +363,7 @@ class LogFollower:
                 async for line in read_timestamped(
                     self._client, pod, options, follow=True, since=seen.last
                 ):
-                    if seen.is_new(line):
+                    if line.is_bar or seen.is_new(line):
                         await self.lines.put(line)
             except NotFound:
                 return
@@ -436,11 +441,31 @@ async def read_timestamped(
         timestamps=True,
         previous=options.previous,
         kept_for=kept_for,
+        bars=True,
     )
+    time = ""
     async with aclosing(lines) as stream:
         async for line in stream:
-            time, _, text = line.decode(errors="replace").partition(" ")
-            yield LogLine(time, replica, text)
+            text = line.decode(errors="replace")
+            if not time:  # later parts of a line have no time
+                time, _, text = text.partition(" ")
+            is_bar = text.endswith("\r") and "\r" in text[:-1]
+            if not is_bar:
+                yield LogLine(time, replica, _last_state(text))
+                time = ""
+            elif follow and options.bars:
+                yield LogLine(time, replica, _last_state(text), is_bar=True)
+
+
+def _last_state(text: str) -> str:
+    """Return what a terminal shows of a line at its end: the text after the last carriage return.
+
+    Blank states are skipped: with them a bar clears its line.
+    """
+    if "\r" not in text:
+        return text
+    states = [state for state in text.split("\r") if state.strip()]
+    return states[-1] if states else ""
 
 
 def has_started(pod: Pod, container: str) -> bool:

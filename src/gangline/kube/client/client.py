@@ -302,10 +302,12 @@ class ApiClient:
         timestamps: bool = False,
         previous: bool = False,
         kept_for: str = "",
+        bars: bool = False,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the log of a container, line by line, without line ends.
 
         ``kept_for`` is the uid of the owner of a deleted pod: embedded clusters retain its logs.
+        ``bars`` as in ``split_lines``.
 
         Raises:
             BadRequest: the container does not run yet, or the pod has several and none is named.
@@ -323,7 +325,7 @@ class ApiClient:
             kept_for=kept_for,
         )
         async with self.transport.stream(request) as chunks:
-            async for line in split_lines(chunks, keep_last=True):
+            async for line in split_lines(chunks, keep_last=True, bars=bars):
                 yield line
 
     async def exec(

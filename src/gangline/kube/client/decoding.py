@@ -235,11 +235,13 @@ def read_metadata(raw: bytes | msgspec.Raw) -> ObjectMeta:
 
 
 async def split_lines(
-    chunks: AsyncIterator[bytes], *, keep_last: bool = False
+    chunks: AsyncIterator[bytes], *, keep_last: bool = False, bars: bool = False
 ) -> AsyncIterator[bytes]:
     """Split a stream into its lines, without their line ends.
 
-    Text after the last line end was cut off and is dropped, unless ``keep_last``.
+    Text after the last line end was cut off and is dropped, unless ``keep_last``. With ``bars``, a
+    line with carriage returns is also yielded before its end, in parts that end with one: what
+    follows the last one is the present state of a progress bar, and is part of the next one too.
     """
     pending: list[bytes] = []
     async for chunk in chunks:
@@ -248,5 +250,8 @@ async def split_lines(
         for part in rest:
             yield b"".join(pending)
             pending = [part]
+        if bars and b"\r" in (text := b"".join(pending))[:-1]:
+            yield text + b"\r"
+            pending = [text[text.rindex(b"\r", 0, -1) :]]
     if keep_last and any(pending):
         yield b"".join(pending)

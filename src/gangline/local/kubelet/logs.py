@@ -224,6 +224,9 @@ class LogWriter:
         if len(rest) >= _PIECE_BYTES:
             *pieces, rest = _pieces(rest)
             entries += [head + b"P " + piece + b"\n" for piece in pieces]
+        if b"\r" in rest[:-1]:  # a progress bar: its states are written before its line ends
+            entries.append(head + b"P " + rest + b"\n")
+            rest = b""
         self._rest[stream] = rest
         if entries:
             self._append(b"".join(entries))
@@ -332,13 +335,14 @@ async def read_log(
     """Yield the logged output in chunks. Following ends when the ``writer`` of the log is closed.
     Raises OSError: there is no log, or it is not a regular file.
     """
-    left = options.limit_bytes
+    left, begins_line = options.limit_bytes, True
     with _Follower(path, options.tail_lines) as follower:
         while True:
             # Checked before reading, so that lines written during the read are not missed.
             complete = writer is None or writer.closed
             for lines in follower.blocks():
-                chunk = b"".join(_shown(lines, options))
+                texts, begins_line = _shown(lines, options, begins_line)
+                chunk = b"".join(texts)
                 if left is not None:
                     chunk, left = chunk[:left], left - len(chunk[:left])
                 if chunk:
@@ -448,16 +452,24 @@ def _tail_offset(file: BinaryIO, lines: int) -> tuple[int, int]:
     return 0, count + (1 if end else 0)
 
 
-def _shown(lines: list[bytes], options: PodLogOptions) -> Iterator[bytes]:
-    """The text of log lines, with or without their times."""
+def _shown(
+    lines: list[bytes], options: PodLogOptions, begins_line: bool
+) -> tuple[list[bytes], bool]:
+    """The text of log entries, and whether the next entry begins a line.
+
+    As in Kubernetes, only the first entry of a line has its time.
+    """
+    texts = []
     for line in lines:
         time, _, rest = line.partition(b" ")
         _, _, rest = rest.partition(b" ")
         tag, _, text = rest.partition(b" ")
         if options.since is not None and _time(time) < options.since:
             continue
-        end = b"\n" if tag == b"F" else b""
-        yield (time + b" " if options.timestamps else b"") + text + end
+        head = time + b" " if options.timestamps and begins_line else b""
+        begins_line = tag == b"F"
+        texts.append(head + text + (b"\n" if begins_line else b""))
+    return texts, begins_line
 
 
 def _time(text: bytes) -> datetime:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from gangline.api.figures import plain_number
 from gangline.api.job_resources import JOB_KINDS
 from gangline.deploy.adoption import HELM_MANAGER, without_installers
 from gangline.deploy.chart import Manifest, ReleaseSettings
@@ -177,7 +178,7 @@ async def wait_for_rollout(
         names = ", ".join(deployment["metadata"]["name"] for deployment in waiting)
         reasons = [await _pod_reasons(client, deployment, release) for deployment in waiting]
         lines = [
-            f"not ready after {timeout_s:g} s: {names}",
+            f"not ready after {plain_number(timeout_s)} s: {names}",
             *(r for reason in reasons for r in reason),
         ]
         raise RolloutError("\n  ".join(lines)) from None

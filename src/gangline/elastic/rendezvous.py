@@ -25,6 +25,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gangline.api.figures import plain_number
 from gangline.elastic.protocol.messages import (
     Join,
     JoinPending,
@@ -538,8 +539,8 @@ def _timeout_message(state: RendezvousState) -> str:
     """Return the message of a timeout, with the missing nodes."""
     assert state.parameters is not None
     parts = [
-        f"after {state.parameters.join_timeout_s:g} s only {len(state.waiting)} of at least "
-        f"{state.parameters.smallest_size} nodes have joined"
+        f"after {plain_number(state.parameters.join_timeout_s)} s only {len(state.waiting)} of at "
+        f"least {state.parameters.smallest_size} nodes have joined"
     ]
     if missing := _missing(state):
         parts.append(f"missing: rank {', '.join(map(str, missing[:_MAX_MISSING_LISTED]))}")

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gangline.api.figures import format_scaled
 from gangline.sizing.hardware import Device, MeasuredCosts, UnknownDeviceError, find_device
 from gangline.sizing.model import ModelShape, ShapeError
 
@@ -140,9 +141,9 @@ def _fit(content: Mapping[str, Any], file: str) -> Calibration:
     device = _with_peak(device, element, peak)
     efficiency = _range(rate / peak, layers["runs"][-1], _slope_error(layers["runs"]))
     source = (
-        f"{efficiency.middle:.0%} of {peak / 1e12:.3g} TFLOP/s while it computes, "
+        f"{efficiency.middle:.0%} of {format_scaled(peak, 'FLOP/s')} while it computes, "
         f"{efficiency.low:.0%} to {efficiency.high:.0%}, and an all-reduce of "
-        f"{bandwidth / 1e9:.3g} GB/s: measured ({file})"
+        f"{format_scaled(bandwidth, 'B/s')}: measured ({file})"
     )
     return Calibration(device, efficiency, element, source)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from gangline.api.figures import format_figure, format_scaled
 from gangline.sizing.model import ModelShape, ShapeError
 from gangline.sizing.plan import Plan
 from gangline.sizing.traced import TracedModel
@@ -148,8 +149,8 @@ def _gpu_memory(plan: Plan) -> ResourceFinding:
     has, used = plan.request.device.memory_bytes, plan.choices[0].candidate.memory.high
     return ResourceFinding(
         "memory of a GPU",
-        _gigabytes(has),
-        _gigabytes(used),
+        format_scaled(has, "B"),
+        format_scaled(used, "B"),
         ResourceVerdict.FITS,
         f"{used / has:.0%} full",
     )
@@ -158,13 +159,15 @@ def _gpu_memory(plan: Plan) -> ResourceFinding:
 def _between(
     resource: str, requested: float, least: float, most: float, reason: str
 ) -> ResourceFinding:
-    needed = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+    needed = format_figure(least)
+    if least != most:
+        needed += f" to {format_figure(most)}"
     verdict = ResourceVerdict.FITS
     if requested < least:
         verdict = ResourceVerdict.TOO_SMALL
     elif requested > most:
         verdict = ResourceVerdict.WASTEFUL
-    return ResourceFinding(resource, f"{requested:g}", needed, verdict, reason)
+    return ResourceFinding(resource, format_figure(requested), needed, verdict, reason)
 
 
 def _memory(resource: str, requested: float, needed: float, reason: str) -> ResourceFinding:
@@ -173,11 +176,9 @@ def _memory(resource: str, requested: float, needed: float, reason: str) -> Reso
         verdict = ResourceVerdict.TOO_SMALL
     elif requested > MUCH_HOST * needed:
         verdict = ResourceVerdict.WASTEFUL
-    return ResourceFinding(resource, _gigabytes(requested), _gigabytes(needed), verdict, reason)
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.3g} GB"
+    return ResourceFinding(
+        resource, format_scaled(requested, "B"), format_scaled(needed, "B"), verdict, reason
+    )
 
 
 ANNOTATION = "gangline.dev/planned-training"

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from gangline.api.figures import format_count, format_figure, format_scaled, plain_number
 from gangline.sizing.calibration import (
     Calibration,
     Range,
@@ -288,9 +289,11 @@ def _check(request: PlanRequest) -> None:
     }
     for name, figure in figures.items():
         if not 0 <= figure < math.inf:
-            raise ShapeError(name, f"is {figure:g}, must be a positive number")
+            raise ShapeError(name, f"is {plain_number(figure)}, must be a positive number")
     if not 0 <= request.efficiency < 1:
-        raise ShapeError("efficiency", f"is {request.efficiency:g}, must be between 0 and 1")
+        raise ShapeError(
+            "efficiency", f"is {plain_number(request.efficiency)}, must be between 0 and 1"
+        )
     if request.budget and not request.price_per_device_hour:
         raise ShapeError("budget", "needs a price: prices are never built in")
 
@@ -346,7 +349,10 @@ def _batch(request: PlanRequest) -> tuple[int, list[str]]:
     least = max(request.devices // request.device.node_devices, 1)
     power = max(usual / request.model.sample_tokens, least) / odd
     batch = 2 ** max(round(math.log2(power)), 0) * odd
-    return batch, [f"a global batch of {batch} samples, usual for {billions:.3g} B parameters"]
+    return batch, [
+        f"a global batch of {batch} samples, usual for "
+        f"{format_count(request.model.parameters)} parameters"
+    ]
 
 
 def _search(request: PlanRequest, batch: int, efficiency: float) -> tuple[Device, SearchResult]:
@@ -396,7 +402,7 @@ def _host(request: PlanRequest, choice: LayoutChoice, assumptions: list[str]) ->
     if not request.sample_cpu_s:
         assumptions.append(
             f"a core prepares {LOADED_BYTES_PER_S / 1e6:.0f} MB of samples a second, one in "
-            f"{host.sample_cpu_s * 1e3:.2g} ms (--sample-cpu)"
+            f"{format_scaled(host.sample_cpu_s, 's', digits=2)} (--sample-cpu)"
         )
     return host
 
@@ -498,7 +504,7 @@ def _misses(
         missed.append(
             f"the budget of {request.budget:,.0f}: the training costs {cost.middle:,.0f}; it "
             f"would pay for {affordable:.2%} of the tokens, or for all of them at "
-            f"{request.price_per_device_hour * affordable:.2g} for a GPU hour"
+            f"{format_figure(request.price_per_device_hour * affordable, digits=2)} for a GPU hour"
         )
     return tuple(missed)
 
@@ -524,8 +530,8 @@ def _late(request: PlanRequest, choice: LayoutChoice) -> str:
 def _span(seconds: float) -> str:
     """Return a time in hours, from two days on in days."""
     if seconds < 2 * DAY_S:
-        return f"{seconds / HOUR_S:.3g} h"
-    return f"{seconds / DAY_S:.3g} days"
+        return format_figure(seconds / HOUR_S, "h")
+    return format_figure(seconds / DAY_S, "days")
 
 
 def _fitting_devices(request: PlanRequest, efficiency: float) -> int | None:

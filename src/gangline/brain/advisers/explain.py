@@ -18,6 +18,7 @@ from functools import lru_cache
 
 import msgspec
 
+from gangline.api.figures import plain_number
 from gangline.brain.advisers.advice import Advice, Reason, Unit, What
 
 Value = str | int | float | list[str]
@@ -51,15 +52,8 @@ class QuantityKind:
 
 @lru_cache(maxsize=65_536)
 def three_digits(value: float) -> str:
-    """A number with three significant digits, never in exponent notation."""
-    if value == 0:
-        return "0"
-    digits = f"{value:.2e}"
-    mantissa, _, exponent = digits.partition("e")
-    places = max(2 - int(exponent), 0)
-    number = float(f"{mantissa}e{exponent}")
-    text = f"{number:.{places}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    """Return a number with three significant digits, which ``float`` reads again."""
+    return plain_number(value, 3)
 
 
 def _scaled(units: tuple[tuple[str, float, float], ...]) -> QuantityKind:

@@ -18,6 +18,7 @@ import msgspec
 from prometheus_client import Counter, Gauge, Histogram
 
 from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceItem
+from gangline.api.figures import plain_number
 from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, AdviceState, What
 from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
 from gangline.brain.advisers.workers import expected_rest_s
@@ -449,12 +450,13 @@ class Evaluator:
             job, state, self._cluster_state
         )
         for field in (*resumed, *restored):
+            former = plain_number(field.value)
             if field.done:
                 ROLLBACKS.inc()
-                message = f"{field.what} is set back to {field.value:g}: the change did not help"
+                message = f"{field.what} is set back to {former}: the change did not help"
             else:
                 message = (
-                    f"{field.what} cannot be set back to {field.value:g}, though the change did "
+                    f"{field.what} cannot be set back to {former}, though the change did "
                     "not help: the job has nothing that it could be written to"
                 )
             self._events.event(job.stored, "Warning", ROLLED_BACK_EVENT, message)

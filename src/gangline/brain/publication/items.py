@@ -19,6 +19,7 @@ from gangline.api.brain.job_advice import (
     AdviceItem,
     JobAdviceStatus,
 )
+from gangline.api.figures import plain_number
 from gangline.api.resources import POD_GROUPS
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.brain.advisers.advice import Advice, Unit, What
@@ -101,12 +102,14 @@ def format_amount(value: float | None, unit: str) -> str:
         return ""
     match unit:
         case Unit.BYTES:
-            return f"{value / _GIB:.3g}Gi" if value >= _GIB else f"{value / _MIB:.0f}Mi"
+            return (
+                f"{plain_number(value / _GIB, 3)}Gi" if value >= _GIB else f"{value / _MIB:.0f}Mi"
+            )
         case Unit.MILLICORES:
-            return f"{value / 1000:g}" if value % 1000 == 0 else f"{value:.0f}m"
+            return plain_number(value / 1000) if value % 1000 == 0 else f"{value:.0f}m"
         case Unit.SECONDS:
             return f"{value:.0f}s"
-    return f"{value:.6g}"
+    return plain_number(value, 6)
 
 
 def advice_item(

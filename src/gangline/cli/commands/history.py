@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gangline.api.figures import format_scaled
 from gangline.cli.commands.brain import (
     database_option,
     prepared_default_database,
@@ -163,7 +164,10 @@ def format_run(run: dict[str, Any]) -> str:
     if segments:
         steps = sum(segment["steps"] for segment in segments)
         mean = sum(segment["step_mean_us"] * segment["steps"] for segment in segments) / steps / 1e6
-        lines += ["", f"Steps: {steps} in {len(segments)} segments, {mean:.3g} s each."]
+        lines += [
+            "",
+            f"Steps: {steps} in {len(segments)} segments, {format_scaled(mean, 's')} each.",
+        ]
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 from click.core import ParameterSource
 
+from gangline.api.figures import format_scaled
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.command import Command, command, section
 from gangline.cli.planning.calibrate import calibrate_command
@@ -87,7 +88,7 @@ def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -
         f"{layout.title}: micro-batch {layout.micro_batch}, global batch {layout.global_batch}, "
         f"recompute {layout.recompute.value}, {request.precision.value} precision",
         f"{best.candidate.memory.total / 1e9:.0f} GB of {request.device.name}, "
-        f"{best.step_s.middle:.3g} s a step",
+        f"{format_scaled(best.step_s.middle, 's')} a step",
     )
     return "".join(f"# {note}\n" for note in notes) + serialize(manifest, "yaml").rstrip("\n")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.figures import plain_number
 from gangline.cli.commands.top_job import top_job_command
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
@@ -169,8 +170,8 @@ def _pod_table(details: NodeDetails) -> str:
             instance.gpus,
             *([",".join(instance.gpu_indexes)] if measured else []),
             instance.job,
-            f"{instance.milli_cpu / 1000:g}",
-            f"{round(instance.memory_bytes / _GI, 1):g}Gi",
+            plain_number(instance.milli_cpu / 1000),
+            f"{plain_number(round(instance.memory_bytes / _GI, 1))}Gi",
             *([format_gpus(instance.gpus_used)] if measured else []),
         ]
         for instance in details.instances

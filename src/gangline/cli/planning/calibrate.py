@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
+from gangline.api.figures import format_scaled
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.command import command
 from gangline.cli.planning.model_flags import (
@@ -138,9 +139,9 @@ def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
     click.echo(f"Device      {processes} x {calibration.device.name}")
     click.echo(f"Efficiency  {calibration.source}")
     click.echo(
-        f"Costs       {costs.pass_s * 1e3:.3g} ms a layer and pass, "
-        f"{costs.update_s * 1e9:.3g} ns a parameter and update, "
-        f"{costs.copy_s * 1e9:.3g} ns a copied byte"
+        f"Costs       {format_scaled(costs.pass_s, 's')} a layer and pass, "
+        f"{format_scaled(costs.update_s, 's')} a parameter and update, "
+        f"{format_scaled(costs.copy_s, 's')} a copied byte"
     )
     click.echo(f"File        {file}")
 

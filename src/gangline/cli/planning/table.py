@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gangline.api.figures import format_count, format_figure, format_scaled
 from gangline.cli.render.output import format_table
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ GIGABYTE = 1e9
 WIDTH = 80
 _INDENT = 11
 _REASON_INDENT = 21
-_SUFFIX = ("", "K", "M", "B", "T")
 _SAME_TIME = 1.03
 """Layouts whose times differ by less are ordered by their simplicity."""
 _SHARED = (
@@ -82,10 +82,10 @@ def shortfall(plan: "Plan") -> str:
 
 def _lines(plan: "Plan") -> Iterator[str]:
     request = plan.request
-    yield _line("Model", f"{_short(plan.parameters)} parameters, {_dimensions(plan)}")
+    yield _line("Model", f"{format_count(plan.parameters)} parameters, {_dimensions(plan)}")
     yield _line(
         "Training",
-        f"{_short(plan.tokens)} {_unit(plan)}, {plan.model_flops:.2e} operations, "
+        f"{format_count(plan.tokens)} {_unit(plan)}, {format_scaled(plan.model_flops, 'FLOP')}, "
         f"{plan.global_batch} samples a step",
     )
     memory = f"{request.device.memory_bytes / GIGABYTE:.0f} GB each"
@@ -118,7 +118,7 @@ def _dimensions(plan: "Plan") -> str:
 
     model = plan.request.model
     if isinstance(model, TracedModel):
-        return f"traced, {_short(model.sample_flops)} operations a sample"
+        return f"traced, {format_count(model.sample_flops)} operations a sample"
     return f"{model.shape.layers} layers, {model.shape.sequence} tokens a sample"
 
 
@@ -133,8 +133,8 @@ def _choices(plan: "Plan") -> str:
             _abbreviated(choice.candidate.layout),
             choice.candidate.layout.micro_batch,
             choice.candidate.layout.recompute.value,
-            f"{choice.candidate.memory.total / GIGABYTE:.3g} GB",
-            _duration(choice.step_s.middle),
+            format_scaled(choice.candidate.memory.total, "B"),
+            format_scaled(choice.step_s.middle, "s"),
             f"{choice.utilisation:.0%}",
             _span(choice.training_s, "-"),
         )
@@ -169,16 +169,17 @@ def _best(plan: "Plan") -> Iterator[str]:
         f"runtime {memory.runtime / GIGABYTE:.1f} GB; at most {memory.high / GIGABYTE:.0f} GB",
     )
     speed = best.tokens_per_s
-    speeds = " - ".join(_short(duration) for duration in (speed.low, speed.middle, speed.high))
+    speeds = " - ".join(format_count(rate) for rate in (speed.low, speed.middle, speed.high))
     yield _line("Speed", f"{speeds} {_unit(plan)}/s; a step {_span(best.step_s)}")
     yield from _network(best)
     yield _line("CPU", _processors(plan))
     checkpoints = plan.checkpoints
     yield _line(
         "Storage",
-        f"{_gigabytes(checkpoints.size_bytes)} GB a checkpoint, every "
-        f"{checkpoints.interval_s / 60:.3g} min; {_gigabytes(checkpoints.host_bytes_per_node)} GB "
-        "of host memory per node for checkpoints in memory",
+        f"{format_scaled(checkpoints.size_bytes, 'B')} a checkpoint, every "
+        f"{format_figure(checkpoints.interval_s / 60)} min; "
+        f"{format_scaled(checkpoints.host_bytes_per_node, 'B')} of host memory per node for "
+        "checkpoints in memory",
     )
     if plan.cost:
         costs = (plan.cost.low, plan.cost.middle, plan.cost.high)
@@ -201,7 +202,7 @@ def _processors(plan: "Plan") -> str:
     )
     if plan.host.data_bytes_per_s is None:
         return text
-    return f"{text}, {_short(plan.host.data_bytes_per_s)}B/s in all"
+    return f"{text}, {format_scaled(plan.host.data_bytes_per_s, 'B/s')} in all"
 
 
 def _network(best: "LayoutChoice") -> Iterator[str]:
@@ -210,8 +211,8 @@ def _network(best: "LayoutChoice") -> Iterator[str]:
     elif best.bandwidth_needed:
         yield _line(
             "Network",
-            f"{best.bandwidth_needed * 8 / 1e9:.3g} Gbit/s per node keep exposed communication "
-            "below 5%",
+            f"{format_scaled(best.bandwidth_needed * 8, 'bit/s')} per node keep exposed "
+            "communication below 5%",
         )
 
 
@@ -252,21 +253,5 @@ def _span(seconds: "Range", dash: str = " - ") -> str:
     fitting = ((unit, name) for unit, least, name in units if seconds.middle >= least * unit)
     unit, name = next(fitting, (1e-3, "ms"))
     values = (duration / unit for duration in (seconds.low, seconds.middle, seconds.high))
-    numbers = (f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in values)
+    numbers = map(format_figure, values)
     return f"{dash.join(numbers)} {name}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / GIGABYTE:,.0f}" if size >= 1000 * GIGABYTE else f"{size / GIGABYTE:.3g}"
-
-
-def _short(number: float) -> str:
-    power = 0
-    while number >= 999.5 and power < len(_SUFFIX) - 1:
-        number /= 1000
-        power += 1
-    return f"{number:.3g}{_SUFFIX[power]}"

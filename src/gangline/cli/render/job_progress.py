@@ -1,17 +1,19 @@
-"""What a waiting command reports about a job: one line for each change, with what would help."""
+"""What waiting commands report about a job: its state, its steps, its restarts with their cause.
 
-import sys
+Steps and restarts of an ElasticJob are those that its master reports. Other kinds have no master:
+of them the restarts of their containers are known, and their steps are in their logs only.
+"""
+
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gangline.cli.render.output import print_status
+from gangline.api.figures import format_figure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gangline.sdk.goodput import Goodput
     from gangline.sdk.jobs import Job
+    from gangline.sdk.restarts import LastRestart
 
 
 def format_progress(job: "Job") -> str:
@@ -21,7 +23,7 @@ def format_progress(job: "Job") -> str:
     where = f"{job.name} -n {job.namespace}"
     match job.state:
         case JobState.RUNNING:
-            restarts = f", {job.restarts} restarts" if job.restarts else ""
+            restarts = f", {format_restarts(job.restarts)}" if job.restarts else ""
             trouble = f": {job.reason}" if job.reason else ""
             return f"{job.name} runs: {job.running} of {job.desired} replicas{restarts}{trouble}"
         case JobState.RESTARTING:
@@ -41,14 +43,6 @@ def format_progress(job: "Job") -> str:
     return f"{job.name} has {str(job.state).lower()}"
 
 
-def format_first_step(name: str, account: "Goodput") -> str:
-    """Return that the script has made steps; empty while it has not, or does not report them."""
-    if not account.step:
-        return ""
-    rate = f", {account.steps_per_s:.3g} a second" if account.steps_per_s else ""
-    return f"{name} trains: step {account.step}{rate}"
-
-
 def _remedy(job: "Job", where: str) -> str:
     from gangline.api.resource_list import GPU
 
@@ -58,31 +52,79 @@ def _remedy(job: "Job", where: str) -> str:
     return f"\n  'gangline explain {where}' shows the figures{gpus}"
 
 
-class ProgressReport:
-    """Prints a line when what ``format_progress`` says has changed."""
+def format_steps(account: "Goodput") -> str:
+    """Return the step with what is known beside it: total, rate, time left, loss."""
+    total = f" of {account.total_steps}" if account.total_steps else ""
+    parts = [f"step {account.step}{total}"]
+    if account.steps_per_s:
+        parts.append(f"{format_figure(account.steps_per_s)} a second")
+    if account.left_s is not None:
+        parts.append(f"{format_clock(account.left_s)} left")
+    if account.loss is not None:
+        parts.append(f"loss {account.loss:.4g}")
+    return ", ".join(parts)
+
+
+def format_clock(seconds: float) -> str:
+    """Return a time span as ``M:SS`` or ``H:MM:SS``."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def format_restarts(count: int) -> str:
+    return "1 restart" if count == 1 else f"{count} restarts"
+
+
+def format_restart(restart: "LastRestart") -> str:
+    """Return one line about a restart: what failed, and how the training continues."""
+    took = "" if restart.seconds is None else f"; {restart.seconds:.1f} s"
+    if restart.step is None:
+        return f"{restart.replica} {_end_of_replica(restart)}, and was started again{took}"
+    return f"{restart.replica} {_end_of_replica(restart)}; " + (
+        f"all ranks continue at step {restart.step}{took}"
+    )
+
+
+def _end_of_replica(restart: "LastRestart") -> str:
+    code = restart.exit_code
+    if restart.cause == "OutOfMemory":
+        return "exceeded its memory limit"
+    if restart.cause in {"NodeLost", "NodeLeft"}:
+        return "was lost" if restart.cause == "NodeLost" else "left"
+    if code is not None and code - 128 in {number.value for number in signal.Signals}:
+        return f"was killed ({signal.Signals(code - 128).name})"
+    return f"failed ({restart.cause})" if code is None else f"failed ({restart.cause}, exit {code})"
+
+
+class ProgressMessages:
+    """Derives messages from successive states of a job: each change once."""
 
     def __init__(self) -> None:
-        self._last = ""
+        self._state = ""
+        self._tenth = -1
+        self._restart: LastRestart | None = None
+        self._is_first = True
 
-    def __call__(self, job: "Job") -> None:
+    def state_changes(self, job: "Job") -> Iterator[str]:
+        """Yield the state if it has changed; not the end of the job, which the command reports."""
         text = format_progress(job)
-        if text != self._last and not job.state.finished:
-            print_status(text)
-        self._last = text
+        if text != self._state and not job.state.finished:
+            yield text
+        self._state = text
 
+    def steps(self, name: str, account: "Goodput | None") -> Iterator[str]:
+        """Yield the first step, and then each tenth of the total if that is known."""
+        if account is None or not account.step:
+            return
+        tenth = account.step * 10 // account.total_steps if account.total_steps else 0
+        if tenth > self._tenth:
+            self._tenth = tenth
+            yield f"{name} trains: {format_steps(account)}"
 
-@contextmanager
-def progress_display(name: str) -> "Iterator[Callable[[Job], None]]":
-    """Give a callback for changes of a job: a spinner on a terminal, lines otherwise."""
-    if not sys.stderr.isatty():
-        yield ProgressReport()
-        return
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Console(stderr=True).status(f"Waiting for {escape(name)}") as spinner:
-
-        def show(job: "Job") -> None:
-            spinner.update(escape(format_progress(job)))
-
-        yield show
+    def restarts(self, restart: "LastRestart | None") -> Iterator[str]:
+        """Yield a restart that is complete; not one from before the first call."""
+        is_news = restart is not None and restart != self._restart and not self._is_first
+        self._restart, self._is_first = restart, False
+        if restart is not None and is_news:
+            yield format_restart(restart)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.figures import plain_number
 from gangline.cli.render.output import format_table
 
 if TYPE_CHECKING:
@@ -196,7 +197,8 @@ def format_share(view: NodeRow, resource: str) -> str:
     """Return allocated and total amount of a resource: ``1.5/4``."""
     unit, suffix = _UNITS[resource]
     allocated, total = view.allocated.get(resource, 0), view.total.get(resource, 0)
-    return f"{round(allocated / unit, 1):g}/{round(total / unit, 1):g}{suffix}"
+    shown = (plain_number(round(amount / unit, 1)) for amount in (allocated, total))
+    return f"{'/'.join(shown)}{suffix}"
 
 
 def _cores(view: NodeRow) -> str:

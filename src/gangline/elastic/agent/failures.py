@@ -19,6 +19,7 @@ from gangline.api.failure import (
     Remedy,
     failure_of_exit,
 )
+from gangline.api.figures import plain_number
 from gangline.elastic.agent.settings import AgentSettings
 
 _CODE, _USER, _NODE, _PLATFORM = Blame.CODE, Blame.USER, Blame.NODE, Blame.PLATFORM
@@ -254,7 +255,7 @@ def decide_restart(settings: AgentSettings, failure: Failure, restarts: int) -> 
     if failure.remedy is Remedy.MOVE and settings.has_other_nodes:
         return RestartDecision(AgentAction.MOVE, "another node may succeed")
     limit, window_s = settings.restart_limit, settings.restart_window_s
-    within = "" if window_s is None else f" within {window_s:g} s"
+    within = "" if window_s is None else f" within {plain_number(window_s)} s"
     if restarts >= limit:
         return RestartDecision(
             AgentAction.STOP, f"all {limit} restarts{within} are used up" if limit else _NO_RESTARTS

@@ -18,6 +18,7 @@ from typing import Self
 import msgspec
 
 from gangline.api.failure import Blame, Failure, Remedy
+from gangline.api.figures import plain_number
 from gangline.elastic.agent.settings import HangSettings
 
 LEARNED_FACTOR = 10.0
@@ -348,7 +349,9 @@ def hang_failure(
     if len(waiting) > _MAX_RANKS_LISTED:
         message += f" and {len(waiting) - _MAX_RANKS_LISTED} more"
     during = "" if phase is HangPhase.STEP else f" (phase {phase})"
-    explanation = f"No worker has made progress for {timeout_s:g} s{during}. {evidence}".rstrip()
+    explanation = (
+        f"No worker has made progress for {plain_number(timeout_s)} s{during}. {evidence}".rstrip()
+    )
     cause, blame = "Hang", Blame.CODE
     if missing and all(stack.state == STOPPED for stack in missing):
         cause, blame = "Stopped", Blame.PLATFORM

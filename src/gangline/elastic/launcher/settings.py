@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from gangline.api.figures import plain_number
 from gangline.elastic.agent.settings import (
     DEFAULT_RESTART_GRACE_S,
     DEFAULT_SHUTDOWN_S,
@@ -266,7 +267,7 @@ def _restart_grace_s(seconds: float | None) -> float:
     if seconds is None:
         return DEFAULT_RESTART_GRACE_S
     if not 0 <= seconds < math.inf:
-        raise FlagError(f"--restart-grace {seconds:g}: must be seconds")
+        raise FlagError(f"--restart-grace {plain_number(seconds)}: must be seconds")
     return seconds
 
 
@@ -373,8 +374,14 @@ class NodeCheckOptions:
         """
         for name, least, most in _BOUNDS:
             if not least <= (value := getattr(flags, name)) <= most:
-                bound = f"at least {least:g}" if value < least else f"at most {most:g}"
-                raise FlagError(f"--{name.replace('_', '-')} {value:g}: must be {bound}")
+                bound = (
+                    f"at least {plain_number(least)}"
+                    if value < least
+                    else f"at most {plain_number(most)}"
+                )
+                raise FlagError(
+                    f"--{name.replace('_', '-')} {plain_number(value)}: must be {bound}"
+                )
         reports_speed = flags.precheck >= 2 or flags.comm_perf_test
         many = flags.auto_config and max_nodes >= _AUTO_CHECK_NODES
         return cls(

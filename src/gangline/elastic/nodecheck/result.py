@@ -14,6 +14,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from gangline.api.figures import format_figure
+
 COMPUTE, COLLECTIVE = "compute", "collective"
 
 NodeGroup = tuple[int, ...]
@@ -86,7 +88,8 @@ class NodeFinding:
         reason = f": {self.message}" if self.message else ""
         return (
             f"node {self.node} failed {self.test}{where} "
-            f"({self.value:.4g}, limit {self.threshold:.4g}){reason}"
+            f"({format_figure(self.value, digits=4)}, limit "
+            f"{format_figure(self.threshold, digits=4)}){reason}"
         )
 
 

@@ -13,6 +13,7 @@ after admission then create none of them.
 
 from collections.abc import Iterable, Set
 
+from gangline.api.figures import plain_number
 from gangline.api.resource_list import CPU, MEMORY
 from gangline.api.volcano.scheduling import ROOT_QUEUE
 from gangline.scheduler.cache.cache import SchedulerCache
@@ -145,7 +146,7 @@ def _scope_text(quota: QuotaInfo) -> str:
 
 
 def _amount_text(name: str, amount: int) -> str:
-    shown = f"{amount / 1000:g}" if name.endswith("cpu") else str(amount)
+    shown = plain_number(amount / 1000) if name.endswith("cpu") else str(amount)
     return f"{name} {shown}"
 
 

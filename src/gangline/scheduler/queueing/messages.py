@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
+from gangline.api.figures import plain_number
 from gangline.api.resource_list import PODS
 from gangline.scheduler.plugins.volumes import NO_VOLUMES
 from gangline.scheduler.types import (
@@ -340,11 +341,11 @@ def amounts_text(amounts: Mapping[str, int]) -> str:
 
 def _amount(resource: str, amount: int) -> str:
     if resource == "cpu":
-        return f"{amount / 1000:g}"
+        return plain_number(amount / 1000)
     if resource in _BYTES or resource.startswith("hugepages-"):
         for suffix, size in _BINARY_UNITS:
             if abs(amount) >= size:
-                return f"{round(amount / size, 1):g}{suffix}"
+                return f"{plain_number(round(amount / size, 1))}{suffix}"
     return str(amount)
 
 

@@ -6,6 +6,7 @@ Everything that is assumed is listed beside the shape, so that a plan can print 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from gangline.api.figures import format_count, plain_number
 from gangline.sizing.model import ModelShape, ShapeError, nearest_divisor
 
 _ASPECT = 128
@@ -48,7 +49,7 @@ def guess_shape(parameters: float, sequence: int, fields: Mapping[str, int]) -> 
         ShapeError: the fields contradict the number.
     """
     if parameters < 1:
-        raise ShapeError("params", f"is {parameters:g}, must be at least 1")
+        raise ShapeError("params", f"is {plain_number(parameters)}, must be at least 1")
     given, notes = _given(fields)
     hidden = given.get("hidden") or _usual_width(parameters, given.get("layers", 0))
     matrices = 1 if given.get("tied", 1) else 2
@@ -57,8 +58,8 @@ def guess_shape(parameters: float, sequence: int, fields: Mapping[str, int]) -> 
     if rest <= 0:
         raise ShapeError(
             "params",
-            f"{_short(parameters)} contradict a vocabulary of {vocab:,} tokens: with a width of "
-            f"{hidden} its embeddings alone have {_short(parameters - rest)}",
+            f"{format_count(parameters)} contradict a vocabulary of {vocab:,} tokens: with a width "
+            f"of {hidden} its embeddings alone have {format_count(parameters - rest)}",
         )
     shape = ModelShape(
         **{
@@ -143,8 +144,8 @@ def _with_fitting_mlp(shape: ModelShape, parameters: float, *, is_checked: bool)
     if is_checked and not least <= relative <= most:
         raise ShapeError(
             "params",
-            f"{_short(parameters)} contradict {shape.layers} layers of width {shape.hidden}, which "
-            f"have about {_short(shape.parameters)}; omit one of them",
+            f"{format_count(parameters)} contradict {shape.layers} layers of width {shape.hidden}, "
+            f"which have about {format_count(shape.parameters)}; omit one of them",
         )
     if relative < least / 2:  # too small a model for a vocabulary: its parts are unknown
         return replace(shape, vocab=0, exact_parameters=exact)
@@ -157,12 +158,15 @@ def _differences(shape: ModelShape, parameters: float) -> list[str]:
     if abs(parameters / counted - 1) > _CLOSE:
         raise ShapeError(
             "params",
-            f"{_short(parameters)} contradict the given dimensions, which have "
-            f"{_short(counted)}; omit --params, or change the dimensions",
+            f"{format_count(parameters)} contradict the given dimensions, which have "
+            f"{format_count(counted)}; omit --params, or change the dimensions",
         )
-    if _short(counted) == _short(parameters):
+    if format_count(counted) == format_count(parameters):
         return []
-    return [f"{_short(counted)} parameters, as the dimensions give, not {_short(parameters)}"]
+    return [
+        f"{format_count(counted)} parameters, as the dimensions give, not "
+        f"{format_count(parameters)}"
+    ]
 
 
 def _assumptions(shape: ModelShape, given: Mapping[str, int]) -> list[str]:
@@ -177,7 +181,7 @@ def _assumptions(shape: ModelShape, given: Mapping[str, int]) -> list[str]:
         guessed = guessed[:-1]  # the MLP is unknown, too
     notes = []
     if guessed:
-        notes.append(f"{', '.join(guessed)}: usual for {_short(shape.parameters)} parameters")
+        notes.append(f"{', '.join(guessed)}: usual for {format_count(shape.parameters)} parameters")
     if "vocab" not in given:
         notes.append(_vocabulary_note(shape))
     return notes
@@ -188,10 +192,3 @@ def _vocabulary_note(shape: ModelShape) -> str:
         return "no vocabulary: embeddings and logits are not counted (--vocab)"
     kind = "one matrix for embeddings and output layer" if shape.tied else "an output layer"
     return f"a vocabulary of {shape.vocab:,} tokens, with {kind} (--vocab, --untied)"
-
-
-def _short(parameters: float) -> str:
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if parameters >= size:
-            return f"{parameters / size:.3g}{unit}"
-    return f"{parameters:.3g}"

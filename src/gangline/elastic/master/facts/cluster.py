@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from gangline.api.figures import plain_number
 from gangline.api.jobs.training_facts import (
     FACTS_KEY,
     FACTS_VERSION,
@@ -96,7 +97,8 @@ def _loader(field: str, loader: LoaderTuning | None) -> LoaderValues:
 
 def _check(field: str, value: float | None, least: float, most: float) -> None:
     if value is not None and not (math.isfinite(value) and least <= value <= most):
-        raise ValueError(f"{field} is {value:g}, expected {least:g} to {most:g}")
+        bounds = f"{plain_number(least)} to {plain_number(most)}"
+        raise ValueError(f"{field} is {plain_number(value)}, expected {bounds}")
 
 
 class _Metadata(msgspec.Struct):

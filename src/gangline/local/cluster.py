@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from gangline.api.resources import NODES, SERVICES
 from gangline.kube.client.client import ApiClient
+from gangline.kube.config.embedded import RunRecord, process_start_ticks
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local import cleanup, machine, ports
 from gangline.local.apiserver.audit import AuditSettings
@@ -40,7 +41,7 @@ from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from gangline.local.apiserver.storage.encryption import EncryptionKeyError
 from gangline.local.apiserver.storage.sqlite import DatabaseError
 from gangline.local.daemon import report_ready
-from gangline.local.directory import ClusterError, ClusterLock, RunRecord, process_start_ticks
+from gangline.local.directory import ClusterError, ClusterLock
 from gangline.local.kubelet.containers.images import ImageMap, ImageMapError, load_image_map
 from gangline.local.kubelet.kubelet import Kubelet, ObservedCluster
 from gangline.local.kubelet.runtime.cgroups import ControlGroups

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from gangline.kube.config.embedded import RunRecord
 from gangline.local import cleanup
 from gangline.local.directory import (
     ClusterAlreadyRunning,
     ClusterDirectory,
     ClusterError,
     ClusterNotRunning,
-    RunRecord,
-    process_start_ticks,
 )
 from gangline.local.settings import ClusterSettings
 
@@ -196,7 +195,7 @@ def _terminate(note: RunRecord) -> None:
     except ProcessLookupError:
         return
     try:
-        if process_start_ticks(note.pid) != note.process_start:
+        if not note.is_alive:
             return
         signal.pidfd_send_signal(handle, signal.SIGTERM)
         if not _wait_exit(handle, STOP_TIMEOUT_S):

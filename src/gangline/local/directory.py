@@ -12,12 +12,12 @@ import fcntl
 import os
 import re
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
+from gangline.kube.config.embedded import RunRecord, embedded_home, read_run_record
 from gangline.local.apiserver.storage.durable_files import make_directory, write_durably
 
 DEFAULT_NAME = "default"
@@ -46,18 +46,7 @@ class ClusterNotRunning(ClusterError):
 
 def default_home() -> Path:
     """The directory of all clusters: ``$GANGLINE_HOME``, else ``~/.gangline``."""
-    return Path(os.environ.get("GANGLINE_HOME") or Path.home() / ".gangline")
-
-
-class RunRecord(msgspec.Struct, frozen=True):
-    pid: int
-    process_start: int
-    """The start time of the process in kernel ticks; a later process with the same pid has another
-    one.
-    """
-
-    url: str
-    since: datetime
+    return embedded_home(os.environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +126,11 @@ class ClusterDirectory:
     def read_run_record(self) -> RunRecord | None:
         """Return the record of the running process; None if the cluster does not run."""
         note = self.last_run_record()
-        alive = note is not None and process_start_ticks(note.pid) == note.process_start
-        return note if alive else None
+        return note if note is not None and note.is_alive else None
 
     def last_run_record(self) -> RunRecord | None:
         """Return the record of the last process that ran the cluster, alive or not."""
-        try:
-            return msgspec.json.decode(self._run_record_path.read_bytes(), type=RunRecord)
-        except (OSError, msgspec.DecodeError):
-            return None
+        return read_run_record(self.folder)
 
     def publish_kubeconfig(self) -> Path:
         """Publish the kubeconfig of the default cluster; return the file to show to users."""
@@ -181,14 +166,3 @@ class ClusterLock:
 def cli_command(verb: str, name: str) -> str:
     """Return a command line about a cluster, for messages."""
     return f"'gangline {verb}'" if name == DEFAULT_NAME else f"'gangline {verb} --name {name}'"
-
-
-def process_start_ticks(pid: int) -> int:
-    """Return the start time of a process in kernel ticks; 0 if there is none or it is a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    # The second field, the program's name, may itself hold spaces and parentheses.
-    fields = stat.rpartition(")")[2].split()
-    return 0 if fields[0] == "Z" else int(fields[19])

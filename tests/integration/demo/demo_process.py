@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from gangline.kube.config.embedded import process_start_ticks
 from gangline.local import cleanup
-from gangline.local.directory import process_start_ticks
 from gangline.local.network.bridge import kernel_prefix
 from integration.cluster.embedded import running
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gangline.kube.config.embedded import RunRecord, process_start_ticks
 from gangline.local import ports
 from gangline.local.directory import (
     ClusterAlreadyRunning,
@@ -14,8 +15,6 @@ from gangline.local.directory import (
     ClusterError,
     ClusterLock,
     ClusterNotRunning,
-    RunRecord,
-    process_start_ticks,
 )
 from gangline.local.machine import Machine, divide_machine
 from gangline.local.settings import ClusterSettings

@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from gangline.cli.errors import ExitCode
+from gangline.kube.config.embedded import process_start_ticks
 from gangline.local import cleanup
 from gangline.local.apiserver.storage.durable_files import Durability
 from gangline.local.cluster import ClusterReady, EmbeddedCluster
@@ -26,7 +27,6 @@ from gangline.local.directory import (
     ClusterAlreadyRunning,
     ClusterDirectory,
     ClusterLock,
-    process_start_ticks,
 )
 from gangline.local.settings import ClusterSettings
 

@@ -7,6 +7,7 @@ all of them before the kubeconfig.
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from gangline.kube.client.client import ApiClient
     from gangline.kube.config.config import ClusterConfig
+    from gangline.kube.config.embedded import RunningCluster
     from gangline.kube.rate_limit import TokenBucket
 
 
@@ -37,6 +39,24 @@ class ClusterTarget(NamedTuple):
         from gangline.kube.config.config import load_config
 
         return load_config(self.kubeconfig, self.context)
+
+    def embedded_cluster(self) -> "RunningCluster | None":
+        """Return the embedded cluster of this machine with this configuration; None for others.
+
+        A cluster elsewhere may have the same address, through a tunnel: it has no record here.
+        """
+        from gangline.kube.config.embedded import embedded_home, running_clusters
+        from gangline.kube.errors import ConfigError
+
+        try:
+            config = self.config()
+        except ConfigError:
+            return None  # without a cluster, commands such as --dry-run need none
+        # Either file of a cluster leads to its directory: HOME/kubeconfig, clusters/NAME/kubeconfig
+        files = [Path(name).absolute() for name in config.origin.split(", ")]
+        homes = [embedded_home(os.environ), *(up for file in files for up in [*file.parents][:3])]
+        clusters = (cluster for home in homes for cluster in running_clusters(home))
+        return next((cluster for cluster in clusters if cluster.url == config.server), None)
 
     def namespace_of(self, client: "ApiClient") -> str:
         return self.namespace or client.config.namespace

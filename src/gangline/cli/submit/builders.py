@@ -321,7 +321,7 @@ def train_job(flags: JobFlags) -> Manifest:
 def _runtime_patch(flags: JobFlags) -> Manifest:
     """Return the patch with the volumes, labels and placement of the pods; empty if none differ."""
     pod, extra = flags.pod, flags.extra
-    mounts = [*pod.mounts, *_shared_memory(pod.share_memory)]
+    mounts = [*pod.mounts, *pod.code, *_shared_memory(pod.share_memory)]
     container = {"volumeMounts": [mount for _, mount in mounts], "securityContext": _security(pod)}
     spec = {
         "volumes": _distinct([volume for volume, _ in mounts]),
@@ -337,17 +337,23 @@ def _runtime_patch(flags: JobFlags) -> Manifest:
     template = non_empty({"metadata": non_empty(metadata), "spec": non_empty(spec)})
     if not template:
         return {}
-    jobs = extra["runtime_jobs"] or _training_jobs(extra["runtime"])
+    jobs = extra["runtime_jobs"] or _training_jobs(extra["runtime"]) or [NODE]
     patches = [{"name": name, "template": {"spec": {"template": template}}} for name in jobs]
     change = {"template": {"spec": {"replicatedJobs": patches}}}
     return {"manager": PATCH_MANAGER, "trainingRuntimeSpec": change}
 
 
+def has_known_jobs(options: Mapping[str, Any]) -> bool:
+    """True if the jobs that train are known: they are given, or the runtime is a shipped one."""
+    return bool(options["runtime_jobs"] or _training_jobs(options["runtime"]))
+
+
 def _training_jobs(runtime: str) -> list[str]:
-    """Return the jobs of a shipped runtime that train; of another runtime, the usual name."""
+    """Return the jobs of a shipped runtime that train; empty for another runtime."""
     specs = {entry["metadata"]["name"]: entry["spec"] for entry in builtin_runtimes()}
-    has_launcher = runtime in specs and "mpi" in specs[runtime]["mlPolicy"]
-    return [NODE, LAUNCHER] if has_launcher else [NODE]
+    if runtime not in specs:
+        return []
+    return [NODE, LAUNCHER] if "mpi" in specs[runtime]["mlPolicy"] else [NODE]
 
 
 def _tf_pod(flags: JobFlags, role: str) -> PodFlags:

@@ -1,15 +1,19 @@
 """From parsed options to ``JobFlags`` and objects; errors have flag, value and remedy."""
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gangline.cli.params.target import ClusterTarget
 from gangline.cli.submit import flags as parsers
-from gangline.cli.submit.builders import BUILDERS
+from gangline.cli.submit.builders import BUILDERS, has_known_jobs
 from gangline.cli.submit.code_sync import CodeSync, add_git_sync, add_rsync, add_upload
 from gangline.cli.submit.flags import JobFlags, Manifest, PodFlags, non_empty
 from gangline.cli.submit.owned_objects import add_config_files, add_tensorboard
+from gangline.cli.submit.working_folder import choose_working_folder, mount_folder
 
 _AMOUNT_SUFFIXES = ("cpu", "memory", "cpu_limit", "memory_limit")
 
@@ -31,10 +35,12 @@ _ABSENT: dict[str, Any] = {
 """Values of flags that a kind does not have."""
 
 
-def build_objects(kind: str, trainer: str, command: str, options: dict[str, Any]) -> list[Manifest]:
-    """Return the job, followed by the objects that it owns."""
+def build_objects(
+    kind: str, trainer: str, command: str, options: dict[str, Any], target: ClusterTarget
+) -> list[Manifest]:
+    """Return the job for a cluster, followed by the objects that it owns."""
     options = _ABSENT | options
-    flags = _job_flags(kind, trainer, command, options)
+    flags = _in_working_folder(_job_flags(kind, trainer, command, options), options, target)
     belongings: list[Manifest] = []
     flags, objects = add_config_files(flags, options["config_file"])
     belongings += objects
@@ -69,6 +75,25 @@ def _job_flags(kind: str, trainer: str, command: str, options: dict[str, Any]) -
     )
 
 
+def _in_working_folder(flags: JobFlags, options: dict[str, Any], target: ClusterTarget) -> JobFlags:
+    """Return the job with its working folder, which it mounts if it is one of this machine."""
+    pod = flags.pod
+    if "runtime" in options and (not pod.command or not has_known_jobs(options)):
+        return flags
+    folder = choose_working_folder(
+        options["working_dir"], target, code_is_fetched=bool(options["sync_mode"])
+    )
+    if folder.is_local:
+        pod = replace(pod, code=(mount_folder(folder.path), *pod.code))
+    if "runtime" not in options:
+        pod = replace(pod, working_dir=folder.path)
+    elif folder.is_local:
+        # A TrainJob cannot change the working folder of its runtime.
+        *shell, command = pod.command
+        pod = replace(pod, command=(*shell, f"cd {shlex.quote(folder.path)} || exit\n{command}"))
+    return replace(flags, pod=pod)
+
+
 def _extra(name: str, value: Any) -> Any:
     if name.endswith(("_selector", "_annotation")):
         return parsers.parse_pairs(_flag(name), value)
@@ -98,7 +123,6 @@ def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
         cpu=options.get("cpu", ""),
         memory=options.get("memory", ""),
         share_memory=parsers.check_quantity("--share-memory", shared) if has_shared_memory else "",
-        working_dir=options["working_dir"],
         environment=tuple(environment),
         mounts=(
             *parsers.parse_claims(options["data"]),

@@ -1,7 +1,8 @@
 """The configuration of a cluster: its address and our credentials.
 
 Sources, in this order: the file named by the caller, ``KUBECONFIG``, the service account of the
-current pod, ``~/.kube/config``, the embedded cluster's file (``$GANGLINE_HOME/kubeconfig``).
+current pod, ``~/.kube/config``, the embedded cluster of this machine: the one named ``default``
+(``$GANGLINE_HOME/kubeconfig``), or the only one that runs.
 """
 
 import ipaddress
@@ -84,11 +85,33 @@ def load_config(
         return _from_files(present or named[:1], context, environment)
     if environment.get("KUBERNETES_SERVICE_HOST") and (service_account / "token").exists():
         return _in_cluster(environment, service_account)
-    home = Path(environment.get("HOME") or Path.home())
-    embedded = Path(environment.get("GANGLINE_HOME") or home / ".gangline") / "kubeconfig"
-    for path in (home / ".kube" / "config", embedded):
-        if path.exists():
-            return _from_files([path], context, environment)
+    path = Path(environment.get("HOME") or Path.home()) / ".kube" / "config"
+    if not path.exists():
+        path = _embedded_kubeconfig(environment)
+    return _from_files([path], context, environment)
+
+
+def _embedded_kubeconfig(environment: Mapping[str, str]) -> Path:
+    """Return the kubeconfig of the default cluster unless only another one runs.
+
+    Raises:
+        ConfigError: there is none, or several run and none of them is the default.
+    """
+    from gangline.kube.config.embedded import embedded_home, running_clusters
+
+    home = embedded_home(environment)
+    default = home / "kubeconfig"
+    running = {cluster.name: cluster.kubeconfig for cluster in running_clusters(home)}
+    if default.exists() and ("default" in running or not running):
+        return default
+    if len(running) == 1:
+        return next(iter(running.values()))
+    if running:
+        flags = "".join(f"\n  {name}: --kubeconfig {path}" for name, path in running.items())
+        raise ConfigError(
+            f"{len(running)} embedded clusters run on this machine; choose one with a flag, or set "
+            f"KUBECONFIG to its file:{flags}"
+        )
     raise ConfigError(
         "no cluster is configured: start one on this machine with `gangline up`, or point "
         "KUBECONFIG or --kubeconfig at the kubeconfig of a Kubernetes cluster"

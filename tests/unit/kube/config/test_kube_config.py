@@ -1,12 +1,16 @@
 """Finding and reading configuration, and the message for each common error."""
 
 import base64
+import os
+from datetime import UTC, datetime
 
+import msgspec
 import pytest
 import yaml
 
 from gangline.kube.config.config import load_config
 from gangline.kube.config.credentials import ExecPlugin, TokenFile
+from gangline.kube.config.embedded import RunRecord, process_start_ticks
 from gangline.kube.errors import ConfigError
 
 HEALTHY = {
@@ -116,6 +120,43 @@ def test_the_embedded_cluster_is_used_when_nothing_else_is_configured(write, tmp
     assert load_config(environment=environment).namespace == "team"
     write(name=".kube/config", contexts=[{"name": "main", "context": {"cluster": "c"}}])
     assert load_config(environment=environment).namespace == "default"
+
+
+def a_run(home, name, pid):
+    """Write the record of a cluster and its kubeconfig, whose namespace is the cluster's name."""
+    folder = home / "clusters" / name
+    folder.mkdir(parents=True)
+    user = {"cluster": "c", "user": "u", "namespace": name}
+    written = {**HEALTHY, "contexts": [{"name": "main", "context": user}]}
+    (folder / "kubeconfig").write_text(yaml.safe_dump(written))
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    record = RunRecord(pid, process_start_ticks(os.getpid()), "https://127.0.0.1:1", since)
+    (folder / "run.json").write_bytes(msgspec.json.encode(record))
+
+
+@pytest.mark.parametrize(
+    ("running", "chosen"),
+    [
+        pytest.param(["x"], "x", id="the only one, whatever its name"),
+        pytest.param([], "team", id="none: the default, whose client says that it does not run"),
+        pytest.param(["default", "x"], "team", id="the default beside others"),
+        pytest.param(["x", "y"], "", id="several without the default"),
+    ],
+)
+def test_the_running_embedded_cluster_is_used(write, tmp_path, running, chosen):
+    environment = {"HOME": str(tmp_path), "GANGLINE_HOME": str(tmp_path)}
+    write(name="kubeconfig")
+    a_run(tmp_path, "ended", pid=1)
+    for name in running:
+        a_run(tmp_path, name, pid=os.getpid())
+    if chosen:
+        assert load_config(environment=environment).namespace == chosen
+        return
+    with pytest.raises(ConfigError) as failed:
+        load_config(environment=environment)
+    assert [line for line in str(failed.value).splitlines() if line.startswith("  ")] == [
+        f"  {name}: --kubeconfig {tmp_path}/clusters/{name}/kubeconfig" for name in running
+    ]
 
 
 def test_the_embedded_cluster_is_found_in_the_home_folder(write, tmp_path):

@@ -1,10 +1,12 @@
-"""Checks that a container's command exists and is executable, before anything is started.
+"""Checks that a container's command exists and is executable, and that its working folder can be
+entered, before anything is started.
 
 A container engine refuses such a container with a clear message; the shell in our chain of commands
-would only return 127. If the check is not certain, the command passes.
+would only return 127. If the check is not certain, the container passes.
 """
 
 import os
+import stat
 from pathlib import Path
 
 from gangline.local.kubelet.runtime.interface import (
@@ -15,9 +17,8 @@ from gangline.local.kubelet.runtime.interface import (
     ContainerPlan,
     ContainerStartError,
 )
-from gangline.local.kubelet.runtime.paths import is_within, resolve_inside
+from gangline.local.kubelet.runtime.paths import is_within, private_folders, resolve_inside
 
-_PRIVATE = ("/proc", "/dev", "/run", "/tmp")
 _LAUNCHERS = (b"unshare: failed to execute ", b"enter: failed to execute ", b"env: ")
 
 
@@ -36,6 +37,7 @@ def check_command(
             "the command, a variable, the working folder or a mount path contains a NUL character"
         )
         raise _cannot_run(plan.argv[0].replace("\0", "\\0"), cause, EXIT_START_FAILED)
+    check_workdir(plan, shared, bare=bare)
     command, path = plan.argv[0], plan.env.get("PATH", "")
     if "/" in command:
         candidates = [os.path.normpath(os.path.join(plan.workdir, command))]
@@ -71,9 +73,32 @@ def _host_path(plan: ContainerPlan, shared: tuple[Path, ...], path: str, bare: b
     if plan.root is not None:
         return str(plan.root) + resolve_inside(str(plan.root), path)
     seen = bare or any(is_within(path, str(folder)) for folder in shared)
-    if not seen and any(is_within(path, folder) for folder in _PRIVATE):
+    if not seen and any(is_within(path, folder) for folder in private_folders()):
         return os.devnull + path
     return path
+
+
+def check_workdir(
+    plan: ContainerPlan, shared: tuple[Path, ...] = (), *, bare: bool = False
+) -> None:
+    """Raise if the working folder certainly cannot be entered; a missing one is created.
+
+    Raises ContainerStartError: it is no folder, or this user may not enter it.
+    """
+    place = _host_path(plan, shared, plan.workdir, bare)
+    try:
+        if not stat.S_ISDIR(os.stat(place).st_mode):
+            cause = "not a directory"
+        elif not os.access(place, os.X_OK):
+            cause = "permission denied"
+        else:
+            return
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        cause = (error.strerror or "").lower()
+    text = f'unable to start container process: chdir to workingDir "{plan.workdir}": {cause}'
+    raise ContainerStartError(text, REASON_CANNOT_RUN, EXIT_START_FAILED)
 
 
 def _cannot_run(command: str, cause: str, code: int) -> ContainerStartError:

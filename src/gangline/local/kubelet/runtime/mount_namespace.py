@@ -2,7 +2,8 @@
 
 It is built below a folder of the run, inside the container's own mount namespace, so that it
 vanishes with the container. Without an image folder it consists of the machine's own files, with
-private /proc, /dev, /run and /tmp. With an image folder it is a writable layer over that folder.
+private /proc, /dev, /run and /tmp, and a private /root where this user may not enter the machine's
+(`private_folders`). With an image folder it is a writable layer over that folder.
 
 Invariant: a mount point that the machine lacks is never created in the machine's folders. Its
 parent folder is covered by an in-memory layer first.
@@ -31,7 +32,13 @@ from gangline.local.kubelet.runtime.interface import (
     ContainerPlan,
     ContainerStartError,
 )
-from gangline.local.kubelet.runtime.paths import is_within, mounts_below, resolve_inside
+from gangline.local.kubelet.runtime.paths import (
+    ROOT_HOME,
+    is_within,
+    mounts_below,
+    private_folders,
+    resolve_inside,
+)
 
 READY_MARK = b"\x00ready\n"
 """The message of the setup script when the command is about to run."""
@@ -39,7 +46,6 @@ READY_MARK = b"\x00ready\n"
 REPORT_FD = 3
 """The file descriptor of the setup script's report: `READY_MARK`, or an error."""
 
-_PRIVATE = ("/proc", "/dev", "/run", "/tmp")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "net/tun")
 _FSTAB_ESCAPES = {ord(character): f"\\{ord(character):03o}" for character in " \t\r\n\\#"}
 _SPECIAL_TO_OVERLAYS = frozenset(",:\\\"'")
@@ -111,6 +117,7 @@ class MountNamespace:
         self._plan = plan
         self._shared = shared
         self._base = str(plan.root).rstrip("/") if plan.root else ""
+        self._private = () if plan.root else private_folders()
         self.root = container_root(plan)
         """The folder that becomes the container's ``/``."""
         self._write_protection = ",ro" if plan.read_only_root else ""
@@ -122,7 +129,7 @@ class MountNamespace:
         """Write the mount tables and return the setup script. Raises OSError: the state folder
         cannot be written (a full disk, no permission).
         """
-        for name in ("root", "tmp", "scratch"):
+        for name in ("root", "tmp", "home", "scratch"):
             (self._plan.state_dir / name).mkdir(parents=True, exist_ok=True)
         (self._plan.state_dir / "tmp").chmod(0o1777)
         mounts = self._mounts
@@ -155,14 +162,16 @@ class MountNamespace:
         return sorted(resolved, key=lambda mount: PurePosixPath(mount.target).parts)
 
     def _resolve(self, target: str, mounts: Sequence[ContainerMount]) -> str:
-        private = () if self._base else _PRIVATE
         places = {mount.target: str(mount.source) for mount in mounts}
-        return resolve_inside(self._base, target, stop_at=private, mounts=places)
+        return resolve_inside(self._base, target, stop_at=self._private, mounts=places)
+
+    def _is_private(self, path: str) -> bool:
+        return any(is_within(path, folder) for folder in self._private)
 
     def _is_fixed(self, path: str) -> bool:
         """True if only root and this user can replace a folder that ``path`` lies in."""
         shared = any(is_within(path, str(folder)) for folder in self._shared)
-        if not self._base and _is_private(path) and not shared:
+        if self._is_private(path) and not shared:
             return True
         parents = [str(parent) for parent in PurePosixPath(path).parents]
         return all(self._is_own(self._base + parent) for parent in parents)
@@ -194,10 +203,10 @@ class MountNamespace:
 
     def _folders(self) -> _Stage:
         """The machine's folders (or an image's), and the private ones."""
-        stage = _Stage(folders=[self.root + folder for folder in _PRIVATE])
+        stage = _Stage(folders=[self.root + folder for folder in private_folders()])
         if self._plan.root is None:
             for entry in sorted(os.scandir("/"), key=lambda entry: entry.name):
-                if entry.path in _PRIVATE:
+                if entry.path in self._private:
                     continue
                 if entry.is_symlink():
                     stage.links.append((os.readlink(entry.path), self.root + entry.path))
@@ -205,6 +214,8 @@ class MountNamespace:
                     options = "rbind" + self._write_protection
                     stage.bind(Path(entry.path), self.root + entry.path, options)
             stage.bind(self._plan.state_dir / "tmp", f"{self.root}/tmp")
+            if ROOT_HOME in self._private:
+                stage.bind(self._plan.state_dir / "home", self.root + ROOT_HOME)
             stage.mount("gangline-run", f"{self.root}/run", "tmpfs", "mode=755")
         else:
             stage.bind(Path("/sys"), f"{self.root}/sys")
@@ -221,7 +232,9 @@ class MountNamespace:
             return stage
         targets = [mount.target for mount in mounts] + [self.workdir]
         holders = {
-            _folder_to_cover(target) for target in targets if not _enclosing_mount(target, mounts)
+            _folder_to_cover(target)
+            for target in targets
+            if not self._is_private(target) and not _enclosing_mount(target, mounts)
         } - {"/"}
         outermost = [
             folder
@@ -255,7 +268,7 @@ class MountNamespace:
         stage.links += [(to, f"{dev}/{name}") for name, to in _DEVICE_LINKS.items()]
         if self._plan.root is None:
             for folder in self._shared:
-                if folder.is_dir() and _is_private(str(folder)):
+                if folder.is_dir() and self._is_private(str(folder)):
                     stage.bind(folder, self.root + str(folder))
         for mount in mounts:
             outer = _enclosing_mount(mount.target, mounts)
@@ -301,13 +314,9 @@ def _overlay_extras() -> str:
     return "" if os.geteuid() == 0 else ",userxattr"
 
 
-def _is_private(path: str) -> bool:
-    return any(is_within(path, folder) for folder in _PRIVATE)
-
-
 def _folder_to_cover(target: str) -> str:
     """The folder of the machine to cover so that ``target`` can be created; ``/`` if none."""
-    if _is_private(target) or os.path.exists(target):
+    if os.path.exists(target):
         return "/"
     folder = os.path.dirname(target)
     while not os.path.isdir(folder):

@@ -6,8 +6,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _MAX_LINKS = 40
+_ALWAYS_PRIVATE = ("/proc", "/dev", "/run", "/tmp")
+ROOT_HOME = "/root"
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _OCTAL_ESCAPE = re.compile(r"\\(\d{3})")
+
+
+def private_folders() -> tuple[str, ...]:
+    """Folders that each container without an image folder has of its own, not the machine's.
+
+    A container is root of its own users, so manifests expect that it may use ``/root``: it is
+    private where this process may not enter the machine's.
+    """
+    entered = os.access(ROOT_HOME, os.R_OK | os.X_OK) or not os.path.isdir(ROOT_HOME)
+    return _ALWAYS_PRIVATE if entered else (*_ALWAYS_PRIVATE, ROOT_HOME)
 
 
 def is_within(path: str, folder: str) -> bool:

@@ -276,7 +276,11 @@ class ProcessRuntime:
         entry = ContainerEntry(plan.env)
         container = ProcessContainer(plan, self._isolation, None, entry, output)
         workdir = Path(plan.workdir)
-        os.makedirs(workdir, exist_ok=True)
+        try:
+            os.makedirs(workdir, exist_ok=True)
+        except OSError as error:
+            text = f'cannot create workingDir "{workdir}": {error.strerror}'
+            raise start_error(text) from error
         commands, env = entry.commands()
         argv = [*self._isolation.enter_command(None), *commands, *plan.argv]
         terminal = open_terminal() if plan.tty else None

@@ -22,7 +22,11 @@ from gangline.local.kubelet.containers.plan import (
 )
 from gangline.local.kubelet.pods.admission import unsupported_fields
 from gangline.local.kubelet.runtime import isolation
-from gangline.local.kubelet.runtime.command_check import check_command, parse_launch_failure
+from gangline.local.kubelet.runtime.command_check import (
+    check_command,
+    check_workdir,
+    parse_launch_failure,
+)
 from gangline.local.kubelet.runtime.interface import (
     ContainerMount,
     ContainerPlan,
@@ -143,6 +147,44 @@ def test_the_machines_folders_are_covered_where_a_mount_point_is_missing(tmp_pat
     covers = [line for line in tables.splitlines() if " overlay " in line]
     assert [line.split()[1] for line in covers] == [f"{plan.state_dir}/root/etc"]
     assert f"{plan.state_dir}/root/gangline-work" in script
+
+
+def test_root_home_is_private_where_the_machines_cannot_be_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = f"{tmp_path}/pod/containers/c/0/home {tmp_path}/pod/containers/c/0/root/root none rbind"
+    for may_enter in (True, False):
+        monkeypatch.setattr(os, "access", lambda *_, answer=may_enter: answer)
+        plan = plan_of(tmp_path, container={"workingDir": "/root"})
+        MountNamespace(plan).write_script()
+        tables = "".join(path.read_text() for path in plan.state_dir.glob("mounts-*.tab"))
+        assert (bound in tables) is not may_enter
+
+
+@pytest.mark.parametrize(
+    ("workdir", "may_enter", "refusal"),
+    [
+        pytest.param("/etc/passwd", True, "not a directory", id="a file"),
+        pytest.param("/etc/passwd/x", True, "not a directory", id="below a file"),
+        pytest.param("/usr/lib", False, "permission denied", id="of another user"),
+        pytest.param("/usr/gangline-none", False, "", id="missing: it is created"),
+    ],
+)
+def test_working_folder_that_cannot_be_entered_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workdir: str,
+    may_enter: bool,
+    refusal: str,
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: may_enter)
+    plan = plan_of(tmp_path, container={"command": ["sh"], "workingDir": workdir})
+    if not refusal:
+        check_workdir(plan)
+        return
+    with pytest.raises(ContainerStartError, match=rf'workingDir "{workdir}": {refusal}') as error:
+        check_command(plan)
+    assert error.value.exit_code == 128
 
 
 def _fields(plan: ContainerPlan) -> dict[str, Any]:

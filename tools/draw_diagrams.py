@@ -7,8 +7,8 @@ site loads nothing from other servers. A file that is drawn here is the same on 
 host and in print; its text can be searched, and screen readers read its title and description.
 ``--check`` exits with 1 if a file is not current.
 
-A diagram is a grid of boxes. ``at`` is the column and row of a box. An arrow is a straight line
-between boxes of one row or one column.
+A diagram is a grid of boxes. ``at`` is the column and row of a box, which may cover several
+columns. An arrow is a straight line between boxes of one row or one column.
 """
 
 import sys
@@ -22,16 +22,16 @@ import msgspec
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parent / "docs/images"
-WIDTH, HEIGHT = 184, 66
+WIDTH, HEIGHT = 200, 72
 """Size of a box in pixels."""
-COLUMN, ROW = 292, 118
+COLUMN, ROW = 296, 122
 """Distance of columns and rows."""
 MARGIN = 14
-_LINE = 16
+_LINE = 17
 _STYLE = """
 text { font-family: system-ui, "Segoe UI", "DejaVu Sans", Arial, sans-serif; fill: #1f2430; }
-.name { font-size: 15px; font-weight: 600; } .note { font-size: 12.5px; }
-.label { font-size: 12px; font-style: italic; }
+.name { font-size: 16px; font-weight: 600; } .note { font-size: 14px; }
+.label { font-size: 13px; font-style: italic; }
 rect { fill: #eef1fb; stroke: #4051b5; stroke-width: 1.5; }
 .good { fill: #e6f4e8; stroke: #2e7d32; } .bad { fill: #fdeaea; stroke: #c62828; }
 path { fill: none; stroke: #4b5263; stroke-width: 1.5; }
@@ -53,6 +53,23 @@ class Box(msgspec.Struct, forbid_unknown_fields=True):
     notes: list[str] = []
     style: str = ""
     """``good``, ``bad`` or empty."""
+    columns: int = 1
+    """Columns that it covers, from its place to the right."""
+
+    @property
+    def width(self) -> int:
+        """Width in pixels."""
+        return WIDTH + (self.columns - 1) * COLUMN
+
+    @property
+    def middle(self) -> "Point":
+        """Its centre."""
+        x, y = MARGIN + self.at[0] * COLUMN, MARGIN + self.at[1] * ROW
+        return Point(x + self.width / 2, y + HEIGHT / 2)
+
+    def covers(self, column: int) -> bool:
+        """Return whether the box is in a column."""
+        return self.at[0] <= column < self.at[0] + self.columns
 
 
 class Arrow(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -89,7 +106,7 @@ def read_diagrams() -> dict[str, Diagram]:
 def draw(diagram: Diagram) -> str:
     """Return a diagram as SVG."""
     boxes = {box.name: box for box in diagram.boxes}
-    width = MARGIN * 2 + max(box.at[0] for box in diagram.boxes) * COLUMN + WIDTH
+    width = MARGIN * 2 + max(box.at[0] * COLUMN + box.width for box in diagram.boxes)
     height = MARGIN * 2 + max(box.at[1] for box in diagram.boxes) * ROW + HEIGHT
     arrows = [each for arrow in diagram.arrows for each in _arrow(arrow, boxes)]
     shapes = [each for box in diagram.boxes for each in _box(box)]
@@ -119,11 +136,13 @@ def description(diagram: Diagram) -> str:
 def _box(box: Box) -> Iterator[str]:
     corner = Point(MARGIN + box.at[0] * COLUMN, MARGIN + box.at[1] * ROW)
     style = f' class="{box.style}"' if box.style else ""
-    yield (f'<rect{style} x="{corner.x}" y="{corner.y}" width="{WIDTH}" height="{HEIGHT}" rx="6"/>')
+    yield (
+        f'<rect{style} x="{corner.x}" y="{corner.y}" width="{box.width}" height="{HEIGHT}" rx="6"/>'
+    )
     texts = [("name", box.name), *(("note", note) for note in box.notes)]
     first = corner.y + HEIGHT / 2 - (len(texts) - 1) * _LINE / 2 + 5
     for number, (kind, text) in enumerate(texts):
-        yield _text(kind, text, Point(corner.x + WIDTH / 2, first + number * _LINE))
+        yield _text(kind, text, Point(corner.x + box.width / 2, first + number * _LINE))
 
 
 def _text(kind: str, text: str, at: Point, anchor: str = "middle") -> str:
@@ -134,19 +153,23 @@ def _text(kind: str, text: str, at: Point, anchor: str = "middle") -> str:
 
 
 def _arrow(arrow: Arrow, boxes: dict[str, Box]) -> Iterator[str]:
-    start, end = boxes[arrow.source].at, boxes[arrow.to].at
+    source, target = boxes[arrow.source], boxes[arrow.to]
+    start, end = source.at, target.at
     # Of two arrows between the same boxes, each keeps to its own side.
     side = 9 if end > start else -9
-    right, down = end[0] - start[0], end[1] - start[1]
-    first, last = _middle(start), _middle(end)
-    if right and down:
-        raise ValueError(f"{arrow.source} → {arrow.to}: neither in one row nor in one column")
-    if right:
-        shift = WIDTH / 2 * (1 if right > 0 else -1)
-        points = [Point(first.x + shift, first.y - side), Point(last.x - shift, last.y - side)]
+    first, last = source.middle, target.middle
+    if start[1] == end[1]:
+        sign = 1 if end > start else -1
+        points = [
+            Point(first.x + sign * source.width / 2, first.y - side),
+            Point(last.x - sign * target.width / 2, last.y - side),
+        ]
+    elif source.covers(end[0]) or target.covers(start[0]):
+        x = min(source, target, key=lambda box: box.columns).middle.x + side
+        shift = HEIGHT / 2 * (1 if end[1] > start[1] else -1)
+        points = [Point(x, first.y + shift), Point(x, last.y - shift)]
     else:
-        shift = HEIGHT / 2 * (1 if down > 0 else -1)
-        points = [Point(first.x + side, first.y + shift), Point(last.x + side, last.y - shift)]
+        raise ValueError(f"{arrow.source} → {arrow.to}: neither in one row nor in one column")
     line = " L".join(f"{point.x:g},{point.y:g}" for point in points)
     dashed = ' class="dashed"' if arrow.dashed else ""
     yield f'<path{dashed} d="M{line}" marker-end="url(#tip)"/>'
@@ -162,10 +185,6 @@ def _label(label: str, start: Point, end: Point) -> str:
     left = start.y > end.y
     anchor = "end" if left else "start"
     return _text("label", label, Point(middle.x + (-8 if left else 8), middle.y + 4), anchor)
-
-
-def _middle(at: tuple[int, int]) -> Point:
-    return Point(MARGIN + at[0] * COLUMN + WIDTH / 2, MARGIN + at[1] * ROW + HEIGHT / 2)
 
 
 def main(arguments: list[str]) -> int:

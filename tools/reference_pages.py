@@ -1,42 +1,95 @@
-"""Adds generated pages to the site: options of all commands, and fields of all kinds.
+"""Adds generated pages to the site: one for each command, and the fields of all kinds.
 
 A hook of MkDocs (``hooks`` in mkdocs.yml). The pages are made from the command line itself and from
 the schemas of the custom resource definitions, so that they cannot differ from either.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
-from click.testing import CliRunner
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from gangline.cli.main import InvocationState, gangline
+from gangline.cli.commands.completion import command_reference
+from gangline.cli.main import SECTIONS
 
 CRDS = Path(__file__).parents[1] / "deploy/crds"
 UPSTREAM = frozenset(("template", "volumeClaimTemplates"))
 """Fields of Kubernetes' own types, which its documentation describes."""
+COMMANDS = "reference/commands.md"
+LONG_PAGE = 200
+"""Lines of a command with its subcommands above which each of these has a page of its own."""
+_HEADING = re.compile(r"^#+ gangline (.+)$", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages. MkDocs calls this once for each build."""
-    for name, text in (("commands", commands_page()), ("fields", fields_page())):
-        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    """Add the pages, and those of commands to the navigation. MkDocs calls this for each build."""
+    pages = {name: command_pages(name) for names in SECTIONS.values() for name in names}
+    for texts in pages.values():
+        for path, text in texts.items():
+            files.append(File.generated(config, path, content=text))
+    files.append(File.generated(config, COMMANDS, content=index_page(pages)))
+    files.append(File.generated(config, "reference/fields.md", content=fields_page()))
+    assert config.nav is not None
+    _add_to_navigation(config.nav, pages)
     return files
 
 
-def commands_page() -> str:
-    """Return the options of all commands.
+def command_pages(name: str) -> dict[str, str]:
+    """Return the pages of a command and its subcommands by path, that of the command first."""
+    text = command_reference(name)
+    sections = re.split(r"^(?=#+ gangline )", text, flags=re.MULTILINE)[1:]
+    if len(text.splitlines()) <= LONG_PAGE:
+        sections = ["\n".join(sections)]
+    pages = {}
+    for section in sections:
+        first = _HEADING.findall(section)[0]
+        body = _HEADING.sub(r"## gangline \1", section).removeprefix(f"## gangline {first}\n")
+        # Code in tables needs no escaped bar here, which other readers of Markdown need.
+        body = re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), body)
+        path = f"reference/commands/{first.replace(' ', '/')}.md"
+        pages[path] = f"---\ntitle: gangline {first}\n---\n# gangline {first}\n{body}"
+    return pages
 
-    Raises:
-        RuntimeError: ``gangline reference`` has failed.
-    """
-    result = CliRunner().invoke(gangline, ["reference"], obj=InvocationState())
-    if result.exit_code:
-        raise RuntimeError(result.output) from result.exception
-    return f"# Options of all commands\n\n`gangline reference` prints this page.\n\n{result.output}"
+
+def index_page(pages: dict[str, dict[str, str]]) -> str:
+    """Return the page that lists the commands; it has the anchors of the page that had them all."""
+    lines = ["# Options of all commands", "", "`gangline reference COMMAND` prints the same texts."]
+    for section, entries in SECTIONS.items():
+        lines += ["", f"## {section}", "", "| command | |", "|---|---|"]
+        for name, (_, purpose) in entries.items():
+            links = [
+                f"[{command}]({path.removeprefix('reference/')}#{_anchor(command)})"
+                f"{{ #{_anchor(command)} }}"
+                for path, text in pages[name].items()
+                for command in _HEADING.findall(text)
+            ]
+            lines.append(f"| {links[0]} | {purpose} {', '.join(links[1:])} |")
+    return "\n".join(lines)
+
+
+def _anchor(command: str) -> str:
+    return f"gangline-{command.replace(' ', '-')}"
+
+
+def _add_to_navigation(items: list[Any], pages: dict[str, dict[str, str]]) -> None:
+    for item in items:
+        for title, value in item.items() if isinstance(item, dict) else ():
+            if value == COMMANDS:
+                item[title] = [COMMANDS] + [
+                    {section: [{name: _entry(pages[name])} for name in names]}
+                    for section, names in SECTIONS.items()
+                ]
+            elif isinstance(value, list):
+                _add_to_navigation(value, pages)
+
+
+def _entry(pages: dict[str, str]) -> str | list[str]:
+    paths = list(pages)
+    return paths if len(paths) > 1 else paths[0]
 
 
 def fields_page() -> str:

@@ -17,6 +17,7 @@ from gangline.cli.arena import COMMAND_ALIASES, REFUSED_COMMANDS
 from gangline.cli.errors import CommandError, ExitCode, to_command_error
 from gangline.cli.params.command import Group, group
 from gangline.cli.params.options import target_flags
+from gangline.cli.render.output import print_status
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -178,18 +179,16 @@ class LazyGroup(Group):
 
 
 def _unknown_command(name: str) -> str:
-    # Late: difflib takes ten milliseconds to import, and only a typing error needs it.
-    from difflib import get_close_matches
+    from gangline.api.suggestions import did_you_mean
 
-    near = get_close_matches(name, COMMANDS, n=1)
-    return f"There is no command {name!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+    return f"There is no command {name!r}.{did_you_mean(name, COMMANDS)}"
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
     if requested and not ctx.resilient_parsing:
-        from gangline.cli.commands.completion import version_text
-
-        click.echo(version_text())
+        command = gangline.get_command(ctx, "version")
+        assert command is not None
+        ctx.invoke(command)
         ctx.exit()
 
 
@@ -278,7 +277,7 @@ def _report(error: BaseException, session: InvocationState) -> int:
         print_exception(error)
     failure = to_command_error(error)
     message = "" if failure.code == ExitCode.INTERRUPTED else f"Error: {failure.message}"
-    click.echo(message, err=True)
+    print_status(message)
     if failure.hint:
-        click.echo(failure.hint, err=True)
+        print_status(failure.hint)
     return failure.code

@@ -79,13 +79,49 @@ def add_pod(api: FakeApi, job: str, waiting: str = "") -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-async def test_missing_job_is_reported_with_hint(typed: Typed, args: tuple[str, ...]) -> None:
+async def test_missing_job_is_reported_with_the_nearest_name(
+    api: FakeApi, typed: Typed, args: tuple[str, ...]
+) -> None:
+    add_job(api, "nones")
     result = await typed(*args)
     assert result.code == ExitCode.NOT_FOUND, result
     assert "'none'" in result.err
     assert "'default'" in result.err
+    assert "Did you mean 'nones'?" in result.err
     assert "gangline list -A" in result.err
     assert not result.out
+
+
+@pytest.mark.parametrize(
+    ("args", "plural"),
+    [
+        (("top", "node", "gpu-nod-1"), "nodes"),
+        (("queue", "get", "gpu-nod-1"), "queues"),
+        (("queue", "close", "gpu-nod-1"), "queues"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+async def test_missing_node_or_queue_is_reported_with_the_nearest_name(
+    api: FakeApi, typed: Typed, args: tuple[str, ...], plural: str
+) -> None:
+    group = "/api/v1" if plural == "nodes" else "/apis/scheduling.volcano.sh/v1beta1"
+    api.add(f"{group}/{plural}/gpu-node-1", status={})
+    result = await typed(*args)
+    assert result.code == ExitCode.NOT_FOUND, result
+    assert "Did you mean 'gpu-node-1'?" in result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [(("list", "--al-namespaces"), "--all-namespaces"), (("queue", "lst"), "list")],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+async def test_misspelt_option_or_subcommand_is_reported_with_the_nearest(
+    typed: Typed, args: tuple[str, ...], meant: str
+) -> None:
+    result = await typed(*args)
+    assert result.code == ExitCode.USAGE, result
+    assert meant in result.err
 
 
 async def test_a_job_that_is_there_already_is_not_touched(api: FakeApi, typed: Typed) -> None:

@@ -34,12 +34,8 @@ def completion_command(context: click.Context, shell: str) -> None:
 @click.option("-v", "--verbose", is_flag=True, hidden=True)
 def version_command(short: bool, verbose: bool) -> None:
     """Print the version of gangline and of Python."""
-    click.echo(package_version("gangline") if short else version_text())
-
-
-def version_text() -> str:
-    """Return the version of gangline and of Python."""
-    return f"gangline {package_version('gangline')} (Python {platform.python_version()})"
+    number = package_version("gangline")
+    click.echo(number if short else f"gangline {number} (Python {platform.python_version()})")
 
 
 @command(

@@ -13,9 +13,9 @@ from gangline.cli.params import completers
 from gangline.cli.params.command import group
 from gangline.cli.params.job_selection import poll_changes, selector_option, watch_option
 from gangline.cli.params.options import output_option
-from gangline.cli.params.session import ClusterSession, cluster_command
+from gangline.cli.params.session import ClusterSession, cluster_command, suggest_names
 from gangline.cli.render.explanation import scheduler_settings
-from gangline.cli.render.output import format_table, print_result
+from gangline.cli.render.output import format_table, print_result, print_text
 
 if TYPE_CHECKING:
     from gangline.api.meta.field_doc import ResourceList
@@ -124,11 +124,12 @@ async def get_queue(name: str, cluster: ClusterSession, watch: bool, output: str
     from gangline.api.resources import QUEUES
 
     async def stored_queue() -> "list[Queue]":
-        return [await cluster.client.get(QUEUES, name)]
+        async with suggest_names(cluster.client, QUEUES, name):
+            return [await cluster.client.get(QUEUES, name)]
 
     async for (queue,), _ in poll_changes(stored_queue, watch=watch):
         if not print_result(_data(queue), output, [_qualified_name(queue)]):
-            click.echo(format_queue(queue, await _queue_uses(cluster.client, name)))
+            print_text(format_queue(queue, await _queue_uses(cluster.client, name)))
 
 
 @queue_command.command("close", examples="gangline queue close research")
@@ -166,8 +167,9 @@ async def _set_state(client: "ApiClient", name: str, state: str) -> "Queue":
     if name == ROOT_QUEUE:
         raise CommandError(f"queue {name!r} is the cluster itself", code=ExitCode.USAGE)
     change = {"status": {"state": state}}
-    queue: Queue = await client.patch(QUEUES, name, change, subresource="status")
-    return queue
+    async with suggest_names(client, QUEUES, name):
+        queue: Queue = await client.patch(QUEUES, name, change, subresource="status")
+        return queue
 
 
 async def _queue_uses(client: "ApiClient", name: str) -> "list[QueueUsage]":

@@ -129,16 +129,13 @@ class KindGroup(Group):
 
 
 def _unknown_kind(word: str) -> str:
-    # Late: difflib takes ten milliseconds to import, and only a mistake needs it.
-    from difflib import get_close_matches
+    from gangline.api.suggestions import did_you_mean
 
     if word.endswith((".yaml", ".yml", ".json")):
         return f"{word!r} is not a kind of job; a file is given with -f {word}"
-    near = get_close_matches(word.lower(), _JOB_COMMANDS_BY_NAME, n=1)
     kinds = ", ".join(command.word for command in JOB_COMMANDS)
-    return f"There is no kind of job {word!r}. " + (
-        f"Did you mean {near[0]!r}?" if near else f"Kinds: {kinds}; -f submits a file."
-    )
+    near = did_you_mean(word.lower(), _JOB_COMMANDS_BY_NAME)
+    return f"There is no kind of job {word!r}." + (near or f" Kinds: {kinds}; -f submits a file.")
 
 
 def kind_commands() -> Iterator[click.Command]:

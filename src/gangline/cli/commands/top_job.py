@@ -19,7 +19,6 @@ from gangline.cli.params.options import optional_job_argument, output_option, wa
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, format_duration, job_data
 from gangline.cli.render.nodes import (
-    CPU_COLUMN,
     DEVICE_HEAD,
     NO_HISTORY,
     SparklineHistory,
@@ -153,9 +152,10 @@ def format_job_usage(
     head += ["CPU(Used)", "MEMORY(Used)"]
     measured = _measures_gpus(usage)
     head += ["GPU(Used)"] if measured else []
-    head += [CPU_COLUMN] if history else []
+    lately = history.columns([job.uid for job in jobs])
+    head += [column[0] for column in lately]
     rows = []
-    for job in jobs:
+    for index, job in enumerate(jobs, 1):
         used = job_usage(job, usage)
         row: list[object] = [
             job.name,
@@ -165,7 +165,7 @@ def format_job_usage(
         ]
         row += [job.requested_gpus, job.allocated_gpus, job.chief.node if job.chief else ""]
         row += [*_cpu_and_memory_cells(used), *([_gpu_cell(used)] if measured else [])]
-        row += [history.render(job.uid)] if history else []
+        row += [column[index] for column in lately]
         rows.append([job.namespace, *row] if namespaces else row)
     running = [job for job in jobs if job.state == "RUNNING"]
     allocated = sum(job.allocated_gpus for job in running)
@@ -187,7 +187,13 @@ def format_replica_usage(
     head += ["CPU(Used)", "MEMORY(Used)"]
     measured = _measures_gpus(usage)
     head += ["GPU(Used)"] if measured else []
-    head += [CPU_COLUMN] if history else []
+    replicas = [
+        replica
+        for replica in job.replicas
+        if not instance or instance in {replica.name, replica.short_name}
+    ]
+    lately = history.columns([(job.namespace, replica.name) for replica in replicas])
+    head += [column[0] for column in lately]
     rows = [
         [
             replica.name,
@@ -197,10 +203,9 @@ def format_replica_usage(
             *(device_cells(busy, job.namespace, replica.name) if busy else ()),
             *_cpu_and_memory_cells(used := usage.get((job.namespace, replica.name))),
             *([_gpu_cell(used)] if measured else []),
-            *([history.render((job.namespace, replica.name))] if history else []),
+            *(column[index] for column in lately),
         ]
-        for replica in job.replicas
-        if not instance or instance in {replica.name, replica.short_name}
+        for index, replica in enumerate(replicas, 1)
     ]
     facts = [("Name", job.name), ("Status", job.state), ("Namespace", job.namespace)]
     facts += [

@@ -35,7 +35,14 @@ from gangline.cli.render.nodes import (
     pod_devices,
     read_nodes,
 )
-from gangline.cli.render.output import format_table, print_result, print_status, supports_sparklines
+from gangline.cli.render.output import (
+    format_table,
+    print_result,
+    print_status,
+    print_text,
+    rule,
+    supports_sparklines,
+)
 
 if TYPE_CHECKING:
     from gangline.api.core.pod import Pod
@@ -45,7 +52,7 @@ if TYPE_CHECKING:
 
 _GI = 2**30
 _LABEL = 15
-_RULE = "-" * 89
+_RULE_WIDTH = 89
 
 _DESCRIPTIONS = {
     GpuMode.NONE: "The node has no GPUs.",
@@ -128,7 +135,7 @@ def _read_node_pod(pod: "Pod", busy: "GpuUsage | None") -> NodePod:
 
 def format_nodes(nodes: Iterable[NodeDetails]) -> str:
     """Return one block of text for each node."""
-    return f"\n\n{_RULE}\n\n".join(format_node(node) for node in nodes)
+    return f"\n\n{rule(_RULE_WIDTH)}\n\n".join(format_node(node) for node in nodes)
 
 
 def format_node(details: NodeDetails) -> str:
@@ -362,7 +369,7 @@ def _print_nodes(nodes: Sequence[NodeDetails], look: _NodeQuery, history: Sparkl
     if print_result(data, look.output, [f"node/{view.name}" for view in views]):
         return
     if look.details:
-        click.echo(format_nodes(nodes))
+        print_text(format_nodes(nodes))
     else:
         click.echo(node_table(views, history, modes=look.output == "wide"))
     if sums := gpu_totals(views):
@@ -371,16 +378,18 @@ def _print_nodes(nodes: Sequence[NodeDetails], look: _NodeQuery, history: Sparkl
 
 async def _load_nodes(client: "ApiClient", look: _NodeQuery) -> list[NodeDetails]:
     from gangline.api.resources import NODES, PODS
+    from gangline.api.suggestions import did_you_mean
     from gangline.sdk.usage import gpu_usage, node_usage
 
-    if look.names:
-        nodes = [await client.get(NODES, name) for name in look.names]
-        pods = (await client.list(PODS)).items
-    else:
-        node_list, pod_list = await asyncio.gather(
-            client.list(NODES, labels=look.selector), client.list(PODS)
-        )
-        nodes, pods = node_list.items, pod_list.items
+    node_list, pod_list = await asyncio.gather(
+        client.list(NODES, labels=look.selector), client.list(PODS)
+    )
+    pods, by_name = pod_list.items, {node.metadata.name: node for node in node_list.items}
+    for name in look.names:
+        if name not in by_name:
+            message = f"there is no node {name!r}.{did_you_mean(name, by_name)}".removesuffix(".")
+            raise CommandError(message, code=ExitCode.NOT_FOUND)
+    nodes = [by_name[name] for name in look.names or by_name]
     usage = await node_usage(client)
     views = sorted(read_nodes(nodes, pods), key=lambda view: view.name)
     views = [view for view in views if look.mode in {None, view.mode}]

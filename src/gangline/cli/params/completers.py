@@ -87,7 +87,7 @@ def _process_deadline(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-async def _names(
+async def object_names(
     client: "ApiClient", resource: "Resource[Any]", namespace: str | None
 ) -> list[str]:
     """Return the names of a kind's objects; none if the cluster lacks the kind or forbids it."""
@@ -109,7 +109,9 @@ async def _jobs(client: "ApiClient", namespace: str, given: ParsedOptions) -> It
     from gangline.sdk.client import resolve_kinds
 
     kinds = resolve_kinds(given.get("kind") or "")
-    names_by_kind = await gather(*(_names(client, kind.resource, namespace) for kind in kinds))
+    names_by_kind = await gather(
+        *(object_names(client, kind.resource, namespace) for kind in kinds)
+    )
     return [name for names in names_by_kind for name in names]
 
 
@@ -153,8 +155,8 @@ async def _port_targets(client: "ApiClient", namespace: str, given: ParsedOption
 
     jobs, services, pods = await gather(
         _jobs(client, namespace, given),
-        _names(client, SERVICES, namespace),
-        _names(client, PODS, namespace),
+        object_names(client, SERVICES, namespace),
+        object_names(client, PODS, namespace),
     )
     return [*jobs, *(f"svc/{name}" for name in services), *(f"pod/{name}" for name in pods)]
 
@@ -166,7 +168,7 @@ def _objects(constant: str) -> ClusterQuery:
         from gangline.api import resources
 
         resource: Resource[Any] = getattr(resources, constant)
-        return await _names(client, resource, namespace if resource.namespaced else None)
+        return await object_names(client, resource, namespace if resource.namespaced else None)
 
     return question
 

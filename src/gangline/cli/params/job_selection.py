@@ -54,7 +54,7 @@ async def refresh_times(refresh: bool) -> AsyncIterator[None]:
     yield
     while refresh:
         await asyncio.sleep(WATCH_INTERVAL_S)
-        click.echo(f"{'-' * 30} {datetime.now().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 30}")
+        click.echo(f"{'-' * 29} {datetime.now().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 29}")
         yield
 
 
@@ -106,7 +106,11 @@ class JobSelection:
             return listed
         named = [job for job in listed if self.name in {job.name, job.qualified_name}]
         if not named:
-            raise CommandError(f"no job {self.name!r} in any namespace", code=ExitCode.NOT_FOUND)
+            from gangline.api.suggestions import did_you_mean
+
+            near = did_you_mean(self.name, [job.name for job in listed])
+            message = f"no job {self.name!r} in any namespace.{near}".removesuffix(".")
+            raise CommandError(message, code=ExitCode.NOT_FOUND)
         return named
 
     async def poll_jobs(self, jobs: "JobClient", *, watch: bool) -> "AsyncIterator[list[Job]]":

@@ -10,14 +10,18 @@ The body runs to its end while the connection is open; Ctrl-C cancels it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
+from gangline.cli.errors import to_command_error
+from gangline.cli.params import completers
 from gangline.cli.params.options import cluster_options, namespace_options, type_option
 from gangline.cli.params.target import ClusterTarget
 
 if TYPE_CHECKING:
+    from gangline.api.meta.resource import Resource
     from gangline.kube.client.client import ApiClient
     from gangline.sdk.client import JobClient
     from gangline.sdk.job_editor import JobEditor
@@ -58,6 +62,27 @@ class ClusterSession:
     def namespace_to_list(self, all_namespaces: bool) -> str | None:
         """Return the namespace of a list request; None lists all namespaces."""
         return None if all_namespaces else self.namespace
+
+
+@asynccontextmanager
+async def suggest_names(
+    client: "ApiClient", resource: "Resource[Any]", name: str
+) -> AsyncIterator[None]:
+    """Suggest the nearest name if an object that belongs to no namespace does not exist.
+
+    Raises:
+        CommandError: it does not exist.
+    """
+    from gangline.api.suggestions import did_you_mean
+    from gangline.kube.errors import NotFound
+
+    try:
+        yield
+    except NotFound as error:
+        failure = to_command_error(error)
+        near = did_you_mean(name, await completers.object_names(client, resource, None))
+        failure.message = f"{failure.message}.{near}" if near else failure.message
+        raise failure from error
 
 
 def cluster_command(body: AsyncBody) -> Body:

@@ -3,13 +3,14 @@
 ``scheduler_settings`` reads the settings for which a command computes it.
 """
 
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.render.output import terminal_width
+from gangline.cli.render.output import is_terminal, terminal_width
 
 if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_NAMES = 6
 """Limit of names in a list; the others are counted."""
+MIN_WIDTH = 40
+"""Texts are not broken into narrower lines, however narrow the terminal is."""
 
 
 async def scheduler_settings(client: "ApiClient", path: Path | None) -> "SchedulerSettings":
@@ -41,12 +44,7 @@ def format_explanation(explained: "Explanation") -> str:
     because = f" ({explained.reason})" if explained.reason else ""
     lines = [f"{explained.kind} {explained.name} {explained.state}{because}"]
     if explained.message:
-        lines += textwrap.wrap(
-            explained.message,
-            max(40, terminal_width() - 2),
-            initial_indent="  ",
-            subsequent_indent="  ",
-        )
+        lines += _wrapped(explained.message, "  ", "  ", terminal_width() - 2)
     sections = [
         _queues(explained.queues),
         _pods_by_node("Pods on nodes", explained.placed),
@@ -65,8 +63,22 @@ def format_explanation(explained: "Explanation") -> str:
 
 def _branch(section: Sequence[str]) -> Iterable[str]:
     if section:
-        yield f"├─ {section[0]}"
-        yield from (f"│    {line}" for line in section[1:])
+        width = terminal_width() if is_terminal() else sys.maxsize
+        yield from _wrapped(section[0], "├─ ", "│  ", width)
+        for line in section[1:]:
+            yield from _wrapped(line, "│    ", "│      ", width)
+
+
+def _wrapped(text: str, first: str, further: str, width: int) -> list[str]:
+    """Break a text between words."""
+    return textwrap.wrap(
+        text,
+        max(MIN_WIDTH, width),
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _expected(expected: "ExpectedStart") -> list[str]:

@@ -1,7 +1,7 @@
 """Nodes and GPUs as rows and plain data: Arena's columns and keys, then ours.
 
 Columns of GPU metrics appear only if an exporter measures them. A sparkline shows the recent values
-of a figure in one cell.
+of a figure in one cell; all of a table have one scale.
 """
 
 from collections import defaultdict, deque
@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from gangline.api.core.pod_status import TERMINAL_PHASES
-from gangline.api.figures import plain_number
-from gangline.cli.render.output import format_table
+from gangline.api.figures import format_figure, plain_number
+from gangline.cli.render.output import format_table, rule
 
 if TYPE_CHECKING:
     from gangline.api.core.node import Node
@@ -23,13 +23,10 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 LENGTH = 20
 """Number of values in a sparkline."""
-CPU_COLUMN = "CPU(Lately)"
-"""Header of the column."""
 
 
-def sparkline(values: Sequence[float]) -> str:
-    """Return values as bars; the highest value is a full bar, values up to 0 are the lowest bar."""
-    highest = max(values, default=0.0)
+def sparkline(values: Sequence[float], highest: float) -> str:
+    """Return values as bars: ``highest`` is a full bar, values up to 0 are the lowest bar."""
     if highest <= 0:
         return BARS[0] * len(values)
     steps = len(BARS) - 1
@@ -55,10 +52,17 @@ class SparklineHistory:
         """True if some key has more than one value."""
         return any(len(values) > 1 for values in self._values.values())
 
-    def render(self, key: Hashable) -> str:
-        """Return the sparkline of one key; empty while it has only one value."""
-        values = self._values.get(key, ())
-        return sparkline(list(values)) if len(values) > 1 else ""
+    def columns(self, keys: Sequence[Hashable]) -> list[list[str]]:
+        """Return a column of sparklines with one scale, which the header names.
+
+        The column is a header and a cell for each key; there is none while no key has two values.
+        """
+        if not self:
+            return []
+        shown = [list(self._values.get(key, ())) for key in keys]
+        highest = max((value for values in shown for value in values), default=0.0)
+        lines = (sparkline(values, highest) if len(values) > 1 else "" for values in shown)
+        return [[f"CPU(0 to {format_figure(highest, digits=2)} cores)", *lines]]
 
 
 NO_HISTORY = SparklineHistory()
@@ -166,7 +170,8 @@ def node_table(
     head += ["UNHEALTHY"] if unhealthy else []
     head += ["CPU(Allocated)", "CPU(Used)", "MEMORY(Allocated)", "MEMORY(Used)", "PODS"]
     head += ["GPU(Used)"] if measured else []
-    head += [CPU_COLUMN] if history else []
+    lately = history.columns([view.name for view in views])
+    head += [column[0] for column in lately]
     rows = [
         [
             view.name,
@@ -183,9 +188,9 @@ def node_table(
             _memory(view),
             format_share(view, "pods"),
             *([format_gpus(view.gpus_used)] if measured else []),
-            *([history.render(view.name)] if history else []),
+            *(column[index] for column in lately),
         ]
-        for view in views
+        for index, view in enumerate(views, 1)
     ]
     return format_table(head, rows)
 
@@ -227,7 +232,7 @@ def gpu_totals(views: Sequence[NodeRow]) -> str:
     if not total:
         return ""
     share = f"{allocated}/{total} ({100 * allocated / total:.1f}%)"
-    return f"{'-' * _RULE_WIDTH}\nAllocated/Total GPUs In Cluster:\n{share}"
+    return f"{rule(_RULE_WIDTH)}\nAllocated/Total GPUs In Cluster:\n{share}"
 
 
 def node_data(view: NodeRow) -> dict[str, Any]:

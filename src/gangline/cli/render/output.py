@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gangline.cli.render.tables import layout
+from gangline.cli.render.tables import fit_text, layout
 
 
 def format_table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
@@ -65,12 +65,22 @@ def print_manifests(manifests: Iterable[Any], output: str) -> None:
 
 def print_status(message: str) -> None:
     """Print a message for the user to stderr, apart from the result."""
-    click.echo(message, err=True)
+    click.echo(fit_text(message, terminal_width()) if sys.stderr.isatty() else message, err=True)
+
+
+def print_text(text: str) -> None:
+    """Print a result in sentences; on a terminal, its lines are broken between words."""
+    click.echo(fit_text(text, terminal_width()) if is_terminal() else text)
 
 
 def is_terminal() -> bool:
     """True if results go to a terminal; colours and progress are for terminals only."""
     return sys.stdout.isatty()
+
+
+def rule(width: int) -> str:
+    """Return a line between two parts, not wider than the terminal."""
+    return "-" * (min(width, terminal_width()) if is_terminal() else width)
 
 
 def supports_sparklines() -> bool:

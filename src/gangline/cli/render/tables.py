@@ -1,9 +1,12 @@
-"""Tables that fit a width: columns give way by priority, then texts continue on further lines.
+"""Tables and texts that fit a width.
 
-Without a width, as in pipes and files, every column is printed and a row is one line.
+Columns give way by priority, then texts continue on further lines, then other cells end with an
+ellipsis. Words are never broken. Without a width, as in pipes and files, every column is printed
+and a row is one line.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from textwrap import wrap
 from unicodedata import combining, east_asian_width
 
@@ -14,12 +17,16 @@ TEXTS = frozenset(("REASON", "MESSAGE", "WHY", "CAUSE", "DESCRIPTION"))
 """Columns of sentences. They continue on further lines, broken between words."""
 MIN_TEXT = 20
 """Narrowest column of sentences; with less, another column gives way."""
+MIN_CELL = 8
+"""Narrowest column of other cells, whose ends are cut at last."""
+ELLIPSIS = "…"
 
 GIVE_WAY = (
-    "COUNT", "IS_CHIEF", "IPADDRESS", "GPU(Mode)", "VOLUME", "STORAGECLASS", "ACCESSMODE", "OWNER",
-    "PRIORITY", "ROLE", "CPU(Allocated)", "MEMORY(Allocated)", "GPU(Allocated)", "GPU(Requested)",
-    "CONFIDENCE", "RESTARTS", "ENDED", "QUEUE", "TRAINER", "KIND", "AGE", "SOURCE", "PODS", "NODE",
-    "DURATION", "MEMORY(Used)", "CPU(Used)", "RUNNING", "WORKERS", "TYPE", "NAMESPACE",
+    "COUNT", "IS_CHIEF", "GPU(Mode)", "VOLUME", "STORAGECLASS", "ACCESSMODE", "OWNER", "PRIORITY",
+    "ROLE", "CPU(Allocated)", "MEMORY(Allocated)", "PODS", "MEMORY(Used)", "IPADDRESS",
+    "GPU(Allocated)", "GPU(Requested)", "CONFIDENCE", "RESTARTS", "ENDED", "QUEUE", "TRAINER",
+    "KIND", "AGE", "SOURCE", "NODE", "DURATION", "CPU(Used)", "RUNNING", "WORKERS", "TYPE",
+    "NAMESPACE",
 )  # fmt: skip
 """Columns that are left out if a table is too wide, the first one first. Others always stay."""
 
@@ -54,11 +61,26 @@ def layout(
     width -= len(indent)
     kept = _columns_that_fit(head, _widths(lines), width)
     lines = [[line[index] for index in kept] for line in lines]
-    widths = _widths(lines)
-    if lines[0][-1] in TEXTS:
-        others = sum(widths[:-1]) + GAP * (len(widths) - 1)
-        widths[-1] = min(widths[-1], max(MIN_TEXT, width - others))
+    widths = _narrowed(lines[0], _widths(lines), width)
     return "\n".join(_coloured_lines(lines, widths, indent))
+
+
+def fit_text(text: str, width: int) -> str:
+    """Break lines that are wider than a terminal between words, with the indent of their line.
+
+    A line that is a command stays in one piece, so that it can be copied.
+    """
+    return "\n".join(_fitted_lines(text.split("\n"), width))
+
+
+def _fitted_lines(lines: Iterable[str], width: int) -> Iterator[str]:
+    for line in lines:
+        words = line.lstrip()
+        if text_width(line) <= width or words.startswith(("gangline ", "kubectl ", "helm ", "| ")):
+            yield line
+        else:
+            indent = line[: len(line) - len(words)]
+            yield from (f"{indent}{part}" for part in _wrapped(words, width - len(indent)))
 
 
 def text_width(text: str) -> int:
@@ -91,10 +113,26 @@ def _columns_that_fit(head: Sequence[str], widths: Sequence[int], width: int) ->
 
 
 def _needed(head: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -> int:
-    """Return the narrowest width of a table with these columns."""
-    *others, last = kept
-    narrowest = min(widths[last], MIN_TEXT) if head[last] in TEXTS else widths[last]
-    return sum(widths[index] + GAP for index in others) + narrowest
+    """Return the narrowest width of a table with these columns, without cutting cells."""
+    narrowest = (min(widths[i], MIN_TEXT) if head[i] in TEXTS else widths[i] for i in kept)
+    return sum(narrowest) + GAP * (len(kept) - 1)
+
+
+def _narrowed(head: Sequence[str], widths: Sequence[int], width: int) -> list[int]:
+    """Return widths that fit: first sentences become narrower, then the widest other columns."""
+    narrowed = list(widths)
+    for is_text, least in ((True, MIN_TEXT), (False, MIN_CELL)):
+        columns = [
+            index
+            for index, name in enumerate(head)
+            if (name in TEXTS) is is_text and name not in STATES
+        ]
+        while columns and sum(narrowed) + GAP * (len(head) - 1) > width:
+            widest = max(columns, key=narrowed.__getitem__)
+            if narrowed[widest] <= least:
+                break
+            narrowed[widest] -= 1
+    return narrowed
 
 
 def _text_lines(
@@ -114,13 +152,22 @@ def _coloured_lines(
     lines: Sequence[Sequence[str]], widths: Sequence[int], indent: str
 ) -> Iterator[str]:
     head = lines[0]
-    margin = indent + " " * (sum(widths[:-1]) + GAP * (len(widths) - 1))
     for line in lines:
-        first, *further = _wrapped(line[-1], widths[-1]) if head[-1] in TEXTS else [line[-1]]
-        cells = (*line[:-1], first)
-        yield indent + "".join(map(_cell, head, cells, widths)).rstrip()
-        for text in further:
-            yield margin + text
+        cells = (
+            _wrapped(text, width) if name in TEXTS else [_cut(text, width)]
+            for name, text, width in zip(head, line, widths, strict=True)
+        )
+        for row in zip_longest(*cells, fillvalue=""):
+            yield indent + "".join(map(_cell, head, row, widths)).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text that fits, with an ellipsis in place of its end."""
+    if text_width(text) <= width:
+        return text
+    while text_width(text) >= width:
+        text = text[:-1]
+    return text + ELLIPSIS
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -96,22 +96,29 @@ def test_gpus_in_use_are_shown_where_something_measures_them() -> None:
 
 
 def test_sparklines_show_recent_values() -> None:
-    assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
-    assert sparkline([0, 0, -1]) == "▁▁▁"
+    assert sparkline([0, 1, 2, 4], 4) == "▁▃▅█"
+    assert sparkline([0, 0, -1], 0) == "▁▁▁"
     history = SparklineHistory()
     assert not history
     for figure in range(30):
         history.record({"a": figure, ("team", "a-worker-0"): 1})
-    assert len(history.render("a")) == 20
-    assert history.render("b") == ""
+    assert [list(map(len, column[1:])) for column in history.columns(["a", "b"])] == [[20, 0]]
     lines = format_job_usage([a_job()], USAGE, NOW, namespaces=False, history=history).splitlines()
-    assert lines[0].endswith("CPU(Lately)")
+    assert lines[0].endswith("CPU(0 to 29 cores)")
     assert lines[1].endswith("▃▄▄▄▄▅▅▅▅▆▆▆▆▇▇▇▇███")
     assert re.search(
         r"a-worker-0 .* █+\n", format_replica_usage(a_job(), USAGE, "worker-0", history)
     )
     history.record({"b": 1})
-    assert history.render("a") == ""
+    assert not history
+
+
+def test_sparklines_of_a_table_have_the_scale_that_its_header_names() -> None:
+    history = SparklineHistory()
+    for figure in (0.0, 2.0):
+        history.record({"busy": 4 * figure, "idle": figure})
+    assert history.columns(["busy", "idle"]) == [["CPU(0 to 8 cores)", "▁█", "▁▃"]]
+    assert history.columns(["idle"]) == [["CPU(0 to 2 cores)", "▁█"]]
 
 
 def test_usage_of_containers_is_added_up() -> None:

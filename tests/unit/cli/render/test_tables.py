@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.cli.render.tables import GIVE_WAY, MIN_TEXT, layout, text_width
+from gangline.cli.render.tables import (
+    ELLIPSIS,
+    GAP,
+    GIVE_WAY,
+    MIN_CELL,
+    MIN_TEXT,
+    fit_text,
+    layout,
+    text_width,
+)
 
 HEAD = [
     *("NAMESPACE", "NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)"),
@@ -77,3 +86,37 @@ def test_table_fits_and_no_word_is_lost_or_broken(
     assert " ".join(line[start:] for line in (first, *further)).split() == reason.split()
     kept = shown.split()
     assert kept == [name for name in head if name in kept]
+
+
+@given(st.integers(30, 200), st.lists(words.map(lambda word: word * 3), min_size=2, max_size=5))
+def test_cells_that_do_not_fit_end_with_an_ellipsis(width: int, cells: list[str]) -> None:
+    head = [*(f"NAME{index}" for index in range(len(cells) - 1)), "CAUSE"]
+    lines = plain(layout(head, [[*cells[:-1], "one two three " * 9]], width=width)).splitlines()
+    narrowest = [max(len("NAME0"), min(len(cell), MIN_CELL)) + GAP for cell in cells[:-1]]
+    fixed = sum(narrowest) + MIN_TEXT
+    assert max(map(len, lines)) <= max(width, fixed)
+    for shown, cell in zip(lines[1].split(), cells[:-1], strict=False):
+        assert shown == cell or (shown[-1] == ELLIPSIS and cell.startswith(shown[:-1]))
+
+
+def test_nodes_keep_their_addresses_on_a_terminal_of_120_columns() -> None:
+    head = ["NAME", "IPADDRESS", "ROLE", "STATUS", "GPU(Total)", "GPU(Allocated)"]
+    head += ["CPU(Allocated)", "CPU(Used)", "MEMORY(Allocated)", "MEMORY(Used)", "PODS"]
+    head += ["GPU(Used)", "CPU(0 to 96 cores)"]
+    row = ["gpu-node-17", "192.168.100.117", "<none>", "Ready", "8", "8", "90.5/96", "88.21"]
+    row += ["700/1024Gi", "512.5Gi", "12/110", "7.21", 20 * "█"]
+    shown = plain(layout(head, [row], width=120))
+    assert max(map(len, shown.splitlines())) <= 120
+    assert "192.168.100.117" in shown
+
+
+def test_long_lines_break_between_words_but_commands_stay_in_one_piece() -> None:
+    lines = ["a sentence that is too long", "  with an indented line below it"]
+    text = "\n".join([*lines, "  gangline logs digits -f"])
+    assert fit_text(text, 20).splitlines() == [
+        "a sentence that is",
+        "too long",
+        "  with an indented",
+        "  line below it",
+        "  gangline logs digits -f",
+    ]

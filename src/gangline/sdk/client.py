@@ -27,6 +27,8 @@ Manifest = Mapping[str, Any]
 
 
 _PROGRESS_POLL_S = 2.0
+_LAST_STATE_TIMEOUT_S = 5.0
+"""Limit of the request for the state of a job that has not ended in time."""
 
 
 class JobError(Exception):
@@ -167,7 +169,12 @@ class JobClient:
         )
 
     async def wait(
-        self, name: str, namespace: str, progress: Callable[[Job], None] | None = None
+        self,
+        name: str,
+        namespace: str,
+        progress: Callable[[Job], None] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> Job:
         """Wait until a job has ended, and return it. Broken connections are reopened.
 
@@ -177,7 +184,28 @@ class JobClient:
         Raises:
             NoSuchJob: no job has this name, or it was deleted meanwhile.
             AmbiguousJob: as ``get``.
+            TimeoutError: the job has not ended within ``timeout_s``; it is not stopped.
         """
+        reporter = _ProgressReporter(progress)
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await self._wait_for_end(name, namespace, reporter)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        late = f"job {name!r} has not ended within {timeout_s:g} s"
+        try:
+            async with asyncio.timeout(_LAST_STATE_TIMEOUT_S):
+                job = await self.get(name, namespace)
+        except (TimeoutError, Unreachable) as error:
+            raise TimeoutError(f"{late}, and the cluster does not respond") from error
+        if job.state.finished:
+            return reporter.report(job)
+        reason = f" ({job.reason})" if job.reason else ""
+        running = f"{job.running} of {job.desired} replicas running"
+        raise TimeoutError(f"{late}: it is {job.state}, {running}{reason}; the job goes on")
+
+    async def _wait_for_end(self, name: str, namespace: str, reporter: "_ProgressReporter") -> Job:
         from gangline.kube.informers.informer import Informer
 
         kind, stored = await self._find(name, namespace)
@@ -188,22 +216,21 @@ class JobClient:
         changed = asyncio.Event()
         informer.add_listener(lambda _old, _new: changed.set())
         following = asyncio.create_task(informer.run())
-        reporter = _ProgressReporter(progress)
         try:
             await informer.wait_for_sync()
             while True:
                 changed.clear()
                 job = informer.get(namespace, own)
-                if job is None:
+                if job is None or job.metadata.uid != stored.metadata.uid:
                     raise NoSuchJob(f"job {own!r} was deleted meanwhile")
                 if build_job(kind, job, [], []).state.finished:
                     return reporter.report(await self.get(name, namespace))
-                if progress:
+                if reporter.is_active:
                     with suppress(Unreachable):  # the next change includes this one
                         reporter.report(await self.get(name, namespace))
                 # Pods and pod groups change too, which this informer does not watch.
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_PROGRESS_POLL_S if progress else None):
+                    async with asyncio.timeout(_PROGRESS_POLL_S if reporter.is_active else None):
                         await changed.wait()
         finally:
             following.cancel()
@@ -221,26 +248,47 @@ class JobClient:
 
     async def _find(self, name: str, namespace: str) -> tuple[JobKind, JobObject]:
         """Find a job by its name, or by kind and name such as ``pytorchjob/digits``."""
+        from gangline.api.names import validate_dns_subdomain
+
         kind_word, _, name = name.rpartition("/")
+        if problem := validate_dns_subdomain(name):
+            # An empty name would select the collection, and a question mark end the path.
+            raise NoSuchJob(f"no job {name!r}: the name {problem.problem}; {problem.remedy}")
         kinds = resolve_kinds(kind_word) if kind_word else self.kinds
         answers = await self._gather(self._get_or_refusal(kind, name, namespace) for kind in kinds)
-        candidates = [
-            (kind, job)
-            for kind, job in zip(kinds, answers, strict=True)
-            if job is not None and not isinstance(job, Forbidden)
-        ]
+        candidates = _existing_jobs(kinds, answers)
         if not candidates:
             for refused in answers:
                 if isinstance(refused, Forbidden):
                     raise refused
             await self.require_namespace(namespace)
-            raise NoSuchJob(f"no job {name!r} in namespace {namespace!r}")
+            from gangline.api.suggestions import did_you_mean
+
+            near = did_you_mean(name, await self._names(kinds, namespace))
+            raise NoSuchJob(f"no job {name!r} in namespace {namespace!r}.{near}".removesuffix("."))
         if len(candidates) > 1:
             several = ", ".join(kind.trainer for kind, _ in candidates)
             raise AmbiguousJob(
                 f"jobs of several kinds are named {name!r}: {several}; select one with -T"
             )
         return candidates[0]
+
+    async def kinds_with(self, name: str, namespace: str) -> Sequence[JobKind]:
+        """Return the readable kinds of which a job has a name."""
+        answers = await self._gather(
+            self._get_or_refusal(kind, name, namespace) for kind in self.kinds
+        )
+        return [kind for kind, _ in _existing_jobs(self.kinds, answers)]
+
+    async def _names(self, kinds: Iterable[JobKind], namespace: str) -> Sequence[str]:
+        """Return the names of jobs that may be listed."""
+        listings = await self._gather(self._jobs(kind, namespace, "") for kind in kinds)
+        return [
+            job.metadata.name
+            for listing in listings
+            if not isinstance(listing, Forbidden)
+            for job in listing
+        ]
 
     async def _get_or_refusal(
         self, kind: JobKind, name: str, namespace: str
@@ -337,6 +385,16 @@ class JobClient:
         raise _unknown_kind(api_version, kind)
 
 
+def _existing_jobs(
+    kinds: Iterable[JobKind], answers: Iterable[JobObject | Forbidden | None]
+) -> list[tuple[JobKind, JobObject]]:
+    return [
+        (kind, job)
+        for kind, job in zip(kinds, answers, strict=True)
+        if job is not None and not isinstance(job, Forbidden)
+    ]
+
+
 def _readable(
     answers: Sequence[Sequence[JobObject] | Forbidden],
 ) -> Sequence[Sequence[JobObject]]:
@@ -357,6 +415,11 @@ class _ProgressReporter:
     def __init__(self, progress: Callable[[Job], None] | None) -> None:
         self._progress = progress
         self._last: tuple[object, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """False if there is no callback."""
+        return self._progress is not None
 
     def report(self, job: Job) -> Job:
         point = (job.state, job.reason, job.running, job.restarts)

@@ -182,7 +182,7 @@ _NEVER_RAN = frozenset(("ImagePullFailed", "ConfigMissing"))
 _LAST_LINES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
     """The root cause of a job's state, with consequences and next steps."""
 
@@ -196,18 +196,28 @@ class Diagnosis:
     last_lines: tuple[str, ...] = ()
     """Last log lines of the replica that failed first."""
 
-    def _repr_html_(self) -> str:
-        from gangline.sdk import html_report
+    def __repr__(self) -> str:
+        consequences = [
+            f"  {finding.replica}: {finding.cause}, a consequence" for finding in self.consequences
+        ]
+        evidence = [f"  {self.root.evidence}"] if self.root and self.root.evidence else []
+        last_lines = [f"  | {line}" for line in self.last_lines]
+        steps = [f"  - {step}" for step in self.next_steps]
+        title = f"{self.job} {self.state}: {self.summary}"
+        return "\n".join([title, *evidence, *consequences, *last_lines, *steps])
 
-        title = html_report.heading(self.job, self.state)
-        shown = html_report.lines([title, html_report.paragraph(self.summary)])
+    def _repr_html_(self) -> str:
+        from gangline import display
+
+        title = display.heading(self.job, self.state)
+        shown = display.lines([title, display.paragraph(self.summary)])
         if self.root:
             head = ("Replica", "Cause", "Evidence", "What helps")
             findings = (self.root, *self.consequences)
-            shown += html_report.table(head, map(_table_row, findings))
+            shown += display.table(head, map(_table_row, findings))
         if self.last_lines:
-            shown += html_report.preformatted("\n".join(self.last_lines))
-        return shown + html_report.bullets(self.next_steps)
+            shown += display.preformatted("\n".join(self.last_lines))
+        return shown + display.bullets(self.next_steps)
 
 
 def _table_row(finding: Finding) -> tuple[object, ...]:

@@ -99,7 +99,7 @@ class Replica:
         return f"{self.role}-{self.index}" if self.role else self.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Job:
     """A job with its replicas."""
 
@@ -138,8 +138,10 @@ class Job:
 
     @property
     def running(self) -> int:
-        """Number of replicas that run."""
-        return [replica.status for replica in self.replicas].count("Running")
+        """Number of requested replicas that run, without the master of an elastic job."""
+        roles = {role for role, _ in self.roles}
+        replicas = [one for one in self.replicas if one.role in roles] if roles else self.replicas
+        return [replica.status for replica in replicas].count("Running")
 
     @property
     def restarts(self) -> int:
@@ -163,16 +165,22 @@ class Job:
         """The leading replica: the master, or else the first worker."""
         return next((replica for replica in self.replicas if replica.chief), None)
 
+    def __repr__(self) -> str:
+        running = "" if self.state.finished else f"{self.running}/{self.desired} running"
+        facts = [self.state, running, format_run_time(self)]
+        reason = f"; {self.reason}" if self.reason else ""
+        return f"<job {self.name}: {', '.join(filter(None, facts))}{reason}>"
+
     def _repr_html_(self) -> str:
-        from gangline.sdk import html_report
+        from gangline import display
 
         facts = [f"{self.running} of {self.desired} replicas run", format_run_time(self)]
         if self.requested_gpus:
             facts.append(f"{self.allocated_gpus} of {self.requested_gpus} GPUs")
         if self.queue:
             facts.append(f"queue {self.queue}")
-        title = html_report.heading(self.qualified_name, self.state, facts)
-        shown = html_report.lines([title, html_report.note(self.reason) if self.reason else ""])
+        title = display.heading(self.qualified_name, self.state, facts)
+        shown = display.lines([title, display.note(self.reason) if self.reason else ""])
         head = ("Replica", "Status", "Node", "GPUs", "Restarts", "Exit", "Message")
         rows = [
             (
@@ -186,7 +194,7 @@ class Job:
             )
             for replica in self.replicas
         ]
-        return shown + (html_report.table(head, rows) if rows else "")
+        return shown + (display.table(head, rows) if rows else "")
 
 
 def format_run_time(job: Job) -> str:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from gangline import display
 from gangline.api.figures import format_count, format_figure, format_scaled, plain_number
 from gangline.sizing.calibration import (
     Calibration,
@@ -158,7 +159,10 @@ class PlanRequest:
     """Measured seconds that a core takes to load and prepare a sample; 0: assumed by its size."""
 
 
-@dataclass(frozen=True, slots=True)
+CHOICE_HEAD = ("Layout", "Micro-batch", "Recompute", "Memory", "Step", "MFU", "Training")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class LayoutChoice:
     """A layout with its ranges."""
 
@@ -177,8 +181,24 @@ class LayoutChoice:
     def layout_title(self) -> str:
         return self.candidate.layout.title
 
+    def cells(self) -> tuple[object, ...]:
+        """Return the row of this layout in the table of ``CHOICE_HEAD``."""
+        return (
+            self.layout_title,
+            self.candidate.layout.micro_batch,
+            self.candidate.layout.recompute.value,
+            f"{format_figure(self.candidate.memory.total / 1e9)} GB",
+            format_figure(self.step_s.middle, "s"),
+            f"{self.utilisation:.0%}",
+            _span(self.training_s.middle),
+        )
 
-@dataclass(frozen=True, slots=True)
+    def __repr__(self) -> str:
+        facts = zip(CHOICE_HEAD[1:], self.cells()[1:], strict=True)
+        return f"<{self.layout_title}: {', '.join(f'{name} {cell}' for name, cell in facts)}>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """The answer."""
 
@@ -218,6 +238,30 @@ class Plan:
     @property
     def nodes(self) -> int:
         return self.request.devices // self.node_devices
+
+    def _title(self) -> str:
+        billions, hardware = self.parameters / 1e9, self.request.device.name
+        return f"{format_figure(billions)} B parameters on {self.request.devices} x {hardware}"
+
+    def _notes(self) -> list[str]:
+        missed = [f"Missed: {miss}" for miss in self.misses]
+        return missed + [f"Assumed: {assumption}" for assumption in self.assumptions]
+
+    def __repr__(self) -> str:
+        rows = [choice.cells() for choice in self.choices]
+        table = display.plain_table(CHOICE_HEAD, rows) if rows else self._unfit()
+        return "\n".join([self._title(), table, *self._notes()])
+
+    def _repr_html_(self) -> str:
+        rows = [choice.cells() for choice in self.choices]
+        table = display.table(CHOICE_HEAD, rows) if rows else display.note(self._unfit())
+        title = display.heading(self._title(), "")
+        return display.lines([title, table]) + display.bullets(self._notes())
+
+    def _unfit(self) -> str:
+        if self.fitting_devices:
+            return f"No layout fits; {self.fitting_devices} devices of this kind would do."
+        return "No layout fits; use a device with more memory."
 
 
 def make_plan(request: PlanRequest) -> Plan:

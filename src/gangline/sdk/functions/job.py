@@ -1,87 +1,42 @@
 """A Python function as a job: every replica runs its source, and its log brings the result back.
 
-A rank prints its result pickled, in base64, in lines with ``MARK``, its rank, and the number of the
-line of how many; text of the function without a line break may precede them. A log is the only way
-back that every cluster has. Reading a result runs what the job has written: read only results of
-jobs that you trust.
+All that a caller may get wrong is an error before anything is submitted: the message names the
+argument, what is wrong with it, and what would be right.
 """
 
-import base64
-import pickle
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import difflib
+import inspect
+import operator
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
-import msgspec
-
-from gangline.api.resource_list import GPU
+from gangline.api.names import (
+    validate_dns_subdomain,
+    validate_env_name,
+    validate_job_name,
+)
+from gangline.api.quantity import QuantityError, parse_quantity
+from gangline.api.resource_list import CPU, GPU, MEMORY
 from gangline.api.resources import PYTORCH_JOBS
-from gangline.sdk.functions.source import NO_ANNOTATIONS, UnsupportedFunction, complete_source
-
-MARK = "gangline-result"
-MAX_RESULT = 1_000_000
-"""Limit of a pickled result in bytes: logs are rotated at some megabytes."""
-
-_REPORT = """
-def _gangline_report(value):
-    import base64, os, pickle
-    if value is None:
-        return
-    try:
-        data = pickle.dumps(value)
-    except Exception as error:
-        raise TypeError(f"the result is a {type(value).__name__} that cannot be pickled") from error
-    if len(data) > %d:
-        raise ValueError(f"the result has {len(data)} bytes, more than %d: write it to a volume")
-    text, width = base64.b64encode(data).decode(), 4096
-    lines = [text[at : at + width] for at in range(0, len(text), width)]
-    for number, line in enumerate(lines, 1):
-        print("%s", os.environ.get("RANK", "0"), f"{number}/{len(lines)}", line, flush=True)
-"""
-
-
-class NoResult(LookupError):
-    """The rank has reported no result, or its log is incomplete."""
-
-
-def report_of(call: str) -> str:
-    """Return the lines of a program that report the value of an expression."""
-    return _REPORT % (MAX_RESULT, MAX_RESULT, MARK) + f"\n\n_gangline_report({call})\n"
-
-
-def is_result(line: str) -> bool:
-    """Return whether a line of a log is a part of a result."""
-    return f"{MARK} " in line
-
-
-def read_results(lines: Iterable[str]) -> dict[int, Any]:
-    """Return the results in the lines of logs by rank; the last one of a rank counts.
-
-    Raises:
-        NoResult: lines of a result are missing.
-    """
-    parts: dict[int, list[str]] = {}
-    expected: dict[int, int] = {}
-    for line in filter(is_result, lines):
-        rank_word, place, text = line.partition(f"{MARK} ")[2].split(" ", 2)
-        rank, (number, total) = int(rank_word), map(int, place.split("/"))
-        if number == 1:
-            parts[rank] = []
-        parts.setdefault(rank, []).append(text.strip())
-        expected[rank] = total
-    for rank, chunks in parts.items():
-        if len(chunks) != expected[rank]:
-            raise NoResult(
-                f"the result of rank {rank} has {expected[rank]} lines, and its log {len(chunks)}"
-            )
-    return {
-        rank: pickle.loads(base64.b64decode("".join(chunks)))
-        for rank, chunks in sorted(parts.items())
-    }
-
+from gangline.api.schema.field_error import FieldError
+from gangline.sdk.functions.literals import NoLiteral, write_literal
+from gangline.sdk.functions.program import container_command
+from gangline.sdk.functions.source import UnsupportedFunction, complete_source
 
 MAX_SOURCE = 100_000
 """Limit in bytes: every kernel accepts a command argument of this length."""
+LEAST_MEMORY = 1 << 20
+"""Less is a number whose unit was forgotten."""
+MAX_DEFAULT_NAME = 40
+_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+"""That of ``generateName``: no suffix is a word."""
+
+
+class InvalidOption(ValueError):
+    """An argument of ``run`` is wrong; the message names it and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +46,8 @@ class FunctionJobOptions:
     image: str
     workers: int = 1
     gpus: int = 0
-    cpu: str = ""
-    memory: str = ""
+    cpu: str | float = ""
+    memory: str | float = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     retry: int = 0
     queue: str = ""
@@ -103,16 +58,148 @@ class FunctionOptions(TypedDict, total=False):
 
     workers: int
     gpus: int
-    cpu: str
-    memory: str
+    cpu: str | float
+    memory: str | float
     environment: Mapping[str, str]
     retry: int
     queue: str
 
 
+def prepare_function_job(
+    function: Callable[..., object],
+    image: object,
+    name: object,
+    arguments: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Check the arguments of ``run``, and return the job.
+
+    Raises:
+        UnsupportedFunction: the function or an argument cannot be sent.
+        TypeError: there is no such option, or the arguments do not fit the function.
+        InvalidOption: the name, the image or an option is wrong.
+    """
+    shape = read_options(function, image, options)
+    own_name = check_name(name or default_name(function), shape.workers)
+    return build_function_job(own_name, function, {} if arguments is None else arguments, shape)
+
+
+def read_options(
+    function: Callable[..., object], image: object, options: Mapping[str, Any]
+) -> FunctionJobOptions:
+    """Check the keyword arguments of ``run``.
+
+    Raises:
+        TypeError: there is no such argument.
+        InvalidOption: a value is wrong.
+    """
+    names = [option.name for option in fields(FunctionJobOptions)]
+    for name in options:
+        if name not in names:
+            raise TypeError(_unknown_option(name, names, function))
+    if not isinstance(image, str) or not image or image.split() != [image]:
+        raise _wrong("image", image, "is not a reference of an image", "write 'python:3.12'")
+    given = FunctionJobOptions(image=image, **options)
+    return FunctionJobOptions(
+        image=image,
+        workers=_count("workers", given.workers, 1),
+        gpus=_count("gpus", given.gpus, 0),
+        cpu=_quantity("cpu", given.cpu, CPU),
+        memory=_quantity("memory", given.memory, MEMORY),
+        environment=_environment(given.environment),
+        retry=_count("retry", given.retry, 0),
+        queue=_queue(given.queue),
+    )
+
+
+def _unknown_option(name: str, names: list[str], function: Callable[..., object]) -> str:
+    called = getattr(function, "__name__", "the function")
+    if near := difflib.get_close_matches(name, names, 1):
+        return f"run() has no argument {name!r}: did you mean {near[0]!r}?"
+    return f"run() has no argument {name!r}: give arguments={{{name!r}: ...}} if it is for {called}"
+
+
+def _count(name: str, value: object, least: int) -> int:
+    remedy = f"give a whole number of at least {least}"
+    if isinstance(value, bool):
+        raise _wrong(name, value, "is not a number", remedy)
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise _wrong(name, value, "is not a whole number", remedy) from None
+    if number < least:
+        raise _wrong(name, number, "is too small", remedy)
+    return number
+
+
+def _quantity(name: str, value: object, resource: str) -> str:
+    if value is None or value == "":
+        return ""
+    try:
+        quantity = parse_quantity(value)  # type: ignore[arg-type]
+    except QuantityError as error:
+        raise InvalidOption(f"{name}: {error}") from None
+    example = {CPU: "'500m' or 2", MEMORY: "'4Gi'"}[resource]
+    if quantity.nano <= 0:
+        raise _wrong(name, value, "is not positive", f"give an amount such as {example}")
+    if resource == MEMORY and quantity.value < LEAST_MEMORY:
+        problem = f"is only {quantity.value} bytes"
+        raise _wrong(name, value, problem, f"give a number with a unit, such as {example}")
+    return str(quantity)
+
+
+def _environment(variables: object) -> dict[str, str]:
+    if not isinstance(variables, Mapping):
+        raise _wrong("environment", variables, "is not a mapping", "give {'NAME': 'value'}")
+    for name, value in variables.items():
+        place = f"environment[{name!r}]"
+        if not isinstance(name, str):
+            raise _wrong(place, name, "is not a text", "give the name of a variable as a text")
+        if problem := validate_env_name(name):
+            raise _wrong(place, name, *problem)
+        if not isinstance(value, str):
+            raise _wrong(place, value, "is not a text", f"give {str(value)!r}")
+        if "\0" in value:
+            raise _wrong(place, value, "has a zero character", "remove it")
+    return dict(variables)
+
+
+def _queue(name: object) -> str:
+    if not isinstance(name, str):
+        raise _wrong("queue", name, "is not a text", "give the name of a queue")
+    if name and (problem := validate_dns_subdomain(name)):
+        raise _wrong("queue", name, *problem)
+    return name
+
+
+def _wrong(name: str, value: object, problem: str, remedy: str) -> InvalidOption:
+    return InvalidOption(str(FieldError(name, value, problem, remedy)))
+
+
 def default_name(function: Callable[..., object]) -> str:
     """Return the name of a function as that of a job."""
-    return getattr(function, "__name__", "").replace("_", "-").strip("-").lower()
+    words = re.sub(r"[^a-z0-9]+", "-", getattr(function, "__name__", "").lower())
+    name = words[:MAX_DEFAULT_NAME].strip("-")
+    return name if name[:1].isalpha() else f"job-{name}".strip("-")
+
+
+def with_suffix(name: str) -> str:
+    """Return a name with a random suffix, for a job of a function that has a job already."""
+    return f"{name}-{''.join(random.choices(_SUFFIX_ALPHABET, k=5))}"
+
+
+def check_name(name: object, workers: int) -> str:
+    """Return the name of a job.
+
+    Raises:
+        InvalidOption: it cannot be that of a job with so many workers.
+    """
+    if not isinstance(name, str):
+        raise _wrong("name", name, "is not a text", "give the name of the job")
+    roles = {"Master": 1, "Worker": workers - 1}
+    if problem := validate_job_name(name, roles):
+        raise _wrong("name", name, *problem)
+    return name
 
 
 def build_function_job(
@@ -125,14 +212,18 @@ def build_function_job(
 
     Raises:
         UnsupportedFunction: the function cannot be sent as source (``complete_source``).
+        TypeError: the arguments do not fit the function.
     """
     amounts: dict[str, Any] = {"cpu": shape.cpu, "memory": shape.memory, GPU: shape.gpus}
     amounts = {key: value for key, value in amounts.items() if value}
+    command = render_command(function, arguments)
     container: dict[str, Any] = {
         "name": "pytorch",
         "image": shape.image,
-        "command": ["python", "-u", "-c", render_script(function, arguments)],
-        "env": [{"name": key, "value": value} for key, value in shape.environment.items()],
+        "command": list(map(_unexpanded, command)),
+        "env": [
+            {"name": key, "value": _unexpanded(value)} for key, value in shape.environment.items()
+        ],
     }
     if amounts:
         container["resources"] = {"requests": amounts, "limits": dict(amounts)}
@@ -154,23 +245,47 @@ def build_function_job(
     }
 
 
-def render_script(function: Callable[..., object], arguments: Mapping[str, Any]) -> str:
-    """Return a program that defines a function, calls it, and reports its result.
+def _unexpanded(text: str) -> str:
+    """Return a text of a container that arrives as it is: kubelets replace ``$(NAME)`` in it."""
+    return text.replace("$", "$$")
+
+
+def render_command(function: Callable[..., object], arguments: Mapping[str, Any]) -> list[str]:
+    """Return a command that defines a function, calls it, and reports its result.
 
     Raises:
-        UnsupportedFunction: see ``complete_source``; or the program is too large, or an argument is
+        UnsupportedFunction: see ``complete_source``; or the source is too large, or an argument is
             not plain data.
+        TypeError: the arguments do not fit the function.
     """
     source = complete_source(function)
     called = function.__name__
+    _check_signature(function, arguments)
     try:
-        written = msgspec.json.encode(arguments).decode()
-    except TypeError as error:
-        raise UnsupportedFunction(f"arguments of {called} must be plain data: {error}") from error
-    call = f"{called}(**json.loads({written!r}))"
-    script = f"{NO_ANNOTATIONS}\nimport json\n\n{source}\n\n{report_of(call)}"
-    if len(script.encode()) > MAX_SOURCE:
+        written = {key: write_literal(value, key) for key, value in arguments.items()}
+    except NoLiteral as error:
+        raise UnsupportedFunction(f"argument of {called}: {error}") from None
+    command = container_command(source, called, written)
+    if any(len(part.encode(errors="surrogatepass")) > MAX_SOURCE for part in command):
         raise UnsupportedFunction(
-            f"{called} is too large to be sent as source: add it to the image"
+            f"{called} and its arguments are too large to be sent: more than {MAX_SOURCE} bytes; "
+            "add code to the image, and read data from a volume"
         )
-    return script
+    return command
+
+
+def _check_signature(function: Callable[..., object], arguments: object) -> None:
+    called = function.__name__
+    if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
+        raise TypeError(
+            f"arguments of {called} must be a mapping of names to values: {{'name': 1}}"
+        )
+    signature = inspect.signature(function, follow_wrapped=False)
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+        # A decorator that passes everything on: what it wraps names the arguments.
+        signature = inspect.signature(function)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise TypeError(f"{called}{signature}: {error}; give arguments={{'name': value}}") from None

@@ -2,7 +2,8 @@
 
 A pod has the packages of its image, but not the modules of the caller. The program that it runs
 therefore contains the function, the functions, classes and constants that it uses, and the imports
-of the packages. A global that cannot be written as source is an error that names it.
+of the packages. Each definition is a segment of ``program``, with the file and the line where the
+caller has it. A global that cannot be written as source is an error that names it.
 """
 
 import __future__
@@ -14,15 +15,17 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-NO_ANNOTATIONS = "from __future__ import annotations"
-"""First line of a program: annotations are not evaluated, so that it needs no imports for them."""
+from gangline.sdk.functions.literals import NoLiteral, write_literal
+from gangline.sdk.functions.program import segment
 
-
-MODULE_ATTRIBUTES = frozenset(("__name__", "__file__", "__doc__", "__qualname__", "__module__"))
+MODULE_ATTRIBUTES = frozenset(
+    ("__name__", "__file__", "__doc__", "__qualname__", "__module__", "__annotations__")
+)
 """Names that a program has by itself, with its own values."""
 
 
@@ -31,7 +34,7 @@ class UnsupportedFunction(ValueError):
 
 
 def complete_source(function: Callable[..., object]) -> str:
-    """Return the definitions of a function and of what it uses, the used ones first.
+    """Return the definitions of a function and of what it uses as segments, the used ones first.
 
     Raises:
         UnsupportedFunction: it has no source, uses variables of an outer function, or a global that
@@ -77,13 +80,13 @@ class _Definitions:
                     f"{self._called} uses the module {value.__name__}, which pods do not have: "
                     "import its functions by name, or add it to the image"
                 )
-            return f"import {value.__name__} as {name}"
+            return self._assignment(f"import {value.__name__} as {name}")
         if isinstance(value, FunctionType | type):
             return self._of_callable(name, value)
-        if _is_literal(value):
-            return f"{name} = {value!r}"
+        with suppress(NoLiteral):
+            return self._assignment(f"{name} = {write_literal(value, name)}")
         if getattr(value, "__module__", None) and _is_importable(value, name):
-            return f"from {value.__module__} import {value.__name__} as {name}"
+            return self._assignment(f"from {value.__module__} import {value.__name__} as {name}")
         raise UnsupportedFunction(
             f"{self._called} uses the global {name}, a {type(value).__name__} that cannot be sent: "
             "pass it as an argument, or create it in the function"
@@ -93,8 +96,9 @@ class _Definitions:
         module = sys.modules.get(value.__module__)
         is_first = len(self._objects) == 1
         if not is_first and module is not None and not _is_local(module):
-            return f"from {value.__module__} import {value.__qualname__.split('.')[0]} as {name}"
-        source = _source(value, self._called if is_first else name)
+            outer = value.__qualname__.split(".")[0]
+            return self._assignment(f"from {value.__module__} import {outer} as {name}")
+        source, first_line = _source(value, self._called if is_first else name)
         surroundings = _surroundings(value)
         for used in sorted(_global_names(source)):
             if used in MODULE_ATTRIBUTES:
@@ -103,19 +107,33 @@ class _Definitions:
                 self.add(used, surroundings[used])
             elif not hasattr(builtins, used) and used not in _assigned_names(source):
                 raise UnsupportedFunction(f"{name} uses {used}, which is not defined")
+        definition = segment(source, _file(value, name), first_line)
         defined = getattr(value, "__name__", name)
-        return source if defined == name else f"{source}\n{name} = {defined}"
+        alias = "" if defined == name else "\n" + self._assignment(f"{name} = {defined}")
+        return definition + alias
+
+    def _assignment(self, text: str) -> str:
+        return segment(text, f"<globals of {self._called}>")
 
 
-def _source(value: "FunctionType | type", name: str) -> str:
+def _source(value: "FunctionType | type", name: str) -> tuple[str, int]:
+    """Return the source of a function or a class, and the number of its first line."""
     inner = inspect.unwrap(value) if isinstance(value, FunctionType) else value
     if isinstance(inner, FunctionType) and inner.__closure__:
         names = ", ".join(inner.__code__.co_freevars)
         raise UnsupportedFunction(f"{name} uses {names} of an outer function: pass it as argument")
     try:
-        return textwrap.dedent(inspect.getsource(value))
+        lines, first_line = inspect.getsourcelines(value)
     except (OSError, TypeError) as error:
         raise UnsupportedFunction(f"the source of {name} cannot be read: {error}") from error
+    return textwrap.dedent("".join(lines)).rstrip("\n"), max(first_line, 1)
+
+
+def _file(value: "FunctionType | type", name: str) -> str:
+    """Return the file that tracebacks show for a definition."""
+    with suppress(TypeError):
+        return inspect.getsourcefile(inspect.unwrap(value)) or f"<{name}>"
+    return f"<{name}>"
 
 
 def _surroundings(value: "FunctionType | type") -> dict[str, Any]:
@@ -162,14 +180,6 @@ def _assigned_names(source: str) -> set[str]:
         for alias in node.names
     }
     return bound
-
-
-def _is_literal(value: object) -> bool:
-    """Return whether the text of a value is Python that has this value."""
-    try:
-        return bool(ast.literal_eval(repr(value)) == value)
-    except Exception:
-        return False  # of any class, whose repr and comparison may fail in any way
 
 
 def _is_importable(value: Any, name: str) -> bool:

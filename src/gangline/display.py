@@ -1,6 +1,6 @@
-"""HTML for notebooks, built from plain values: a heading with a state, notes, tables, lists.
+"""Values in notebooks and terminals: HTML and plain text from headings, notes, tables, lists.
 
-It uses the light or dark colours of the notebook. Every text is escaped, because texts come from
+HTML uses the light or dark colours of the notebook. Every text is escaped, because texts come from
 the cluster: the message of a pod must not become markup.
 """
 
@@ -15,11 +15,13 @@ _COLOURS = {
     "QUEUING": "#e37400",
 }
 _GREY = "#80868b"
+MAX_PLAIN_CELL = 80
+"""Limit of a cell of a plain table in characters."""
 
 
 def heading(name: str, state: str, facts: Iterable[str] = ()) -> str:
-    """Return a name with its coloured state, followed by the facts that are not empty."""
-    title = f"<b>{escape(name)}</b> {_coloured(state)}"
+    """Return a name with its coloured state, followed by the facts; empty ones are left out."""
+    title = f"<b>{escape(name)}</b>{f' {_coloured(state)}' if state else ''}"
     return " · ".join([title, *(escape(fact) for fact in facts if fact)])
 
 
@@ -45,6 +47,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def plain_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table of plain text with aligned columns; long cells are cut."""
+    lines = [tuple(head), *(tuple(map(_plain_cell, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
 def preformatted(text: str) -> str:
     """Return a block of preformatted text."""
     return f"<pre>{escape(text)}</pre>"
@@ -54,6 +66,11 @@ def bullets(items: Sequence[str]) -> str:
     """Return a list of items; an empty text without items."""
     rows = "".join(f"<li>{escape(item)}</li>" for item in items)
     return f"<ul>{rows}</ul>" if rows else ""
+
+
+def _plain_cell(value: object) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= MAX_PLAIN_CELL else f"{text[: MAX_PLAIN_CELL - 1]}…"
 
 
 def _cell(value: object) -> str:

@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Every package is pinned with the hashes of its files, except PyTorch: each platform has builds of its own.
 # $(call locked,FIRST,NEXT): install the sections of constraints.txt from FIRST until NEXT.
 locked = sed -n '/^\# section $(1)$$/,/^\# section $(2)$$/p' constraints.txt > $(VENV)/locked.txt \
-  && $(PIP) install --quiet --require-hashes --no-deps --requirement $(VENV)/locked.txt
+  && $(PIP) install --quiet --require-hashes --no-deps --no-build-isolation --requirement $(VENV)/locked.txt
 TORCH = $(shell sed -n 's/^demo = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 
 .PHONY: help setup lock test-versions demo test test-all test-unit release-check lint docs e2e test-frameworks mutation benchmarks crds manifests image clean
@@ -57,7 +57,7 @@ lock: $(VENV)/.demo
 	cp constraints.txt $(VENV)/lock.txt
 	$(RESOLVE) --all-extras --group build --generate-hashes $(UPGRADE) --output-file $(VENV)/lock.txt
 	for section in runtime build $(EXTRAS); do \
-	  case $$section in runtime) names=;; build) names=--group=build;; *) names=--extra=$$section;; esac; \
+	  case $$section in runtime) names=--extra=cluster;; build) names=--group=build;; *) names=--extra=$$section;; esac; \
 	  echo "# section $$section"; \
 	  $(RESOLVE) --constraint $(VENV)/lock.txt $$names || exit 1; \
 	done > $(VENV)/lock-sections.txt

@@ -1,11 +1,10 @@
 """Builds the only part of Gangline that is not Python, if a C compiler is available.
 
-Without a compiler, or on other processors than x86-64, the package still installs, but copies
-checkpoints more slowly (``gangline/elastic/checkpoint/format/checksum.py``).
+Without a compiler the package still installs, but copies checkpoints more slowly, and needs awscrt
+for their checksums (``gangline/elastic/checkpoint/format/checksum.py``).
 """
 
 import os
-import platform
 import re
 import shlex
 import subprocess
@@ -44,7 +43,7 @@ class NativeCopy(BuildHookInterface):
         del version
         source = Path(self.root, SOURCE)
         library = source.with_suffix(".so")
-        if self.target_name != "wheel" or platform.machine() != "x86_64":
+        if self.target_name != "wheel":
             return
         unfinished = library.with_suffix(f".{os.getpid()}.so")
         compiler = shlex.split(os.environ.get("CC", "cc"))

@@ -89,18 +89,73 @@ def test_wheel_runs_with_every_glibc_that_its_name_allows(wheel: Path, checkers:
     assert int(oldest.group(1)) <= int(claimed.group(1))
 
 
-def test_demo_trains_from_the_wheel_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    environment, home = tmp_path / "environment", tmp_path / "home"
-    home.mkdir()
-    python = empty_environment(environment)
+TRAINING = """
+import os, signal, sys, torch, torch.distributed as dist
+from gangline.elastic.checkpoint import Checkpointer
+from gangline.elastic.checkpoint.training import TrainingState
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+state = {"training": TrainingState(model, torch.optim.Adam(model.parameters()))}
+with Checkpointer(sys.argv[1]) as checkpointer:
+    loaded = checkpointer.load(state)
+    first = loaded.step + 1 if loaded else 1
+    print(f"rank {dist.get_rank()} starts at {first}")
+    for step in range(first, 7):
+        model(torch.ones(2, 4)).sum().backward()
+        checkpointer.save(step, state)
+        if step == 4 and first == 1 and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def training_image(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with PyTorch and NumPy 1, and with no extra of Gangline."""
+    folder = tmp_path_factory.mktemp("environment")
+    python = empty_environment(folder)
     demo = re.search(r"^demo = \[(.*)\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert demo
     (torch,) = re.findall(r'"(torch==[^"]*)"', demo.group(1))
     # Where a build for this machine can be had, it is a tenth of what the extra would fetch.
-    run(python, ROOT / "tools/install_torch.py", torch, folder=tmp_path)
+    run(python, ROOT / "tools/install_torch.py", torch, folder=folder)
+    run(python, *PIP, "numpy==1.26.4", folder=folder)
+    before = installed(python)
+    run(python, *PIP, wheel, folder=folder)
+    assert installed(python) - before == {"click", "gangline", "msgspec"}
+    return python
+
+
+def installed(python: Path) -> set[str]:
+    """The names of the distributions of an environment."""
+    names = run(python, "-m", "pip", "list", "--format=freeze", folder=python.parent)
+    return {line.partition("==")[0] for line in names.splitlines() if "==" in line}
+
+
+def test_a_killed_rank_goes_on_from_its_checkpoint_in_a_training_image(
+    training_image: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    gangline = training_image.with_name("gangline")
+    flags = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+    shown = run(gangline, "run", *flags, "train.py", tmp_path / "saved", folder=tmp_path)
+    assert shown.count("starts at 1") == 2
+    assert len(re.findall(r"starts at [45]", shown)) == 2
+    lacking = subprocess.run(
+        [gangline, "list"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert lacking.returncode
+    assert "pip install 'gangline[kubernetes]'" in lacking.stderr
+    assert len(lacking.stderr.splitlines()) == 2
+
+
+def test_demo_trains_from_the_wheel(wheel: Path, training_image: Path, tmp_path: Path) -> None:
+    python, home = training_image, tmp_path / "home"
+    home.mkdir()
     run(python, *PIP, f"gangline[demo] @ {wheel.as_uri()}", folder=tmp_path)
-    variables = {"HOME": str(home), "PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
+    variables = {"HOME": str(home), "PATH": f"{python.parent}:{os.environ['PATH']}"}
     place = run(python, "-c", "import gangline; print(gangline.__file__)", folder=home, **variables)
-    assert Path(place.strip()).is_relative_to(environment)
-    shown = run(environment / "bin/gangline", "demo", folder=home, **variables)
+    assert Path(place.strip()).is_relative_to(python.parents[1])
+    shown = run(python.with_name("gangline"), "demo", folder=home, **variables)
     assert "accuracy" in shown

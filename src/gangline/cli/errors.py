@@ -6,6 +6,7 @@ exit status; ``--debug`` shows the traceback as well. Scripts depend on exit sta
 never change.
 """
 
+import sys
 from enum import IntEnum
 
 import click
@@ -52,6 +53,8 @@ def to_command_error(error: BaseException) -> CommandError:
             return CommandError(error.format_message(), code=ExitCode.USAGE)
         case BaseExceptionGroup() if len(error.exceptions) == 1:
             return to_command_error(error.exceptions[0])
+        case ModuleNotFoundError():
+            return _missing_package(error)
     return (
         _kubernetes_error(error)
         or _job_error(error)
@@ -60,11 +63,23 @@ def to_command_error(error: BaseException) -> CommandError:
     )
 
 
+def _missing_package(error: ModuleNotFoundError) -> CommandError:
+    # Late: the metadata of the distribution are read only here.
+    from gangline.extras import explain_missing
+
+    message, command = explain_missing(error)
+    return CommandError(message, hint=f"Install it with: {command}") if message else _defect(error)
+
+
 def _other_error(error: BaseException) -> CommandError:
     """Handle errors that neither the command line nor a cluster has caused."""
     if isinstance(error, OSError):
         text = error.strerror or str(error)
         return CommandError(f"{error.filename}: {text}" if error.filename else text)
+    return _defect(error)
+
+
+def _defect(error: BaseException) -> CommandError:
     return CommandError(
         f"unexpected {type(error).__name__}: {error}",
         hint="This is a defect of gangline; run the command again with --debug for a traceback.",
@@ -103,6 +118,8 @@ def _kubernetes_error(error: BaseException) -> CommandError | None:
 
 def _job_error(error: BaseException) -> CommandError | None:
     """Handle errors of the SDK about jobs; None for other errors."""
+    if "gangline.sdk.client" not in sys.modules:
+        return None  # nothing has raised them; its dependencies may be missing
     from gangline.sdk.client import (
         AmbiguousJob,
         JobError,

@@ -77,4 +77,11 @@ def __getattr__(name: str) -> Any:
     # Late: the model of a job is usable without importing the API client.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), _NAMES.get(name, name))
+    try:
+        return getattr(import_module(_MODULES[name]), _NAMES.get(name, name))
+    except ModuleNotFoundError as error:
+        from gangline.extras import explain_missing
+
+        if not (missing := explain_missing(error))[0]:
+            raise
+        raise ImportError("{}: {}".format(*missing)) from error

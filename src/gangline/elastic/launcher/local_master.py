@@ -78,8 +78,13 @@ class MasterChild(ABC):
         )  # fmt: skip
         code = await asyncio.shield(self._child.ended)
         if code != PORT_TAKEN_CODE:
-            log.warning("the master ended with code %d; starting it again", code)
+            log.warning("the master ended with code %d%s; starting it again", code, self._cause())
         return code
+
+    def _cause(self) -> str:
+        """Return the last line that the master has logged, which says why it ended."""
+        lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
+        return next((f": {line}" for line in reversed(lines) if line.strip()), "")
 
 
 class OnDemandMaster(MasterChild):

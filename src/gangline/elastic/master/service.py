@@ -38,6 +38,7 @@ from gangline.elastic.protocol import wire
 from gangline.elastic.protocol.server import Peer, negotiate_version
 from gangline.elastic.protocol.wire import installed_version
 from gangline.elastic.shards import events as shard_events
+from gangline.extras import explain_missing
 
 MIN_RECORD_INTERVAL_S = 2.0
 MAX_RECORD_INTERVAL_S = 30.0
@@ -251,7 +252,11 @@ class MasterService:
         if path == "/metrics" and self.settings.serves_metrics:
             self._book()
             now = self._clock.now()
-            return HTTPStatus.OK, metrics_page(self.core, now, self._checkpoints, self._queue)
+            try:
+                return HTTPStatus.OK, metrics_page(self.core, now, self._checkpoints, self._queue)
+            except ModuleNotFoundError as error:
+                text = "metrics need more: {}; {}\n".format(*explain_missing(error))
+                return HTTPStatus.NOT_IMPLEMENTED, text.encode()
         return HTTPStatus.NOT_FOUND, b"there is /healthz, /readyz and /metrics\n"
 
     # Records

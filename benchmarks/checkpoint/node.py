@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks import results
 from benchmarks.checkpoint.savers import savers_of
 from gangline.elastic.checkpoint import Checkpointer
 from gangline.elastic.checkpoint.snapshot import inventory
@@ -191,6 +192,23 @@ def main() -> None:
         line("a bare transfer to a new file in shared memory", limit, limit)
         line("save until the peer has it", statistics.median(copied[LOST]["copied"]), limit)
         line("node lost, restore from the peer's memory", statistics.median(found), limit)
+        peers: dict[str, results.Value | None] = {"bare transfer": limit}
+        figures = {
+            "copied": results.Figure(
+                "a save until the next node has it",
+                "s",
+                statistics.median(copied[LOST]["copied"]),
+                peers,
+            ),
+            "restored": results.Figure(
+                "a node lost: restore from the memory of the next one",
+                "s",
+                statistics.median(found),
+                peers,
+            ),
+        }
+        conditions = "524 MB over loopback, sender and receiver on the same processors; medians"
+        results.write("checkpoint_node", conditions, figures, results.training_versions())
     finally:
         for rank in range(2):
             lose(node(memory, rank))

@@ -15,11 +15,12 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed.checkpoint as dcp
 
+from benchmarks import results
 from benchmarks.checkpoint.dlrover_peer import DLRover
 from gangline.elastic.checkpoint import Checkpointer
 from gangline.elastic.checkpoint.snapshot import directory
@@ -36,6 +37,10 @@ RESTORE = "restore"
 LINGER_S = 60
 CHUNK = 1 << 24
 
+Figures: TypeAlias = dict[str, results.Figure]
+Peers: TypeAlias = dict[str, dict[str, float]]
+"""What peers take, by figure and name of the peer."""
+
 
 def a_state() -> dict[str, Any]:
     """A state of 524 MB."""
@@ -48,9 +53,15 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def line(what: str, seconds: float, against: str = "", bare: float = 0.0) -> None:
-    ratio = f"{seconds / bare:5.2f} x {against} ({bare:.3f} s)" if bare else against
-    print(f"  {what:<52} {seconds:7.3f} s   {ratio}", flush=True)
+def line(what: str, taken: float, against: str = "", bare: float = 0.0) -> None:
+    ratio = f"{taken / bare:5.2f} x {against} ({bare:.3f} s)" if bare else against
+    print(f"  {what:<52} {taken:7.3f} s   {ratio}", flush=True)
+
+
+def seconds(
+    what: str, taken: float, bare: dict[str, results.Value | None] | None = None
+) -> results.Figure:
+    return results.Figure(what, "s", taken, bare or {})
 
 
 def copy_to(target: dict[str, torch.Tensor], source: dict[str, torch.Tensor]) -> None:
@@ -83,7 +94,8 @@ def forget(path: Path) -> None:
         os.close(descriptor)
 
 
-def memory_saves(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
+def memory_saves(checkpointer: Checkpointer, state: dict[str, Any]) -> Figures:
+    """Measure saves to memory beside a copy to other tensors."""
     model = state["model"]
     other = {name: torch.zeros_like(tensor) for name, tensor in model.items()}
     checkpointer.prepare(state)
@@ -96,10 +108,18 @@ def memory_saves(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
         time.sleep(0.3)  # the saver processes it meanwhile, as it would during a step
     copy = statistics.median(bare)
     line("save to memory, first after prepare", first, "to reach: 0.15 s")
-    line("save to memory, steady", statistics.median(ours), "a bare copy", copy)
+    steady = statistics.median(ours)
+    line("save to memory, steady", steady, "a bare copy", copy)
+    return {
+        "save_first": seconds("training stops for the first save to memory", first),
+        "save_steady": seconds(
+            "training stops for a later save to memory", steady, {"bare copy": copy}
+        ),
+    }
 
 
-def storage_saves(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) -> None:
+def storage_saves(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) -> Figures:
+    """Measure saves to storage beside a write with fsync."""
     bare, committed, blocked, skipped = [], [], [], 0
     for step in range(100, 100 + PERSISTS):
         bare.append(timed(lambda: bare_write(folder, state["model"])))
@@ -116,9 +136,24 @@ def storage_saves(checkpointer: Checkpointer, state: dict[str, Any], folder: Pat
     write = statistics.median(bare)
     line("save to storage, until committed", statistics.median(committed), "a bare write", write)
     print(f"  memory saves skipped while one is written            {skipped:7d} of {PERSISTS}")
+    return {
+        "save_storage": seconds("training stops for a save to storage", statistics.median(blocked)),
+        "committed": seconds(
+            "a save to storage until it is committed (DLRover: without fsync)",
+            statistics.median(committed),
+            {"bare write": write},
+        ),
+        "saves_meanwhile": results.Figure(
+            f"memory saves that succeed while one is written to storage, of {PERSISTS}",
+            "saves",
+            PERSISTS - skipped,
+            higher_is_better=True,
+        ),
+    }
 
 
-def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) -> None:
+def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) -> Figures:
+    """Measure restores beside a copy from other tensors and a read."""
     # Stored already, so that the saver writes nothing when it detects the end of a process.
     checkpointer.save(100_000, state, "storage")
     checkpointer.wait()
@@ -150,6 +185,17 @@ def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) ->
             segment.unlink()
     read = statistics.median(bare)
     line("restore from a local disk, cold", statistics.median(cold), "a bare read", read)
+    return {
+        "restore_restarted": seconds(
+            "restore from memory, a restarted process", again, {"bare copy": copy}
+        ),
+        "restore_mapped": seconds(
+            "restore from memory, the same process", statistics.median(warm), {"bare copy": copy}
+        ),
+        "restore_disk": seconds(
+            "restore from a local disk, cold", statistics.median(cold), {"bare read": read}
+        ),
+    }
 
 
 def restarted(folder: Path) -> float:
@@ -173,11 +219,13 @@ def restore_once(folder: Path) -> None:
     checkpointer.close(finished=False)
 
 
-def peers(state: dict[str, Any], folder: Path) -> None:
+def peers(state: dict[str, Any], folder: Path) -> Peers:
+    """Measure PyTorch's own means."""
     saves = [timed(lambda: torch.save(state, folder / "plain.pt")) for _ in range(3)]
     line("torch.save, blocking (not forced to the disk)", statistics.median(saves))
     forget(folder / "plain.pt")
-    line("torch.load, cold", timed(lambda: torch.load(folder / "plain.pt", weights_only=True)))
+    cold = timed(lambda: torch.load(folder / "plain.pt", weights_only=True))
+    line("torch.load, cold", cold)
     blocked = []
     for turn in range(3):
         begin = time.perf_counter()
@@ -185,10 +233,16 @@ def peers(state: dict[str, Any], folder: Path) -> None:
         blocked.append(time.perf_counter() - begin)
         saving.result()
     line("PyTorch's async_save, blocking, first", blocked[0])
-    line("PyTorch's async_save, blocking, later", statistics.median(blocked[1:]))
+    later = statistics.median(blocked[1:])
+    line("PyTorch's async_save, blocking, later", later)
+    return {
+        "save_first": {"async_save": blocked[0], "torch.save": statistics.median(saves)},
+        "save_steady": {"async_save": later},
+        "restore_disk": {"torch.load": cold},
+    }
 
 
-def training(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
+def training(checkpointer: Checkpointer, state: dict[str, Any]) -> Figures:
     """Total cost of a save every ten steps for a training that uses all cores.
 
     A step is a fixed amount of work of about 0.3 s, so that the saver's use of processor time
@@ -224,13 +278,15 @@ def training(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
         f"waiting for the copy alone {share:.1%}",
         flush=True,
     )
+    what = "training with a save each 10 steps of 0.3 s takes longer by"
+    return {"slowdown": results.Figure(what, "%", 100 * slowdown, {"its stops alone": 100 * share})}
 
 
-def dlrover(folder: Path) -> None:
+def dlrover(folder: Path) -> Peers:
     """Save and restore the same state with DLRover, if it is available."""
     peer = DLRover.found(folder)
     if peer is None:
-        return
+        return {}
     peer.measure("save")
     for saved in peer.place.glob("*/*.pt"):
         forget(saved)
@@ -249,6 +305,17 @@ def dlrover(folder: Path) -> None:
     line("DLRover, restore from memory, a process started again", again, "a bare copy", beside)
     line("DLRover, restore from memory, the same process", warm, "a bare copy", beside)
     line("DLRover, restore from a local disk, cold", middle["cold"])
+    measured = {
+        "save_first": middle["first"],
+        "save_steady": middle["steady"],
+        "save_storage": middle["blocked"],
+        "committed": middle["committed"],
+        "saves_meanwhile": PERSISTS - skipped,
+        "restore_restarted": again,
+        "restore_mapped": warm,
+        "restore_disk": middle["cold"],
+    }
+    return {name: {"DLRover": value} for name, value in measured.items()}
 
 
 def main() -> None:
@@ -256,18 +323,24 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-speed-", dir=os.environ.get("BENCH_DIR")))
     state = a_state()
     print(f"524 MB in {TENSORS} tensors, {torch.get_num_threads()} threads, {folder}")
-    peers(state, folder)
-    dlrover(folder)
+    compared = [peers(state, folder), dlrover(folder)]
     checkpointer = Checkpointer(folder / "steps", keep=1, linger_s=LINGER_S)
     try:
-        memory_saves(checkpointer, state)
-        storage_saves(checkpointer, state, folder)
-        training(checkpointer, state)
-        restores(checkpointer, state, folder)
+        figures = memory_saves(checkpointer, state) | storage_saves(checkpointer, state, folder)
+        figures |= training(checkpointer, state)
+        figures |= restores(checkpointer, state, folder)
     finally:
         checkpointer.close()
         shutil.rmtree(folder)
         directory.remove_abandoned(directory.SHARED_MEMORY, directory.wall_clock())
+    for name, figure in figures.items():
+        for peers_of in compared:
+            figure.peers.update(peers_of.get(name, {}))
+    conditions = (
+        f"524 MB in {TENSORS} tensors on the CPU, local disk; medians of operations in turn; "
+        "Gangline computes and verifies checksums, the peers do not"
+    )
+    results.write("checkpoint_speed", conditions, figures, results.training_versions())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,11 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import results
 from benchmarks.cluster.connection import Connection, Target
 from benchmarks.cluster.servers import (
     GANGLINE,
     embedded,
     install_definitions,
+    kubernetes_version,
     real_kubernetes,
     real_kubernetes_scripts,
     run_tool,
@@ -117,8 +120,8 @@ def peers(
     }
 
 
-def compare(cluster: str, kubeconfig: Path, pods: int) -> None:
-    """Measure in turn; print medians and the bound."""
+def compare(cluster: str, kubeconfig: Path, pods: int) -> results.Figure:
+    """Measure in turn; print medians and the bound; return the wall times of equal lists."""
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": home}
         tools = peers(kubeconfig, environment)
@@ -136,23 +139,48 @@ def compare(cluster: str, kubeconfig: Path, pods: int) -> None:
         spent = statistics.mean(spent for _, spent in measured)
         print(f"  {name + ':':33} {wall:.2f} s, processor {spent:.2f} s")
     print(f"  to reach: under {BOUND_S[pods]:.1f} s")
+    medians = {name: statistics.median(wall for wall, _ in runs[name]) for name in runs}
+    ours = medians.pop("gangline list -A")
+    # kubectl shows the state of pods only if it lists them too.
+    peer, theirs = list(medians.items())[-1 if pods else 0]
+    also = f" and the state of their {JOBS * pods:,} pods" if pods else " without pods"
+    return results.Figure(
+        f"list {JOBS:,} jobs{also}, {cluster}", "s", ours, {peer.split()[0]: theirs}
+    )
 
 
-def measure(cluster: str, kubeconfig: Path) -> None:
+def measure(cluster: str, kubeconfig: Path) -> tuple[results.Figure, results.Figure]:
     """Measure with jobs alone, then with their pods."""
     asyncio.run(create_jobs(kubeconfig))
-    compare(cluster, kubeconfig, 0)
+    jobs = compare(cluster, kubeconfig, 0)
     asyncio.run(create_pods(kubeconfig))
-    compare(cluster, kubeconfig, PODS_PER_JOB)
+    return jobs, compare(cluster, kubeconfig, PODS_PER_JOB)
 
 
 def main() -> None:
     with embedded("--without", "operator", "--without", "scheduler") as (kubeconfig, _):
-        measure("the embedded cluster", kubeconfig)
+        jobs, pods = measure("the embedded cluster", kubeconfig)
+    figures, versions = {"jobs": jobs, "pods": pods}, kubectl_version()
     if real_kubernetes_scripts() is not None:
         with real_kubernetes() as kubeconfig:
             install_definitions(kubeconfig)
-            measure("Kubernetes 1.20", kubeconfig)
+            jobs, pods = measure("Kubernetes", kubeconfig)
+        figures |= {"jobs_kubernetes": jobs, "pods_kubernetes": pods}
+        versions |= kubernetes_version()
+    conditions = f"new processes, medians of {RUNS} runs in turn"
+    results.write("job_list", conditions, figures, versions)
+
+
+def kubectl_version() -> dict[str, str]:
+    if not shutil.which("kubectl"):
+        return {}
+    shown = subprocess.run(
+        ["kubectl", "version", "--client", "--output", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {"kubectl": json.loads(shown.stdout)["clientVersion"]["gitVersion"].removeprefix("v")}
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ import time
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
+from benchmarks import results
 from benchmarks.cluster.connection import Connection, Target
-from benchmarks.cluster.servers import embedded, real_kubernetes
+from benchmarks.cluster.servers import embedded, kubernetes_version, real_kubernetes
 
 CLIENTS = 8
 WATCHERS = 100
@@ -26,6 +27,11 @@ SECONDS = 8.0
 TURNS, TURN_S = 12, 1.5
 OPTIONS = ("--without", "operator", "--without", "scheduler", "--durability")
 COLLECTION = "/api/v1/namespaces/default/configmaps"
+MEASURED = (
+    ("creates", "objects created per second", "objects/s"),
+    ("watch_p50", "from a request to the watcher at half of the own maximum rate, p50", "ms"),
+    ("watch_p99", "from a request to the watcher at half of the own maximum rate, p99", "ms"),
+)
 SENT_AT = re.compile(rb'"sent":"(\d+)"')
 
 
@@ -153,6 +159,7 @@ async def _measure_share(plain: Path, synced: Path) -> tuple[float, float]:
 
 def main() -> None:
     print(f"{CLIENTS} clients, {WATCHERS} watchers, ConfigMaps of 1 kB, TLS")
+    figures: dict[str, results.Figure] = {}
     for durability in ("process", "disk"):
         with real_kubernetes(fsync=durability == "disk") as kubeconfig:
             peer = measure(kubeconfig)
@@ -165,12 +172,20 @@ def main() -> None:
                 f"p50 {median:.1f} ms, p99 {last:.1f} ms"
             )
         print(f"  ratio of creates/s, {synced}: {ours[0] / peer[0]:.2f} (goal: 0.50)")
+        figures |= {
+            f"{key}_{durability}": results.Figure(
+                f"{what}, {synced}", unit, ours[at], {"kube-apiserver": peer[at]}, key == "creates"
+            )
+            for at, (key, what, unit) in enumerate(MEASURED)
+        }
     with embedded(*OPTIONS, "process") as (plain, _), embedded(*OPTIONS, "disk") as (synced, _):
         without, share = asyncio.run(_measure_share(plain, synced))
     print(
         f"  embedded, no watchers, in turn: {without:.0f} creates/s without fsync; "
         f"with fsync {share:.2f} of that (goal: 0.70)"
     )
+    conditions = f"{CLIENTS} clients create ConfigMaps of 1 kB, {WATCHERS} watchers, TLS"
+    results.write("api_server", conditions, figures, kubernetes_version())
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import results
 from benchmarks.cluster.servers import embedded
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "pytorch" / "digits.py"
@@ -90,6 +91,14 @@ def main() -> None:
     difference = statistics.median(ours) - statistics.median(hand)
     ratio = statistics.median(ours) / statistics.median(hand)
     print(f"  difference {difference:+.2f} s (to reach: at most +1 s), ratio {ratio:.2f}")
+    figure = results.Figure(
+        "from submission (torchrun: from its start) to the first training step",
+        "s",
+        statistics.median(ours),
+        {"torchrun": statistics.median(hand)},
+    )
+    conditions = f"a job of one pod; medians of {RUNS} runs in turn"
+    results.write("first_step", conditions, {"first_step": figure}, results.training_versions())
 
 
 def _spread(times: list[float]) -> str:

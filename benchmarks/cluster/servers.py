@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from benchmarks import results
+
 GANGLINE = [sys.executable, "-m", "gangline"]
 UP = (*GANGLINE, "up")
 FAKE_CLUSTER = (sys.executable, "-m", "benchmarks.cluster.fake_cluster")
@@ -83,6 +85,11 @@ def embedded(
         finally:
             process.terminate()
             process.wait(60)
+
+
+def kubernetes_version() -> dict[str, str]:
+    """Return the version of the real Kubernetes, for the results of a benchmark."""
+    return {"Kubernetes": results.version_of(KUBERNETES_BINARIES / "kube-apiserver", "--version")}
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import results
 from benchmarks.cluster.connection import Connection, Target
-from benchmarks.cluster.servers import GANGLINE, real_kubernetes
+from benchmarks.cluster.servers import GANGLINE, kubernetes_version, real_kubernetes
 from gangline.kube.errors import ConfigError
 
 RUNS = 5
@@ -67,6 +68,11 @@ def main() -> None:
     print(f"  etcd + kube-apiserver + controller manager {peer:.1f} s (once)")
     print(f"  gangline up, 3 nodes, median of {RUNS}: {median:.2f} s (worst {max(ours):.2f})")
     print(f"  ratio {median / peer:.2f}; to reach: under 2 s")
+    figure = results.Figure(
+        "from the start of a cluster to its first answer", "s", median, {"Kubernetes": peer}
+    )
+    conditions = f"three nodes; Gangline: median of {RUNS}, the peer once"
+    results.write("cluster_start", conditions, {"start": figure}, kubernetes_version())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks import results
 from benchmarks.elastic.recovery import DLROVER, Job
 
 RUNS, DLROVER_RUNS = 7, 3
@@ -92,17 +93,26 @@ def imported() -> float:
     return time.perf_counter() - begin
 
 
-def one_checked(kind: str, folder: str, runs: int) -> None:
+def one_checked(kind: str, folder: str, runs: int) -> results.Figure:
     """A check of one node of two workers."""
     bare, checked = [], []
     for _ in range(runs):
         bare.append(started_alone(kind, folder))
         checked.append(started_alone(kind, folder, CHECK))
     show(f"{kind}: first step of one node, without a check and with it", bare, checked)
+    return results.Figure(
+        "start of one node with a check until its first step",
+        "s",
+        statistics.median(checked),
+        {"without a check": statistics.median(bare)},
+    )
 
 
-def four_checked(folder: str, runs: int) -> None:
-    """A check of four nodes of one worker, and of four with a faulty one."""
+def four_checked(folder: str, runs: int) -> float:
+    """A check of four nodes of one worker, and of four with a faulty one.
+
+    Returns the median seconds to the first step with a faulty node.
+    """
     bare, checked, thrown = [], [], []
     broken = Path(folder) / "broken"
     broken.mkdir(exist_ok=True)
@@ -114,6 +124,7 @@ def four_checked(folder: str, runs: int) -> None:
         thrown.append(started_together(folder, "3:4", 3, CHECK, faulty=variables))
     show("first step of four nodes, without a check and with it", bare, checked)
     show("first step of the other three when one of four is faulty", thrown)
+    return statistics.median(thrown)
 
 
 def show(what: str, *figures: list[float]) -> None:
@@ -135,10 +146,24 @@ def main() -> None:
         show("importing torch, one process alone", [imported() for _ in range(runs)])
         gone = [killed_while_the_master_is_gone(folder) for _ in range(runs)]
         show("worker killed, 2 nodes, the master unreachable", gone)
-        one_checked("gangline", folder, runs)
+        figures = {"checked": one_checked("gangline", folder, runs)}
         if DLROVER:
             one_checked("dlrover-run", folder, theirs)
-        four_checked(folder, runs)
+        faulty = four_checked(folder, runs)
+    figures |= {
+        "master_gone": results.Figure(
+            "two nodes, a worker is killed while the master is stopped: until both train again",
+            "s",
+            statistics.median(gone),
+        ),
+        "faulty_node": results.Figure(
+            "one of four nodes is faulty: from the start to the first step of the other three",
+            "s",
+            faulty,
+        ),
+    }
+    conditions = f"gloo; medians of {runs} runs; the nodes are processes of one machine"
+    results.write("elastic_faults", conditions, figures, results.training_versions())
 
 
 if __name__ == "__main__":

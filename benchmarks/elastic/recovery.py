@@ -25,6 +25,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from benchmarks import results
+
 RUNS, KILLS = 7, 30
 ROW, ROW_PAUSE_S = 10, 1.0
 PATIENCE_S = 120.0
@@ -312,7 +314,8 @@ def many_kills(folder: str, kills: int) -> tuple[float, float]:
         job.end()
 
 
-def report(name: str, seconds: dict[str, list[float]]) -> None:
+def report(name: str, seconds: dict[str, list[float]]) -> results.Figure:
+    """Print the medians, ranges and ratios; return the medians."""
     medians = {kind: statistics.median(values) for kind, values in seconds.items()}
     spread = ", ".join(
         f"{kind} {medians[kind]:.2f} s ({min(values):.2f} to {max(values):.2f})"
@@ -324,6 +327,8 @@ def report(name: str, seconds: dict[str, list[float]]) -> None:
         if kind != "gangline"
     )
     print(f"{name}: {spread}; {ratios}", flush=True)
+    ours = medians.pop("gangline")
+    return results.Figure(name, "s", ours, dict(medians))
 
 
 def main() -> None:
@@ -342,15 +347,29 @@ def main() -> None:
                 two[kind].append(two_nodes(kind, folder))
                 early[kind].append(early_kill(kind, folder))
                 row[kind] += kills_in_a_row(kind, folder)
-        report("start to first step, 1 node of 2 workers", start)
-        report("worker killed, 1 node of 2 workers", one)
+        figures = {
+            "killed_one_node": report(
+                "one node of two workers, one is killed: until both train again", one
+            ),
+            "killed_two_nodes": report(
+                "two nodes of one worker, one is killed: until both train again", two
+            ),
+            "start": report(
+                "from the launcher's start to the first step, one node of two workers", start
+            ),
+        }
         report("worker killed right after the first step", early)
         report(f"{ROW} kills in a row, {ROW_PAUSE_S:g} s apart", row)
-        report("worker killed, 2 nodes of 1 worker", two)
         lost, back, still = zip(
             *(node_lost_and_back(folder) for _ in range(max(runs // 2, 1))), strict=True
         )
         bare = statistics.median(started_bare(folder) for _ in range(max(runs // 2, 1)))
+        figures["node_lost"] = results.Figure(
+            "a node lost: to the next step of the other one", "s", statistics.median(lost)
+        )
+        figures["node_added"] = results.Figure(
+            "a new node: from its start to its first step", "s", statistics.median(back)
+        )
         print(f"node lost: {statistics.median(lost):.2f} s")
         print(
             f"a new node: {statistics.median(back):.2f} s until both train, "
@@ -360,6 +379,10 @@ def main() -> None:
         )
         middle, worst = many_kills(folder, kills)
         print(f"{kills} kills: none hung; median {middle:.2f} s, worst {worst:.2f} s", flush=True)
+    conditions = (
+        f"a tiny model over gloo; medians of {runs} runs in turn; spare interpreters are warm"
+    )
+    results.write("elastic_recovery", conditions, figures, results.training_versions())
 
 
 if __name__ == "__main__":

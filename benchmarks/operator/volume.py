@@ -21,11 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
 
+from benchmarks import results
 from benchmarks.cluster.connection import Connection, Target
 from benchmarks.cluster.servers import (
     GANGLINE,
     install_definitions,
     kubernetes_processor_s,
+    kubernetes_version,
     processor_s,
     real_kubernetes,
     settle,
@@ -353,6 +355,20 @@ def main() -> None:
         asyncio.run(measure_bare(kubeconfig, runs))
     for figures in runs:
         show(figures)
+    compared = {
+        f"jobs_{each.jobs}": results.Figure(
+            f"{each.jobs:,} jobs: until all of their pods and services exist",
+            "s",
+            each.created_s,
+            {"bare loop": each.bare_s},
+        )
+        for each in runs
+    }
+    conditions = (
+        f"jobs of five kinds and {mixed_jobs.PODS} pods; the loop has {CONNECTIONS} connections "
+        "and creates the same objects, and nothing else"
+    )
+    results.write("operator_volume", conditions, compared, kubernetes_version())
 
 
 if __name__ == "__main__":

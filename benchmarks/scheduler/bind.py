@@ -22,12 +22,14 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks import results
 from benchmarks.cluster.connection import Connection, Target
 from benchmarks.cluster.servers import (
     GANGLINE,
     KUBERNETES_BINARIES,
     install_definitions,
     kubernetes_processor_s,
+    kubernetes_version,
     processor_s,
     real_kubernetes,
     settle,
@@ -265,8 +267,8 @@ async def bare(target: Target, kubeconfig: Path, namespace: str, nodes: int) -> 
     return measurements
 
 
-def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> None:
-    """Measure all of them with this number of nodes, in turn; print the ratios of the medians."""
+def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> dict[str, results.Figure]:
+    """Measure all of them with this number of nodes, in turn; print and return the medians."""
     target = asyncio.run(Target.of(kubeconfig))
     theirs = _kube_scheduler(target, kubeconfig, nodes, kube_scheduler)
     binders: list[Rate] = []
@@ -295,6 +297,27 @@ def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> None:
             f"{rate / binds:.2f} of the bare client{beside}"
         )
     sys.stdout.flush()
+    alone = ours[False]
+    peers: dict[str, results.Value | None] = {"bare client": binds}
+    spent: dict[str, results.Value | None] = {}
+    if theirs:
+        peers["kube-scheduler"], spent["kube-scheduler"] = theirs.per_s, theirs.client_ms
+    processor = results.Figure(
+        f"processor time of the scheduler for a single pod, {nodes:,} nodes",
+        "ms",
+        median(rate.client_ms for rate in alone),
+        spent,
+    )
+    return {f"processor_{nodes}": processor} | {
+        f"{'gangs' if gangs else 'alone'}_{nodes}": results.Figure(
+            f"pods {_kind(gangs)} bound per second, {nodes:,} nodes",
+            "pods/s",
+            _median(rates),
+            peers,
+            higher_is_better=True,
+        )
+        for gangs, rates in ours.items()
+    }
 
 
 def _kind(gangs: bool) -> str:
@@ -333,7 +356,7 @@ def stop_controllers(kubeconfig: Path) -> None:
 
 
 def main() -> None:
-    there = 0
+    there, figures = 0, dict[str, results.Figure]()
     with real_kubernetes() as kubeconfig:
         install_definitions(kubeconfig)
         target = asyncio.run(Target.of(kubeconfig))
@@ -346,7 +369,12 @@ def main() -> None:
             made = [("/api/v1/nodes", node(index)) for index in range(there, nodes)]
             asyncio.run(create_all(target, made))
             there = nodes
-            measure(kubeconfig, nodes, KUBERNETES_BINARIES / "kube-scheduler")
+            figures |= measure(kubeconfig, nodes, KUBERNETES_BINARIES / "kube-scheduler")
+    conditions = (
+        f"{PODS:,} pending pods; medians of {TURNS} runs in turn, kube-scheduler once and with "
+        "single pods only"
+    )
+    results.write("scheduler_bind", conditions, figures, kubernetes_version())
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import re
+import statistics
 import subprocess
 import tempfile
 import time
@@ -19,12 +20,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from benchmarks import results
 from benchmarks.cluster.connection import Connection, Target
 from benchmarks.cluster.servers import (
     GANGLINE,
     KUBERNETES_BINARIES,
     install_definitions,
     kubernetes_processor_s,
+    kubernetes_version,
     processor_s,
     real_kubernetes,
     settle,
@@ -204,6 +207,7 @@ def main() -> None:
         commands = {"gangline": [*GANGLINE, "scheduler"]}
         if (program := KUBERNETES_BINARIES / "kube-scheduler").exists():
             commands["default-scheduler"] = bind.kube_scheduler_command(program, kubeconfig)
+        firsts: dict[str, list[float]] = {name: [] for name in commands}
         for turn in range(TURNS):
             took, size = asyncio.run(read_list(target))
             print(f"  bare client: {took:.1f} s for {size / 2**20:.0f} MiB")
@@ -212,6 +216,16 @@ def main() -> None:
                     continue
                 phases = asyncio.run(start(target, kubeconfig, command, name))
                 print(f"  {name}: {phases}", flush=True)
+                firsts[name].append(phases.first_s)
+    medians = {name: statistics.median(taken) for name, taken in firsts.items()}
+    figure = results.Figure(
+        "from the start of a scheduler to its first binding",
+        "s",
+        medians.pop("gangline"),
+        {name.replace("default-", "kube-"): taken for name, taken in medians.items()},
+    )
+    conditions = f"{PODS:,} running pods on {NODES:,} nodes; median of {TURNS} starts, peers one"
+    results.write("scheduler_start", conditions, {"first_binding": figure}, kubernetes_version())
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
-"""Records `gangline demo` as an SVG image that plays the session: docs/images/demo.svg.
+"""Records a command as an SVG image that plays the session, as docs/images/demo.svg does.
 
-python tools/record_demo.py [--output FILE] [COMMAND ...]
-
-Each line of the image appears when it was printed; pauses are shortened to LONGEST_PAUSE_S.
-Viewers without animations, and readers who prefer reduced motion, see the complete session. `rich`
-prints the colours of a terminal without live displays, and draws the image; it needs no other file.
+All lines are there from the first moment, dimmed; each lights up when it was printed, and pauses
+are shortened to LONGEST_PAUSE_S. So the image tells something also while it loads, in a preview,
+and without animations. Readers who prefer reduced motion see the complete session. `rich` prints
+the colours of a terminal without live displays, and draws the image; it needs no other file.
 """
 
-import argparse
 import io
 import os
-import shlex
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +20,8 @@ from rich.text import Text
 
 COLUMNS = 104
 LONGEST_PAUSE_S = 1.5
+DIMMED = 0.5
+"""Opacity of a line that is not printed yet; it can be read on the dark ground."""
 OUTPUT = Path(__file__).parents[1] / "docs/images/demo.svg"
 
 _THEME = TerminalTheme(
@@ -41,7 +40,7 @@ _SVG = """<svg role="img" viewBox="0 0 {width} {height}" xmlns="http://www.w3.or
 .{unique_id}-matrix {{ font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
   font-size: {char_height}px; line-height: {line_height}px; }}
 .{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: arial, sans-serif; }}
-@keyframes appear {{ from {{ opacity: 0; }} to {{ opacity: 1; }} }}
+@keyframes light-up {{ from {{ opacity: DIMMED; }} to {{ opacity: 1; }} }}
 @media (prefers-reduced-motion: no-preference) {{
 DELAYS}}
 {styles}
@@ -93,30 +92,21 @@ def draw(lines: Sequence[tuple[float, Text]], title: str) -> str:
         for _ in text.wrap(console, COLUMNS) or [text]:
             if delay_s:
                 rules += f'[clip-path="url(#demo-line-{row})"] '
-                rules += f"{{{{ animation: appear 0.01s {delay_s:.2f}s backwards; }}}}\n"
+                rules += f"{{{{ animation: light-up 0.01s {delay_s:.2f}s backwards; }}}}\n"
             row += 1
         console.print(text)
     console.print()  # rich defines no clip path for the last line
     description = "\n".join(text.plain for _, text in lines)
     template = (
         _SVG.replace("TITLE", escape(title))
+        .replace("DIMMED", str(DIMMED))
         .replace("DELAYS", rules)
         .replace("DESCRIPTION", escape(description).replace("{", "{{").replace("}", "}}"))
     )
     return console.export_svg(title=title, theme=_THEME, code_format=template, unique_id="demo")
 
 
-def main() -> None:
-    """Record the command of the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    parser.add_argument("command", nargs="*", default=["gangline", "demo"])
-    arguments = parser.parse_args()
-    command = shlex.join(arguments.command)
+def write(lines: Sequence[tuple[float, Text]], command: str, path: Path = OUTPUT) -> None:
+    """Write the image of a recorded command."""
     prompt = 0.0, Text.from_ansi(f"\x1b[32m$\x1b[0m {command}")
-    image = draw([prompt, *record(arguments.command)], f"A recording of {command}")
-    arguments.output.write_text(image, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    path.write_text(draw([prompt, *lines], f"A recording of {command}"), encoding="utf-8")

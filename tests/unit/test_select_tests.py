@@ -9,7 +9,10 @@ from core import CORE
 from unit.tool_modules import load_tool
 
 ROOT = Path(__file__).parents[2]
-WITHOUT_FEATURE = {"architecture", "benchmarks", "benchmarks-elastic", "differences", "glossary"}
+WITHOUT_FEATURE = {
+    "architecture", "benchmarks", "benchmarks-appendix", "benchmarks-elastic", "differences",
+    "glossary",
+}  # fmt: skip
 TOOL = load_tool("select_tests")
 
 

@@ -29,3 +29,10 @@ def test_lines_are_recorded_with_their_colours(tool: ModuleType) -> None:
     (_, line), *_ = tool.record(["printf", "\x1b[31mred\x1b[0m text\n"])
     assert line.plain == "red text"
     assert line.spans[0].style.color.number == 1
+
+
+def test_first_frame_shows_all_lines_dimmed(tool: ModuleType) -> None:
+    drawn = tool.draw([(0.0, Text("$ a")), (1.0, Text("b"))], "A session")
+    for image in (drawn, tool.OUTPUT.read_text(encoding="utf-8")):
+        (opacity,) = re.findall(r"from \{ opacity: ([\d.]+)", image)
+        assert 0.4 <= float(opacity) < 1

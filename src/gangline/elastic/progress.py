@@ -441,6 +441,8 @@ def first_line(names: Iterable[str], text: str) -> dict[str, str]:
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
+            # Of a file that a script appends to, the end has the last values.
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LARGEST))
             return file.read(_LARGEST).decode(errors="replace")
     except OSError:
         return ""

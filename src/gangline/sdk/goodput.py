@@ -7,7 +7,7 @@ The age of a step is the one that the master reports, and the time since its rep
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from gangline.api.figures import format_figure
@@ -16,6 +16,7 @@ from gangline.api.resources import CONFIG_MAPS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound
 from gangline.sdk.jobs import Job
+from gangline.sdk.restarts import LastRestart
 
 _TRAINER = "elasticjob"
 
@@ -24,19 +25,16 @@ STALE_AFTER_S = 10.0
 """Age from which a step is shown with its age."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastRestart:
-    """The last restart of the workers of an elastic job."""
+def format_clock(seconds: float) -> str:
+    """Return a time span as ``M:SS`` or ``H:MM:SS``."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
-    cause: str
-    """A cause such as ``Killed``, of the worker that failed first."""
-    node: int | None
-    """The index of the replica that failed first."""
-    exit_code: int | None
-    step: int | None
-    """The step at which all ranks continue; None while they have not reported one again."""
-    seconds: float
-    """Time from the failure to the first step."""
+
+def format_time_ago(seconds: float) -> str:
+    """Return an age such as ``12 s ago`` or ``5 min ago``."""
+    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +88,6 @@ class Goodput:
         since = (now - self.reported_at).total_seconds() if self.reported_at else 0.0
         return self.step_age_s + max(0.0, since)
 
-    def age_text(self, now: datetime) -> str:
-        """Return the age of the step, such as ``12 s ago``; empty while it is fresh."""
-        age_s = self.age_s(now)
-        if self.step is None or age_s < STALE_AFTER_S:
-            return ""
-        return f"{age_s:.0f} s ago" if age_s < 120 else f"{age_s / 60:.0f} min ago"
-
     @property
     def left_s(self) -> float | None:
         """Estimated time until the last step; None if that is not known."""
@@ -110,7 +101,7 @@ class Goodput:
         if self.step is None:
             return ""
         total = f" of {self.total_steps}" if self.total_steps else ""
-        left = "" if self.left_s is None else f", {timedelta(seconds=round(self.left_s))} left"
+        left = "" if self.left_s is None else f", {format_clock(self.left_s)} left"
         loss = "" if self.loss is None else f", loss {self.loss:.4g}"
         saved = "" if self.checkpoint_step is None else f", checkpoint of {self.checkpoint_step}"
         lost = (
@@ -164,13 +155,14 @@ def parse_goodput(data: Mapping[str, str]) -> Goodput | None:
         return None if value is None else int(value)
 
     restart = None
-    if data.get("restartCause"):
+    if data.get("restartStep"):  # the workers train again
         restart = LastRestart(
-            cause=data["restartCause"],
-            node=integer("restartNode"),
+            replica=f"worker-{data.get('restartNode', '')}",
+            cause=data.get("restartCause", ""),
             exit_code=integer("restartExitCode"),
             step=integer("restartStep"),
-            seconds=number("restartSeconds"),
+            seconds=optional("restartSeconds") or None,
+            number=int(number("restartNumber")),
         )
     reported_at = None
     with suppress(ValueError):

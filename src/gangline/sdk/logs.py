@@ -303,7 +303,7 @@ class LogFollower:
     async def _existing_lines(self, pod: Pod) -> AsyncIterator[LogLine]:
         """Yield the lines of one pod; a broken stream ends early, and its reader continues it."""
         with contextlib.suppress(ApiError):
-            async for line in read_timestamped(self._client, pod, self._options):
+            async for line in read_timestamped(self._client, pod, self._options, may_continue=True):
                 yield line
 
     def _note(self, _old: Object | None, _new: Object | None) -> None:
@@ -423,11 +423,12 @@ async def read_timestamped(
     follow: bool = False,
     since: str = "",
     kept_for: str = "",
+    may_continue: bool = False,
 ) -> AsyncIterator[LogLine]:
     """Yield the lines of one pod with their timestamps.
 
     ``since`` resumes after a broken connection; ``kept_for`` is the UID of the job of a deleted
-    pod.
+    pod. With ``may_continue`` a progress bar whose line has not ended is left to the next reader.
     """
     replica = replica_name(pod)
     lines = client.logs(
@@ -443,7 +444,7 @@ async def read_timestamped(
         kept_for=kept_for,
         bars=True,
     )
-    time = ""
+    time = state = ""
     async with aclosing(lines) as stream:
         async for line in stream:
             text = line.decode(errors="replace")
@@ -453,8 +454,12 @@ async def read_timestamped(
             if not is_bar:
                 yield LogLine(time, replica, _last_state(text))
                 time = ""
-            elif follow and options.bars:
-                yield LogLine(time, replica, _last_state(text), is_bar=True)
+                continue
+            state = _last_state(text)
+            if follow and options.bars:
+                yield LogLine(time, replica, state, is_bar=True)
+    if time and not may_continue:
+        yield LogLine(time, replica, state)
 
 
 def _last_state(text: str) -> str:

@@ -31,7 +31,6 @@ NAMESPACE = "default"
 JOB = "digits"
 REPLICAS = ("master-0", "worker-0", "worker-1")
 VICTIM = "worker-1"
-WAIT_REPORT_INTERVAL_S = 20.0
 DEMO_TIMEOUT_S = 900.0
 """Time limit of the demo: twenty times its duration on two cores."""
 
@@ -75,7 +74,7 @@ async def _demo(example: Path, steps: int, *, kill: bool) -> int:
     from gangline.cli.demo.cluster import NODES, demo_cluster, remove_stale_clusters
     from gangline.local.directory import default_home
 
-    view = DemoView(steps, REPLICAS)
+    view = DemoView(REPLICAS)
     for name in await remove_stale_clusters(default_home()):
         view.print_note(f"Removed the remains of {name}, which was killed.")
     timeline = DemoTimeline(steps, kill_planned=kill)
@@ -102,6 +101,7 @@ async def _environment_notes(ready: "ClusterReady") -> list[str]:
 async def _train(
     ready: "ClusterReady", example: Path, timeline: DemoTimeline, view: DemoView
 ) -> int:
+    from gangline.cli.submit.submission import JobObserver
     from gangline.kube.client.client import ApiClient
     from gangline.kube.config.config import load_config
     from gangline.sdk.client import JobClient
@@ -114,8 +114,13 @@ async def _train(
         timeline.mark_submitted()
         view.print_phase(f"Training: PyTorchJob {JOB}, one master and two workers")
         job = await jobs.get(JOB, NAMESPACE)
-        with view.progress():
-            async with _report_waiting(jobs, timeline, view), follow_logs(client, job) as lines:
+        with view.job_status(JOB) as status:
+            observer = JobObserver(jobs, status, steps=timeline.progress)
+            async with (
+                _time_limit(),
+                background(observer.run(JOB, NAMESPACE)),
+                follow_logs(client, job) as lines,
+            ):
                 async for line in lines:
                     timeline.observe_line(line.replica, line.text)
                     view.print_line(line.replica, line.text)
@@ -128,22 +133,14 @@ async def _train(
 
 
 @contextlib.asynccontextmanager
-async def _report_waiting(jobs: Any, timeline: DemoTimeline, view: DemoView) -> AsyncIterator[None]:
-    """Report at intervals why the first training step has not happened yet.
+async def _time_limit() -> AsyncIterator[None]:
+    """Limit the time of the block.
 
     Raises:
         CommandError: the block exceeds the time limit of the demo.
     """
-
-    async def report() -> None:
-        while timeline.first_step_s < 0:
-            await asyncio.sleep(WAIT_REPORT_INTERVAL_S)
-            job = await jobs.get(JOB, NAMESPACE)
-            if timeline.first_step_s < 0 and job.reason:
-                view.print_note(f"waiting: {job.reason}")
-
     try:
-        async with background(report()), asyncio.timeout(DEMO_TIMEOUT_S):
+        async with asyncio.timeout(DEMO_TIMEOUT_S):
             yield
     except TimeoutError:
         raise CommandError(f"the demo did not end within {DEMO_TIMEOUT_S:.0f} s") from None

@@ -24,6 +24,7 @@ from gangline.cli.render.output import print_manifests, print_result, print_stat
 if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
     from gangline.sdk.events import EventRecord
+    from gangline.sdk.goodput import Goodput
     from gangline.sdk.jobs import Job
     from gangline.sdk.usage import GpuUsage
 
@@ -50,6 +51,16 @@ async def list_command(
 ) -> None:
     """Show jobs, the newest first. '-o wide' shows why a job is pending or failed."""
     namespace, jobs = cluster.namespace_to_list(all_namespaces), cluster.jobs
+    if watch and output in {"table", "wide"}:
+        from gangline.cli.render.live_view import live_page
+
+        with live_page() as page:
+            while page:
+                now = current_time()
+                listed, wide = await jobs.list(namespace, selector), output == "wide"
+                table = job_table(listed, now, namespaces=all_namespaces, wide=wide)
+                page.show(f"{table}\n\n{now.astimezone():%H:%M:%S}; Ctrl-C ends the list.")
+                await asyncio.sleep(WATCH_INTERVAL_S)
     with gc_disabled():
         jobs_found = await jobs.list(namespace, selector)
         _print_jobs(jobs_found, output, namespaces=all_namespaces)
@@ -132,6 +143,22 @@ async def get_command(  # noqa: PLR0913, PLR0917
         if manifests:
             print_manifests(manifests, output)
         return
+    if watch and output in {"table", "wide"}:
+        from gangline.cli.render.live_view import StatusLine, live_page
+
+        status = StatusLine(job) if choice.is_single else None
+        with live_page() as page:
+            while page:
+                selection = await choice.find_jobs(jobs)
+                pages = [await _load_page(cluster.client, one, events, gpus) for one in selection]
+                texts = [_format_page(one, events=events, gpus=gpus) for one in pages]
+                has_ended = all(one.job.state.finished for one in pages)
+                if status:
+                    status.show(pages[0].job, pages[0].account)
+                page.show(f"\n{SEPARATOR}\n".join(texts), None if has_ended else status)
+                if job and has_ended:
+                    return
+                await asyncio.sleep(WATCH_INTERVAL_S)
     first = True
     async for jobs_found in choice.poll_jobs(jobs, watch=watch):
         seen = [await _load_page(cluster.client, selected, events, gpus) for selected in jobs_found]
@@ -147,6 +174,7 @@ class _JobPage(NamedTuple):
     """A job with the content of its page."""
 
     job: "Job"
+    account: "Goodput | None"
     data: dict[str, Any]
     further: "Sequence[tuple[str, str]]"
     board: str
@@ -160,7 +188,7 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
     from gangline.cli.render.nodes import add_gpu_metrics
     from gangline.sdk.addresses import tensorboard_address
     from gangline.sdk.events import job_events
-    from gangline.sdk.goodput import goodput_data, read_goodput
+    from gangline.sdk.goodput import STALE_AFTER_S, format_time_ago, goodput_data, read_goodput
     from gangline.sdk.usage import gpu_usage
 
     account = await read_goodput(client, job)
@@ -173,11 +201,15 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
     data = add_gpu_metrics(data, busy) if gpus else data
     more = []
     if account:
-        lines = ("Goodput", account.summary), ("Step", account.progress), ("Warm", account.warmth)
+        step = account.progress
+        age_s = 0.0 if job.state.finished else account.age_s(current_time())
+        if step and age_s >= STALE_AFTER_S:
+            step += f", {format_time_ago(age_s)}"
+        lines = ("Goodput", account.summary), ("Step", step), ("Warm", account.warmth)
         more = [(name, text) for name, text in lines if text or name != "Warm"]
     if advice := await _advice_line(client, job):
         more.append(("Advice", advice))
-    return _JobPage(job, data, more, board, problem, happened, busy)
+    return _JobPage(job, account, data, more, board, problem, happened, busy)
 
 
 async def _tensorboard_problem(client: "ApiClient", job: "Job") -> str:
@@ -226,22 +258,29 @@ def _print_pages(
         _print_page(page, events=events, gpus=gpus)
 
 
-def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:
+def _format_page(seen: _JobPage, *, events: bool, gpus: bool) -> str:
     job = seen.job
-    click.echo(format_job(job, current_time(), list(seen.further)))
+    parts = [format_job(job, current_time(), list(seen.further))]
     if gpus:
         from gangline.cli.render.nodes import format_job_gpus
 
-        click.echo(f"\nGPUs:\n{format_job_gpus(job, seen.busy)}")
+        parts.append(f"GPUs:\n{format_job_gpus(job, seen.busy)}")
     if seen.board and seen.board_problem:
-        click.echo(f"\nYour tensorboard does not run: {seen.board_problem}")
+        parts.append(f"Your tensorboard does not run: {seen.board_problem}")
     elif seen.board:
-        click.echo(f"\nYour tensorboard will be available on:\n  {seen.board}")
+        parts.append(f"Your tensorboard will be available on:\n  {seen.board}")
+    if events:
+        parts.append(f"Events:\n{event_table(seen.events, current_time(), indent='  ')}")
+    return "\n\n".join(parts)
+
+
+def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:
+    job = seen.job
+    click.echo(_format_page(seen, events=events, gpus=gpus))
+    if seen.board and not seen.board_problem:
         print_status(
             f"'gangline tensorboard {job.name} -n {job.namespace}' opens it from this machine."
         )
-    if events:
-        click.echo(f"\nEvents:\n{event_table(seen.events, current_time(), indent='  ')}")
     if hint := suggest_command(job):
         print_status(hint)
 

@@ -12,7 +12,7 @@ from gangline.cli.params.job_selection import JobSelection, job_selection_option
 from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, job_data
-from gangline.cli.render.output import print_result, print_status
+from gangline.cli.render.output import print_result
 from gangline.cli.submit.flags import parse_seconds
 
 if TYPE_CHECKING:
@@ -98,28 +98,28 @@ async def _wait_for_job(
     jobs: "JobClient", name: str, namespace: str, goal: str, *, pods: bool
 ) -> "Job | None":
     """Wait for one job; return None if it was deleted as requested."""
+    from gangline.cli.render.live_view import job_view
+    from gangline.cli.submit.submission import JobObserver
     from gangline.sdk.client import NoSuchJob
 
     reported = ""
-    while True:
-        try:
-            job = await jobs.get(name, namespace)
-        except NoSuchJob:
-            if goal == "deleted":
-                return None
-            raise
-        if has_reached(job, goal):
-            return job
-        status = f"{name}: {job.state}" + (f", {job.reason}" if job.reason else "")
-        if pods:
-            replicas = ", ".join(
-                f"{replica.short_name} {replica.status}" for replica in job.replicas
-            )
-            status += f" ({replicas})"
-        if status != reported:
-            print_status(status)
-        reported = status
-        await asyncio.sleep(_POLL_INTERVAL_S)
+    with job_view(name, has_lines=False) as view:
+        observer = JobObserver(jobs, view)
+        while True:
+            try:
+                job = await jobs.get(name, namespace)
+            except NoSuchJob:
+                if goal == "deleted":
+                    return None
+                raise
+            if has_reached(job, goal):
+                return job
+            await observer.show(job)
+            replicas = [f"{replica.short_name} {replica.status}" for replica in job.replicas]
+            if pods and (status := f"{name}: {', '.join(replicas)}") != reported:
+                view.message(status)
+                reported = status
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
 
 def has_reached(job: "Job", goal: str) -> bool:

@@ -1,18 +1,23 @@
 """Display of the demo: phases, the lines of the replicas with coloured prefixes, a final report.
 
-On a terminal, a progress bar for each replica stays below the lines. Elsewhere only lines are
-printed, and only every fiftieth step. ``DemoTimeline`` derives the report from the printed lines.
+The status of the job is shown as by all commands that follow one (``render.live_view``). Of the
+steps only every fiftieth is printed. ``DemoTimeline`` derives step and report from the lines.
 """
 
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from gangline.api.failure import SIGNAL_BASE
+from gangline.cli.render.live_view import LiveView, PlainView
+from gangline.sdk.goodput import Goodput
+from gangline.sdk.restarts import LastRestart
 
 STEP = re.compile(r"step (\d+)/\d+ loss (\S+)")
 STARTS_AT = re.compile(r"rank \d+ of \d+ .* starts at step (\d+)")
@@ -47,7 +52,10 @@ class DemoTimeline:
     restarts: int = 0
     state: str = ""
     """State of the job as in job lists, such as ``SUCCEEDED``."""
+    loss: float | None = None
     _recovering: bool = False
+    _rate_from: tuple[float, int] = (0.0, 0)
+    """Time and number of the first step since the last start of the ranks."""
 
     def __post_init__(self) -> None:
         self.started_at = self.clock()
@@ -92,19 +100,44 @@ class DemoTimeline:
         elif match := ACCURACY.search(text):
             self.accuracy = float(match[1])
         elif match := STEP.match(text):
-            self._step(int(match[1]))
+            self._step(int(match[1]), float(match[2]))
 
     def mark_ended(self, state: str, restarts: int) -> None:
         self.state, self.restarts = state, restarts
         self.total_s = self.clock() - self.started_at
 
-    def _step(self, number: int) -> None:
+    def progress(self) -> Goodput | None:
+        """Return the steps as the master of an elastic job would report them; None before."""
+        if self.first_step_s < 0:
+            return None
+        started_at, first = self._rate_from
+        passed_s = self.clock() - started_at
+        restart = None
+        if self.recovery_s >= 0:
+            killed = SIGNAL_BASE + signal.SIGKILL
+            restart = LastRestart(
+                self.victim, "Killed", killed, self.resumed_at, self.recovery_s, number=1
+            )
+        return Goodput(
+            share=0.0,
+            wall_s=0.0,
+            productive_s=0.0,
+            step=self.last_step,
+            steps_per_s=(self.last_step - first) / passed_s if passed_s else 0.0,
+            total_steps=self.steps,
+            loss=self.loss,
+            last_restart=restart,
+        )
+
+    def _step(self, number: int, loss: float) -> None:
+        if self.first_step_s < 0 or self._recovering:
+            self._rate_from = self.clock(), number
         if self.first_step_s < 0:
             self.first_step_s = self.clock() - self.submitted_at
         if self._recovering and self.resumed_at >= 0:
             self.recovery_s = self.clock() - self.killed_at
             self._recovering = False
-        self.last_step = number
+        self.last_step, self.loss = number, loss
 
 
 def summary_headline(timeline: DemoTimeline) -> str:
@@ -162,36 +195,19 @@ LABEL_WIDTH = 36
 class DemoView:
     """Prints to standard output, or to the given console."""
 
-    def __init__(self, steps: int, replicas: Sequence[str], console: Console | None = None) -> None:
-        self._steps = steps
+    def __init__(self, replicas: Sequence[str], console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("[dim]{task.fields[doing]}"),
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
-        )
         self._colours = dict(zip(replicas, COLOURS, strict=False))
-        self._killed: set[str] = set()
-        """Killed replicas; lines that they wrote before may still arrive."""
-        self._tasks = {
-            name: self._progress.add_task(
-                f"[{colour}]{name:>9}", total=steps, doing="starting", start=False
-            )
-            for name, colour in self._colours.items()
-        }
 
     @contextmanager
-    def progress(self) -> Iterator[None]:
-        """Show the progress bars for the duration of the block."""
-        for task in self._tasks.values():
-            self._progress.start_task(task)
-        with self._progress:
-            yield
+    def job_status(self, job: str) -> Iterator[PlainView]:
+        """Show the status of the job for the duration of the block, if the terminal can."""
+        if not self._console.is_interactive:
+            yield _DemoMessages(job, self)
+            return
+        view = LiveView(job, self._console)
+        with view.live:
+            yield view
 
     def print_phase(self, text: str) -> None:
         self._console.print(Text.assemble(("==> ", "blue"), (text, "bold")))
@@ -201,19 +217,10 @@ class DemoView:
 
     def print_kill(self, replica: str) -> None:
         self.print_phase(f"Killed the process of {replica} with SIGKILL")
-        self._set_activity(replica, "killed, restarting")
-        self._killed.add(replica)
 
     def print_line(self, replica: str, text: str) -> None:
-        """Print a line of a replica, and update its progress bar."""
+        """Print a line of a replica, unless it is one of many steps."""
         match = STEP.match(text)
-        if match and replica not in self._killed:
-            self._set_activity(replica, f"loss {match[2]}", int(match[1]))
-        elif start := STARTS_AT.search(text):
-            self._killed.discard(replica)
-            self._set_activity(replica, "training", int(start[1]))
-        elif LOST_IN.search(text):
-            self._set_activity(replica, "lost a rank, restarting")
         if not match or int(match[1]) % SHOWN_EVERY == 0:
             colour = self._colours.get(replica, "white")
             style = "bold" if ACCURACY.search(text) else ""
@@ -229,6 +236,13 @@ class DemoView:
         for label, value in summary_rows(timeline):
             self._console.print(Text.assemble(f"  {label:<{LABEL_WIDTH}}", (value, "bold")))
 
-    def _set_activity(self, replica: str, doing: str, step: int | None = None) -> None:
-        if replica in self._tasks:
-            self._progress.update(self._tasks[replica], completed=step, doing=doing)
+
+class _DemoMessages(PlainView):
+    """Prints what happens to the job among the lines of the demo."""
+
+    def __init__(self, job: str, view: DemoView) -> None:
+        super().__init__(job)
+        self._view = view
+
+    def message(self, text: str) -> None:
+        self._view.print_note(text)

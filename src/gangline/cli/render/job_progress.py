@@ -54,6 +54,8 @@ def _remedy(job: "Job", where: str) -> str:
 
 def format_steps(account: "Goodput") -> str:
     """Return the step with what is known beside it: total, rate, time left, loss."""
+    from gangline.sdk.goodput import format_clock
+
     total = f" of {account.total_steps}" if account.total_steps else ""
     parts = [f"step {account.step}{total}"]
     if account.steps_per_s:
@@ -65,13 +67,6 @@ def format_steps(account: "Goodput") -> str:
     return ", ".join(parts)
 
 
-def format_clock(seconds: float) -> str:
-    """Return a time span as ``M:SS`` or ``H:MM:SS``."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def format_restarts(count: int) -> str:
     return "1 restart" if count == 1 else f"{count} restarts"
 
@@ -80,10 +75,12 @@ def format_restart(restart: "LastRestart") -> str:
     """Return one line about a restart: what failed, and how the training continues."""
     took = "" if restart.seconds is None else f"; {restart.seconds:.1f} s"
     if restart.step is None:
-        return f"{restart.replica} {_end_of_replica(restart)}, and was started again{took}"
-    return f"{restart.replica} {_end_of_replica(restart)}; " + (
-        f"all ranks continue at step {restart.step}{took}"
-    )
+        return f"{format_restart_cause(restart)}, and was started again{took}"
+    return f"{format_restart_cause(restart)}; all ranks continue at step {restart.step}{took}"
+
+
+def format_restart_cause(restart: "LastRestart") -> str:
+    return f"{restart.replica} {_end_of_replica(restart)}"
 
 
 def _end_of_replica(restart: "LastRestart") -> str:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gangline.cli.render.live_view import PlainView
+
 if TYPE_CHECKING:
     from gangline.sdk.logs import LogLine
 
@@ -21,6 +23,8 @@ class LogLineWriter:
         timestamps: bool = False,
         pattern: "re.Pattern[str] | None" = None,
     ) -> None:
+        self.view = PlainView("")
+        """Where lines are printed."""
         self.lines = 0
         """Number of received lines, printed or not."""
         self._marked, self._timestamps, self._pattern = marked, timestamps, pattern
@@ -33,9 +37,12 @@ class LogLineWriter:
         self.lines += len(lines)
         text = "".join(map(self._row, lines))
         if text:
-            click.echo(text, nl=False)
+            self.view.print_lines(text)
 
     def _row(self, line: "LogLine") -> str:
+        self.view.set_bar(line.replica, self._mark(line.replica), line.text if line.is_bar else "")
+        if line.is_bar:
+            return ""
         if self._pattern is not None and not self._pattern.search(line.text):
             return ""
         time = f"{line.time} " if self._timestamps else ""

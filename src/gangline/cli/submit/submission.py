@@ -6,8 +6,9 @@ it. If one of them cannot be created, its job is deleted again.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -21,14 +22,16 @@ from gangline.cli.submit.flags import OWNER_ANNOTATION, Manifest
 from gangline.cli.submit.manifests import check_manifests
 
 if TYPE_CHECKING:
+    from gangline.cli.render.live_view import PlainView
     from gangline.cli.render.log_lines import LogLineWriter
     from gangline.sdk.advice import BrainClient
     from gangline.sdk.client import JobClient
+    from gangline.sdk.goodput import Goodput
     from gangline.sdk.jobs import Job
     from gangline.sdk.kinds import JobKind
     from gangline.sdk.logs import LogOptions
 
-_PROGRESS_POLL_S = 2.0
+_PROGRESS_POLL_S = 1.0
 
 
 async def fill_from_history(manifests: Sequence[Manifest], target: ClusterTarget) -> list[Manifest]:
@@ -152,7 +155,7 @@ async def _submit(
             if sending.logs:
                 await _follow(jobs, name, where)
             if sending.logs or sending.wait:
-                await _wait(jobs, name, where)
+                await _wait(jobs, name, where, is_announced=not sending.logs)
             else:
                 job = f"{name} -n {where}"
                 print_status(f"'gangline get {job}' shows it, 'gangline logs {job} -f' follows it.")
@@ -227,30 +230,56 @@ async def _print_verdict(jobs: "JobClient", name: str, namespace: str) -> None:
 async def follow_lines(
     jobs: "JobClient", job: "Job", writer: "LogLineWriter", options: "LogOptions | None" = None
 ) -> None:
-    """Print the log of a job until its end; before the first line, what the job does."""
+    """Print the log of a job until its end, and beside it what the job does."""
+    from gangline.cli.render.live_view import job_view
     from gangline.sdk.logs import ALL_LOGS, follow_batches
 
-    reporting = background(_report_until_lines(jobs, job.name, job.namespace, writer))
-    async with reporting, follow_batches(jobs.client, job, options or ALL_LOGS) as batches:
-        async for batch in batches:
-            writer.write(*batch)
+    with job_view(job.name, has_lines=True) as view:
+        writer.view = view
+        options = replace(options or ALL_LOGS, bars=view.is_live)
+        reporting = background(JobObserver(jobs, view).run(job.name, job.namespace))
+        async with reporting, follow_batches(jobs.client, job, options) as batches:
+            async for batch in batches:
+                writer.write(*batch)
 
 
-async def _report_until_lines(
-    jobs: "JobClient", name: str, namespace: str, writer: "LogLineWriter"
-) -> None:
-    """Report what a job does until the first line of its log is printed."""
-    from gangline.cli.render.job_progress import ProgressReport
-    from gangline.kube.errors import KubeError
-    from gangline.sdk.client import JobError
+class JobObserver:
+    """Shows successive states of a job in a view, with its steps and restarts."""
 
-    report = ProgressReport()
-    while not writer.lines:
-        try:
-            report(await jobs.get(name, namespace))
-        except (KubeError, JobError):
-            return  # the follower of the log reports it
-        await asyncio.sleep(_PROGRESS_POLL_S)
+    def __init__(
+        self,
+        jobs: "JobClient",
+        view: "PlainView",
+        steps: "Callable[[], Goodput | None] | None" = None,
+    ) -> None:
+        """Show jobs in this view; ``steps`` gives the steps of a job without a master."""
+        self._jobs, self._view, self._steps = jobs, view, steps
+        self._before: Job | None = None
+
+    async def show(self, job: "Job") -> None:
+        """Read what a view shows beside the state of the job, and show it."""
+        from gangline.sdk.goodput import read_goodput
+        from gangline.sdk.restarts import read_container_restart
+
+        account = self._steps() if self._steps else await read_goodput(self._jobs.client, job)
+        restart = account.last_restart if account else None
+        if account is None and self._before is not None:
+            restart = await read_container_restart(self._jobs.client, job, self._before)
+        self._before = job
+        self._view.show(job, account, restart)
+
+    async def run(self, name: str, namespace: str) -> None:
+        """Show a job until it has ended."""
+        from gangline.kube.errors import KubeError, Unreachable
+        from gangline.sdk.client import JobError
+
+        while self._before is None or not self._before.state.finished:
+            try:
+                with suppress(Unreachable):  # the connection may come back
+                    await self.show(await self._jobs.get(name, namespace))
+            except (KubeError, JobError):
+                return  # the follower of the log, or the wait for the end, reports it
+            await asyncio.sleep(_PROGRESS_POLL_S)
 
 
 async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
@@ -261,36 +290,15 @@ async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
     await follow_lines(jobs, job, LogLineWriter(marked=job.desired > 1))
 
 
-async def report_first_step(jobs: "JobClient", name: str, namespace: str) -> None:
-    """Report the first step that the script of an elastic job has made, and return.
-
-    Other kinds have no master that knows the steps: for them this returns at once.
-    """
-    from gangline.cli.render.job_progress import format_first_step
-    from gangline.kube.errors import KubeError
-    from gangline.sdk.client import JobError
-    from gangline.sdk.goodput import has_goodput, read_goodput
-
-    try:
-        job = await jobs.get(name, namespace)
-        while has_goodput(job):
-            account = await read_goodput(jobs.client, job)
-            if account and (text := format_first_step(name, account)):
-                print_status(text)
-                return
-            await asyncio.sleep(_PROGRESS_POLL_S)
-    except (KubeError, JobError):
-        return  # the wait for the end reports it
-
-
-async def _wait(jobs: "JobClient", name: str, namespace: str) -> None:
-    from gangline.cli.render.job_progress import progress_display
+async def _wait(jobs: "JobClient", name: str, namespace: str, *, is_announced: bool) -> None:
+    from gangline.cli.render.live_view import job_view
     from gangline.sdk.jobs import JobState
 
-    print_status(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
-    with progress_display(name) as report:
-        async with background(report_first_step(jobs, name, namespace)):
-            job = await jobs.wait(name, namespace, report)
+    if is_announced:
+        print_status(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
+    with job_view(name, has_lines=False) as view:
+        async with background(JobObserver(jobs, view).run(name, namespace)):
+            job = await jobs.wait(name, namespace)
     if job.state is JobState.FAILED:
         await _print_verdict(jobs, name, namespace)
         raise CommandError(

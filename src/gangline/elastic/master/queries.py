@@ -144,6 +144,7 @@ def state_summary(
         "restartExitCode": _text(restart.exit_code),
         "restartStep": _text(restart.step),
         "restartSeconds": f"{restart.seconds:.1f}",
+        "restartNumber": str(restart.number),
         "round": str(state.round),
         "nodes": str(len(state.members)),
         "waitingNodes": str(len(state.waiting)),

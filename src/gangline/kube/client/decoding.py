@@ -242,6 +242,7 @@ async def split_lines(
     Text after the last line end was cut off and is dropped, unless ``keep_last``. With ``bars``, a
     line with carriage returns is also yielded before its end, in parts that end with one: what
     follows the last one is the present state of a progress bar, and is part of the next one too.
+    Such a line that has no end is yielded in parts only.
     """
     pending: list[bytes] = []
     async for chunk in chunks:
@@ -253,5 +254,6 @@ async def split_lines(
         if bars and b"\r" in (text := b"".join(pending))[:-1]:
             yield text + b"\r"
             pending = [text[text.rindex(b"\r", 0, -1) :]]
-    if keep_last and any(pending):
-        yield b"".join(pending)
+    text = b"".join(pending)
+    if keep_last and text and not (bars and text.startswith(b"\r")):
+        yield text

@@ -335,14 +335,13 @@ async def read_log(
     """Yield the logged output in chunks. Following ends when the ``writer`` of the log is closed.
     Raises OSError: there is no log, or it is not a regular file.
     """
-    left, begins_line = options.limit_bytes, True
+    left, end = options.limit_bytes, _LineEnd()
     with _Follower(path, options.tail_lines) as follower:
         while True:
             # Checked before reading, so that lines written during the read are not missed.
             complete = writer is None or writer.closed
             for lines in follower.blocks():
-                texts, begins_line = _shown(lines, options, begins_line)
-                chunk = b"".join(texts)
+                chunk = b"".join(_shown(lines, options, end))
                 if left is not None:
                     chunk, left = chunk[:left], left - len(chunk[:left])
                 if chunk:
@@ -452,24 +451,37 @@ def _tail_offset(file: BinaryIO, lines: int) -> tuple[int, int]:
     return 0, count + (1 if end else 0)
 
 
-def _shown(
-    lines: list[bytes], options: PodLogOptions, begins_line: bool
-) -> tuple[list[bytes], bool]:
-    """The text of log entries, and whether the next entry begins a line.
+@dataclass(slots=True)
+class _LineEnd:
+    """How the text of a log ends that was read so far."""
 
-    As in Kubernetes, only the first entry of a line has its time.
+    stream: bytes = b""
+    """The stream of a line that has not ended; empty if the last one has."""
+    is_bar: bool = False
+    """True if that line contains a carriage return."""
+
+
+def _shown(lines: list[bytes], options: PodLogOptions, end: _LineEnd) -> Iterator[bytes]:
+    """The text of log entries. As in Kubernetes, only the first entry of a line has its time.
+
+    A line of one stream ends, or is overwritten if it is a progress bar, where another stream
+    begins one: otherwise a message on stdout would be a part of a bar on stderr.
     """
-    texts = []
     for line in lines:
         time, _, rest = line.partition(b" ")
-        _, _, rest = rest.partition(b" ")
+        stream, _, rest = rest.partition(b" ")
         tag, _, text = rest.partition(b" ")
         if options.since is not None and _time(time) < options.since:
             continue
-        head = time + b" " if options.timestamps and begins_line else b""
-        begins_line = tag == b"F"
-        texts.append(head + text + (b"\n" if begins_line else b""))
-    return texts, begins_line
+        head = b""
+        if end.stream and stream != end.stream:
+            head = b"\r" if end.is_bar else b"\n"
+        if options.timestamps and head != b"\r" and stream != end.stream:
+            head += time + b" "
+        ends = tag == b"F"
+        end.is_bar = not ends and (b"\r" in text or (end.is_bar and stream == end.stream))
+        end.stream = b"" if ends else stream
+        yield head + text + (b"\n" if ends else b"")
 
 
 def _time(text: bytes) -> datetime:

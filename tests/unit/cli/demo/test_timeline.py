@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from gangline.cli.commands.demo import JOB, REPLICAS, VICTIM, build_manifests
@@ -103,8 +104,8 @@ def test_milestones_that_never_happened_are_reported() -> None:
 
 def test_without_a_terminal_the_view_prints_lines_only() -> None:
     out = io.StringIO()
-    view = DemoView(100, REPLICAS, Console(file=out, highlight=False, soft_wrap=True))
-    with view.progress():
+    view = DemoView(REPLICAS, Console(file=out, highlight=False, soft_wrap=True))
+    with view.job_status(JOB):
         for step in range(1, 101):
             view.print_line("worker-1", f"step {step}/100 loss 0.5")
         view.print_line("worker-1", "x" * 500)
@@ -118,14 +119,12 @@ def test_without_a_terminal_the_view_prints_lines_only() -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def test_on_a_terminal_bars_and_colours_are_shown() -> None:
-    out = io.StringIO()
-    view = DemoView(100, REPLICAS, Console(file=out, force_terminal=True, width=100))
-    with view.progress():
-        view.print_line("worker-1", "step 50/100 loss 0.5")
-        view.print_kill(VICTIM)
-    assert "━" in out.getvalue()
-    assert "killed, restarting" in out.getvalue()
+def test_progress_has_step_total_loss_and_rate() -> None:
+    timeline = observed(kill=False, recovers=False)
+    progress = timeline.progress()
+    assert progress is not None
+    assert (progress.step, progress.total_steps, progress.loss) == (40, 100, 1.0)
+    assert progress.steps_per_s == pytest.approx(39 / 14)
 
 
 def test_example_is_submitted_unchanged_with_its_script() -> None:

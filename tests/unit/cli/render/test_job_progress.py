@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gangline.cli.render.job_progress import ProgressReport, format_progress
+from gangline.cli.render.job_progress import format_progress
+from gangline.cli.render.live_view import PlainView
 from gangline.sdk.jobs import Job, JobState, Replica
 from gangline.sdk.kinds import JOB_KINDS
 
@@ -47,10 +48,10 @@ def test_gpus_are_advised_only_where_they_are_short() -> None:
 
 
 def test_each_change_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    report = ProgressReport()
+    view = PlainView("hello")
     first = job(JobState.PENDING)
     for each in (first, first, replace(first, state=JobState.RUNNING), first):
-        report(each)
-    report(job(JobState.SUCCEEDED))
+        view.show(each)
+    view.show(job(JobState.SUCCEEDED))
     printed = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in printed] == ["is", "runs:", "is"]

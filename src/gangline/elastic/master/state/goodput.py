@@ -42,6 +42,8 @@ class Restart(msgspec.Struct):
     """The step at which the workers continue; None until they have reported a step again."""
     seconds: float = 0.0
     """Time from the failure to the first step."""
+    number: int = 1
+    """Counts the restarts of the job that followed failures."""
 
 
 class GoodputAccount(msgspec.Struct):
@@ -85,7 +87,8 @@ class GoodputAccount(msgspec.Struct):
         """
         last = self.restart
         if last is None or last.step is not None:
-            self.restart = Restart(cause, node, exit_code, self._idle_s())
+            number = last.number + 1 if last else 1
+            self.restart = Restart(cause, node, exit_code, self._idle_s(), number=number)
         elif last.cause == CONSEQUENCE_CAUSE:
             last.cause, last.node, last.exit_code = cause, node, exit_code
 

@@ -9,6 +9,8 @@ ROOT = Path(__file__).parents[3]
 CHINESE = sorted([*ROOT.glob("README.zh.md"), *(ROOT / "docs").rglob("*.zh.md")])
 TRANSLATED = {
     "README.md", "getting-started.md", "mindspore.md", "paddle.md", "dlrover.md", "arena.md",
+    "checkpoints.md", "scheduler.md", "pending.md", "queues.md", "preemption.md", "placement.md",
+    "configuration.md",
 }  # fmt: skip
 SUMMARY = "arena.zh.md"
 """It refers to the generated tables of the English page."""

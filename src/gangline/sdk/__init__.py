@@ -2,11 +2,11 @@
 
     from gangline.sdk import Client
 
-    with Client() as client:
-        job = client.run(train, workers=3, image="pytorch/pytorch:2.7.1", name="digits")
-        for line in job.logs(follow=True):
-            print(line.replica, line.text)
-        accuracy = job.result()
+    client = Client()
+    job = client.run(train, workers=3, image="pytorch/pytorch:2.7.1", name="digits")
+    for line in job.logs(follow=True):
+        print(line.replica, line.text)
+    accuracy = job.result()
 
 What a training needs is planned before it is submitted:
 

@@ -200,11 +200,14 @@ class Diagnosis:
         consequences = [
             f"  {finding.replica}: {finding.cause}, a consequence" for finding in self.consequences
         ]
-        evidence = [f"  {self.root.evidence}"] if self.root and self.root.evidence else []
+        evidence = self.root.evidence if self.root else ""
+        if evidence in self.last_lines:
+            evidence = ""
         last_lines = [f"  | {line}" for line in self.last_lines]
         steps = [f"  - {step}" for step in self.next_steps]
         title = f"{self.job} {self.state}: {self.summary}"
-        return "\n".join([title, *evidence, *consequences, *last_lines, *steps])
+        shown_evidence = [f"  {evidence}"] if evidence else []
+        return "\n".join([title, *shown_evidence, *consequences, *last_lines, *steps])
 
     def _repr_html_(self) -> str:
         from gangline import display
@@ -357,7 +360,7 @@ async def diagnose_job(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
     listing = await client.list(PODS, namespace, labels=f"{JOB_NAME_LABEL}={name}")
     owners = {pod.metadata.name: pod.metadata.controller for pod in listing.items}
     pods = [pod for pod in listing.items if (o := owners[pod.metadata.name]) and o.uid == job.uid]
-    events = await _events(client, namespace, name)
+    events = await _events(client, job)
     deleted = await _deleted_pods(client, job, pods) if job.state is JobState.FAILED else []
     pods += deleted
     deleted_uids = {pod.metadata.uid for pod in deleted}
@@ -376,9 +379,9 @@ async def _deleted_pods(client: ApiClient, job: Job, present: Sequence[Pod]) -> 
     return [pod for name, pod in last.items() if name not in names]
 
 
-async def _events(client: ApiClient, namespace: str, name: str) -> Sequence[EventRecord]:
+async def _events(client: ApiClient, job: Job) -> Sequence[EventRecord]:
     try:
-        return await job_events(client, namespace, name)
+        return await job_events(client, job.namespace, job)
     except Forbidden:
         return []
 

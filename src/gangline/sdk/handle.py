@@ -1,6 +1,7 @@
 """A job that was started from Python, and what can be done with it."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -93,11 +94,13 @@ class JobHandle:
         """Wait for the end; return what the function has returned by rank, without None.
 
         Raises:
-            FunctionFailed: the job has failed; the message has the traceback of the function.
+            FunctionFailed: the function has failed on a rank; the message has its traceback.
             NoResult: a log lacks lines of a result.
-            TimeoutError: as ``wait``.
+            TimeoutError: as ``wait``; all ranks must have ended in time.
         """
-        return self._client.results(self.wait(timeout=timeout).name)
+        end = None if timeout is None else time.monotonic() + timeout
+        name = self.wait(timeout=timeout).name
+        return self._client.results(name, timeout=end and max(0.0, end - time.monotonic()))
 
     def result(self, rank: int = 0, *, timeout: float | None = None) -> Any:
         """Wait for the end; return what the function has returned on one rank.

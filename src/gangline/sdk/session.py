@@ -10,6 +10,7 @@ import ctypes
 import math
 import os
 import queue
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar, Unpack
@@ -48,6 +49,8 @@ from gangline.sdk.logs import ALL_LOGS, LineQueue, LogLine, LogOptions, follow_l
 
 T = TypeVar("T")
 _RESOURCES = {kind.resource.type: kind.resource for kind in JOB_KINDS}
+_POLL_S = 0.5
+_ACTIVE = frozenset(("Pending", "ContainerCreating", "PodInitializing", "Running"))
 _EXPECTED = (KubeError, JobError, FunctionFailed, NoResult, TimeoutError)
 """Errors whose message says all: users see where they called, without our frames."""
 
@@ -150,7 +153,7 @@ class AsyncClient:
 
         Raises:
             UnsupportedFunction: the function or an argument cannot be sent.
-            TypeError: the arguments do not fit the function.
+            InvalidArguments: the arguments do not fit the function.
             InvalidOption: the name, the image or an option is wrong.
             AlreadyExists: a job of the given name exists.
         """
@@ -230,22 +233,31 @@ class AsyncClient:
         """Wait for the end; return what the function has returned by rank, without None.
 
         Raises:
-            FunctionFailed: the job has failed; the message has the traceback of the function.
+            FunctionFailed: the function has failed on a rank; the message has its traceback.
             NoResult: a log lacks lines of a result.
-            NoSuchJob, TimeoutError: as ``wait``.
+            NoSuchJob, TimeoutError: as ``wait``; all ranks must have ended in time.
         """
+        end = None if timeout is None else time.monotonic() + timeout
         job = await self.wait(name, timeout=timeout)
+        # The job succeeds with its first rank; the others may still have something to report.
+        while job.state is JobState.SUCCEEDED and (late := _active_replicas(job)):
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError(
+                    f"job {name!r} has succeeded, but {late} runs after {timeout:g} s"
+                )
+            await asyncio.sleep(_POLL_S)
+            job = await self.get(name)
         lines = [line async for line in self.logs(job.name)]
-        if job.state is JobState.SUCCEEDED:
-            return read_results(line.text for line in lines)
         failures = read_failures(lines)
+        if job.state is JobState.SUCCEEDED and not failures and not _failed_replicas(job):
+            return read_results(line.text for line in lines)
         diagnosis = await self.diagnose(job.name)
         reported = {failure.replica for failure in failures}
         if diagnosis.root and diagnosis.root.replica in reported:
             raise FunctionFailed(f"{job.name} has failed {failure_text(failures)}", failures)
         # The replica that failed first could not report anything, as one without memory.
         others = f"\n\nLater {failure_text(failures)}" if failures else ""
-        raise FunctionFailed(f"{job.name} has failed: {diagnosis!r}{others}", failures)
+        raise FunctionFailed(f"{diagnosis!r}{others}", failures)
 
     async def result(
         self,
@@ -517,6 +529,21 @@ def _check_wait(progress: object, timeout: object) -> None:
         raise TypeError(f"timeout: {timeout!r} is not a number; give seconds, or None for no limit")
     if not 0 <= timeout < math.inf:
         raise ValueError(f"timeout: {timeout!r} is no time; give seconds, or None for no limit")
+
+
+def _active_replicas(job: Job) -> str:
+    """Return the names of replicas that start or run."""
+    active = (
+        replica.short_name
+        for replica in job.replicas
+        if replica.exit_code is None
+        and (replica.status in _ACTIVE or replica.status.startswith("Init:"))
+    )
+    return ", ".join(active)
+
+
+def _failed_replicas(job: Job) -> bool:
+    return any(replica.exit_code for replica in job.replicas)
 
 
 async def _read_lines(

@@ -69,8 +69,8 @@ def test_example_of_the_python_page_runs_as_printed(tmp_path: Path) -> None:
 def test_example_of_the_python_page_runs_in_jupyter(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat", reason="Jupyter is not installed")
     example, _ = python_example()
-    functions, _, job = example.partition("\n\n\nwith ")
-    cells = [nbformat.v4.new_code_cell(source) for source in (functions, f"with {job}")]
+    functions, _, job = example.partition("\n\n\nclient = ")
+    cells = [nbformat.v4.new_code_cell(source) for source in (functions, f"client = {job}")]
     notebook = tmp_path / "example.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells), notebook)
     run([*UP, f"cd {tmp_path}", f"jupyter execute --inplace {notebook.name}"], tmp_path)

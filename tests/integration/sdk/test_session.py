@@ -56,6 +56,19 @@ def fails_on_one_rank() -> None:
     time.sleep(600)
 
 
+def ends_late(fails: bool) -> str:
+    """The job succeeds with rank 0, before rank 1 has ended."""
+    import os
+    import time
+
+    rank = os.environ["RANK"]
+    if rank == "1":
+        time.sleep(3)
+    if rank == "1" and fails:
+        raise OSError("late")
+    return f"rank {rank}"
+
+
 def waits() -> None:
     import time
 
@@ -86,6 +99,15 @@ def use_results(client: Client) -> None:
     assert f'File "{__file__}", line {line}, in computes\n    raise ValueError' in str(error)
     assert not any("gangline-" in line.text for line in failing.logs())
     failing.delete()
+    late = [
+        client.run(ends_late, image="any", workers=2, arguments={"fails": fails}, cpu="50m")
+        for fails in (False, True)
+    ]
+    assert late[0].results() == {0: "rank 0", 1: "rank 1"}
+    with pytest.raises(FunctionFailed, match=r"on rank 1 .*: OSError: late"):
+        late[1].result()
+    for handle in late:
+        handle.delete()
 
 
 def use_names(client: Client) -> None:

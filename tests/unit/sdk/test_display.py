@@ -127,7 +127,6 @@ def test_html_view_shows_the_object_escaped(shown: Job, args: list[str]) -> None
             DIAGNOSIS,
             [
                 f"digits FAILED: {EVIL}",
-                f"  {EVIL}",
                 "  master-0: DiskFull, a consequence",
                 f"  | {EVIL}",
                 f"  - gangline logs {EVIL}",

@@ -39,6 +39,10 @@ class InvalidOption(ValueError):
     """An argument of ``run`` is wrong; the message names it and what would be right."""
 
 
+class InvalidArguments(TypeError):
+    """``run`` has no such argument, or the arguments do not fit the function."""
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionJobOptions:
     """Image, resources and policies of the replicas of a function."""
@@ -76,12 +80,15 @@ def prepare_function_job(
 
     Raises:
         UnsupportedFunction: the function or an argument cannot be sent.
-        TypeError: there is no such option, or the arguments do not fit the function.
+        InvalidArguments: there is no such option, or the arguments do not fit the function.
         InvalidOption: the name, the image or an option is wrong.
     """
-    shape = read_options(function, image, options)
-    own_name = check_name(name or default_name(function), shape.workers)
-    return build_function_job(own_name, function, {} if arguments is None else arguments, shape)
+    try:
+        shape = read_options(function, image, options)
+        own_name = check_name(name or default_name(function), shape.workers)
+        return build_function_job(own_name, function, {} if arguments is None else arguments, shape)
+    except (UnsupportedFunction, InvalidArguments, InvalidOption) as error:
+        raise error.with_traceback(None) from None  # the message says all, in notebooks too
 
 
 def read_options(
@@ -90,13 +97,13 @@ def read_options(
     """Check the keyword arguments of ``run``.
 
     Raises:
-        TypeError: there is no such argument.
+        InvalidArguments: there is no such argument.
         InvalidOption: a value is wrong.
     """
     names = [option.name for option in fields(FunctionJobOptions)]
     for name in options:
         if name not in names:
-            raise TypeError(_unknown_option(name, names, function))
+            raise InvalidArguments(_unknown_option(name, names, function))
     if not isinstance(image, str) or not image or image.split() != [image]:
         raise _wrong("image", image, "is not a reference of an image", "write 'python:3.12'")
     given = FunctionJobOptions(image=image, **options)
@@ -212,7 +219,7 @@ def build_function_job(
 
     Raises:
         UnsupportedFunction: the function cannot be sent as source (``complete_source``).
-        TypeError: the arguments do not fit the function.
+        InvalidArguments: the arguments do not fit the function.
     """
     amounts: dict[str, Any] = {"cpu": shape.cpu, "memory": shape.memory, GPU: shape.gpus}
     amounts = {key: value for key, value in amounts.items() if value}
@@ -256,7 +263,7 @@ def render_command(function: Callable[..., object], arguments: Mapping[str, Any]
     Raises:
         UnsupportedFunction: see ``complete_source``; or the source is too large, or an argument is
             not plain data.
-        TypeError: the arguments do not fit the function.
+        InvalidArguments: the arguments do not fit the function.
     """
     source = complete_source(function)
     called = function.__name__
@@ -277,7 +284,7 @@ def render_command(function: Callable[..., object], arguments: Mapping[str, Any]
 def _check_signature(function: Callable[..., object], arguments: object) -> None:
     called = function.__name__
     if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
-        raise TypeError(
+        raise InvalidArguments(
             f"arguments of {called} must be a mapping of names to values: {{'name': 1}}"
         )
     signature = inspect.signature(function, follow_wrapped=False)
@@ -288,4 +295,6 @@ def _check_signature(function: Callable[..., object], arguments: object) -> None
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        raise TypeError(f"{called}{signature}: {error}; give arguments={{'name': value}}") from None
+        raise InvalidArguments(
+            f"{called}{signature}: {error}; give arguments={{'name': value}}"
+        ) from None

@@ -30,7 +30,7 @@ ARGUMENTS = "_gangline_arguments"
 """The global that has the arguments until the function is called."""
 
 # The functions and names of this program are not those of the function's module, which is a module
-# of its own: it may define its own ``print``. Runs on any Python 3 that an image may have.
+# of its own: it may define its own ``print``. It runs on Python 3.7 and newer.
 BOOTSTRAP = f'''
 import sys
 import types

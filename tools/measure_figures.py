@@ -1,8 +1,9 @@
 """Measures figures of the documentation, writes docs/figures.json, and fills the pages.
 
 python tools/measure_figures.py demo         # and records it: docs/images/demo.svg
-python tools/measure_figures.py downloads    # of `make demo`, in a new environment
+python tools/measure_figures.py downloads    # of `make demo`, in a new virtual environment
 python tools/measure_figures.py make TARGET ...
+python tools/measure_figures.py environments # sizes of those that `make test-frameworks` has made
 python tools/measure_figures.py tutorial     # reading time, number of commands that tests run
 
 Times are measured on a machine without other load only; otherwise the program says so and ends.
@@ -24,6 +25,7 @@ TOOLS = Path(__file__).parent
 ROOT = TOOLS.parent
 sys.path[:0] = [str(ROOT), str(TOOLS)]
 import fill_pages  # noqa: E402
+import framework_environments  # noqa: E402
 import install_torch  # noqa: E402
 import record_demo  # noqa: E402
 from benchmarks import results  # noqa: E402
@@ -93,15 +95,29 @@ def measure_demo() -> None:
 
 
 def measure_downloads() -> None:
-    """Set up what `make demo` needs in a new environment; count what is fetched and installed."""
-    kind = "cuda" if install_torch.has_gpu() else "cpu"
+    """Set up what `make demo` needs in a new environment; sum what is fetched and installed."""
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    (torch,) = re.findall(
+        r'^demo = .*"(torch==[^"]*)"', (ROOT / "pyproject.toml").read_text(), re.M
+    )
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"PIP_CACHE_DIR": f"{folder}/cache"}
+        requirements = Path(folder, "demo.txt")
+        requirements.write_text(pinned.partition("# section dev")[0], encoding="utf-8")
+        needed = ["--no-deps", "--require-hashes", "--requirement", str(requirements)]
+        options = install_torch.index_options(install_torch.CPU_INDEX)
+        files = {
+            package["metadata"]["name"].lower(): package["download_info"]["url"]
+            for arguments in (needed, [*options, torch])
+            for package in install_torch.packages_to_fetch(["--ignore-installed", *arguments])
+        }
         command = ["make", f"VENV={folder}/venv", f"{folder}/venv/.demo"]
-        subprocess.run(command, cwd=ROOT, env=environment, check=True)
-        # pip keeps all that it fetches in its cache.
-        figures = {"download_mb": size_mb(f"{folder}/cache"), "disk_mb": size_mb(f"{folder}/venv")}
-    save(f"setup_{kind}", figures)
+        subprocess.run(command, cwd=ROOT, check=True)
+        figures = {
+            "download_mb": round(sum(map(install_torch.size, files.values())) / 1e6),
+            "disk_mb": size_mb(f"{folder}/venv"),
+        }
+    is_cuda = any(name.startswith("nvidia-") for name in files)
+    save(f"setup_{'cuda' if is_cuda else 'cpu'}", figures)
 
 
 def size_mb(folder: str) -> float:
@@ -120,6 +136,19 @@ def measure_make(targets: Sequence[str]) -> None:
             begun = time.monotonic()
             subprocess.run(command, cwd=ROOT, check=True)
             save("make", {f"{target.replace('-', '_')}_s": round(time.monotonic() - begun)})
+
+
+def measure_environments() -> None:
+    """Measure the environments of frameworks that are on this machine."""
+    folders = {
+        name: framework_environments.folder_of(name)
+        for name, has_own in framework_environments.examples().items()
+        if has_own
+    }
+    made = {f"{name}_mb": size_mb(str(path)) for name, path in folders.items() if path.exists()}
+    if not made:
+        raise SystemExit("no environment is there; `make test-frameworks` makes them")
+    save("environments", made)
 
 
 def words(page: Path) -> int:
@@ -142,6 +171,7 @@ def measure_tutorial() -> None:
 MEASURES: dict[str, Callable[[], None]] = {
     "demo": measure_demo,
     "downloads": measure_downloads,
+    "environments": measure_environments,
     "tutorial": measure_tutorial,
 }
 

@@ -205,11 +205,17 @@ def up_command(
 @debug_option
 def down_command(name: str) -> None:
     """Stop the cluster that 'up' has started. Its stored objects remain."""
+    from gangline.kube.config.embedded import running_clusters
     from gangline.local.daemon import stop_cluster
     from gangline.local.directory import ClusterDirectory, default_home
 
     note = stop_cluster(ClusterDirectory(default_home(), name))
-    click.echo(f"Cluster {name} is stopped." if note else f"Cluster {name} was not running.")
+    if note:
+        click.echo(f"Cluster {name} is stopped.")
+        return
+    click.echo(f"Cluster {name} was not running.")
+    for other in running_clusters(default_home()):
+        click.echo(f"'gangline down --name {other.name}' stops {other.name}, which runs.")
 
 
 @command(
@@ -223,12 +229,16 @@ def down_command(name: str) -> None:
 @debug_option
 def status_command(name: str) -> int:
     """Show whether the cluster runs, its nodes, and how many pods it has."""
+    from gangline.kube.config.embedded import running_clusters
     from gangline.local.daemon import cluster_status
     from gangline.local.directory import ClusterDirectory, default_home
 
     status = asyncio.run(cluster_status(ClusterDirectory(default_home(), name)))
     for line in _status_lines(status):
         click.echo(line)
+    if not status.running:
+        for other in running_clusters(default_home()):
+            click.echo(f"'gangline status --name {other.name}' shows {other.name}, which runs.")
     return ExitCode.DONE if status.reachable else ExitCode.UNREACHABLE
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -193,8 +194,8 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
 
     account = await read_goodput(client, job)
     board = await tensorboard_address(client, job.namespace, job.name)
-    problem = await _tensorboard_problem(client, job) if board else ""
-    happened = await job_events(client, job.namespace, job.name) if events else []
+    job, problem = await _explain_waiting(client, job, has_board=bool(board))
+    happened = await job_events(client, job.namespace, job) if events else []
     data = job_data(job, current_time()) | ({"tensorboard": board} if board else {})
     data |= {"goodput": goodput_data(account)} if account else {}
     busy = await gpu_usage(client) if gpus and job.allocated_gpus else None
@@ -212,16 +213,29 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
     return _JobPage(job, account, data, more, board, problem, happened, busy)
 
 
-async def _tensorboard_problem(client: "ApiClient", job: "Job") -> str:
-    """Return why the TensorBoard of a job has ended; empty if it runs, waits, or is unknown."""
+async def _explain_waiting(
+    client: "ApiClient", job: "Job", *, has_board: bool
+) -> "tuple[Job, str]":
+    """Return the job with the reason why its pods wait for a volume, and why its TensorBoard does
+    not run; what may not be read is left out.
+    """
     from gangline.kube.errors import ApiError
     from gangline.sdk.addresses import read_tensorboard_state
+    from gangline.sdk.events import job_events, newest_mount_failure
+    from gangline.sdk.jobs import JobState
 
+    problem = ""
     try:
-        state = await read_tensorboard_state(client, job.namespace, job.name)
+        state = await read_tensorboard_state(client, job.namespace, job.name) if has_board else None
+        problem = state.problem if state and state.crashed else ""
+        waits = job.state is JobState.PENDING and not job.reason
+        if waits or (state and not state.ready):
+            events = await job_events(client, job.namespace, job.name)
+            problem = problem or newest_mount_failure(events, job.name, tensorboard=True)
+            job = replace(job, reason=newest_mount_failure(events, job.name)) if waits else job
     except ApiError:
-        return ""
-    return state.problem if state.crashed else ""
+        pass  # the user may not list pods or events
+    return job, problem
 
 
 async def _advice_line(client: "ApiClient", job: "Job") -> str:

@@ -12,7 +12,7 @@ from gangline.cli.submit import flags as parsers
 from gangline.cli.submit.builders import BUILDERS, has_known_jobs
 from gangline.cli.submit.code_sync import CodeSync, add_git_sync, add_rsync, add_upload
 from gangline.cli.submit.flags import JobFlags, Manifest, PodFlags, non_empty
-from gangline.cli.submit.owned_objects import add_config_files, add_tensorboard
+from gangline.cli.submit.owned_objects import NODE_FOLDER, add_config_files, add_tensorboard
 from gangline.cli.submit.working_folder import choose_working_folder, mount_folder
 
 _AMOUNT_SUFFIXES = ("cpu", "memory", "cpu_limit", "memory_limit")
@@ -47,7 +47,10 @@ def build_objects(
     if options["tensorboard"]:
         image, logdir = options["tensorboard_image"], options["logdir"]
         node_port = options["tensorboard_node_port"]
-        flags, objects = add_tensorboard(flags, image, logdir, node_port=node_port)
+        cluster = target.embedded_cluster()
+        # An embedded cluster that an ordinary user runs may not create a folder in /.
+        folder = str(cluster.folder / "training-logs") if cluster else NODE_FOLDER
+        flags, objects = add_tensorboard(flags, image, logdir, folder, node_port=node_port)
         belongings += objects
     flags, objects = _add_code(flags, options)
     belongings += objects

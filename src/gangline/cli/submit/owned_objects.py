@@ -1,6 +1,7 @@
 """Objects that a job owns: ConfigMaps of ``--config-file``, and its TensorBoard."""
 
 import hashlib
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from gangline.cli.submit.flags import JobFlags, Manifest, Mount, owned_object
+from gangline.cli.submit.working_folder import WORKING_VOLUME
 
 DEFAULT_FOLDER = "/etc/gangline-config"
 _MAX_BYTES = 1 << 20
@@ -58,6 +60,8 @@ def _wrong(item: str, remedy: str) -> click.BadParameter:
 IMAGE = "tensorflow/tensorflow:2.18.0"
 PORT = 6006
 VOLUME = "training-logs-volume"
+NODE_FOLDER = "/arena_logs"
+"""Folder of a node for event files outside of claims, as Arena's."""
 
 
 def service_name(job: str) -> str:
@@ -66,23 +70,28 @@ def service_name(job: str) -> str:
 
 
 def add_tensorboard(
-    flags: JobFlags, image: str, logdir: str, *, node_port: bool
+    flags: JobFlags, image: str, logdir: str, node_folder: str, *, node_port: bool
 ) -> tuple[JobFlags, list[Manifest]]:
     """Return the job, and the objects that serve its event files.
 
-    A folder inside a ``--data`` claim is read from the claim. For any other folder, job and
-    TensorBoard
-    share a folder of the node, so TensorBoard must run on the node of the leading replica.
+    A folder inside a ``--data`` claim or the shared working folder is read there. For any other
+    folder, job and TensorBoard share a subfolder of ``node_folder`` on the node, so TensorBoard
+    must run on the node of the leading replica.
     """
-    claims = [mount for mount in flags.pod.mounts if "persistentVolumeClaim" in mount[0]]
-    if not logdir.startswith("/") or any(_is_under(logdir, mount) for mount in claims):
+    pod = flags.pod
+    shared = [mount for mount in pod.mounts if "persistentVolumeClaim" in mount[0]]
+    if local := [mount for mount in pod.code if mount[0]["name"] == WORKING_VOLUME]:
+        shared += local
+        if "://" not in logdir:
+            logdir = os.path.join(local[0][1]["mountPath"], logdir)
+    if not logdir.startswith("/") or any(_is_under(logdir, mount) for mount in shared):
         return flags, tensorboard_objects(
-            flags.name, image, logdir, claims, {}, node_port=node_port
+            flags.name, image, logdir, shared, {}, node_port=node_port
         )
-    path = f"/arena_logs/training-{flags.name}"
+    path = f"{node_folder}/training-{flags.name}"
     volume = {"name": VOLUME, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
-    shared: Mount = (volume, {"name": VOLUME, "mountPath": logdir})
-    job = replace(flags, pod=replace(flags.pod, mounts=(*flags.pod.mounts, shared)))
+    own: Mount = (volume, {"name": VOLUME, "mountPath": logdir})
+    job = replace(flags, pod=replace(pod, mounts=(*pod.mounts, own)))
     beside = {
         "labelSelector": {
             "matchLabels": {
@@ -93,7 +102,7 @@ def add_tensorboard(
         "topologyKey": "kubernetes.io/hostname",
     }
     near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [beside]}}
-    return job, tensorboard_objects(flags.name, image, logdir, [shared], near, node_port=node_port)
+    return job, tensorboard_objects(flags.name, image, logdir, [own], near, node_port=node_port)
 
 
 def tensorboard_objects(

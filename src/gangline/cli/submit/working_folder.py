@@ -18,7 +18,7 @@ from gangline.cli.params.target import ClusterTarget
 from gangline.cli.submit.flags import Mount
 
 DEFAULT_FOLDER = "/root"
-_VOLUME = "working-folder"
+WORKING_VOLUME = "working-folder"
 
 
 class WorkingFolder(NamedTuple):
@@ -59,7 +59,10 @@ def choose_working_folder(
 def mount_folder(folder: str) -> Mount:
     """Return the volume of a folder of this machine and its mount at the same path."""
     source = {"path": os.path.realpath(folder), "type": "Directory"}
-    return {"name": _VOLUME, "hostPath": source}, {"name": _VOLUME, "mountPath": folder}
+    return {"name": WORKING_VOLUME, "hostPath": source}, {
+        "name": WORKING_VOLUME,
+        "mountPath": folder,
+    }
 
 
 def _present_folder() -> str:

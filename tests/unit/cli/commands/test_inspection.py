@@ -31,7 +31,7 @@ from gangline.cli.render.log_lines import LogLineWriter
 from gangline.cli.render.nodes import SparklineHistory, sparkline
 from gangline.sdk.addresses import service_address
 from gangline.sdk.client import UnknownKind, resolve_kinds
-from gangline.sdk.events import read_events
+from gangline.sdk.events import EventRecord, newest_mount_failure, read_events
 from gangline.sdk.jobs import Job, JobState, Replica
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
@@ -125,6 +125,22 @@ def test_usage_of_containers_is_added_up() -> None:
     pod = {"containers": [{"usage": {"cpu": "250m", "memory": "1Ki"}}] * 2}
     assert parse_usage(pod) == ResourceUsage(0.5, 2048)
     assert parse_usage({"usage": {"cpu": "1", "memory": "x"}}) == ResourceUsage(1, 0)
+
+
+def test_mount_failure_is_that_of_the_jobs_pods_or_of_its_tensorboard() -> None:
+    def event(reason: str, name: str) -> EventRecord:
+        return EventRecord(NOW, "Warning", f"pod/{name}", reason, f"of {name}", 1)
+
+    events = [
+        event("FailedMount", "digits-worker-0"),
+        event("FailedAttachVolume", "digits-worker-1"),
+        event("FailedMount", "digits-tensorboard-x"),
+        event("Unhealthy", "digits-worker-0"),
+    ]
+    assert newest_mount_failure(events, "digits") == "FailedAttachVolume: of digits-worker-1"
+    board = newest_mount_failure(events, "digits", tensorboard=True)
+    assert board == "FailedMount: of digits-tensorboard-x"
+    assert newest_mount_failure(events[3:], "digits") == ""
 
 
 def test_events_of_a_job_include_objects_named_after_it() -> None:

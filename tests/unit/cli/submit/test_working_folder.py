@@ -119,6 +119,40 @@ def test_a_cluster_elsewhere_keeps_the_folder_of_arena(
     assert "--working-dir: 'sub': write an absolute path" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("flags", "logdir", "name", "path"),
+    [
+        pytest.param([], "/training_logs", "training-logs-volume",
+                     "{cluster}/training-logs/training-a", id="a folder of the cluster"),
+        pytest.param(["--logdir", "runs"], "{here}/runs", "working-folder", "{real}",
+                     id="in the working folder"),
+    ],
+)  # fmt: skip
+def test_tensorboard_reads_what_the_jobs_user_may_write(
+    capsys: pytest.CaptureFixture[str],
+    cluster: Path,
+    here: Path,
+    flags: list[str],
+    logdir: str,
+    name: str,
+    path: str,
+) -> None:
+    argv = ["submit", "pytorch", "--name", "a", "--image", "any", "--tensorboard", *flags]
+    assert main.run([*argv, "--dry-run", "run"]) == ExitCode.DONE
+    _, _, deployment = yaml.safe_load_all(capsys.readouterr().out)
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["containers"][0]["command"][:3] == [
+        "tensorboard",
+        "--logdir",
+        logdir.format(here=here),
+    ]
+    expected = path.format(cluster=cluster.parent, real=here.resolve())
+    assert {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]} == {
+        name: expected
+    }
+
+
 @pytest.mark.usefixtures("cluster", "here")
 def test_a_working_folder_that_does_not_exist_here_is_refused(
     capsys: pytest.CaptureFixture[str], here: Path

@@ -1,19 +1,15 @@
 # Sets up, runs and checks Gangline. Needs Python 3.11 or newer and make, nothing else.
 # make demo | test | test-all | release-check | lint | docs | e2e | test-frameworks | benchmarks | crds | manifests | image | clean
 
-# python3.11 where it is, else the machine's python3; tools/bootstrap.py refuses one that is too old.
+# python3.11 where it is, else the machine's python3; tools/install.py refuses one that is too old.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Some containers set it; without compiled modules each process of a test would compile its own again.
 unexport PYTHONDONTWRITEBYTECODE
-PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-# Every package is pinned with the hashes of its files, except PyTorch: each platform has builds of its own.
-# $(call locked,FIRST,NEXT): install the sections of constraints.txt from FIRST until NEXT.
-locked = sed -n '/^\# section $(1)$$/,/^\# section $(2)$$/p' constraints.txt > $(VENV)/locked.txt \
-  && $(PIP) install --quiet --require-hashes --no-deps --no-build-isolation --requirement $(VENV)/locked.txt
-TORCH = $(shell sed -n 's/^demo = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
+# Creates the environment and installs sections of constraints.txt, with a line for each step.
+INSTALL := @"$(PYTHON)" tools/install.py $(VENV)
 
 .PHONY: help setup lock test-versions demo test test-all test-unit release-check lint docs e2e test-frameworks mutation benchmarks crds manifests image clean
 
@@ -22,27 +18,26 @@ help:
 
 NATIVE := tools/build_native.py src/gangline/elastic/checkpoint/format/copy_summed.c
 
-$(VENV)/.demo: pyproject.toml constraints.txt tools/bootstrap.py $(NATIVE)
-	"$(PYTHON)" tools/bootstrap.py $(VENV)
-	@echo "Fetching the packages of constraints.txt: about 100 MB"
-	$(call locked,runtime,dev)
-	$(BIN)/python tools/install_torch.py $(TORCH)
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+INSTALLER := $(addprefix tools/,install.py pip_progress.py install_torch.py bootstrap.py)
+
+$(VENV)/.demo: pyproject.toml constraints.txt $(INSTALLER) $(NATIVE)
+	$(INSTALL) --gangline runtime build demo
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(call locked,dev,browser)
+	$(INSTALL) dev brain brain-postgres brain-mysql initializer
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.dev
-	$(call locked,browser,docs)
+	$(INSTALL) browser
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
-	$(call locked,docs,end)
+	$(INSTALL) docs
 	@touch $@
 
 setup: $(VENV)/.dev
+	@echo "Ready: . $(VENV)/bin/activate"
 
 # Pins what pyproject.toml asks for, in versions that Python 3.11.0 takes; pins that still fit stay.
 # make lock UPGRADE=--upgrade takes the newest, make lock UPGRADE="--upgrade-package NAME" those of one package.

@@ -1,7 +1,5 @@
 """Create a virtual environment on a machine that has only Python.
 
-usage: bootstrap.py FOLDER
-
 Debian ships Python without ``ensurepip``, so ``python3 -m venv`` fails on a bare machine. Then the
 environment is created without pip, and pip's own wheel, which can run from the archive, installs
 itself into it. The wheel comes from the package index that pip would use (``PIP_INDEX_URL``, else
@@ -108,12 +106,14 @@ def main(folder: pathlib.Path) -> None:
         install_pip(python)
 
 
-if __name__ == "__main__":
+def check_version() -> None:
+    """Refuse a Python that is too old.
+
+    Raises:
+        SystemExit: it is; the message says what to do.
+    """
     if sys.hexversion < 0x030B0000:
         sys.exit(
             f"gangline needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. "
             "Name another: make PYTHON=/path/to/python3.12"
         )
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    main(pathlib.Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Installs PyTorch into the environment of this Python, and prints before what is fetched.
+"""Installs PyTorch into the environment of this Python, and shows what is fetched.
 
 python tools/install_torch.py torch==VERSION [--cpu-index URL]
 
@@ -12,6 +12,7 @@ import argparse
 import importlib.metadata
 import json
 import platform
+import shlex
 import subprocess
 import sys
 import urllib.error
@@ -19,6 +20,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+import pip_progress
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 ANSWER_TIMEOUT_S = 5
@@ -52,11 +55,12 @@ def packages_to_fetch(arguments: list[str]) -> list[dict[str, Any]]:
     """Return pip's report of what it would install.
 
     Raises:
-        SystemExit: pip has found no version; its message has been printed.
+        SystemExit: pip has found no version; its message is printed.
     """
     asked = [*PIP, "--quiet", "--dry-run", "--report", "-", *arguments]
-    done = subprocess.run(asked, stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if done.returncode:
+        print(f"\n$ {shlex.join(asked)}\n{done.stderr}", file=sys.stderr)
         raise SystemExit(done.returncode)
     found: list[dict[str, Any]] = json.loads(done.stdout)["install"]
     return found
@@ -75,16 +79,15 @@ def size(address: str) -> int:
         return 0
 
 
-def describe(packages: list[dict[str, Any]]) -> str:
+def describe(packages: list[dict[str, Any]], megabytes: float) -> str:
     """Return one line: which build, how many packages, how many megabytes."""
     by_name = {each["metadata"]["name"].lower().replace("_", "-"): each for each in packages}
     version = by_name["torch"]["metadata"]["version"]
-    megabytes = sum(size(each["download_info"]["url"]) for each in packages) / 1e6
     is_cuda = any(name.startswith("nvidia-") for name in by_name)
     cpu = "CPU build" if version.endswith("+cpu") else "build of the package index"
     build = "build for CUDA, 5 GB on disk" if is_cuda else cpu
     number = f"{len(packages)} package{'s' if len(packages) > 1 else ''}"
-    return f"Fetching PyTorch {version} ({build}): {number}, {megabytes:,.0f} MB"
+    return f"PyTorch {version} ({build}; {number}, {megabytes:,.0f} MB)"
 
 
 def main() -> int:
@@ -99,10 +102,19 @@ def main() -> int:
         installed = ""
     if given.requirement == f"torch=={installed}":
         return 0
+    if sys.stdout.isatty():
+        print("PyTorch: searching the build for this machine", end="", flush=True)
     options = index_options(given.cpu_index)
     packages = packages_to_fetch([*options, given.requirement])
-    print(describe(packages), flush=True)
-    return subprocess.run([*PIP, *options, given.requirement], check=False).returncode
+    total = sum(size(package["download_info"]["url"]) for package in packages)
+    pip_progress.install(
+        Path(sys.executable),
+        describe(packages, total / 1e6),
+        [*options, given.requirement],
+        packages=len(packages),
+        size=total,
+    )
+    return 0
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def _frameworks() -> Iterator[Stage]:
     yield Stage("frameworks", "make test-frameworks", inputs=inputs)
 
 
-PACKAGE = ("pyproject.toml", "constraints.txt", "tools/bootstrap.py")
+PACKAGE = ("pyproject.toml", "constraints.txt", "tools/install.py")
 # What depends on versions of packages: wire formats, certificates, the command line, the client.
 VERSIONED = shlex.quote(
     "tests/unit/api/meta tests/unit/apiserver/auth tests/unit/cli/test_command_line.py "

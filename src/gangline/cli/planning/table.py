@@ -1,5 +1,6 @@
 """The output of ``gangline plan`` for people: at most 80 columns."""
 
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ GIGABYTE = 1e9
 WIDTH = 80
 _INDENT = 11
 _REASON_INDENT = 21
+_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTPEZ]?(?:B|bit|FLOP)|[µm]?s|min|h|d)\b)")
+"""The space between a figure and its unit."""
 _SAME_TIME = 1.03
 """Layouts whose times differ by less are ordered by their simplicity."""
 _SHARED = (
@@ -104,13 +107,14 @@ def _lines(plan: "Plan") -> Iterator[str]:
 
 
 def _line(name: str, text: str, indent: int = _INDENT) -> str:
+    # textwrap breaks no line at a no-break space, so a figure stays beside its unit.
     return textwrap.fill(
-        text,
+        _UNIT.sub("\u00a0", text),
         WIDTH,
         initial_indent=name.ljust(indent),
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
-    )
+    ).replace("\u00a0", " ")
 
 
 def _dimensions(plan: "Plan") -> str:

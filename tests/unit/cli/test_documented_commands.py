@@ -97,7 +97,7 @@ def test_help_ends_with_examples_that_the_command_accepts(context: click.Context
         parse(words)
     shown = command.get_help(context).rstrip().splitlines()
     last = command.examples.splitlines()[-1]
-    assert shown[-1] == f"  {last}" or command.name == "run"  # the launcher has help of its own
+    assert shown[-1] == f"  {last}"
     assert max(map(len, shown)) <= 80
 
 

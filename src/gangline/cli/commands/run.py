@@ -6,15 +6,24 @@ those programs do. Click passes them on unchanged.
 
 import click
 
-from gangline.cli.params.command import command
+from gangline.cli.params.command import Command, command
+from gangline.elastic.launcher.flags import EXAMPLES, FLAG_GROUPS
+
+
+class LauncherCommand(Command):
+    """``run``, whose options are the launcher's."""
+
+    def option_sections(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        return {
+            title: [(flag.usage, flag.description) for flag in flags]
+            for title, flags in FLAG_GROUPS.items()
+        }
 
 
 @command(
     "run",
-    examples="""
-        gangline run --nproc-per-node 4 train.py --epochs 3
-        gangline run --nnodes 1:4 --max-restarts 3 --network-check train.py
-    """,
+    examples=EXAMPLES,
+    cls=LauncherCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     add_help_option=False,
 )

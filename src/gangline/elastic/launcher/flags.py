@@ -6,6 +6,7 @@ Every flag is accepted with ``-`` and with ``_``, and as the environment variabl
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import indent
 
 
 def comma_separated(text: str) -> list[str]:
@@ -24,6 +25,22 @@ class Flag:
     short: str = ""
     choices: tuple[object, ...] = ()
     is_switch: bool = False
+
+    @property
+    def description(self) -> str:
+        """The help with the default."""
+        return self.help if self.default in (None, "", ()) else f"{self.help} [{self.default}]"
+
+    @property
+    def usage(self) -> str:
+        """The names and the value, as help writes them."""
+        short = f"-{self.short}, " if self.short else ""
+        return f"{short}--{self.name} {self.metavar}".rstrip()
+
+    @property
+    def metavar(self) -> str:
+        """The name of the value; empty for a switch."""
+        return "" if self.is_switch else self.name.rpartition("-")[2].upper()
 
 
 TORCHRUN_FLAGS = (
@@ -109,7 +126,18 @@ OWN_FLAGS = (
     Flag("straggler-seconds", "A node is slow if it needs longer; 0: no limit.", 0.0, float),
 )
 
-ALL_FLAGS = (*TORCHRUN_FLAGS, *DLROVER_FLAGS, *OWN_FLAGS)
+FLAG_GROUPS = {
+    "Flags of torchrun": TORCHRUN_FLAGS,
+    "Flags of dlrover-run": DLROVER_FLAGS,
+    "Further flags": OWN_FLAGS,
+}
+ALL_FLAGS = tuple(flag for flags in FLAG_GROUPS.values() for flag in flags)
+
+EXAMPLES = """\
+gangline run --nproc-per-node 4 train.py --epochs 3
+gangline run --standalone --nproc-per-node gpu -m package.train
+gangline run --nnodes 2:4 --rdzv-endpoint node-0:29400 train.py
+"""
 
 
 ENVIRONMENT_PREFIX = "PET_"
@@ -149,23 +177,28 @@ def parse_flags(
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
+        usage="%(prog)s [FLAGS] training_script ...",
         description="Start a training script on this node, and start it again when it fails.",
+        epilog="Examples:\n" + indent(EXAMPLES, "  "),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
-    for flag in ALL_FLAGS:
-        names = dict.fromkeys((f"--{flag.name}", f"--{flag.name.replace('-', '_')}"))
-        short = [f"-{flag.short}"] if flag.short else []
-        if flag.is_switch:
-            parser.add_argument(*short, *names, action="store_true", help=flag.help)
-            continue
-        parser.add_argument(
-            *short,
-            *names,
-            type=flag.type,
-            choices=flag.choices or None,
-            help=flag.help if flag.default in (None, "", ()) else f"{flag.help} [{flag.default}]",
-            metavar=None if flag.choices else flag.name.rpartition("-")[2].upper(),
-        )
+    for title, flags in FLAG_GROUPS.items():
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            names = dict.fromkeys((f"--{flag.name}", f"--{flag.name.replace('-', '_')}"))
+            short = [f"-{flag.short}"] if flag.short else []
+            if flag.is_switch:
+                group.add_argument(*short, *names, action="store_true", help=flag.help)
+                continue
+            group.add_argument(
+                *short,
+                *names,
+                type=flag.type,
+                choices=flag.choices or None,
+                help=flag.description,
+                metavar=None if flag.choices else flag.metavar,
+            )
     parser.add_argument("training_script", help="The script, module or program.")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="Its arguments.")
     return parser

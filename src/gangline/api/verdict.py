@@ -106,7 +106,7 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
         replica=replica_name(pod),
         cause=happened.cause,
         blame=happened.blame,
-        meaning=happened.explanation,
+        meaning=_meaning(pod, happened),
         remedy=REMEDIES.get(happened.cause, ""),
         evidence=_evidence(pod, happened),
         node=pod.spec.node_name,
@@ -131,6 +131,26 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
         # The log of a terminated replica may have earlier errors; the signal ended it.
         consequence=symptom.consequence or finding.consequence,
     )
+
+
+def _meaning(pod: Pod, happened: Failure) -> str:
+    """Return the explanation, with the memory limit that a container has exceeded."""
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    exceeded = {
+        status.name
+        for status in statuses
+        for end in (status.state.terminated, status.last_state.terminated)
+        if end and end.reason == "OOMKilled"
+    }
+    limits = [
+        container.resources.limits.get("memory")
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+        if container.name in exceeded
+    ]
+    limit = next(filter(None, limits), None)
+    if happened.cause != "OutOfMemory" or limit is None:
+        return happened.explanation
+    return f"The container exceeded its limit of {limit}; raise the limit or use less."
 
 
 def _evidence(pod: Pod, happened: Failure) -> str:

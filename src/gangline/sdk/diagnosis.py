@@ -9,16 +9,17 @@ import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from gangline.api.core.pod import Pod
 from gangline.api.failure import Blame
+from gangline.api.job_names import replica_name
 from gangline.api.resources import PODS
 from gangline.api.verdict import REMEDIES, Finding, finding_of_pod, finding_order
 from gangline.kube.client.client import ApiClient
-from gangline.kube.errors import Forbidden
-from gangline.sdk.client import JobClient
+from gangline.kube.errors import ApiError, Forbidden
+from gangline.sdk.client import JobClient, JobError
 from gangline.sdk.events import EventRecord, job_events
 from gangline.sdk.jobs import JOB_NAME_LABEL, Job, JobState
 from gangline.sdk.logs import deleted_pods, read_tail
@@ -253,7 +254,8 @@ def diagnose(
     findings.sort(key=finding_order)
     stall = find_lost_rank(job, datetime.now(UTC))
     if findings and stall is None:
-        return _failed(job, findings, logs)
+        by_replica = {replica_name(pod): logs.get(pod.metadata.name, "") for pod in pods}
+        return _failed(job, findings, by_replica)
     root = stall or find_pending_cause(job, pods, events)
     return Diagnosis(
         job.name,
@@ -266,8 +268,8 @@ def diagnose(
 
 
 def _failed(job: Job, findings: Sequence[Finding], logs: Mapping[str, str]) -> Diagnosis:
+    """Return the diagnosis of a job with failed replicas; ``logs`` are by replica."""
     root, *others = findings
-    lines = logs.get(f"{job.name}-{root.replica}", "").strip().splitlines()[-_LAST_LINES:]
     return Diagnosis(
         job=job.name,
         state=job.state,
@@ -275,8 +277,32 @@ def _failed(job: Job, findings: Sequence[Finding], logs: Mapping[str, str]) -> D
         consequences=tuple(others),
         summary=_sentence(root),
         next_steps=_steps(job, root),
-        last_lines=tuple(lines),
+        last_lines=tuple(last_lines(logs.get(root.replica, ""))),
     )
+
+
+_FRAME = re.compile(r'File "([^"]+)", line \d+')
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python[\d.]+/|^<frozen ")
+
+
+def last_lines(log: str) -> list[str]:
+    """Return the last lines of a log, and above them the last frame of the user's own code."""
+    lines = log.strip().splitlines()
+    at = max(0, len(lines) - _LAST_LINES)
+    frames = [number for number, line in enumerate(lines) if _is_own_frame(line)]
+    if not frames or frames[-1] >= at:
+        return lines[at:]
+    # A frame is followed by its source, and sometimes by marks below it.
+    end = frames[-1] + 1
+    while end < at and not _FRAME.search(lines[end]) and lines[end].startswith((" ", "[rank")):
+        end += 1
+    gap = ["  ..."] if end < at else []
+    return [*lines[frames[-1] : end], *gap, *lines[at:]]
+
+
+def _is_own_frame(line: str) -> bool:
+    frame = _FRAME.search(line)
+    return frame is not None and not _LIBRARY.search(frame[1])
 
 
 _CAUSES_BY_EVENT = {
@@ -316,9 +342,8 @@ _MEANINGS = {
 
 
 def _sentence(finding: Finding) -> str:
-    code = "" if finding.exit_code is None else f" (exit code {finding.exit_code})"
-    where = f"{finding.replica}{f' on {finding.node}' if finding.node else ''}: "
-    return f"{where if finding.replica else ''}{finding.cause}{code}: {finding.meaning}"
+    where = f"{finding.replica}{f' on {finding.node}' if finding.node else ''}:"
+    return f"{where if finding.replica else ''}{_named(finding)}{finding.meaning}".strip()
 
 
 def _summary_without_finding(job: Job) -> str:
@@ -357,7 +382,7 @@ async def diagnose_job(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
     """
     client = jobs.client
     job = await jobs.get(name, namespace)
-    listing = await client.list(PODS, namespace, labels=f"{JOB_NAME_LABEL}={name}")
+    listing = await client.list(PODS, namespace, labels=f"{JOB_NAME_LABEL}={job.name}")
     owners = {pod.metadata.name: pod.metadata.controller for pod in listing.items}
     pods = [pod for pod in listing.items if (o := owners[pod.metadata.name]) and o.uid == job.uid]
     events = await _events(client, job)
@@ -370,6 +395,32 @@ async def diagnose_job(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
     )
     logs = dict(zip((pod.metadata.name for pod in failed), tails, strict=True))
     return diagnose(job, pods, events, logs)
+
+
+async def with_cause(jobs: JobClient, job: Job) -> Job:
+    """Return a job that does not run with the cause that ``diagnose_job`` finds as its reason.
+
+    The reason of a job is known without its logs, and may be less precise. Lists, which would have
+    to read the logs of many jobs, show that one.
+    """
+    has_failed_replicas = any(replica.exit_code for replica in job.replicas)
+    if job.state not in {JobState.FAILED, JobState.RESTARTING} and (
+        job.state.finished or job.state is JobState.RUNNING or not has_failed_replicas
+    ):
+        return job
+    try:
+        diagnosis = await diagnose_job(jobs, job.qualified_name, job.namespace)
+    except (ApiError, JobError):
+        return job
+    root = diagnosis.root
+    if root is None or not root.replica or _named(root) in job.reason:
+        return job
+    return replace(job, reason=f"{root.replica}: {root}")
+
+
+def _named(finding: Finding) -> str:
+    code = "" if finding.exit_code is None else f" (exit code {finding.exit_code})"
+    return f" {finding.cause}{code}: "
 
 
 async def _deleted_pods(client: ApiClient, job: Job, present: Sequence[Pod]) -> list[Pod]:

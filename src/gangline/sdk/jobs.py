@@ -261,7 +261,7 @@ def _build_replica(pod: AnyPod, leader: str, finding: "Finding | None") -> Repli
         ip=pod.status.pod_ip,
         node_ip=pod.status.host_ip,
         restarts=sum([status.restart_count for status in statuses]),
-        exit_code=max([container.exit_code for container in ended]) if ended else None,
+        exit_code=finding.exit_code if finding else 0 if ended else None,
         gpus=pod_request_for(pod.spec, GPU),
         created=pod.metadata.creation_timestamp,
         message=_pod_problem(pod, finding),
@@ -373,14 +373,19 @@ def _finding(pod: AnyPod) -> "Finding | None":
     A pod of a list has only some of the fields, and is decoded completely only if it has failed.
     """
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    ends = [status.state.terminated for status in statuses if status.state.terminated]
-    if pod.status.phase != "Failed" and not (ends and any(end.exit_code for end in ends)):
+    if pod.status.phase != "Failed" and not any(map(_has_failed, statuses)):
         return None
     from gangline.api.core.pod import Pod
     from gangline.api.verdict import finding_of_pod
 
     complete = pod if isinstance(pod, Pod) else msgspec.convert(msgspec.to_builtins(pod), Pod)
     return finding_of_pod(complete)
+
+
+def _has_failed(status: _AnyContainerStatus) -> bool:
+    """True if a container has ended badly and does not run again."""
+    end = status.state.terminated or (status.state.waiting and status.last_state.terminated)
+    return bool(end and (end.exit_code or end.signal or end.reason == "OOMKilled"))
 
 
 def _end_time(conditions: Iterable[Condition]) -> datetime | None:

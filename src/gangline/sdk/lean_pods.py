@@ -36,8 +36,9 @@ class ListedRequirements(Wire):
 
 
 class ListedContainer(Wire):
-    """Resources of a container."""
+    """Name and resources of a container."""
 
+    name: str = ""
     resources: ListedRequirements = ListedRequirements()
     restart_policy: str = ""
 
@@ -95,6 +96,7 @@ class ListedContainerStatus(Wire):
 
     name: str = ""
     state: ListedState = ListedState()
+    last_state: ListedState = ListedState()
     restart_count: int = 0
     started: bool | None = None
 

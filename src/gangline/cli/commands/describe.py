@@ -73,7 +73,7 @@ async def _load_description(
 
     stored = await jobs.manifest(job.qualified_name, job.namespace)
     board = await tensorboard_address(jobs.client, job.namespace, job.name)
-    events = await job_events(jobs.client, job.namespace, job.name)
+    events = await job_events(jobs.client, job.namespace, job)
     data = job_data(job, current_time()) | {
         "tensorboard": board,
         "conditions": (stored.get("status") or {}).get("conditions") or [],

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gangline.cli.errors import CommandError
 from gangline.cli.params.command import command
 from gangline.cli.params.job_selection import (
     WATCH_INTERVAL_S,
@@ -19,7 +20,6 @@ from gangline.cli.render.output import print_result, print_status
 
 if TYPE_CHECKING:
     from gangline.sdk.events import EventRecord
-    from gangline.sdk.jobs import Job
 
 
 @command(
@@ -45,17 +45,9 @@ async def events_command(
     output: str,
 ) -> None:
     """Show events of jobs (without JOB or -l: all events), the newest last."""
-    from gangline.sdk.events import job_events
-
     printed: set[object] = set()
     while True:
-        events = await job_events(cluster.client, cluster.namespace_to_list(all_namespaces), job)
-        if selector:
-            choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
-            jobs = await choice.find_jobs(cluster.jobs)
-            events = [
-                event for event in events if any(_is_event_of_job(event, one) for one in jobs)
-            ]
+        events = await _find_events(cluster, job, all_namespaces, selector)
         fresh = [
             event
             for event in events
@@ -75,8 +67,25 @@ async def events_command(
         await asyncio.sleep(WATCH_INTERVAL_S)
 
 
-def _is_event_of_job(event: "EventRecord", job: "Job") -> bool:
-    from gangline.sdk.events import belongs_to_job
+async def _find_events(
+    cluster: ClusterSession, job: str, all_namespaces: bool, selector: str
+) -> "list[EventRecord]":
+    """Return events of the selected jobs; of a job that does not exist any more, by its name."""
+    from gangline.sdk.client import NoSuchJob
+    from gangline.sdk.events import job_events
 
-    name = event.subject.partition("/")[2]
-    return event.namespace == job.namespace and belongs_to_job(name, job.name)
+    namespace = cluster.namespace_to_list(all_namespaces)
+    if not job and not selector:
+        return await job_events(cluster.client, namespace)
+    try:
+        choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
+        jobs = await choice.find_jobs(cluster.jobs)
+    except (NoSuchJob, CommandError):
+        if selector:
+            raise
+        return await job_events(cluster.client, namespace, job.rpartition("/")[2])
+    of_jobs = [await job_events(cluster.client, one.namespace, one) for one in jobs]
+    return sorted(
+        (event for events in of_jobs for event in events),
+        key=lambda event: (event.last, event.subject),
+    )

@@ -192,6 +192,11 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
     from gangline.sdk.goodput import STALE_AFTER_S, format_time_ago, goodput_data, read_goodput
     from gangline.sdk.usage import gpu_usage
 
+    if job.state in {"FAILED", "RESTARTING", "PENDING"}:
+        from gangline.sdk.client import JobClient
+        from gangline.sdk.diagnosis import with_cause
+
+        job = await with_cause(JobClient(client, job.kind.trainer), job)
     account = await read_goodput(client, job)
     board = await tensorboard_address(client, job.namespace, job.name)
     job, problem = await _explain_waiting(client, job, has_board=bool(board))

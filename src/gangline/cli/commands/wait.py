@@ -112,6 +112,10 @@ async def _wait_for_job(
                 if goal == "deleted":
                     return None
                 raise
+            if job.state == "FAILED":
+                from gangline.sdk.diagnosis import with_cause
+
+                job = await with_cause(jobs, job)
             if has_reached(job, goal):
                 return job
             await observer.show(job)

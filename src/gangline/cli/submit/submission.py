@@ -292,6 +292,7 @@ async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
 
 async def _wait(jobs: "JobClient", name: str, namespace: str, *, is_announced: bool) -> None:
     from gangline.cli.render.live_view import job_view
+    from gangline.sdk.diagnosis import with_cause
     from gangline.sdk.jobs import JobState
 
     if is_announced:
@@ -300,6 +301,7 @@ async def _wait(jobs: "JobClient", name: str, namespace: str, *, is_announced: b
         async with background(JobObserver(jobs, view).run(name, namespace)):
             job = await jobs.wait(name, namespace)
     if job.state is JobState.FAILED:
+        job = await with_cause(jobs, job)
         await _print_verdict(jobs, name, namespace)
         raise CommandError(
             f"job {name} has failed: {job.reason}",

@@ -14,6 +14,12 @@ def pod_spec(template: Manifest) -> Manifest:
     return spec
 
 
+def service_account(template: Manifest) -> str:
+    """Return the account of the pods, also from the deprecated field; empty if none is given."""
+    spec = pod_spec(template)
+    return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "")
+
+
 def list_containers(template: Manifest) -> list[Manifest]:
     containers: list[Manifest] = pod_spec(template).get("containers") or []
     return containers

@@ -72,6 +72,22 @@ def test_what_is_given_stays() -> None:
     assert spec["enableServiceLinks"] is False
 
 
+@pytest.mark.parametrize(
+    ("given", "account"),
+    [
+        ({"serviceAccount": "old"}, "old"),
+        ({"serviceAccount": "old", "serviceAccountName": "new"}, "new"),
+        ({"serviceAccount": "old", "serviceAccountName": ""}, "old"),
+    ],
+)
+def test_service_account_is_an_alias_in_pods_and_templates(
+    given: dict[str, str], account: str
+) -> None:
+    template = defaulted("apps", "Deployment", spec={"template": {"spec": dict(given)}})
+    for spec in (a_pod(**given)["spec"], template["spec"]["template"]["spec"]):
+        assert (spec["serviceAccountName"], spec["serviceAccount"]) == (account, account)
+
+
 def test_a_toleration_of_everything_is_enough() -> None:
     assert a_pod(tolerations=[{"operator": "Exists"}])["spec"]["tolerations"] == [
         {"operator": "Exists"}

@@ -160,9 +160,9 @@ def default_pod(pod: Json) -> None:
     if not spec:
         return
     default_pod_spec(spec)
-    fill_absent(spec, {"enableServiceLinks": True, "serviceAccountName": "default"})
-    # Older clients read the deprecated field.
-    spec["serviceAccount"] = spec["serviceAccountName"]
+    fill_absent(spec, {"enableServiceLinks": True})
+    if not spec.get("serviceAccountName"):
+        spec["serviceAccountName"] = spec["serviceAccount"] = "default"
     for container in all_containers(spec):
         _requests_from_limits(container)
     _add_node_failure_tolerations(spec)
@@ -175,6 +175,9 @@ def default_pod_spec(spec: Json) -> None:
     """Set the defaults that pods and pod templates share, in place."""
     fill_absent(spec, SPEC_DEFAULTS)
     fill_absent(spec, {"securityContext": {}})
+    # The deprecated field is an alias: it counts where the other is empty, and shows the same name.
+    if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):
+        spec["serviceAccountName"] = spec["serviceAccount"] = account
     for container in all_containers(spec):
         _default_container(container, host_network=spec.get("hostNetwork") is True)
     for volume in objects_in(spec.get("volumes")):

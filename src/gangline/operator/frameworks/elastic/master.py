@@ -49,7 +49,8 @@ def master_template(
         if container is not theirs
     ]
     spec = {**pod_template.pod_spec(user_template), "containers": [container, *others]}
-    spec.setdefault("serviceAccountName", master_name(name))
+    if not pod_template.service_account(user_template):
+        spec["serviceAccountName"] = master_name(name)
     return {**user_template, "spec": spec}
 
 
@@ -89,7 +90,7 @@ def master_objects(job: NormalizedJob) -> list[Manifest]:
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": tuning}},
     ]
     role = job.find_role(MASTER)
-    if role and pod_template.pod_spec(role.template).get("serviceAccountName") != name:
+    if role and pod_template.service_account(role.template) != name:
         return needed
 
     def rule(group: str, resource: str, names: list[str], *verbs: str) -> Manifest:

@@ -187,8 +187,7 @@ class MPIRules(LauncherRules):
         name = launcher_name(job)
         workers = worker_names(job)
         launcher = job.find_role(LAUNCHER)
-        spec = pod_template.pod_spec(launcher.template) if launcher else {}
-        given = str(spec.get("serviceAccountName") or "")
+        given = pod_template.service_account(launcher.template) if launcher else ""
         return [
             config_map(job, self._files(job, gang)),
             *([] if given else [objects.service_account(job, name)]),
@@ -229,7 +228,7 @@ class MPIRules(LauncherRules):
                 objects.DISCOVERY_SCRIPT: EXECUTABLE,
             },
         )
-        if not pod_template.pod_spec(pod).get("serviceAccountName"):
+        if not pod_template.service_account(pod):
             shaped = pod_template.with_spec(shaped, serviceAccountName=launcher_name(job))
         return self._with_kubectl(job, shaped) if self.kubectl_image else shaped
 

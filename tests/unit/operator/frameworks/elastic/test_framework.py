@@ -133,12 +133,16 @@ def test_the_master_image_is_the_administrators_unless_the_job_gives_one() -> No
     assert container["resources"]["requests"], "what is not given stays"
 
 
-def test_a_master_with_an_account_of_its_own_gets_no_rights() -> None:
-    own = {"serviceAccountName": "boss", "containers": [{"name": "main", "image": "x"}]}
+@pytest.mark.parametrize("field", ["serviceAccountName", "serviceAccount"])
+def test_a_master_with_an_account_of_its_own_gets_no_rights(field: str) -> None:
+    own = {field: "boss", "containers": [{"name": "main", "image": "x"}]}
     world = ElasticWorld(1, roles={"master": {"template": {"spec": own}}})
     decision = world.decide()
     assert not world.made(decision, TargetKind.SERVICE_ACCOUNT)
-    assert world.made(decision)["master-0"]["spec"]["serviceAccountName"] == "boss"
+    spec = world.made(decision)["master-0"]["spec"]
+    assert {name: spec[name] for name in spec if name.startswith("serviceAccount")} == {
+        field: "boss"
+    }
 
 
 def test_tf_config_lists_servers_workers_and_chief_but_no_evaluators() -> None:

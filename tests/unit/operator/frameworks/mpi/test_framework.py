@@ -143,13 +143,14 @@ def test_a_launcher_may_run_commands_in_its_own_workers_and_nowhere_else():
     assert pod_of(a_job(), "launcher-0")["spec"]["serviceAccountName"] == "train-launcher"
 
 
-def test_an_account_that_the_user_names_gets_the_right():
+@pytest.mark.parametrize("field", ["serviceAccountName", "serviceAccount"])
+def test_an_account_that_the_user_names_gets_the_right(field):
     manifest = written()
-    manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["serviceAccountName"] = "me"
+    manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"][field] = "me"
     job = read_job(MPIFramework(), manifest)
     assert "ServiceAccount" not in objects(job)
     assert objects(job)["RoleBinding"]["subjects"][0]["name"] == "me"
-    assert pod_of(job, "launcher-0")["spec"]["serviceAccountName"] == "me"
+    assert pod_of(job, "launcher-0")["spec"][field] == "me"
 
 
 def test_workers_keep_the_namespaces_own_account():

@@ -163,9 +163,10 @@ def usage_chart(samples: Sequence[Sample], resource: str, total: int) -> str:
     most = max(waiting)
     return "\n".join(
         [
-            f"{_line(used)}  {resource} in use",
-            f"{_line([count / most if most else 0.0 for count in waiting])}  gangs waiting, "
-            f"{most:.0f} at most",
+            f"{resource} in use, 0 to 100%",
+            _line(used),
+            f"gangs waiting, 0 to {most:.0f}",
+            _line([count / most if most else 0.0 for count in waiting]),
         ]
     )
 

@@ -31,6 +31,8 @@ from benchmarks.results import Figure, Run, Value, read  # noqa: E402
 FIGURES = ROOT / "docs/figures.json"
 IMAGES = ROOT / "docs/images"
 CHINESE = ".zh.md"
+NO_BREAK = "\N{NO-BREAK SPACE}"
+"""Between a number and its unit: cells of tables are narrow."""
 _MARKED = re.compile(r"(<!-- from: ([^>]*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -193,7 +195,8 @@ def find(runs: dict[str, Run], benchmark: str, start: str) -> Figure:
 def value(value: Value, unit: str, is_chinese: bool = False) -> str:
     """Return a value with its unit."""
     unit = {"s": "秒", "pods/s": "个/秒"}.get(unit, unit) if is_chinese else unit
-    return f"{_number(value, lambda number: f'{number:,.4g}', is_chinese)} {unit}"
+    number = _number(value, lambda number: f"{number:,.4g}", is_chinese)
+    return f"{number} {unit}".replace(" ", NO_BREAK)
 
 
 def times(ratio: Value, is_chinese: bool = False) -> str:

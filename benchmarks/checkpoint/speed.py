@@ -168,21 +168,23 @@ def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) ->
         copies.append(timed(lambda: copy_to(model, other)))
         warm.append(timed(lambda: checkpointer.load(state)))
     copy = statistics.median(copies)
+    checkpointer.close(finished=False)  # one process at a time saves as a rank
     again = statistics.median(restarted(folder) for _ in range(RESTARTS))
     line("restore from memory, a process started again", again, "a bare copy", copy)
     line("restore from memory, the same process", statistics.median(warm), "a bare copy", copy)
-    checkpointer.buffers.close()
-    for segment in checkpointer.job_folder.glob("*.seg"):
-        segment.unlink()
     cold, bare = [], []
-    for _ in range(TURNS):
-        forget(folder / "bare")
-        bare.append(timed(lambda: bare_read(folder / "bare")))
-        forget(found)
-        cold.append(timed(lambda: checkpointer.load(state)))
-        checkpointer.buffers.close()
-        for segment in checkpointer.job_folder.glob("*.seg"):
-            segment.unlink()
+    checkpointer = Checkpointer(folder / "steps", keep=1, linger_s=LINGER_S)
+    try:
+        for _ in range(TURNS):
+            checkpointer.buffers.close()
+            for segment in checkpointer.job_folder.glob("*.seg"):
+                segment.unlink()
+            forget(folder / "bare")
+            bare.append(timed(lambda: bare_read(folder / "bare")))
+            forget(found)
+            cold.append(timed(lambda: checkpointer.load(state)))
+    finally:
+        checkpointer.close()
     read = statistics.median(bare)
     line("restore from a local disk, cold", statistics.median(cold), "a bare read", read)
     return {

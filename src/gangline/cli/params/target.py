@@ -7,7 +7,6 @@ all of them before the kubeconfig.
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -45,6 +44,8 @@ class ClusterTarget(NamedTuple):
 
         A cluster elsewhere may have the same address, through a tunnel: it has no record here.
         """
+        from pathlib import Path  # late: completion of a word must not load it
+
         from gangline.kube.config.embedded import embedded_home, running_clusters
         from gangline.kube.errors import ConfigError
 

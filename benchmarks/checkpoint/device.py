@@ -20,6 +20,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from benchmarks import results
 from benchmarks.checkpoint.dlrover_peer import DLRover
 from gangline.elastic.checkpoint import Checkpointer
 
@@ -79,7 +80,8 @@ def bare_copy(gigabytes: float) -> float:
     return statistics.median(timed(copy) for _ in range(TURNS))
 
 
-def ours(gigabytes: float, folder: Path, limit: float, overlap: bool) -> None:
+def ours(gigabytes: float, folder: Path, limit: float, overlap: bool) -> float:
+    """Measure saves beside training; return how much longer a step with one takes."""
     parameters, optimizer = a_training(gigabytes)
     train(parameters, optimizer)
     state = state_of(parameters, optimizer)
@@ -105,9 +107,10 @@ def ours(gigabytes: float, folder: Path, limit: float, overlap: bool) -> None:
     line(f"save to memory, blocking, {how}", statistics.median(blocked), limit)
     longer = statistics.median(steps) - statistics.median(plain)
     line(f"save to memory, what a step takes longer, {how}", longer, limit)
+    return longer
 
 
-def pytorch(gigabytes: float, folder: Path, limit: float) -> None:
+def pytorch(gigabytes: float, folder: Path, limit: float) -> dict[str, float]:
     parameters, optimizer = a_training(gigabytes)
     train(parameters, optimizer)
     state = state_of(parameters, optimizer)
@@ -127,35 +130,49 @@ def pytorch(gigabytes: float, folder: Path, limit: float) -> None:
         shutil.rmtree(folder / f"async-{turn}")
     stager.close()
     line("PyTorch's async_save, blocking, first", blocked[0], limit)
-    line("PyTorch's async_save, blocking, later", statistics.median(blocked[1:]), limit)
+    later = statistics.median(blocked[1:])
+    line("PyTorch's async_save, blocking, later", later, limit)
+    return {"async_save": later}
 
 
-def dlrover(gigabytes: float, folder: Path, limit: float) -> None:
+def dlrover(gigabytes: float, folder: Path, limit: float) -> dict[str, float]:
     peer = DLRover.found(folder)
     if peer is None:
-        return
+        return {}
     peer.measure("device", str(gigabytes), "cuda")
     found = peer.close()
     line("DLRover, save to memory, blocking, first", found["first"][0], limit)
-    line("DLRover, save to memory, blocking, later", statistics.median(found["steady"]), limit)
+    later = statistics.median(found["steady"])
+    line("DLRover, save to memory, blocking, later", later, limit)
+    return {"DLRover": later}
 
 
 def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("no GPU here: nothing was measured")
     warnings.simplefilter("ignore")
+    figures: dict[str, results.Figure] = {}
     for gigabytes in [float(one) for one in sys.argv[1:]] or [4.0, 16.0]:
         folder = Path(tempfile.mkdtemp(prefix="checkpoint-device-"))
         limit = bare_copy(gigabytes)
         speed = gigabytes / limit
         print(f"{gigabytes:g} GB on {torch.cuda.get_device_name()}; a bare copy {speed:.1f} GB/s")
         try:
-            pytorch(gigabytes, folder, limit)
-            dlrover(gigabytes, folder, limit)
-            ours(gigabytes, folder / "waited", limit, overlap=False)
-            ours(gigabytes, folder / "overlapped", limit, overlap=True)
+            peers = pytorch(gigabytes, folder, limit) | dlrover(gigabytes, folder, limit)
+            for overlap in (False, True):
+                how = "overlapped" if overlap else "waited"
+                figures[f"{how}_{gigabytes:g}"] = results.Figure(
+                    f"a step with a save of {gigabytes:g} GB takes longer, {how}",
+                    "s",
+                    ours(gigabytes, folder / how, limit, overlap=overlap),
+                    {"bare copy": limit, **peers},
+                )
         finally:
             shutil.rmtree(folder)
+    conditions = (
+        f"{torch.cuda.get_device_name()}; peers: the time for which training stops; medians"
+    )
+    results.write("checkpoint_device", conditions, figures, results.training_versions())
 
 
 if __name__ == "__main__":

@@ -413,7 +413,7 @@ async def with_cause(jobs: JobClient, job: Job) -> Job:
     except (ApiError, JobError):
         return job
     root = diagnosis.root
-    if root is None or not root.replica or _named(root) in job.reason:
+    if root is None or not root.replica or f"{_named(root)}{root.meaning}" in job.reason:
         return job
     return replace(job, reason=f"{root.replica}: {root}")
 

@@ -450,8 +450,7 @@ async def read_timestamped(
             text = line.decode(errors="replace")
             if not time:  # later parts of a line have no time
                 time, _, text = text.partition(" ")
-            is_bar = text.endswith("\r") and "\r" in text[:-1]
-            if not is_bar:
+            if not text.endswith("\r"):
                 yield LogLine(time, replica, _last_state(text))
                 time = ""
                 continue

@@ -113,3 +113,18 @@ def test_replica_that_failed_by_itself_leads_although_it_failed_later() -> None:
         "train-worker-1",
         "train-worker-0",
     ]
+
+
+@pytest.mark.parametrize("group", ["containers", "initContainers"])
+def test_out_of_memory_names_the_limit_of_the_container(group: str) -> None:
+    pod = written(137, reason="OOMKilled")
+    status = pod["status"].pop("containerStatuses")[0]
+    pod["status"]["containerStatuses" if group == "containers" else "initContainerStatuses"] = [
+        status
+    ]
+    limit = {"resources": {"limits": {"memory": "2Gi"}}}
+    other = {"name": "sidecar", "resources": {"limits": {"memory": "1Gi"}}}
+    pod["spec"] |= {"containers": [other], group: [other, {"name": "pytorch", **limit}]}
+    finding = finding_of_pod(msgspec.convert(pod, Pod))
+    assert finding is not None
+    assert "exceeded its limit of 2Gi" in finding.meaning

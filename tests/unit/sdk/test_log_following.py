@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from gangline.kube.client.client import ApiClient
+from gangline.kube.client.decoding import split_lines
 from gangline.kube.config.config import load_config
 from gangline.sdk.client import JobClient
-from gangline.sdk.logs import ALL_LOGS, MAX_QUEUED_LINES, LogFollower, follow_logs
+from gangline.sdk.logs import ALL_LOGS, MAX_QUEUED_LINES, LogFollower, follow_logs, read_logs
 from unit.cli.fake_api import FakeApi, serving
 
 JOB = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/digits"
@@ -76,3 +77,30 @@ async def test_consumer_can_stop_while_lines_are_queued(client: ApiClient) -> No
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
+
+
+async def test_of_a_line_with_carriage_returns_the_last_state_is_read(
+    client: ApiClient, tmp_path: Path
+) -> None:
+    job = await JobClient(client).get("digits", "default")
+    bars = "T1 \r 0%\r 50%\r100%\nT2 gone\r    \r\nT3 windows\r\nT4 \r 1%\r 2%"
+    async with serving(tmp_path) as (api, kubeconfig):
+        add_ended_replica(api, 0)
+        api.logs["digits-worker-0"] = bars
+        async with ApiClient(load_config(str(kubeconfig))) as other:
+            lines = [line async for line in read_logs(other, job)]
+    assert [(line.time, line.text, line.is_bar) for line in lines] == [
+        ("T1", "100%", False),
+        ("T2", "gone", False),
+        ("T3", "windows", False),
+        ("T4", " 2%", False),
+    ]
+
+
+async def test_states_of_a_bar_are_yielded_before_its_line_ends() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for chunk in (b"a\nT \r 10", b"%", b"\r 20%", b"\n"):
+            yield chunk
+
+    parts = [part async for part in split_lines(chunks(), bars=True)]
+    assert parts == [b"a", b"T \r 10\r", b"\r 10%\r", b"\r 10%\r 20%\r", b"\r 20%"]

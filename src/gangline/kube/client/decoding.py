@@ -242,14 +242,15 @@ async def split_lines(
     Text after the last line end was cut off and is dropped, unless ``keep_last``. With ``bars``, a
     line with carriage returns is also yielded before its end, in parts that end with one: what
     follows the last one is the present state of a progress bar, and is part of the next one too.
-    Such a line that has no end is yielded in parts only.
+    Such a line that has no end is yielded in parts only, and other lines do not end with one.
     """
     pending: list[bytes] = []
     async for chunk in chunks:
         head, *rest = chunk.split(b"\n")
         pending.append(head)
         for part in rest:
-            yield b"".join(pending)
+            line = b"".join(pending)
+            yield line.rstrip(b"\r") if bars else line
             pending = [part]
         if bars and b"\r" in (text := b"".join(pending))[:-1]:
             yield text + b"\r"

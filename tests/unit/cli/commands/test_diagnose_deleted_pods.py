@@ -1,4 +1,4 @@
-"""``diagnose`` of a failed job whose pods are deleted reads their stored logs."""
+"""``diagnose`` reads logs of failed pods, also of deleted ones; ``get`` gives the same cause."""
 
 import asyncio
 import json
@@ -97,3 +97,26 @@ async def test_no_stored_logs_are_read_if_missing_or_job_is_active(
     if exists:
         keep(api, pod("master-0", "a", 1, 1))
     assert (await diagnosis(capsys))["root"] is None
+
+
+@pytest.mark.parametrize("condition", ["Failed", "Created"])
+async def test_get_gives_cause_and_exit_code_of_diagnose_for_an_init_container(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], condition: str
+) -> None:
+    add_job(api, condition)
+    broken = pod("master-0", "a", 1, 1)
+    ended = broken["status"].pop("containerStatuses")[0]["state"]
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    fetch = {"name": "fetch", "state": ended}
+    if condition == "Created":
+        fetch = {"name": "fetch", "state": state, "lastState": ended}
+    broken["spec"]["initContainers"] = [{"name": "fetch"}]
+    broken["status"] = {"phase": "Pending", "initContainerStatuses": [fetch]}
+    api.add(f"{PODS}/digits-master-0", **broken)
+    api.logs["digits-master-0"] = "ModuleNotFoundError: No module named 'fetcher'\n"
+    root = (await diagnosis(capsys))["root"]
+    assert (root["cause"], root["exitCode"]) == ("ModuleMissing", 1)
+    assert await asyncio.to_thread(main.run, ["get", "digits", "-o", "json"]) == ExitCode.DONE
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["reason"].startswith("master-0: ModuleMissing (exit code 1): ")
+    assert [instance["exitCode"] for instance in shown["instances"]] == [1]

@@ -1,6 +1,6 @@
 """Problems of saves, reported by any rank, appear in the job's metrics and summary."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -14,10 +14,10 @@ from gangline.elastic.master.queries import (
 )
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.master.state.state import JournalRecord
-from gangline.elastic.progress import SaveCounts, SaveReporter, read_progress
+from gangline.elastic.progress import NodePhase, SaveCounts, SaveReporter, read_progress
 from gangline.elastic.protocol import messages as msg
-from gangline.sdk.goodput import parse_goodput
-
+from gangline.sdk.goodput import Goodput, parse_goodput
+from gangline.sdk.restarts import LastRestart
 
 TIME = datetime(2026, 11, 20, tzinfo=UTC)
 
@@ -73,6 +73,39 @@ def test_warm_nodes_are_counted_where_nodes_report_them(core: MasterCore) -> Non
     assert account is not None
     assert account.warmth == "1 of 2 nodes restart without imports"
     assert "\ngangline_master_warm_nodes 1.0\n" in metrics_page(core, 1010.0).decode()
+
+
+def test_restart_with_its_cause_is_reported_when_the_workers_train_again(core: MasterCore) -> None:
+    def parse() -> Goodput:
+        account = parse_goodput(summary(core))
+        assert account is not None
+        return account
+
+    def beat(attempt: int, **fields: object) -> None:
+        core.state.persistent.account.book_heartbeat(
+            msg.Heartbeat(node_id=0, round=1, attempt=attempt, **fields)
+        )
+
+    core.state.persistent.account.change_phase(1005.0, NodePhase.TRAINING)
+    beat(0, step=180, first_step=1)
+    for node, cause, code in ((0, "PeerLost", 1), (1, "Killed", -9), (1, "Error", 1)):
+        failure = msg.FailureReport(node_id=node, cause=cause, exit_codes=(code,))
+        core.apply(JournalRecord(1006.0, failure, "c", node))
+    assert parse().last_restart is None
+    core.state.persistent.account.change_phase(1009.0, NodePhase.TRAINING)
+    beat(1, step=176, first_step=175, spent_s={"restarting": 0.8})
+    assert parse().last_restart == LastRestart("worker-1", "Killed", 137, 175, 0.8, number=1)
+
+
+def test_step_has_total_loss_and_age(core: MasterCore) -> None:
+    checkpoints = CheckpointAge()
+    checkpoints.observe_report(msg.NodeReport(total_steps=450, loss=-0.25))
+    checkpoints.observe_steps(175, None, 998.0)
+    core.state.persistent.account.step = 175
+    account = parse_goodput(summary(core, checkpoints))
+    assert account is not None
+    assert (account.step, account.total_steps, account.loss) == (175, 450, -0.25)
+    assert account.age_s(TIME + timedelta(seconds=5)) == 17.0
 
 
 def test_checkpointer_counts_arrive_in_a_heartbeat(tmp_path) -> None:

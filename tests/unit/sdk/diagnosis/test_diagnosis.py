@@ -336,3 +336,28 @@ def test_the_documentation_lists_every_cause() -> None:
     page = (Path(__file__).parents[4] / "docs" / "causes.md").read_text()
     causes = {*LOGS, *STATUSES, *WAITS, *(row[0] for row in diagnosis._PATTERNS)}
     assert sorted(cause for cause in causes if f"`{cause}`" not in page) == []
+
+
+LIBRARY = (
+    '  File "/usr/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 134, in forward'
+)
+OWN = ['  File "/root/train.py", line 12, in step', "    return model(batch)"]
+ERROR = "RuntimeError: shapes cannot be multiplied"
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        pytest.param(["a", "b"], ["a", "b"], id="no traceback"),
+        pytest.param(
+            ["x", *OWN, *(f"{LIBRARY} {number}" for number in range(9)), ERROR],
+            [*OWN, "  ...", *(f"{LIBRARY} {number}" for number in range(5, 9)), ERROR],
+            id="own frame above many of a library",
+        ),
+        pytest.param(
+            ["x", *OWN, "1", "2", ERROR], [*OWN, "1", "2", ERROR], id="own frame at the end"
+        ),
+    ],
+)
+def test_last_lines_have_the_last_own_frame(log: list[str], expected: list[str]) -> None:
+    assert diagnosis.last_lines("\n".join(log)) == expected

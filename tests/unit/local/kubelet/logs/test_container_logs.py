@@ -108,3 +108,24 @@ async def test_a_full_disk_loses_output_but_nothing_else() -> None:
     writer.write("stdout", b"gone\n")
     assert writer.lost_bytes > 0
     writer.close()
+
+
+async def test_states_of_a_bar_are_readable_before_its_line_ends(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "0.log")
+    writer.write("stderr", b"\r 10%")
+    writer.write("stderr", b"\r 20%")
+    assert await text(writer.path) == b"\r 10%\r 20%"
+    writer.write("stdout", b"message\n")  # which is no part of the bar, nor of its line
+    writer.write("stderr", b"\r 30%\n")
+    writer.write("stdout", b"windows\r")
+    writer.write("stdout", b"\n")
+    assert await text(writer.path) == b"\r 10%\r 20%\rmessage\n\r 30%\nwindows\r\n"
+
+
+async def test_a_line_of_several_entries_has_one_time(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "0.log")
+    writer.write("stderr", b"\r 10%")
+    writer.write("stderr", b"\r 20%\n")
+    shown = (await text(writer.path, PodLogOptions(timestamps=True))).split(b" ", 1)
+    assert datetime.fromisoformat(shown[0][:26].decode() + "+00:00")
+    assert shown[1] == b"\r 10%\r 20%\n"

@@ -24,7 +24,13 @@ from gangline.elastic.agent.failures import (
     early_exit_failure,
     root_cause,
 )
-from gangline.elastic.agent.hang_detector import STOPPED, LearnedTimeout, blamed_ranks, hang_failure
+from gangline.elastic.agent.hang_detector import (
+    STOPPED,
+    LearnedTimeout,
+    blamed_ranks,
+    hang_failure,
+    working_ranks,
+)
 from gangline.elastic.agent.hang_stacks import DetectedHang, wait_for_hang
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
@@ -264,14 +270,21 @@ class ElasticAgent:
         return replace(end, decision=decide_restart(self._settings, end.failure, restarts))
 
     async def _wait_for_end(self, group: WorkerGroup) -> _AttemptEnd:
-        end = await self._wait_for_first_event(group)
-        if end.hang is None:
-            return end
-        log.warning("no progress for %g s: taking stacks", end.hang.limit_s)
+        while True:
+            end = await self._wait_for_first_event(group)
+            if end.hang is None:
+                return end
+            log.warning("no progress for %g s: taking stacks", end.hang.limit_s)
+            # The stacks of all nodes are collected before any node ends its workers: afterwards
+            # the ranks that wait and the ranks that hang would look the same.
+            views = await self._rendezvous.rank_stacks()
+            if not (working := working_ranks(views)):
+                break
+            log.warning(
+                "no hang: rank %s waits for data loaders or other processes, which work",
+                ", ".join(map(str, working)),
+            )
         self._workers.record_hang(end.hang.since)
-        # The stacks of all nodes are collected before any node ends its workers: afterwards the
-        # ranks that wait and the ranks that hang would look the same.
-        views = await self._rendezvous.rank_stacks()
         evidence = self._workers.describe_evidence()
         failure = hang_failure(views, end.hang.limit_s, evidence, end.hang.phase)
         return _AttemptEnd(failure=failure, hung_ranks=blamed_ranks(views))

@@ -10,7 +10,7 @@ their stacks confirm it. How long is too long depends on the phase, and is learn
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
@@ -36,6 +36,11 @@ _MIN_SAVES = 3
 """Saves after which their frequency is known."""
 _MAX_RANKS_LISTED = 16
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)$')
+_CHILDREN_WAITED_FOR = (
+    "/torch/utils/data/", "/multiprocessing/", "/concurrent/futures/", "/subprocess.py"
+)  # fmt: skip
+_SWITCHES_PER_S = 2.0
+"""A process that only waits, as PyTorch's loaders do, wakes up every few seconds."""
 _WAITING_PACKAGES = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
 
 
@@ -266,6 +271,39 @@ class StackLocation:
         return f"{self.file}:{self.line} in {self.function}"
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessActivity:
+    """What a process has done since its start."""
+
+    ticks: int
+    """Processor time, with that of children which have ended."""
+    transferred: int
+    """Bytes that it has read and written."""
+    switches: int
+    """How often it has waited for something."""
+
+
+def have_worked(
+    before: Mapping[int, ProcessActivity], after: Mapping[int, ProcessActivity], seconds: float
+) -> bool:
+    """Return whether one of the processes has worked, or has waited for storage in turns."""
+    for pid, activity in after.items():
+        if (then := before.get(pid)) is None:
+            return True
+        if activity.ticks > then.ticks or activity.transferred > then.transferred:
+            return True
+        if activity.switches - then.switches > _SWITCHES_PER_S * seconds:
+            return True
+    return False
+
+
+def waits_for_children(stacks: str) -> bool:
+    """Return whether the main thread waits for other processes, such as data loaders."""
+    main = stacks.rpartition("(most recent call first):")[2]
+    frames = filter(None, map(_FRAME.match, main.splitlines()))
+    return any(part in frame["file"] for frame in frames for part in _CHILDREN_WAITED_FOR)
+
+
 def parse_stack_location(stacks: str) -> StackLocation | None:
     """Parse stacks in the format of faulthandler, in which the main thread is the last one."""
     main = stacks.rpartition("(most recent call first):")[2]
@@ -293,6 +331,8 @@ class RankStack:
     """What the kernel reports about a process that runs no code. Not sent for one that may run:
     earlier agents do not know the field.
     """
+    has_working_children: bool | msgspec.UnsetType = msgspec.UNSET
+    """True if it waits for processes that it has started, and these work. Sent only then."""
 
     @classmethod
     def from_location(
@@ -304,6 +344,7 @@ class RankStack:
         *,
         is_mute: bool = False,
         state: str = "",
+        has_working_children: bool = False,
     ) -> Self:
         """Create it from a location. A rank that does not answer is not considered waiting."""
         waits = location is not None and location.is_waiting and not is_mute and not state
@@ -315,6 +356,7 @@ class RankStack:
             step,
             is_mute,
             state or msgspec.UNSET,
+            has_working_children or msgspec.UNSET,
         )
 
     def __str__(self) -> str:
@@ -356,6 +398,12 @@ def hang_failure(
     if missing and all(stack.state == STOPPED for stack in missing):
         cause, blame = "Stopped", Blame.PLATFORM
     return Failure(cause, blame, Remedy.RETRY, explanation, None, message)
+
+
+def working_ranks(stacks: Sequence[RankStack]) -> list[int]:
+    """Return the ranks for which the others wait rightly: their data loaders still work."""
+    blamed = _stacks_to_blame(stacks)
+    return [stack.rank for stack in blamed if stack.has_working_children is True]
 
 
 def blamed_ranks(stacks: Sequence[RankStack]) -> frozenset[int]:

@@ -24,11 +24,21 @@ from gangline.elastic.agent.hang_detector import (
     HangDetector,
     HangPhase,
     LearnedTimeout,
+    ProcessActivity,
     ProgressSample,
     RankStack,
+    have_worked,
     parse_stack_location,
+    waits_for_children,
 )
-from gangline.elastic.agent.process import StartError, end_processes, process_state, start_process
+from gangline.elastic.agent.process import (
+    StartError,
+    descendants,
+    end_processes,
+    process_state,
+    start_process,
+    stat_fields,
+)
 from gangline.elastic.agent.settings import HangSettings
 from gangline.elastic.agent.worker_group import (
     Worker,
@@ -44,6 +54,8 @@ PY_SPY_TIMEOUT_S = 3.0
 _MAIN = "MainThread"
 _SAMPLES_PER_TIMEOUT = 8
 _MIN_SAMPLE_S, _MAX_SAMPLE_S = 0.1, 5.0
+_ACTIVITY_S = 1.0
+"""Time over which the work of data loaders is measured."""
 
 
 class _Frame(msgspec.Struct):
@@ -182,9 +194,16 @@ def _touched_at(path: Path) -> float | None:
 
 async def rank_stacks(group: WorkerGroup, gather_s: float, node: str) -> list[RankStack]:
     """Return the stack of each rank. Stacks and flight records are on the disk afterwards."""
-    deadline = time.monotonic() + gather_s
+    began = time.monotonic()
+    deadline = began + gather_s
+    before = {worker.rank: _child_activity(worker) for worker in group.workers}
     recorders = [worker for worker in group.workers if _dump_flight_recorder(worker)]
     stacks = await collect_stacks(group, gather_s)
+    waiting = [w for w in group.workers if waits_for_children(stacks[w.rank].text)]
+    if waiting:
+        await asyncio.sleep(began + _ACTIVITY_S - time.monotonic())
+    passed = time.monotonic() - began
+    working = {w.rank for w in waiting if have_worked(before[w.rank], _child_activity(w), passed)}
     await _wait_for_files([_flight_record(worker) for worker in recorders], deadline)
     steps = [worker.step for worker in read_worker_progress(group)]
     return [
@@ -195,10 +214,30 @@ async def rank_stacks(group: WorkerGroup, gather_s: float, node: str) -> list[Ra
             step,
             is_mute=stack.is_mute,
             state=_state(worker) if stack.is_mute else "",
+            has_working_children=worker.rank in working,
         )
         for worker, step in zip(group.workers, steps, strict=True)
         for stack in [stacks[worker.rank]]
     ]
+
+
+def _child_activity(worker: Worker) -> dict[int, ProcessActivity]:
+    """Return what the descendants of a worker have done so far."""
+    activities = {}
+    for pid in descendants(worker.process.pid):
+        with contextlib.suppress(OSError):
+            folder = Path(f"/proc/{pid}")
+            counts = dict(
+                line.partition(":")[::2]
+                for name in ("io", "status")
+                for line in (folder / name).read_text().splitlines()
+            )
+            activities[pid] = ProcessActivity(
+                sum(map(int, stat_fields(pid)[11:15])),
+                int(counts["rchar"]) + int(counts["wchar"]),
+                int(counts["voluntary_ctxt_switches"]),
+            )
+    return activities
 
 
 def describe_evidence(group: WorkerGroup, *, is_permanent: bool) -> str:

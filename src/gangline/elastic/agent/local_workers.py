@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gangline.elastic.agent.failures import RankExit
-from gangline.elastic.agent.hang_detector import RankStack
+from gangline.elastic.agent.hang_detector import RankStack, working_ranks
 from gangline.elastic.agent.hang_stacks import collect_stacks, describe_evidence, rank_stacks
 from gangline.elastic.agent.process import Process, StartError, end_processes, start_process
 from gangline.elastic.agent.progress_report import NodeProgress, ProgressTracker, WorkerUsage
@@ -183,7 +183,9 @@ class LocalWorkers:
     async def rank_stacks(self) -> list[RankStack]:
         if self._group is None:
             return await self._stacks_task if self._stacks_task else []
-        if self._stacks_task is None:
+        if self._stacks_task is None or (
+            self._stacks_task.done() and working_ranks(self._stacks_task.result())
+        ):
             taken = rank_stacks(self._group, self._settings.hang.gather_s, self._settings.node_name)
             self._stacks_task = asyncio.create_task(taken)
         return await asyncio.shield(self._stacks_task)

@@ -1,7 +1,8 @@
 """Processes of a run: start, exit notification, signals, and what must not outlive the run.
 
 An exit is noticed immediately through a pidfd, without polling. Each worker leads a process group,
-so that its children end with it, and is killed by the kernel if the agent dies (PR_SET_PDEATHSIG).
+whose other members end after it if it fails, and is killed by the kernel if the agent dies
+(PR_SET_PDEATHSIG).
 
 Leftovers of a script: every worker's environment names a file in the folder of its run
 (``GANGLINE_PROGRESS_FILE``), and its descendants inherit that variable. So they are found in
@@ -39,6 +40,15 @@ _SESSION = 3
 _POLL_S = 0.02
 _SETTLE_S = 0.5
 """Time in which helpers of a script, such as its resource tracker, end by themselves."""
+_HELPERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
+"""Programs that remove the shared memory of a process when it has ended."""
+_GROUP_PAUSE_S = 0.1
+"""Time after a failure at which the other members of the worker's group are looked for: not before
+its successor is started.
+"""
+_GROUP_GRACE_S = 3.0
+"""Time between SIGTERM and SIGKILL for them."""
+SHARED_MEMORY = Path("/dev/shm")
 _CLEAN_TIMEOUT_S = 5.0
 _DONE = b"\n"
 _MAX_LISTED = 8
@@ -98,6 +108,8 @@ class Process:
     ended_at: float = 0.0
     """Time of the exit, in seconds since 1970."""
     _descriptor: int = field(default=-1)
+    _members: set[int] = field(default_factory=set)
+    """Processes that were seen in its group."""
 
     @property
     def pid(self) -> int:
@@ -105,6 +117,7 @@ class Process:
 
     def signal_group(self, number: signal.Signals) -> None:
         if not self.ended.done():
+            self._members |= set(descendants(self.pid))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
@@ -113,19 +126,95 @@ class Process:
             self.popen.send_signal(number)
 
     def _reap(self) -> None:
-        code = self.popen.poll()
-        if code is None:
-            return
-        asyncio.get_running_loop().remove_reader(self._descriptor)
+        try:
+            status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            code = 0  # as Popen does: the status is unknown
+        else:
+            if status is None:
+                return
+            code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
-        self.ended_at = time.time()
+        self.ended_at, self.popen.returncode = time.time(), code
         if code:
             # Children of a failed worker, such as data loaders, must not outlive it. After success
-            # they may run until the end of the job.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            # they may run until the end of the job. Invariant: the worker is reaped after them, so
+            # that the number of the group is not used again meanwhile.
+            _unreaped.add(self)
+            loop.call_later(_GROUP_PAUSE_S, self._end_group)
+        else:
+            self.forget()
         if not self.ended.done():
             self.ended.set_result(code)
+
+    def _end_group(self) -> None:
+        """Ask the other members of the group to end, but those that clean up; kill them later."""
+        members = _group_members(self.pid)
+        self._members |= members.keys()
+        _signal((pid for pid, helps in members.items() if not helps), signal.SIGTERM)
+        if members:
+            asyncio.get_running_loop().call_later(_GROUP_GRACE_S, self._kill_group)
+        else:
+            self.forget()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.forget()
+
+    def forget(self) -> None:
+        """Reap the worker, and remove the memory that PyTorch shared in processes of its group."""
+        _unreaped.discard(self)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+        if self.popen.returncode:
+            remove_shared_memory({self.pid, *self._members})
+        else:
+            _succeeded.add(self.pid)
+
+
+_unreaped: set[Process] = set()
+"""Failed processes whose groups may have other members."""
+_succeeded: set[int] = set()
+"""Their children may use shared memory until the end of the run."""
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the descendants of a process that have not left it; needs no scan of all processes."""
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        # It may end meanwhile, and not every kernel lists children.
+        with contextlib.suppress(OSError):
+            for child in map(int, listed.read_text().split()):
+                yield child
+                yield from descendants(child)
+
+
+def _group_members(group: int) -> dict[int, bool]:
+    """Return the living members of a process group but its leader; True for those that clean up."""
+    members = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal() or int(folder.name) == group:
+            continue
+        with contextlib.suppress(OSError):
+            state, _, member_of = stat_fields(folder.name)[:3]
+            if int(member_of) == group and state not in ("Z", "X"):
+                members[int(folder.name)] = _cleans_up((folder / "cmdline").read_text())
+    return members
+
+
+def _cleans_up(command: str) -> bool:
+    return any(helper in command for helper in _HELPERS)
+
+
+def remove_shared_memory(pids: Collection[int], folder: Path = SHARED_MEMORY) -> None:
+    """Remove blocks that PyTorch has named after ended processes, and that nothing has removed."""
+    for pid in pids:
+        if not Path(f"/proc/{pid}").exists():
+            for block in folder.glob(f"torch_{pid}_*"):
+                with contextlib.suppress(OSError):
+                    block.unlink()
 
 
 def start_process(
@@ -271,12 +360,16 @@ def is_stopped(pid: int) -> bool:
 
 async def end_leftovers(name: str, sessions: Collection[int], grace_s: float) -> None:
     """End the processes that the script has left behind; kill those that remain after a time."""
-    if not (left := await _wait_until_gone(name, sessions, _SETTLE_S)):
-        return
-    listed = "; ".join(f"{pid} ({command})" for pid, command in [*left.items()][:_MAX_LISTED])
-    log.warning("ending processes that the script has left behind: %s", listed)
-    _signal(left, signal.SIGTERM)
-    _signal(await _wait_until_gone(name, sessions, grace_s), signal.SIGKILL)
+    if left := await _wait_until_gone(name, sessions, _SETTLE_S):
+        others = {pid: command for pid, command in left.items() if not _cleans_up(command)}
+        listed = "; ".join(f"{pid} ({command})" for pid, command in [*others.items()][:_MAX_LISTED])
+        if others:
+            log.warning("ending processes that the script has left behind: %s", listed)
+        _signal(others, signal.SIGTERM)
+        _signal(await _wait_until_gone(name, sessions, grace_s), signal.SIGKILL)
+    for process in list(_unreaped):
+        process.forget()
+    remove_shared_memory(_succeeded)
 
 
 def processes_of_run(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gangline.elastic.agent.process import SHARED_MEMORY
+
 DETACHED = """
     import os, signal, subprocess, sys, time
     code = '''
@@ -135,3 +137,49 @@ def test_fork_of_a_warm_worker_ends_with_the_job(launch, script):
     pid = left(run)
     assert run.wait() == 0, run.output
     assert not is_alive(pid)
+
+
+def test_shared_memory_of_failed_workers_is_removed_and_their_children_may_finish(
+    launch, script, tmp_path
+):
+    path = script("""
+        import os, signal, subprocess, sys, time
+        from multiprocessing import shared_memory
+        import torch
+
+        attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        block = shared_memory.SharedMemory(f"left-{os.getpid()}", create=True, size=4096)
+        tensor = torch.ones(1000).share_memory_()
+        print(f"up {attempt} {os.getpid()} ", flush=True)
+        open(f"{sys.argv[1]}-{attempt}-{rank}", "w").close()
+        while not os.path.exists(f"{sys.argv[1]}-0-1"):
+            time.sleep(0.01)
+        if attempt == 0 and rank == "0":
+            uploader = '''
+        import signal, sys, time
+        def finish(*_):
+            time.sleep(0.3)
+            open(sys.argv[1], "w").write("complete")
+            sys.exit()
+        signal.signal(signal.SIGTERM, finish)
+        print("uploads", flush=True)
+        time.sleep(1000)
+            '''
+            import textwrap
+            child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(uploader), sys.argv[1]],
+                                     stdout=subprocess.PIPE)
+            child.stdout.readline()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if attempt == 0:
+            time.sleep(1000)
+        block.unlink()
+    """)
+    run = launch("--nproc-per-node", 2, "--no-standby", path, tmp_path / "uploaded")
+    assert run.wait() == 0, run.output
+    pids = re.findall(r"up \d (\d+) ", run.output)
+    assert len(pids) == 4, run.output
+    assert (tmp_path / "uploaded").read_text() == "complete"
+    names = {f"left-{pid}" for pid in pids}
+    until(lambda: not names & {block.name for block in SHARED_MEMORY.iterdir()})
+    assert not [block for pid in pids for block in SHARED_MEMORY.glob(f"torch_{pid}_*")]

@@ -290,3 +290,38 @@ def test_evaluation_that_is_reported_has_a_timeout_of_its_own(launch, script):
     strict = launch("--no-standby", "--max-restarts", 0, "--hang-timeout", "100,evaluation=1", path)
     assert strict.wait() == 134
     assert "No worker has made progress for 1 s (phase evaluation)" in strict.output
+
+
+def test_ranks_whose_data_loaders_work_do_not_hang(launch, script):
+    path = script("""
+        import os, time
+        import torch.multiprocessing
+        from torch.utils.data import DataLoader, Dataset
+
+        class Records(Dataset):
+            def __len__(self):
+                return 2
+            def __getitem__(self, number):
+                began = time.monotonic()
+                while number and time.monotonic() - began < 3.5:
+                    # The first rank waits for its storage, the second computes.
+                    if os.environ["RANK"] == "0":
+                        time.sleep(0.05)
+                return number
+
+        if __name__ == "__main__":
+            import torch.distributed as dist
+            dist.init_process_group("gloo")
+            for record in DataLoader(Records(), num_workers=1):
+                dist.all_reduce(record)
+            if os.environ["RANK"] == "1":
+                time.sleep(1000)
+            dist.barrier()
+    """, "loads.py")  # fmt: skip
+    run = launch("--standalone", "--nproc-per-node", 2, "--no-standby", "--hang-timeout", 1.5,
+                 "--max-restarts", 0, path)  # fmt: skip
+    run.until("which work")
+    assert run.wait() == 134, run.output
+    (at,) = re.findall(r"Message: rank 1 (?:on \S+ )?is at \S+loads.py:(\d+) ", run.output)
+    line = path.read_text().splitlines()[int(at) - 1]
+    assert line.strip() == "time.sleep(1000)", "what hangs after the data have come is found"

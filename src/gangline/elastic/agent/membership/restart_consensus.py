@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from gangline.elastic.agent.failures import RankExit
-from gangline.elastic.agent.hang_detector import RankStack
+from gangline.elastic.agent.hang_detector import RankStack, working_ranks
 from gangline.elastic.agent.rendezvous import WorkerControl, WorldSpec, free_port
 from gangline.elastic.protocol.channel import (
     MAX_FRAME_BYTES,
@@ -359,10 +359,16 @@ class _AttemptCollector(Generic[T]):
     async def gather_once(
         self, current_round: Round, attempt: int, node: WorkerControl
     ) -> tuple[T, ...]:
-        if self._task is None or self._attempt != (current_round.world.round, attempt):
+        is_known = self._attempt == (current_round.world.round, attempt)
+        if self._task is None or not is_known or self._is_outdated(self._task):
             self._attempt = (current_round.world.round, attempt)
             self._task = asyncio.create_task(self._gather(current_round, attempt, node))
         return await asyncio.shield(self._task)
+
+    def _is_outdated(self, task: asyncio.Task[tuple[T, ...]]) -> bool:
+        """Return whether the attempt goes on after what was collected."""
+        del task
+        return False
 
     async def recall(self, round_: int, attempt: int) -> tuple[T, ...]:
         """Return what was collected for an attempt, which may be over; empty if nothing was.
@@ -442,6 +448,9 @@ class RankExits(_AttemptCollector[RankExit]):
 
 class HangDiagnosis(_AttemptCollector[RankStack]):
     """Collects the stacks of all ranks: the rank that does not wait for the others hangs."""
+
+    def _is_outdated(self, task: asyncio.Task[tuple[RankStack, ...]]) -> bool:
+        return task.done() and bool(working_ranks(task.result()))
 
     async def rank_stacks(
         self, current_round: Round, attempt: int, node: WorkerControl

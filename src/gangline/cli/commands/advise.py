@@ -8,7 +8,13 @@ from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.command import command
 from gangline.cli.params.options import optional_job_argument, output_option
 from gangline.cli.params.session import ClusterSession, job_command
-from gangline.cli.render.output import format_table, print_result, print_status, serialize
+from gangline.cli.render.output import (
+    format_table,
+    print_result,
+    print_status,
+    print_text,
+    serialize,
+)
 
 if TYPE_CHECKING:
     from gangline.api.brain.job_advice import AdviceItem, JobAdvice
@@ -45,7 +51,7 @@ async def advise_command(
         click.echo(serialize(await _patch(cluster, job, advice), "json"))
         return None
     if not print_result(_data(advice), output, [f"jobadvice/{advice.metadata.name}"]):
-        click.echo(format_advice(advice))
+        print_text(format_advice(advice))
     return None
 
 

@@ -17,6 +17,7 @@ from gangline.cli.render.output import (
     format_table,
     print_result,
     print_status,
+    print_text,
     serialize,
 )
 
@@ -86,7 +87,7 @@ async def _load_description(
 def _print_description(
     job: "Job", data: dict[str, Any], events: "Sequence[EventRecord]", *, wide: bool
 ) -> None:
-    click.echo(format_job(job, current_time()))
+    print_text(format_job(job, current_time()))
     if data["tensorboard"]:
         click.echo(f"\nTensorboard: {data['tensorboard']}")
     click.echo(f"\nConditions:\n{_conditions(data['conditions'], current_time())}")

@@ -12,7 +12,7 @@ from gangline.cli.errors import ExitCode
 from gangline.cli.params.command import command
 from gangline.cli.params.options import job_argument, output_option
 from gangline.cli.params.session import ClusterSession, job_command, namespace_command
-from gangline.cli.render.output import print_result
+from gangline.cli.render.output import print_result, print_text
 
 if TYPE_CHECKING:
     from gangline.sdk.cluster_checks import ClusterCheckResult
@@ -39,7 +39,7 @@ async def diagnose_command(job: str, cluster: ClusterSession, output: str) -> No
 
     diagnosis = await diagnose_job(cluster.jobs, job, cluster.namespace)
     if not print_result(diagnosis_data(diagnosis), output):
-        click.echo(format_diagnosis(diagnosis))
+        print_text(format_diagnosis(diagnosis))
 
 
 def format_diagnosis(diagnosis: "Diagnosis") -> str:
@@ -118,7 +118,7 @@ async def doctor_command(cluster: ClusterSession, output: str) -> int:
         for check in checks
     ]
     if not print_result(data, output):
-        click.echo(format_checks(checks))
+        print_text(format_checks(checks))
     failed = any(check.status == "failed" for check in checks)
     return ExitCode.UNEXPECTED if failed else ExitCode.DONE
 

@@ -20,7 +20,7 @@ from gangline.cli.params.job_selection import (
 from gangline.cli.params.options import optional_job_argument, output_option, warn_of_unreadable
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, event_table, format_job, job_data, job_table
-from gangline.cli.render.output import print_manifests, print_result, print_status
+from gangline.cli.render.output import print_manifests, print_result, print_status, print_text
 
 if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
@@ -295,7 +295,7 @@ def _format_page(seen: _JobPage, *, events: bool, gpus: bool) -> str:
 
 def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:
     job = seen.job
-    click.echo(_format_page(seen, events=events, gpus=gpus))
+    print_text(_format_page(seen, events=events, gpus=gpus))
     if seen.board and not seen.board_problem:
         print_status(
             f"'gangline tensorboard {job.name} -n {job.namespace}' opens it from this machine."

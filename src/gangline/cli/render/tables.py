@@ -1,10 +1,11 @@
 """Tables and texts that fit a width.
 
-Columns give way by priority, then texts continue on further lines, then other cells end with an
-ellipsis. Words are never broken. Without a width, as in pipes and files, every column is printed
+Columns give way by priority, then texts continue on further lines, then other cells are cut with an
+ellipsis. Words are never broken. Without a width, as in pipes and files, every column is printed,
 and a row is one line.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from textwrap import wrap
@@ -20,9 +21,12 @@ MIN_TEXT = 20
 MIN_CELL = 8
 """Narrowest column of other cells, whose ends are cut at last."""
 ELLIPSIS = "…"
+END = 8
+"""Characters at the end of a longer cell that stay."""
 
 GIVE_WAY = (
-    "COUNT", "IS_CHIEF", "GPU(Mode)", "VOLUME", "STORAGECLASS", "ACCESSMODE", "OWNER", "PRIORITY",
+    "UNKNOWN", "COMPLETED", "DEQUEUE", "RECLAIMABLE", "PARENT", "INQUEUE", "WEIGHT", "COUNT",
+    "IS_CHIEF", "GPU(Mode)", "VOLUME", "STORAGECLASS", "ACCESSMODE", "OWNER", "PRIORITY",
     "ROLE", "CPU(Allocated)", "MEMORY(Allocated)", "PODS", "MEMORY(Used)", "IPADDRESS",
     "GPU(Allocated)", "GPU(Requested)", "CONFIDENCE", "RESTARTS", "ENDED", "QUEUE", "TRAINER",
     "KIND", "AGE", "SOURCE", "NODE", "DURATION", "CPU(Used)", "RUNNING", "WORKERS", "TYPE",
@@ -36,6 +40,8 @@ COLOURS = {
     "Pending": 33, "RESTARTING": 33, "Warning": 33, "SUSPENDED": 2, "Closed": 2,
 }  # fmt: skip
 """ANSI attributes of states (ECMA-48): green, cyan, red, yellow, faint."""
+_START = re.compile(r"\s*(?:[A-Z]\w*:\s{2,})?")
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 STATES = frozenset(("STATUS", "STATE", "OUTCOME", "TYPE"))
 """Columns whose states have colours on a terminal."""
 
@@ -61,26 +67,31 @@ def layout(
     width -= len(indent)
     kept = _columns_that_fit(head, _widths(lines), width)
     lines = [[line[index] for index in kept] for line in lines]
-    widths = _narrowed(lines[0], _widths(lines), width)
+    widths = _narrowed(lines, width)
     return "\n".join(_coloured_lines(lines, widths, indent))
 
 
 def fit_text(text: str, width: int) -> str:
-    """Break lines that are wider than a terminal between words, with the indent of their line.
+    """Break lines that are wider than a terminal between words.
 
-    A line that is a command stays in one piece, so that it can be copied.
+    Further lines have the indent of their line, or of the text behind ``Name: ``. A line that is a
+    command or a line of a log stays in one piece.
     """
     return "\n".join(_fitted_lines(text.split("\n"), width))
 
 
 def _fitted_lines(lines: Iterable[str], width: int) -> Iterator[str]:
     for line in lines:
-        words = line.lstrip()
-        if text_width(line) <= width or words.startswith(("gangline ", "kubectl ", "helm ", "| ")):
+        start = _START.match(line)
+        assert start is not None
+        head, words = start[0], line[start.end() :]
+        is_whole = words.startswith(("gangline ", "kubectl ", "helm ", "| "))
+        if is_whole or text_width(_COLOUR.sub("", line)) <= width:
             yield line
-        else:
-            indent = line[: len(line) - len(words)]
-            yield from (f"{indent}{part}" for part in _wrapped(words, width - len(indent)))
+            continue
+        first, *further = _wrapped(words, width - len(head))
+        yield head + first
+        yield from (f"{' ' * len(head)}{part}" for part in further)
 
 
 def text_width(text: str) -> int:
@@ -118,21 +129,26 @@ def _needed(head: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -> 
     return sum(narrowest) + GAP * (len(kept) - 1)
 
 
-def _narrowed(head: Sequence[str], widths: Sequence[int], width: int) -> list[int]:
+def _narrowed(lines: Sequence[Sequence[str]], width: int) -> list[int]:
     """Return widths that fit: first sentences become narrower, then the widest other columns."""
-    narrowed = list(widths)
-    for is_text, least in ((True, MIN_TEXT), (False, MIN_CELL)):
-        columns = [
-            index
-            for index, name in enumerate(head)
-            if (name in TEXTS) is is_text and name not in STATES
-        ]
-        while columns and sum(narrowed) + GAP * (len(head) - 1) > width:
-            widest = max(columns, key=narrowed.__getitem__)
-            if narrowed[widest] <= least:
+    head, narrowed = lines[0], _widths(lines)
+    least = [
+        max(MIN_TEXT, min(_longest_word(column), width // 2)) if name in TEXTS else MIN_CELL
+        for name, column in zip(head, zip(*lines, strict=True), strict=True)
+    ]
+    for is_text in (True, False):
+        columns = [i for i, name in enumerate(head) if (name in TEXTS) is is_text]
+        columns = [i for i in columns if head[i] not in STATES]
+        while sum(narrowed) + GAP * (len(head) - 1) > width:
+            columns = [i for i in columns if narrowed[i] > least[i]]
+            if not columns:
                 break
-            narrowed[widest] -= 1
+            narrowed[max(columns, key=narrowed.__getitem__)] -= 1
     return narrowed
+
+
+def _longest_word(column: Sequence[str]) -> int:
+    return max((text_width(word) for text in column for word in text.split()), default=0)
 
 
 def _text_lines(
@@ -162,12 +178,16 @@ def _coloured_lines(
 
 
 def _cut(text: str, width: int) -> str:
-    """Return a text that fits, with an ellipsis in place of its end."""
+    """Return a text that fits, with an ellipsis in place of what is cut off.
+
+    A longer text keeps its end too: names of pods differ there.
+    """
     if text_width(text) <= width:
         return text
-    while text_width(text) >= width:
+    end = text[-END:] if width > 2 * END else ""
+    while text_width(text) > width - len(ELLIPSIS) - text_width(end):
         text = text[:-1]
-    return text + ELLIPSIS
+    return f"{text}{ELLIPSIS}{end}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

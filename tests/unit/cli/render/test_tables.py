@@ -35,6 +35,9 @@ ROWS = [
 ]
 COLOUR = re.compile(r"\x1b\[\d+m")
 
+RED = f"\x1b[31m{20 * 'x'}\x1b[0m"
+"""A word of twenty columns, with a colour."""
+
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
@@ -89,14 +92,16 @@ def test_table_fits_and_no_word_is_lost_or_broken(
 
 
 @given(st.integers(30, 200), st.lists(words.map(lambda word: word * 3), min_size=2, max_size=5))
-def test_cells_that_do_not_fit_end_with_an_ellipsis(width: int, cells: list[str]) -> None:
+def test_cells_that_do_not_fit_are_cut_with_an_ellipsis(width: int, cells: list[str]) -> None:
     head = [*(f"NAME{index}" for index in range(len(cells) - 1)), "CAUSE"]
     lines = plain(layout(head, [[*cells[:-1], "one two three " * 9]], width=width)).splitlines()
     narrowest = [max(len("NAME0"), min(len(cell), MIN_CELL)) + GAP for cell in cells[:-1]]
     fixed = sum(narrowest) + MIN_TEXT
     assert max(map(len, lines)) <= max(width, fixed)
     for shown, cell in zip(lines[1].split(), cells[:-1], strict=False):
-        assert shown == cell or (shown[-1] == ELLIPSIS and cell.startswith(shown[:-1]))
+        start, cut, end = shown.partition(ELLIPSIS)
+        assert cell.startswith(start)
+        assert cell.endswith(end) if cut else shown == cell
 
 
 def test_nodes_keep_their_addresses_on_a_terminal_of_120_columns() -> None:
@@ -112,11 +117,23 @@ def test_nodes_keep_their_addresses_on_a_terminal_of_120_columns() -> None:
 
 def test_long_lines_break_between_words_but_commands_stay_in_one_piece() -> None:
     lines = ["a sentence that is too long", "  with an indented line below it"]
-    text = "\n".join([*lines, "  gangline logs digits -f"])
-    assert fit_text(text, 20).splitlines() == [
+    lines += ["Reason:  it is a reason of many words", "  gangline logs digits -f", RED]
+    assert fit_text("\n".join(lines), 20).splitlines() == [
         "a sentence that is",
         "too long",
         "  with an indented",
         "  line below it",
+        "Reason:  it is a",
+        "         reason of",
+        "         many words",
         "  gangline logs digits -f",
+        RED,
     ]
+
+
+def test_long_words_of_a_sentence_stay_whole_and_names_keep_their_ends() -> None:
+    name = "digits-with-a-very-long-name-worker-17"
+    rows = [[f"pod/{name}", f"Created pod {name}"]]
+    _, first, second = layout(["OBJECT", "MESSAGE"], rows, width=80).splitlines()
+    assert first.split() == ["pod/digits-with-a-very-long-nam…orker-17", "Created", "pod"]
+    assert second.split() == [name]

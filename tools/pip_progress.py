@@ -20,7 +20,10 @@ import time
 
 BAR_WIDTH = 24
 INTERVAL_S = 0.2
-_FETCHED = re.compile(r"(Collecting|Ignoring|Requirement already satisfied:) (\S+?)[=:\s]")
+_FETCHED = re.compile(
+    r"Collecting |Ignoring |Requirement already satisfied|Processing .*\(from -r "
+)
+"""A line for each package; a file that is on disk has one if no index was searched for it."""
 _INSTALLED = re.compile(r"^Successfully installed (.*)$", re.MULTILINE)
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 

@@ -82,7 +82,8 @@ def test_terminal_shows_a_bar_and_keeps_one_line(
     monkeypatch.setattr(pip_progress, "INTERVAL_S", 0.01)
     monkeypatch.setenv("TERM", "xterm")
     wait = f"while [ ! -e {go} ]; do sleep 0.01; done"
-    python = program(tmp_path, f"echo Collecting a==1; {wait}; echo Successfully installed a-1")
+    said = "echo Collecting a==1; echo 'Processing /a.whl'"
+    python = program(tmp_path, f"{said}; {wait}; echo Successfully installed a-1")
     pip_progress.install(python, "Packages", ["a"], packages=4)
     shown = terminal.getvalue()
     assert "Packages  ███░" in shown

@@ -124,8 +124,8 @@ def duration(seconds: float, is_chinese: bool) -> str:
 def printed(sources: Sources, is_chinese: bool, name: str) -> str:
     """Return lines of docs/figures.json as a block of printed text."""
     section, _, key = name.partition(".")
-    lines = "\n".join(f"    {line}" for line in sources.figures[section][key])
-    return f"\n\n{lines}\n\n"
+    lines = "\n".join(sources.figures[section][key])
+    return f"\n\n```text\n{lines}\n```\n\n"
 
 
 def numbers(sources: Sources, is_chinese: bool) -> str:

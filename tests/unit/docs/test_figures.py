@@ -96,7 +96,7 @@ def sources(tool: Any) -> Any:
         ("figure setup.long_s", "a.md", "2.5 minutes"),
         ("figure setup.download_mb", "a.md", "310 MB"),
         ("figure setup.disk_mb", "a.md", "1.3 GB"),
-        ("printed demo.report", "a.md", "\n\n    a\n    b\n\n"),
+        ("printed demo.report", "a.md", "\n\n```text\na\nb\n```\n\n"),
     ],
 )
 def test_figure_is_filled_in(tool: Any, sources: Any, words: str, page: str, expected: str) -> None:

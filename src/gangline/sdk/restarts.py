@@ -59,9 +59,10 @@ async def read_container_restart(client: ApiClient, job: Job, before: Job) -> La
 
 
 def _restart_time_s(ended_at: datetime | None, pod: Pod) -> float | None:
+    """Return the time between two runs; None if it is less than a second, as times are in these."""
     starts = [
         running.started_at
         for status in pod.status.container_statuses
         if (running := status.state.running) and running.started_at
     ]
-    return (max(starts) - ended_at).total_seconds() if ended_at and starts else None
+    return ((max(starts) - ended_at).total_seconds() or None) if ended_at and starts else None

@@ -199,7 +199,8 @@ class StatusLine:
 
         run_time = format_run_time(job)
         since = f", {run_time}" if run_time and job.state == "RUNNING" and not job.reason else ""
-        return format_progress(job) + since
+        last = f"; {format_restart_cause(self._restart)}" if self._restart and since else ""
+        return f"{format_progress(job)}{since}{last}"
 
     def _text(self, job: "Job", account: "Goodput") -> str:
         from gangline.sdk.goodput import STALE_AFTER_S, format_time_ago

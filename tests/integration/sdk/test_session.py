@@ -168,13 +168,13 @@ assert job.result(timeout=100) == 100, "a handle outlives its client"
 unread = job.logs(follow=True)
 assert next(unread).text == "0"
 
-async def read() -> object:
+async def read() -> AsyncClient:
     client = AsyncClient()
     unread = client.logs("says", follow=True)
-    return await anext(unread), unread, client
+    await anext(unread)
+    return client
 
-left = asyncio.run(read())
-asyncio.run(left[2].get("says"))
+asyncio.run(asyncio.run(read()).get("says"))
 
 if (child := os.fork()) == 0:
     assert job.result() == 100

@@ -28,7 +28,7 @@ from gangline.cli.planning.model_flags import (
     names_model,
     read_model,
 )
-from gangline.cli.render.output import serialize
+from gangline.cli.render.output import serialize, without_rounding_errors
 
 if TYPE_CHECKING:
     from gangline.cli.planning.job_request import JobSource
@@ -515,7 +515,7 @@ def _print(plan: "Plan", flags: PlanFlags, command: tuple[str, ...]) -> None:
         case "job":
             click.echo(planned_job(plan, flags["name"], flags["image"], command))
         case form:
-            click.echo(serialize(plan_document(plan), form).rstrip("\n"))
+            click.echo(serialize(without_rounding_errors(plan_document(plan)), form).rstrip("\n"))
 
 
 def _print_check(job: "JobSource", plan: "Plan", output: str) -> None:

@@ -26,7 +26,12 @@ from gangline.cli.render.nodes import (
     device_cells,
     format_gpus,
 )
-from gangline.cli.render.output import format_table, print_result, supports_sparklines
+from gangline.cli.render.output import (
+    format_table,
+    print_result,
+    supports_sparklines,
+    without_rounding_errors,
+)
 
 if TYPE_CHECKING:
     from gangline.sdk.jobs import Job
@@ -97,7 +102,9 @@ def _print_usage(
 ) -> None:
     ordered = sorted(jobs, key=lambda job: (-job.requested_gpus, job.namespace, job.name))
     data = [add_gpu_metrics(usage_data(job, usage, current_time()), busy) for job in ordered]
-    if not print_result(data, output, [job.qualified_name for job in ordered]):
+    if not print_result(
+        without_rounding_errors(data), output, [job.qualified_name for job in ordered]
+    ):
         click.echo(
             format_job_usage(ordered, usage, current_time(), namespaces=namespaces, history=history)
         )

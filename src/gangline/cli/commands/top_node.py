@@ -42,6 +42,7 @@ from gangline.cli.render.output import (
     print_text,
     rule,
     supports_sparklines,
+    without_rounding_errors,
 )
 
 if TYPE_CHECKING:
@@ -366,7 +367,9 @@ def _warn_of_unmeasured(nodes: Sequence[NodeDetails]) -> None:
 def _print_nodes(nodes: Sequence[NodeDetails], look: _NodeQuery, history: SparklineHistory) -> None:
     views = [node.view for node in nodes]
     data = [details_data(node) if look.details else node_data(node.view) for node in nodes]
-    if print_result(data, look.output, [f"node/{view.name}" for view in views]):
+    if print_result(
+        without_rounding_errors(data), look.output, [f"node/{view.name}" for view in views]
+    ):
         return
     if look.details:
         print_text(format_nodes(nodes))

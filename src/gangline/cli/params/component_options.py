@@ -148,7 +148,8 @@ class Duration(click.ParamType[float]):
             return float(text)
         if not _DURATION.fullmatch(text):
             self.fail(f"{text!r} is not a duration; write 30s, 15m or 1h30m", param, ctx)
-        return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+        seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+        return round(seconds, 9)  # without the error of the sum
 
 
 class BindAddress(click.ParamType["Address | None"]):

@@ -35,6 +35,18 @@ def serialize(value: Any, form: str) -> str:
     return to_yaml(value)
 
 
+def without_rounding_errors(value: Any) -> Any:
+    """Return plain data whose floats have at most 12 digits: 0.3, not 0.30000000000000004."""
+    match value:
+        case float():
+            return float(f"{value:.12g}")
+        case dict():
+            return {name: without_rounding_errors(part) for name, part in value.items()}
+        case list() | tuple():
+            return [without_rounding_errors(part) for part in value]
+    return value
+
+
 def print_result(value: Any, output: str, names: Iterable[str] = ()) -> bool:
     """Print a value as ``json``, ``yaml`` or ``jsonpath=TEMPLATE``, or its names as ``name``.
 

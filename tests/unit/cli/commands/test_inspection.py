@@ -29,6 +29,7 @@ from gangline.cli.render.jobs import current_time, event_table
 from gangline.cli.render.jsonpath import render_template
 from gangline.cli.render.log_lines import LogLineWriter
 from gangline.cli.render.nodes import SparklineHistory, sparkline
+from gangline.cli.render.output import without_rounding_errors
 from gangline.sdk.addresses import service_address
 from gangline.sdk.client import UnknownKind, resolve_kinds
 from gangline.sdk.events import EventRecord, newest_mount_failure, read_events
@@ -93,6 +94,11 @@ def test_gpus_in_use_are_shown_where_something_measures_them() -> None:
     assert [line.split()[-1] for line in lines[1:3]] == ["0.75", "N/A"]
     assert re.search(r"a-worker-0 .* 1024Mi +N/A", format_replica_usage(a_job(), usage, ""))
     assert usage_data(a_job(), usage, NOW)["usedGPUs"] == 0.75
+
+
+def test_plain_data_has_no_rounding_errors() -> None:
+    data = {"a": [0.1 + 0.2, (100 * 0.28,)], "b": 1, "c": None}
+    assert without_rounding_errors(data) == {"a": [0.3, [28.0]], "b": 1, "c": None}
 
 
 def test_sparklines_show_recent_values() -> None:

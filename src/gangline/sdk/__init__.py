@@ -25,6 +25,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gangline.sdk.client import NoSuchJob as NoSuchJob
     from gangline.sdk.handle import FunctionFailed as FunctionFailed
     from gangline.sdk.handle import JobHandle as JobHandle
     from gangline.sdk.session import AsyncClient as AsyncClient
@@ -46,6 +47,7 @@ _MODULES = {
     "FunctionFailed": "gangline.sdk.handle",
     "JobHandle": "gangline.sdk.handle",
     "ModelShape": "gangline.sizing.model",
+    "NoSuchJob": "gangline.sdk.client",
     "Plan": "gangline.sizing.plan",
     "PlanRequest": "gangline.sizing.plan",
     "TransformerModel": "gangline.sizing.transformer",
@@ -63,6 +65,7 @@ __all__ = [
     "FunctionFailed",
     "JobHandle",
     "ModelShape",
+    "NoSuchJob",
     "Plan",
     "PlanRequest",
     "TransformerModel",

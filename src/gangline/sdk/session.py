@@ -25,11 +25,7 @@ from gangline.kube.config.config import ClusterConfig, load_config
 from gangline.kube.errors import AlreadyExists, KubeError
 from gangline.kube.http.request import encode_object
 from gangline.sdk.background_loop import background_loop
-from gangline.sdk.client import (
-    JobClient,
-    JobError,
-    UnknownKind,
-)
+from gangline.sdk.client import JobClient, JobError, UnknownKind
 from gangline.sdk.diagnosis import Diagnosis, diagnose_job
 from gangline.sdk.events import job_events
 from gangline.sdk.functions.job import FunctionOptions, prepare_function_job, with_suffix
@@ -108,15 +104,14 @@ class AsyncClient:
 
     async def _connect(self) -> JobClient:
         loop = asyncio.get_running_loop()
-        if loop not in self._connections:
-            self._connections = {
-                former: opened
-                for former, opened in self._connections.items()
-                if not former.is_closed()
-            }
-            self._connections[loop] = connection = _Connection(self._config)
+        connection = self._connections.get(loop)
+        if connection is None:
+            for other in self._connections.copy():
+                if other.is_closed():
+                    self._connections.pop(other, None)
+            connection = self._connections[loop] = _Connection(self._config)
             await connection.open()
-        return self._connections[loop].jobs
+        return connection.jobs
 
     async def submit(self, job: Object | Mapping[str, Any]) -> Job:
         """Create a job from a struct such as ``PyTorchJob(...)``, or from a manifest.

@@ -141,6 +141,7 @@ VERSIONED = shlex.quote(
     "tests/unit/api/meta tests/unit/apiserver/auth tests/unit/cli/test_command_line.py "
     "tests/unit/cli/test_usual_mistakes.py tests/unit/kube tests/unit/operator/engine"
 )
+SITE = ("docs", "mkdocs.yml", "tools/site_*", "tools/reference_pages.py", "tests/documentation")
 DEBIAN = (*PACKAGE, "tools/other-debian")
 IMAGES = f"""set -e
 {PYTHON} tools/build_images.py build/images
@@ -166,6 +167,7 @@ def groups() -> dict[str, list[Stage]]:
         Stage("newest", f"make test-versions RESOLUTION=highest TESTS={VERSIONED}", inputs=PACKAGE),
         Stage("debian-13", "tools/other-debian trixie", inputs=DEBIAN),
         Stage("debian-14", "tools/other-debian forky", inputs=DEBIAN),
+        Stage("site", "make test-site", inputs=SITE),
         Stage("images", IMAGES, inputs=(*PACKAGE, "tools/*image*.py", "deploy/Containerfile")),
         Stage("random-input", FUZZ, inputs=("tests/security/fuzz",)),
         *_frameworks(),

@@ -44,7 +44,8 @@ class PipRun:
         self._present = self._installed()
         self._fetched = 0
         self._temporary = tempfile.TemporaryDirectory(prefix="gangline-pip-")
-        variables = {"TMPDIR": self._temporary.name, "PIP_ROOT_USER_ACTION": "ignore"}
+        variables = {"TMPDIR": self._temporary.name, "PYTHONUNBUFFERED": "1"}
+        variables["PIP_ROOT_USER_ACTION"] = "ignore"
         self.process = subprocess.Popen(
             self.command,
             stdin=subprocess.DEVNULL,

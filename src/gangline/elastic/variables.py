@@ -1,5 +1,6 @@
 """Environment variables and addresses that several packages read. Importing it costs nothing."""
 
+import socket
 from collections.abc import Mapping
 from typing import Final
 
@@ -33,6 +34,20 @@ def node_number(environment: Mapping[str, str]) -> str:
 
 
 DEFAULT_MASTER_PORT: Final = 50001
+
+
+def join_address(host: str, port: int | str) -> str:
+    """Return host:port, or [v6]:port. Only together with a port has an address brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def listen_on_any_port(backlog: int = 128) -> socket.socket:
+    """Listen on one free port of all addresses of this machine, of IPv4 and of IPv6."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(
+            ("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog
+        )
+    return socket.create_server(("", 0), backlog=backlog)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -23,6 +23,7 @@ from gangline.elastic.checkpoint.saver.messages import ClientHello
 from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.directory import FileLock, RankLock, SaverSettings
 from gangline.elastic.checkpoint.snapshot.ring import SnapshotRing
+from gangline.elastic.variables import join_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _exchange_addresses(
     savers = ranks.all_gather((node, own_host, (job_folder / "port").read_text()))
     if len({host for _, host, _ in savers}) == 1:
         savers = [(name, "127.0.0.1", port) for name, _, port in savers]
-    addresses = {name: f"{host}:{port}" for name, host, port in savers}
+    addresses = {name: join_address(host, port) for name, host, port in savers}
     token = ranks.broadcast(secrets.token_hex(16))
     if len(addresses) == 1:
         return settings

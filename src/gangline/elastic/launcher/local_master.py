@@ -25,7 +25,12 @@ from gangline.elastic.agent.process import Process, end_processes, start_process
 from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.agent.settings import AgentSettings, NodeIdentity
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig
-from gangline.elastic.variables import LOCAL_MASTER_VARIABLE, SECRET_VARIABLE, split_address
+from gangline.elastic.variables import (
+    LOCAL_MASTER_VARIABLE,
+    SECRET_VARIABLE,
+    join_address,
+    split_address,
+)
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +83,12 @@ class MasterChild(ABC):
         )  # fmt: skip
         code = await asyncio.shield(self._child.ended)
         if code != PORT_TAKEN_CODE:
-            log.warning("the master ended with code %d%s; starting it again", code, self._cause())
+            cause = self._last_line() if code > 0 else ""
+            log.warning("the master ended with code %d%s; starting it again", code, cause)
         return code
 
-    def _cause(self) -> str:
-        """Return the last line that the master has logged, which says why it ended."""
+    def _last_line(self) -> str:
+        """Return the last line that the master has logged, which says why it failed."""
         lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
         return next((f": {line}" for line in reversed(lines) if line.strip()), "")
 
@@ -103,7 +109,7 @@ class OnDemandMaster(MasterChild):
     @property
     def environment(self) -> dict[str, str]:
         host, port = self._socket.getsockname()[:2]
-        return {LOCAL_MASTER_VARIABLE: f"{host}:{port}", SECRET_VARIABLE: self._secret}
+        return {LOCAL_MASTER_VARIABLE: join_address(host, port), SECRET_VARIABLE: self._secret}
 
     async def __aexit__(self, *_: object) -> None:
         await super().__aexit__()
@@ -240,8 +246,7 @@ def own_address_towards(address: str) -> str:
         family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(where)  # sends nothing: a UDP socket only looks up the route
-            own = str(probe.getsockname()[0])
-            return f"[{own}]" if ipaddress.ip_address(own).version == 6 else own
+            return str(probe.getsockname()[0])
     return socket.gethostname()
 
 

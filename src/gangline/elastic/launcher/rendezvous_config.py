@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gangline.elastic.launcher.flags import FlagError
+from gangline.elastic.variables import join_address
 
 DEFAULT_STORE_PORT = 29_500
 LOCAL_STORE_HOST = "localhost"
@@ -80,7 +81,7 @@ def build_rendezvous_config(
     low, high = parse_node_range(_node_count(flags, environment))
     rank = _node_rank(flags, environment, conf)
     given = environment.get("GANGLINE_MASTER_ADDR") or environment.get("DLROVER_MASTER_ADDR")
-    local = flags.local_addr or environment.get("POD_IP")
+    local = (flags.local_addr or environment.get("POD_IP") or "").strip("[]") or None
     if flags.standalone and (high > 1 or (rank or 0) > 0):
         raise FlagError("--standalone is for one node; several nodes need --rdzv-endpoint")
     if flags.master_port:  # 0 is any port, as for torchrun
@@ -115,7 +116,7 @@ def _api_server(environment: Mapping[str, str]) -> str | None:
     """Read the variables that Kubernetes sets in every container."""
     host = environment.get("KUBERNETES_SERVICE_HOST")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
-    return f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}" if host else None
+    return join_address(host, port) if host else None
 
 
 def _parse_rdzv_conf(text: str) -> dict[str, str]:
@@ -171,7 +172,7 @@ def _master_address(
         raise FlagError("several nodes need a master: give --rdzv-endpoint HOST:PORT")
     if rank is None:
         raise FlagError("several nodes with --rdzv-backend static need --node-rank on each")
-    address = f"{flags.master_addr}:{flags.master_port or DEFAULT_STORE_PORT}"
+    address = join_address(flags.master_addr, flags.master_port or DEFAULT_STORE_PORT)
     _check_address("--master-addr and --master-port", address)
     return address, rank == 0 if stated is None else stated
 

@@ -21,6 +21,7 @@ from gangline.elastic.nodecheck.result import (
     WorkerMessage,
     WorkerStart,
 )
+from gangline.elastic.variables import listen_on_any_port
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -218,7 +219,7 @@ def _listen(answers: BinaryIO, before: socket.socket | None = None) -> socket.so
     """Hold a port for the store of the next round, so that no other process takes it."""
     listener = before
     if listener is None or listener.fileno() < 0:
-        listener = socket.create_server(("", 0), backlog=2048)
+        listener = listen_on_any_port(backlog=2048)
     _send(answers, PortReport(listener.getsockname()[1]))
     return listener
 

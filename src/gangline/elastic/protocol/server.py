@@ -31,6 +31,7 @@ from gangline.elastic.protocol.messages import (
     Welcome,
 )
 from gangline.elastic.protocol.wire import enable_keepalive
+from gangline.elastic.variables import join_address
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class Peer(asyncio.Protocol):
     @property
     def address(self) -> str:
         name = self._transport.get_extra_info("peername") if self._transport else None
-        return f"{name[0]}:{name[1]}" if name else "?"
+        return join_address(*name[:2]) if name else "?"
 
     @property
     def is_open(self) -> bool:

@@ -28,6 +28,7 @@ from gangline.elastic.protocol.messages import (
     SaveCheckpoint,
     SendCommand,
 )
+from gangline.elastic.variables import join_address
 
 PATIENCE_S = 60.0
 
@@ -83,21 +84,27 @@ def end(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def node(launch, script, end):
+def host(request) -> str:
+    """The address of the master."""
+    return getattr(request, "param", "127.0.0.1")
+
+
+@pytest.fixture
+def node(launch, script, end, host):
     """Start the launcher of a node; the first one is started with ``hosts``."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        address = join_address(host, probe.getsockname()[1])
     path = script(HELD)
 
     def start(nodes: str, *, hosts: bool = False, arguments: tuple = (), path: Path = path):
         conf = f"last_call_timeout=1,is_host={int(hosts)}"
         run = launch(
-            "--nnodes", nodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
+            "--nnodes", nodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", address,
             "--rdzv-id", "job", "--rdzv-conf", conf, *arguments, path, end,
             GANGLINE_JOB_SECRET=SECRET,
         )  # fmt: skip
-        run.master = f"127.0.0.1:{port}"
+        run.master = address
         return run
 
     return start
@@ -121,6 +128,7 @@ def child_of(run, text: str) -> int:
     raise AssertionError(f"no child with {text}")
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"], indirect=True)
 def test_a_killed_worker_restarts_both_nodes_also_while_the_master_is_gone(node, end):
     runs = [node("2", hosts=True), node("2")]
     for run in runs:

@@ -29,7 +29,7 @@ from gangline.elastic.protocol.messages import (
     Welcome,
 )
 from gangline.elastic.protocol.server import MasterServer, Peer, negotiate_version
-from gangline.elastic.variables import split_address
+from gangline.elastic.variables import join_address, split_address
 
 SECRET = JobSecret(b"s" * 32)
 PATIENCE_S = 60
@@ -285,3 +285,4 @@ def test_an_unknown_field_is_ignored() -> None:
 )
 def test_addresses_are_read(text: str, address: tuple[str, int]) -> None:
     assert split_address(text) == address
+    assert split_address(join_address(*address)) == address

@@ -25,6 +25,7 @@ from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import Acknowledged, KeyValueGet, KeyValueReply, KeyValueSet
 from gangline.elastic.protocol.wire import MasterUnreachableError, RequestRefusedError
+from gangline.elastic.variables import join_address
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ class MasterMessages:
             node_rank=place.node_rank,
             local_world_size=place.local_world_size,
             host=place.host,
-            agent_address=f"{place.host}:{peer_port}",
+            agent_address=join_address(place.host, peer_port),
             store_port=free_port(),
             topology=place.topology,
             round_seen=last_round.world.round if last_round else 0,

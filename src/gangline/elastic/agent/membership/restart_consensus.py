@@ -37,6 +37,7 @@ from gangline.elastic.protocol.channel import (
     SecureStream,
 )
 from gangline.elastic.protocol.messages import WorldInfo, WorldMember
+from gangline.elastic.variables import listen_on_any_port, split_address
 
 log = logging.getLogger(__name__)
 
@@ -158,15 +159,9 @@ class PeerTransport:
         self._open: dict[asyncio.StreamWriter, None] = {}  # in the order of their start
 
     async def listen(self) -> int:
-        self._server = await asyncio.start_server(self._serve, None, 0)
-        sockets = self._server.sockets
-        port = int(sockets[0].getsockname()[1])
-        if any(listener.getsockname()[1] != port for listener in sockets):
-            # Each address family got its own port, but peers are given a single one.
-            self._server.close()
-            self._server = await asyncio.start_server(self._serve, "0.0.0.0", 0)
-            port = int(self._server.sockets[0].getsockname()[1])
-        return port
+        listener = listen_on_any_port()
+        self._server = await asyncio.start_server(self._serve, sock=listener)
+        return int(listener.getsockname()[1])
 
     async def close(self) -> None:
         if self._server:
@@ -181,10 +176,10 @@ class PeerTransport:
         Raises:
             PeerError: there is no valid reply in time.
         """
-        host, _, port = address.rpartition(":")
+        host, port = split_address(address)
         try:
             async with asyncio.timeout(timeout_s):
-                reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+                reader, writer = await asyncio.open_connection(host, port)
                 with contextlib.closing(writer):
                     return await self._exchange(reader, writer, message)
         except (

@@ -46,6 +46,7 @@ from gangline.elastic.protocol.channel import (
     accept_securely,
     connect_securely,
 )
+from gangline.elastic.variables import split_address
 
 _Stream = RawIOBase | BufferedIOBase
 _BLOCKS = 4
@@ -338,8 +339,7 @@ def remove_partial_copies(job_folder: Path) -> None:
 
 @contextlib.contextmanager
 def _asking(address: str, token: str, request: SegmentRequest) -> Iterator[ssl.SSLSocket]:
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=PEER_TIMEOUT_S) as plain:
+    with socket.create_connection(split_address(address), timeout=PEER_TIMEOUT_S) as plain:
         try:
             connection = connect_securely(plain, _secret(token))
         except SecretsDifferError as error:

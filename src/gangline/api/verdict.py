@@ -19,6 +19,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStateTerminated
 from gangline.api.failure import Blame, Failure
 from gangline.api.job_names import replica_name
+from gangline.api.meta.conditions import find_condition
 from gangline.api.symptoms import find_symptom
 
 MAX_EVIDENCE_LENGTH = 400
@@ -131,6 +132,26 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
         # The log of a terminated replica may have earlier errors; the signal ended it.
         consequence=symptom.consequence or finding.consequence,
     )
+
+
+_STARTING = frozenset(("ContainerCreating", "PodInitializing"))
+
+
+def pod_problem(pod: Pod, log_tail: str = "") -> str:
+    """Return why a pod does not run: no node, a container that waits, or a failure.
+
+    Empty if it runs or starts. ``log_tail`` is as for ``finding_of_pod``.
+    """
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    if scheduled is not None and scheduled.status == "False":
+        return f"{scheduled.reason}: {scheduled.message}".removesuffix(": ")
+    if finding := finding_of_pod(pod, log_tail):
+        return str(finding)
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting = status.state.waiting
+        if waiting is not None and waiting.reason not in _STARTING:
+            return f"{waiting.reason}: {waiting.message}".removesuffix(": ")
+    return pod.status.message
 
 
 def _meaning(pod: Pod, happened: Failure) -> str:

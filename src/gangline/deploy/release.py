@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gangline.api.figures import plain_number
 from gangline.api.job_resources import JOB_KINDS
 from gangline.deploy.adoption import HELM_MANAGER, without_installers
-from gangline.deploy.chart import Manifest, ReleaseSettings
+from gangline.deploy.chart import Manifest
 from gangline.deploy.facts import FIELD_MANAGER, apply_manifest
 from gangline.deploy.manifests import (
     KEEP,
@@ -29,7 +28,6 @@ from gangline.deploy.manifests import (
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, Forbidden, Invalid, NotFound
 
-POLL_S = 1.0
 PROBE_KIND = "PyTorchJob"
 _PROBE_PATH = "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"
 _PROBE_POLL_S = 0.5
@@ -37,10 +35,6 @@ _KEPT = ("Namespace", "CustomResourceDefinition")
 _WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 _TERMINAL = ("Succeeded", "Failed")
 Report = Callable[[str], None]
-
-
-class RolloutError(Exception):
-    """The pods of a release do not become ready."""
 
 
 async def install(
@@ -152,76 +146,6 @@ def _is_finished(status: dict[str, Any]) -> bool:
     if isinstance(phase, dict):
         phase = phase.get("phase")
     return ended or phase in (*_TERMINAL, "Completed")
-
-
-async def wait_for_rollout(
-    client: ApiClient, objects: Sequence[Manifest], release: ReleaseSettings, timeout_s: float
-) -> None:
-    """Wait until all replicas of the release are available.
-
-    Raises:
-        RolloutError: they are not in time; the message has the reason of each pod.
-    """
-    waiting = [object_ for object_ in objects if object_["kind"] == "Deployment"]
-    try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                waiting = [
-                    deployment
-                    for deployment in waiting
-                    if not await _is_available(client, deployment)
-                ]
-                if not waiting:
-                    return
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        names = ", ".join(deployment["metadata"]["name"] for deployment in waiting)
-        reasons = [await _pod_reasons(client, deployment, release) for deployment in waiting]
-        lines = [
-            f"not ready after {plain_number(timeout_s)} s: {names}",
-            *(r for reason in reasons for r in reason),
-        ]
-        raise RolloutError("\n  ".join(lines)) from None
-
-
-async def _is_available(client: ApiClient, manifest: Manifest) -> bool:
-    deployment = await client.request_json("GET", object_path(manifest))
-    status, desired = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
-    return bool(
-        status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
-        and status.get("updatedReplicas", 0) >= desired
-        and status.get("availableReplicas", 0) >= desired
-        and status.get("replicas", 0) <= desired
-    )
-
-
-async def _pod_reasons(
-    client: ApiClient, manifest: Manifest, release: ReleaseSettings
-) -> list[str]:
-    """Return why the pods of a Deployment are not ready."""
-    labels = manifest["spec"]["selector"]["matchLabels"]
-    selector = ",".join(f"{key}={value}" for key, value in labels.items())
-    path = collection_path("v1", "Pod", release.namespace)
-    try:
-        pods = await client.request_json("GET", path, params={"labelSelector": selector})
-    except ApiError as error:
-        return [str(error)]
-    if not pods["items"]:
-        return [f"{manifest['metadata']['name']}: it has no pod; see the events of its ReplicaSet"]
-    return [f"{item['metadata']['name']}: {_pod_reason(item)}" for item in pods["items"]]
-
-
-def _pod_reason(pod: Manifest) -> str:
-    status = pod.get("status") or {}
-    for container in status.get("containerStatuses") or ():
-        state = container.get("state") or {}
-        for part in (state.get("waiting"), state.get("terminated")):
-            if part:
-                return f"{part.get('reason', '')} {part.get('message', '')}".strip()
-    for condition in status.get("conditions") or ():
-        if condition.get("status") == "False" and condition.get("message"):
-            return str(condition["message"])
-    return str(status.get("phase", "Unknown"))
 
 
 def _wrong_job() -> dict[str, Any]:

@@ -5,6 +5,7 @@ function of the facts.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,7 @@ from gangline.api.resources import (
     SERVICES,
     STORAGE_CLASSES,
 )
+from gangline.api.verdict import pod_problem
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, Unreachable
 from gangline.sdk.client import JobClient
@@ -34,6 +36,8 @@ from gangline.sdk.jobs import Job
 _REACTION_LIMIT = timedelta(seconds=30)
 _SKEW = timedelta(seconds=5)
 _NODE_SILENCE = timedelta(minutes=2)
+_SHOWN = 3
+"""Pods that a finding names at most."""
 _RECENT = timedelta(hours=1)
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
@@ -74,6 +78,8 @@ class ClusterFacts:
     """Rights for submitting jobs that the user lacks, such as ``create pytorchjobs``."""
     nodes: Sequence[Node] | None = None
     pods: Sequence[Pod] | None = None
+    components: Sequence[Pod] | None = None
+    """Pods of Gangline itself, in all namespaces."""
     jobs: Sequence[Job] = ()
     storage_classes: Sequence[StorageClass] | None = None
     leases: Sequence[Lease] | None = None
@@ -90,6 +96,7 @@ def run_checks(facts: ClusterFacts) -> list[ClusterCheckResult]:
         "Rights": _rights,
         "Nodes": _nodes,
         "GPUs": _gpus,
+        "Components": _components,
         "Operator": _operator,
         "Scheduler": _scheduler,
         "Storage": _storage,
@@ -151,6 +158,24 @@ def _gpus(facts: ClusterFacts) -> _Outcome:
     return CheckStatus.WARNING, f"no node offers {GPU}: only jobs without --gpus can run"
 
 
+def _components(facts: ClusterFacts) -> _Outcome:
+    if facts.components is None:
+        return CheckStatus.UNKNOWN, "you may not list the pods of all namespaces"
+    if not facts.components:
+        return CheckStatus.UNKNOWN, "no pods: they run outside of the cluster, if at all"
+    bad = [pod for pod in facts.components if not is_condition_true(pod.status.conditions, "Ready")]
+    if not bad:
+        return CheckStatus.OK, f"{len(facts.components)} pods are ready"
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for pod in bad:
+        problem = pod_problem(pod) or pod.status.phase
+        names[problem].append(f"{pod.metadata.namespace}/{pod.metadata.name}")
+    finding = "; ".join(f"{', '.join(pods)}: {problem}" for problem, pods in names.items())
+    first = bad[0].metadata
+    remedy = f"kubectl describe pod {first.name} -n {first.namespace}"
+    return CheckStatus.FAILED, f"not ready: {finding}", remedy
+
+
 def _operator(facts: ClusterFacts) -> _Outcome:
     ignored = [
         job.name
@@ -176,7 +201,9 @@ def _scheduler(facts: ClusterFacts) -> _Outcome:
     ]  # fmt: skip
     if waiting:
         asked = ", ".join(sorted({pod.spec.scheduler_name or "default" for pod in waiting}))
-        finding = f"{len(waiting)} pods are pending without a decision of scheduler {asked!r}"
+        names = ", ".join(pod.metadata.name for pod in waiting[:_SHOWN])
+        more = f" and {len(waiting) - _SHOWN} more" if len(waiting) > _SHOWN else ""
+        finding = f"{names}{more} pending without a decision of scheduler {asked!r}"
         return CheckStatus.FAILED, finding, "start ours with 'gangline scheduler'"
     if any(pod.spec.node_name for pod in facts.pods) or _has_fresh_lease(facts, "scheduler"):
         return CheckStatus.OK, "schedules pods"
@@ -256,7 +283,7 @@ def _images(facts: ClusterFacts) -> _Outcome:
     ]  # fmt: skip
     if failed:
         remedy = "check the image's name, the registry, and --image-pull-secret"
-        return CheckStatus.WARNING, failed[-1].message, remedy
+        return CheckStatus.WARNING, f"{failed[-1].subject}: {failed[-1].message}", remedy
     return CheckStatus.OK, "no pull has failed in the last hour"
 
 
@@ -297,6 +324,7 @@ async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckR
         kinds = ask(_missing_kinds(client))
         denied = ask(_denied(client, namespace))
         nodes, pods = ask(client.list(NODES)), ask(client.list(PODS, namespace))
+        components = ask(client.list(PODS, labels="app.kubernetes.io/part-of=gangline"))
         classes, leases = ask(client.list(STORAGE_CLASSES)), ask(client.list(LEASES))
         services = ask(client.list(SERVICES, "kube-system"))
         events = ask(job_events(client, namespace))
@@ -310,6 +338,7 @@ async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckR
         denied=denied.result(),
         nodes=_items(nodes.result()),
         pods=_items(pods.result()),
+        components=_items(components.result()),
         jobs=jobs.result() or (),
         storage_classes=_items(classes.result()),
         leases=_items(leases.result()),

@@ -12,6 +12,7 @@ import click
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.command import command
 from gangline.cli.params.session import ClusterSession, cluster_command
+from gangline.cli.render.output import print_status
 
 if TYPE_CHECKING:
     from gangline.deploy.chart import Chart, ReleaseSettings
@@ -119,11 +120,10 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
     from gangline.deploy.preflight import Problem, check_installation
     from gangline.deploy.release import (
         PROBE_KIND,
-        RolloutError,
         find_webhook_fault,
         install,
-        wait_for_rollout,
     )
+    from gangline.deploy.rollout import RolloutError, wait_for_rollout
     from gangline.deploy.values import InvalidValues
 
     chart = Chart.load()
@@ -163,7 +163,7 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
     if not wait:
         return
     try:
-        await wait_for_rollout(cluster.client, applied, settings, timeout_s)
+        await wait_for_rollout(cluster.client, applied, settings, timeout_s, print_status)
     except RolloutError as error:
         hint = "The objects are applied; 'gangline deploy' waits again."
         raise CommandError(str(error), hint=hint) from error

@@ -55,6 +55,20 @@ def a_pod(node: str = "") -> Pod:
     return made(Pod, metadata=metadata, spec={"nodeName": node}, status=status)  # type: ignore[no-any-return]
 
 
+def a_component(ready: str, **status: Any) -> Pod:
+    metadata = {"name": "gangline-operator-x", "namespace": "gangline-system"}
+    conditions = [{"type": "Ready", "status": ready}, *status.pop("conditions", [])]
+    return made(Pod, metadata=metadata, status={"conditions": conditions, **status})  # type: ignore[no-any-return]
+
+
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/1 nodes",
+}
+
+
 def a_job(*, observed: bool) -> Job:
     return Job(JOB_KINDS[0], "j", "d", "u", JobState.PENDING, "", (), 1, 0, OLD, observed=observed)
 
@@ -67,6 +81,7 @@ def healthy() -> ClusterFacts:
         denied=[],
         nodes=[a_node(gpus="8")],
         pods=[a_pod("n1")],
+        components=[a_component("True")],
         jobs=[a_job(observed=True)],
         storage_classes=[a_class("fast")],
         leases=[a_lease("n1", -3)],
@@ -104,14 +119,21 @@ PULL = EventRecord(OLD, "Warning", "pod/p", "Failed", "Failed to pull image x: n
             "failed",
             "1 nodes have GPU labels",
         ),
+        (
+            "Components",
+            {"components": [a_component("False", conditions=[UNSCHEDULABLE])] * 2},
+            "failed",
+            "gangline-system/gangline-operator-x, gangline-system/gangline-operator-x: "
+            "Unschedulable: 0/1 nodes",
+        ),
         ("Operator", {"jobs": [a_job(observed=False)]}, "failed", "j"),
-        ("Scheduler", {"pods": [a_pod()]}, "failed", "1 pods are pending"),
+        ("Scheduler", {"pods": [a_pod()]}, "failed", "p pending without a decision"),
         ("Storage", {"storage_classes": []}, "warning", "no volume"),
         ("Storage", {"storage_classes": [a_class("a"), a_class("b")]}, "warning", "a, b"),
         ("DNS", {"services": ["metrics"]}, "failed", "no DNS"),
         ("Clocks", {"leases": [a_lease("n1", 60)]}, "warning", "60 s ahead"),
         ("Clocks", {"leases": [a_lease("n1", -600)]}, "warning", "600 s old"),
-        ("Images", {"events": [PULL]}, "warning", "not found"),
+        ("Images", {"events": [PULL]}, "warning", "pod/p: Failed to pull"),
         ("Metrics", {"metrics": False}, "warning", "no metrics API"),
     ],
 )
@@ -127,7 +149,8 @@ def test_each_fault_is_found_and_has_a_remedy(
     ("name", "field"),
     [
         ("Job kinds", "missing_kinds"), ("Rights", "denied"), ("Nodes", "nodes"),
-        ("GPUs", "nodes"), ("Scheduler", "pods"), ("Storage", "storage_classes"),
+        ("GPUs", "nodes"), ("Scheduler", "pods"), ("Components", "components"),
+        ("Storage", "storage_classes"),
         ("DNS", "services"), ("Clocks", "leases"), ("Images", "events"),
     ],
 )  # fmt: skip

@@ -34,6 +34,10 @@ Arena 0.15 and what it does here. `python tools/arena_table.py` writes it from t
 
 Gangline needs no chart, no `arena-kubectl` and no Helm. Jobs that Arena has submitted are listed,
 scaled and deleted like others. To go back, use `arena` again: the jobs are the same kinds.
+
+One default differs on an [embedded cluster](embedded-cluster.md) of this machine: jobs run in the
+folder from which you submit them. Elsewhere, and with `--sync-mode`, the default of `--working-dir`
+is `/root`, as in Arena.
 """
 
 

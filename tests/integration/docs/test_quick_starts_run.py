@@ -41,14 +41,14 @@ def run(lines: list[str], home: Path, folder: Path = ROOT) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("place", ["of the tests", "with a space, below a /tmp"])
+@pytest.mark.parametrize("place", ["checkout", "below-tmp"])
 def test_commands_run_as_printed_one_page_after_the_other(place: str, tmp_path: Path) -> None:
     """A newcomer types those of README, then those of Getting Started, on the same machine.
 
     Pods have a /tmp of their own, and no user but root may enter /root.
     """
     clone = ROOT
-    if place != "of the tests":
+    if place == "below-tmp":
         clone = tmp_path / "a clone"
         shutil.copytree(ROOT / "examples", clone / "examples")
     for page, number, ranks in (("README.md", 8, (0,)), ("docs/getting-started.md", 13, range(3))):

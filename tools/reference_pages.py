@@ -1,5 +1,7 @@
 """Adds generated pages to the site: one for each command, and the fields of all kinds.
 
+Tables are read as on code hosts, where a bar in a cell's code is escaped: the escape is not shown.
+
 A hook of MkDocs (``hooks`` in mkdocs.yml). The pages are made from the command line itself and from
 the schemas of the custom resource definitions, so that they cannot differ from either.
 """
@@ -12,6 +14,7 @@ from typing import Any
 import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from gangline.cli.commands.completion import command_reference
 from gangline.cli.main import SECTIONS
@@ -22,6 +25,8 @@ UPSTREAM = frozenset(("template", "volumeClaimTemplates"))
 COMMANDS = "reference/commands.md"
 LONG_PAGE = 200
 """Lines of a command with its subcommands above which each of these has a page of its own."""
+_ROW = re.compile(r"^\|.*$", re.MULTILINE)
+_CODE = re.compile(r"`[^`]+`")
 _HEADING = re.compile(r"^#+ gangline (.+)$", re.MULTILINE)
 
 
@@ -38,6 +43,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Remove the escape of bars in the code of table cells, which this Markdown would show."""
+    del page, config, files
+    return _ROW.sub(
+        lambda row: _CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0]), markdown
+    )
+
+
 def command_pages(name: str) -> dict[str, str]:
     """Return the pages of a command and its subcommands by path, that of the command first."""
     text = command_reference(name)
@@ -48,8 +61,6 @@ def command_pages(name: str) -> dict[str, str]:
     for section in sections:
         first = _HEADING.findall(section)[0]
         body = _HEADING.sub(r"## gangline \1", section).removeprefix(f"## gangline {first}\n")
-        # Code in tables needs no escaped bar here, which other readers of Markdown need.
-        body = re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), body)
         path = f"reference/commands/{first.replace(' ', '/')}.md"
         pages[path] = f"---\ntitle: gangline {first}\n---\n# gangline {first}\n{body}"
     return pages

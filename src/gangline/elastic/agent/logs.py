@@ -8,9 +8,11 @@ import codecs
 import errno
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +29,10 @@ _MEMORY = Path("/dev/shm")
 _IN_MEMORY = "_small_files"
 """Ending of the name of the folder in memory that replaces the folder of the run."""
 _READ_BYTES = 1 << 16
+_LINE_END = re.compile(r"(\r?\n|\r(?!\n|\Z))")
+"""A carriage return at the end of what is known so far may be the first half of a line break."""
+_UNFINISHED_S = 0.3
+"""Time after which a line without an end is shown."""
 _FULL_BYTES = 1 << 14
 """A disk with less free space counts as full."""
 
@@ -171,13 +177,35 @@ def _streams_of_rank(streams: int | dict[int, int], local_rank: int) -> int:
     return streams if isinstance(streams, int) else streams.get(local_rank, 0)
 
 
+class _Consoles:
+    """Standard output and error, which may be one terminal: no two sources share a line."""
+
+    def __init__(self) -> None:
+        self._unfinished: tuple[object, IO[str]] | None = None
+        """The source of an unfinished line, and where it is."""
+
+    def write(self, source: object, console: IO[str], prefix: str, text: str, end: str) -> None:
+        """Write a line, or a part of it if ``end`` is empty."""
+        if self._unfinished and self._unfinished[0] is source:
+            prefix = ""
+        elif self._unfinished:
+            self._unfinished[1].write("\n")
+        console.write(f"{prefix}{text}{end}")
+        self._unfinished = None if end else (source, console)
+
+
 class LogTee:
-    """Copies lines of files to the console while they are written."""
+    """Copies lines of files to the console while they are written.
+
+    As for torchrun a carriage return ends a line, so that the bars of scripts are seen. A line that
+    stays unfinished is shown after a moment, too.
+    """
 
     def __init__(self, settings: LogSettings, role: str) -> None:
         self._settings, self._role = settings, role
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
+        self._consoles = _Consoles()
 
     def start(self, streams: WorkerFiles, rank: int, local_rank: int) -> None:
         template = self._settings.prefix or f"[{self._role}{local_rank}]:"
@@ -208,25 +236,36 @@ class LogTee:
             path.open("rb") as source,
             _open_filtered(path.parent.parent / name, filters) as filtered,
         ):
-            async for line in self._lines(source):
-                console.write(f"{prefix}{line}")
-                if filtered and any(pattern in line for pattern in filters):
-                    filtered.write(f"{prefix}{line}")
+            line = ""
+            async for text, end in self._parts(source):
+                self._consoles.write(source, console, prefix, text, end)
+                line = (line if text else "") + text
+                if filtered and end and any(pattern in line for pattern in filters):
+                    filtered.write(f"{prefix}{line}{end}")
+                line = "" if end else line
 
-    async def _lines(self, source: IO[bytes]) -> AsyncIterator[str]:
+    async def _parts(self, source: IO[bytes]) -> AsyncIterator[tuple[str, str]]:
+        """Yield texts, each with a line break behind it, or with an empty text if more may come."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        rest = ""
+        rest, shown, seen_at = "", 0, time.monotonic()
         while True:
             was_last = self._ended.is_set()
             while piece := source.read(_READ_BYTES):
-                *lines, rest = (rest + decoder.decode(piece)).split("\n")
-                for line in lines:
-                    yield line + "\n"
+                *lines, rest = _LINE_END.split(rest + decoder.decode(piece))
+                for line, end in zip(lines[::2], lines[1::2], strict=True):
+                    if line or end != "\r":  # a bar begins with a carriage return
+                        yield line[shown:], "\n"
+                    shown = 0
+                seen_at = time.monotonic()
             if was_last:
                 break
+            text = rest.removesuffix("\r")
+            if len(text) > shown and time.monotonic() - seen_at > _UNFINISHED_S:
+                yield text[shown:], ""
+                shown = len(text)
             await self._wait_for_output()
         if rest:
-            yield rest + "\n"
+            yield rest.removesuffix("\r")[shown:], "\n"
 
     async def _wait_for_output(self) -> None:
         sys.stdout.flush()

@@ -86,7 +86,8 @@ def _names_of_job(job: str) -> re.Pattern[str]:
 
 
 def _first(event: Event) -> datetime:
-    first = event.first_timestamp or event.event_time or event.metadata.creation_timestamp
+    created = event.metadata.creation_timestamp
+    first = event.first_timestamp or event.event_time or created or event.last_timestamp
     return first or _BEGINNING
 
 

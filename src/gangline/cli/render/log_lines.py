@@ -40,10 +40,10 @@ class LogLineWriter:
             self.view.print_lines(text)
 
     def _row(self, line: "LogLine") -> str:
-        self.view.set_bar(line.replica, self._mark(line.replica), line.text if line.is_bar else "")
-        if line.is_bar:
-            return ""
-        if self._pattern is not None and not self._pattern.search(line.text):
+        is_shown = self._pattern is None or self._pattern.search(line.text)
+        bar = line.text if line.is_bar and is_shown else ""
+        self.view.set_bar(line.replica, self._mark(line.replica), bar)
+        if line.is_bar or not is_shown:
             return ""
         time = f"{line.time} " if self._timestamps else ""
         return f"{self._mark(line.replica)}{time}{line.text}\n"

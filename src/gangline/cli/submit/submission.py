@@ -155,7 +155,7 @@ async def _submit(
             if sending.logs:
                 await _follow(jobs, name, where)
             if sending.logs or sending.wait:
-                await _wait(jobs, name, where, is_announced=not sending.logs)
+                await _wait(jobs, name, where, was_followed=sending.logs)
             else:
                 job = f"{name} -n {where}"
                 print_status(f"'gangline get {job}' shows it, 'gangline logs {job} -f' follows it.")
@@ -212,19 +212,25 @@ def _print_created(created: Manifest, output: str) -> None:
     click.echo(name if output == "name" else f"{name} created")
 
 
-async def _print_verdict(jobs: "JobClient", name: str, namespace: str) -> None:
-    """Print why a job has failed, and what helps."""
+async def _failure_error(jobs: "JobClient", job: "Job") -> CommandError:
+    """Return the error of a failed job: its cause, what shows it, and what helps."""
     from gangline.kube.errors import ApiError
     from gangline.sdk.diagnosis import diagnose_job
 
-    try:
-        verdict = await diagnose_job(jobs, name, namespace)
-    except ApiError:
-        return  # the message of the job itself follows
-    if verdict.root is not None:
-        print_status(verdict.summary)
-        if verdict.root.remedy:
-            print_status(verdict.root.remedy)
+    where = f"{job.name} -n {job.namespace}"
+    cause, remedy = job.reason, ""
+    with suppress(ApiError):
+        root = (verdict := await diagnose_job(jobs, job.name, job.namespace)).root
+        if root is not None:
+            evidence = f"\n  {root.evidence}" if root.evidence else ""
+            cause = f"{verdict.summary}{evidence}"
+            remedy = f"{root.remedy}\n" if root.remedy else ""
+    return CommandError(
+        f"job {job.name} has failed: {cause}",
+        hint=f"{remedy}'gangline diagnose {where}' looks for the cause, "
+        f"'gangline logs {where}' prints the replicas' logs.",
+        code=ExitCode.JOB_FAILED,
+    )
 
 
 async def follow_lines(
@@ -290,23 +296,17 @@ async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
     await follow_lines(jobs, job, LogLineWriter(marked=job.desired > 1))
 
 
-async def _wait(jobs: "JobClient", name: str, namespace: str, *, is_announced: bool) -> None:
+async def _wait(jobs: "JobClient", name: str, namespace: str, *, was_followed: bool) -> None:
     from gangline.cli.render.live_view import job_view
-    from gangline.sdk.diagnosis import with_cause
     from gangline.sdk.jobs import JobState
 
-    if is_announced:
+    if was_followed:
+        job = await jobs.wait(name, namespace)
+    else:
         print_status(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
-    with job_view(name, has_lines=False) as view:
-        async with background(JobObserver(jobs, view).run(name, namespace)):
-            job = await jobs.wait(name, namespace)
+        with job_view(name, has_lines=False) as view:
+            async with background(JobObserver(jobs, view).run(name, namespace)):
+                job = await jobs.wait(name, namespace)
     if job.state is JobState.FAILED:
-        job = await with_cause(jobs, job)
-        await _print_verdict(jobs, name, namespace)
-        raise CommandError(
-            f"job {name} has failed: {job.reason}",
-            hint=f"'gangline diagnose {name} -n {namespace}' looks for the cause, "
-            f"'gangline logs {name} -n {namespace}' prints the replicas' logs.",
-            code=ExitCode.JOB_FAILED,
-        )
+        raise await _failure_error(jobs, job)
     print_status(f"Job {name} has succeeded.")

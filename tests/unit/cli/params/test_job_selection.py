@@ -30,7 +30,7 @@ def api(api: FakeApi) -> FakeApi:
             path,
             apiVersion="kubeflow.org/v1",
             kind="PyTorchJob",
-            metadata={"labels": labels},
+            metadata={"labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"},
             spec={"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": TEMPLATE}}},
             status={"conditions": [ENDED]},
         )

@@ -127,6 +127,8 @@ class InvocationState:
         self.debug = False
         self.target: dict[str, str | None] = {}
         """Options before the command that select a cluster; those behind it come first."""
+        self.arguments: list[str] = []
+        """The words behind ``gangline``."""
 
 
 class LazyGroup(Group):
@@ -251,6 +253,7 @@ def _escape_unencodable() -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     session = InvocationState()
+    session.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         status = gangline.main(arguments, prog_name="gangline", standalone_mode=False, obj=session)
     except click.exceptions.NoArgsIsHelpError as bare:

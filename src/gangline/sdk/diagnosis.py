@@ -19,6 +19,7 @@ from gangline.api.resources import PODS
 from gangline.api.verdict import REMEDIES, Finding, finding_of_pod, finding_order
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, Forbidden
+from gangline.sdk import missing_files
 from gangline.sdk.client import JobClient, JobError
 from gangline.sdk.events import EventRecord, job_events
 from gangline.sdk.jobs import JOB_NAME_LABEL, Job, JobState
@@ -394,7 +395,15 @@ async def diagnose_job(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
         *(_tail(client, pod, job.uid if pod.metadata.uid in deleted_uids else "") for pod in failed)
     )
     logs = dict(zip((pod.metadata.name for pod in failed), tails, strict=True))
-    return diagnose(job, pods, events, logs)
+    verdict = diagnose(job, pods, events, logs)
+    root = verdict.root
+    if root is None or root.cause not in missing_files.CAUSES:
+        return verdict
+    remedy = await missing_files.find_resubmission(jobs, name, namespace, root.evidence)
+    if not remedy:
+        return verdict
+    root = replace(root, remedy=remedy)
+    return replace(verdict, root=root, next_steps=_steps(job, root))
 
 
 async def with_cause(jobs: JobClient, job: Job) -> Job:

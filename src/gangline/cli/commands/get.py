@@ -213,6 +213,8 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
             step += f", {format_time_ago(age_s)}"
         lines = ("Goodput", account.summary), ("Step", step), ("Warm", account.warmth)
         more = [(name, text) for name, text in lines if text or name != "Warm"]
+    if remedy := await _remedy_line(client, job):
+        more.append(("Remedy", remedy))
     if advice := await _advice_line(client, job):
         more.append(("Advice", advice))
     return _JobPage(job, account, data, more, board, problem, happened, busy)
@@ -241,6 +243,16 @@ async def _explain_waiting(
     except ApiError:
         pass  # the user may not list pods or events
     return job, problem
+
+
+async def _remedy_line(client: "ApiClient", job: "Job") -> str:
+    """Return the command that gives a failed job the file that it lacks; empty for other jobs."""
+    from gangline.sdk.client import JobClient
+    from gangline.sdk.missing_files import CAUSES, find_resubmission
+
+    if not any(cause in job.reason for cause in CAUSES):
+        return ""
+    return await find_resubmission(JobClient(client), job.name, job.namespace, job.reason)
 
 
 async def _advice_line(client: "ApiClient", job: "Job") -> str:

@@ -178,6 +178,7 @@ def _run(
     **options: Any,
 ) -> None:
     from gangline.cli.submit.from_flags import build_objects
+    from gangline.cli.submit.local_files import note_local_files
     from gangline.cli.submit.submission import SubmitOptions, submit_manifests
     from gangline.cli.submit.user_settings import apply_settings
 
@@ -197,6 +198,8 @@ def _run(
     if not trainer.has_runtime and not options["image"] and not options.get("worker_image"):
         raise _missing_argument("--image is required", "--image pytorch/pytorch:2.7.1")
     objects = build_objects(trainer.word, trainer.trainer, " ".join(command), options, target)
+    if command and not trainer.has_runtime and not options["sync_mode"]:
+        note_local_files(objects[0], context.find_root().obj.arguments, len(command), target)
     submit_manifests(objects, target, sending)
 
 

@@ -162,6 +162,8 @@ def _refused(message: str, hint: str) -> CommandError:
 GIT_IMAGE = "alpine/git:2.47.2"
 RSYNC_IMAGE = "instrumentisto/rsync-ssh:alpine3.20"
 CODE_VOLUME, MOUNT_PATH = "code-sync", "/code"
+CODE_FOLDER = "code"
+"""The subfolder of the working folder with the code."""
 INIT_CONTAINER = "init-code"
 _PREFIX = "GIT_SYNC_"
 _CREDENTIALS = ("GIT_SYNC_USERNAME", "GIT_SYNC_PASSWORD")
@@ -301,7 +303,7 @@ def _init_container(
 
 
 def _add_code_volume(flags: JobFlags, init: Manifest) -> JobFlags:
-    where = f"{flags.pod.working_dir.rstrip('/')}/code"
+    where = f"{flags.pod.working_dir.rstrip('/')}/{CODE_FOLDER}"
     code: Mount = ({"name": CODE_VOLUME, "emptyDir": {}}, {"name": CODE_VOLUME, "mountPath": where})
     pod = replace(
         flags.pod,

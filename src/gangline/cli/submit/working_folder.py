@@ -15,7 +15,7 @@ from typing import NamedTuple
 import click
 
 from gangline.cli.params.target import ClusterTarget
-from gangline.cli.submit.flags import Mount
+from gangline.cli.submit.flags import Manifest, Mount
 
 DEFAULT_FOLDER = "/root"
 WORKING_VOLUME = "working-folder"
@@ -48,7 +48,7 @@ def choose_working_folder(
         if given and is_relative:
             raise _wrong(given, "write an absolute path of the container, such as /workspace")
         return WorkingFolder(given or DEFAULT_FOLDER)
-    folder = os.path.normpath(os.path.join(_present_folder(), given))
+    folder = os.path.normpath(os.path.join(present_folder(), given))
     if os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK):
         return WorkingFolder(folder, is_local=is_relative or _is_hidden(folder))
     if given and is_relative:
@@ -65,8 +65,18 @@ def mount_folder(folder: str) -> Mount:
     }
 
 
-def _present_folder() -> str:
-    """The current folder as the shell names it, which may contain symbolic links."""
+def mounts_working_folder(role: Manifest) -> bool:
+    """True if the pods of a role share a folder of this machine as their working folder."""
+    volumes = role["template"]["spec"].get("volumes") or []
+    return any(volume["name"] == WORKING_VOLUME for volume in volumes)
+
+
+def present_folder() -> str:
+    """Return the current folder as the shell names it: with symbolic links.
+
+    Raises:
+        UsageError: it was deleted.
+    """
     try:
         present = os.getcwd()
     except FileNotFoundError:

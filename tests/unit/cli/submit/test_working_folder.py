@@ -1,6 +1,7 @@
 """The folder in which the pods of ``submit KIND`` run."""
 
 import os
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
 from gangline.kube.config.embedded import RunRecord, process_start_ticks
+from gangline.sdk.missing_files import resubmission_sentence
 
 Manifest = dict[str, Any]
 
@@ -151,6 +153,41 @@ def test_tensorboard_reads_what_the_jobs_user_may_write(
     assert {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]} == {
         name: expected
     }
+
+
+MISSING = "FileMissing (exit code 2): python: can't open file '/root/{}': No such file"
+
+
+@pytest.mark.parametrize(
+    ("typed", "missing", "command"),
+    [
+        pytest.param(["python sub/t.py"], "sub/t.py", "python sub/t.py", id="relative"),
+        pytest.param(["python '{here}/sub/t.py'"], "t.py", "python 'sub/t.py'", id="absolute"),
+        pytest.param(["--", "sub/t.py", "-x"], "t.py", "sub/t.py -x", id="behind --"),
+        pytest.param(["python sub/t.py"], "data.bin", "", id="another file is missing"),
+        pytest.param(["python none.py"], "none.py", "", id="no file of this folder"),
+        pytest.param(["python 'sub/t.py"], "t.py", "", id="an open quote"),
+    ],
+)
+def test_job_whose_file_stays_behind_knows_the_command_that_sends_it(
+    capsys: pytest.CaptureFixture[str],
+    cluster: Path,
+    here: Path,
+    typed: list[str],
+    missing: str,
+    command: str,
+) -> None:
+    (cluster.parent / "run.json").unlink()  # the cluster is elsewhere
+    (here / "sub/t.py").touch()
+    options = ["submit", "pytorch", "--name", "a", "--image", "any", "-n", "ns", "--dry-run"]
+    words = [word.format(here=here) for word in typed]
+    assert main.run([*options, *words]) == ExitCode.DONE
+    made = next(yaml.safe_load_all(capsys.readouterr().out))
+    notes = made["metadata"].get("annotations", {})
+    sentence = resubmission_sentence(notes, MISSING.format(missing))
+    again = [*options, "--sync-mode", "local", f"cd 'code/the code' && {command}"]
+    expected = f"gangline delete a -n ns && {shlex.join(['gangline', *again])}"
+    assert sentence.partition("along: ")[2] == (expected if command else "")
 
 
 @pytest.mark.usefixtures("cluster", "here")

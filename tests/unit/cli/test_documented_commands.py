@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import groupby
@@ -11,7 +12,7 @@ import pytest
 
 from gangline.cli.main import InvocationState, gangline
 from gangline.cli.params.command import SectionedHelp
-from unit.cli.documented_commands import PAGES, gangline_commands, mentioned, shell_lines
+from unit.cli.documented_commands import PAGES, ROOT, gangline_commands, mentioned, shell_lines
 
 Found = tuple[str, list[str]]
 SHOWN: list[Found] = [
@@ -54,6 +55,22 @@ def files_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("page", "words"), SHOWN, ids=name_of)
 def test_command_of_the_documentation_is_accepted(page: str, words: list[str]) -> None:
     parse(words)
+
+
+def test_pages_install_this_package_from_a_clone_only() -> None:
+    """No index has it, so its name alone leads nowhere."""
+    written = ((page.name, page.read_text(encoding="utf-8")) for page in PAGES)
+    named = [(name, re.findall(r"pip install ['\"]?gangline\b", text)) for name, text in written]
+    assert not [name for name, installs in named if installs]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {
+        extra
+        for page in PAGES
+        for extra in re.findall(
+            r"(?:gangline|['\"`]\.)\[([\w-]+)\]", page.read_text(encoding="utf-8")
+        )
+    }
+    assert {"brain", "kubernetes"} <= asked <= extras["optional-dependencies"].keys()
 
 
 @pytest.mark.parametrize(("page", "words"), MENTIONED, ids=name_of)

@@ -10,12 +10,13 @@ Everywhere else, and for code that is fetched (``--sync-mode``), the default is 
 """
 
 import os
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import click
 
 from gangline.cli.params.target import ClusterTarget
-from gangline.cli.submit.flags import Manifest, Mount
+from gangline.cli.submit.flags import Mount
 
 DEFAULT_FOLDER = "/root"
 WORKING_VOLUME = "working-folder"
@@ -65,7 +66,7 @@ def mount_folder(folder: str) -> Mount:
     }
 
 
-def mounts_working_folder(role: Manifest) -> bool:
+def mounts_working_folder(role: Mapping[str, Any]) -> bool:
     """True if the pods of a role share a folder of this machine as their working folder."""
     volumes = role["template"]["spec"].get("volumes") or []
     return any(volume["name"] == WORKING_VOLUME for volume in volumes)

@@ -81,9 +81,11 @@ async def _find_events(
         choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
         jobs = await choice.find_jobs(cluster.jobs)
     except (NoSuchJob, CommandError):
-        if selector:
+        # Of a deleted job the events are still there, unless its name is a mistake.
+        by_name = [] if selector else await job_events(cluster.client, namespace, job)
+        if not by_name:
             raise
-        return await job_events(cluster.client, namespace, job.rpartition("/")[2])
+        return by_name
     of_jobs = [await job_events(cluster.client, one.namespace, one) for one in jobs]
     return sorted(
         (event for events in of_jobs for event in events),

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from gangline.cli.render.job_progress import format_restart
-from gangline.cli.render.live_view import LiveView, PlainView
+from gangline.cli.render.live_view import LiveView, PlainView, can_update_rows
 from gangline.cli.render.log_lines import LogLineWriter
 from gangline.sdk.goodput import Goodput
 from gangline.sdk.jobs import Job, JobState, Replica
@@ -102,6 +102,20 @@ def test_without_a_terminal_lines_tell_changes_only(capsys: pytest.CaptureFixtur
     assert [line for line in lines if "SIGKILL" in line] == [format_restart(KILL)]
     steps = [int(line.split()[3]) for line in lines if " trains: step " in line]
     assert steps == [1, *range(45, 451, 45)]
+
+
+@pytest.mark.parametrize(
+    ("term", "is_terminal", "is_live"),
+    [("xterm", True, True), ("dumb", True, False), ("xterm", False, False)],
+)
+def test_rows_are_drawn_again_only_on_terminals_that_can(
+    monkeypatch: pytest.MonkeyPatch, term: str, is_terminal: bool, is_live: bool
+) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: is_terminal  # type: ignore[method-assign]
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # colours are not rows
+    assert can_update_rows(stream) == is_live
 
 
 @pytest.mark.parametrize(

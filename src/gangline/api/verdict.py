@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from gangline.api import failure
 from gangline.api.core.pod import Pod
-from gangline.api.core.pod_status import ContainerStateTerminated
+from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
 from gangline.api.failure import Blame, Failure
 from gangline.api.job_names import replica_name
 from gangline.api.meta.conditions import find_condition
@@ -73,6 +73,8 @@ class Finding:
     exit_code: int | None = None
     at: datetime | None = None
     consequence: bool = False
+    init_container: str = ""
+    """The init container that failed; empty if another container did."""
 
     def __str__(self) -> str:
         code = "" if self.exit_code is None else f" (exit code {self.exit_code})"
@@ -114,6 +116,10 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
         exit_code=happened.exit_code,
         at=ended.finished_at if ended else None,
         consequence=happened.cause in _STOPPED_FROM_OUTSIDE,
+        init_container=next(
+            (status.name for status in pod.status.init_container_statuses if _has_failed(status)),
+            "",
+        ),
     )
     if happened.cause not in _LOG_IS_MORE_PRECISE:
         return finding
@@ -152,6 +158,11 @@ def pod_problem(pod: Pod, log_tail: str = "") -> str:
         if waiting is not None and waiting.reason not in _STARTING:
             return f"{waiting.reason}: {waiting.message}".removesuffix(": ")
     return pod.status.message
+
+
+def _has_failed(status: ContainerStatus) -> bool:
+    end = status.state.terminated or (status.state.waiting and status.last_state.terminated)
+    return bool(end and end.exit_code)
 
 
 def _meaning(pod: Pod, happened: Failure) -> str:

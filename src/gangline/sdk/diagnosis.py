@@ -362,7 +362,8 @@ def _steps(job: Job, root: Finding | None) -> tuple[str, ...]:
     where = f"-n {job.namespace}"
     steps = [root.remedy] if root and root.remedy else []
     if root and root.replica:
-        steps.append(f"'gangline logs {job.name} -i {root.replica} {where}' prints its log.")
+        which = f"{root.replica} -c {root.init_container}" if root.init_container else root.replica
+        steps.append(f"'gangline logs {job.name} -i {which} {where}' prints its log.")
     if job.state is JobState.QUEUING:
         steps.append(f"'gangline explain {job.name} {where}' shows the figures.")
     if job.state is JobState.FAILED:
@@ -455,14 +456,20 @@ def _has_failed_container(pod: Pod) -> bool:
     )
 
 
-async def _tail(client: ApiClient, pod: Pod, kept_for: str) -> str:
-    """Return the end of the log of the failed container; ``kept_for`` as in ``Client.logs``."""
+def _failed_container(pod: Pod) -> tuple[str, bool]:
+    """Return the first failed container, and whether a later run of it has begun; or no name."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         now, before = status.state.terminated, status.last_state.terminated
         failed = now if now and now.exit_code else before
         if failed is not None and failed.exit_code:
-            lines = await read_tail(
-                client, pod, status.name, TAIL_LINES, previous=failed is before, kept_for=kept_for
-            )
-            return "\n".join(lines)
-    return ""
+            return status.name, failed is before
+    return "", False
+
+
+async def _tail(client: ApiClient, pod: Pod, kept_for: str) -> str:
+    """Return the end of the log of the failed container; ``kept_for`` as in ``Client.logs``."""
+    name, previous = _failed_container(pod)
+    if not name:
+        return ""
+    lines = await read_tail(client, pod, name, TAIL_LINES, previous=previous, kept_for=kept_for)
+    return "\n".join(lines)

@@ -459,13 +459,16 @@ class _LineEnd:
     """The stream of a line that has not ended; empty if the last one has."""
     is_bar: bool = False
     """True if that line contains a carriage return."""
+    returns: bool = False
+    """True if that line ends with one: what follows overwrites the bar."""
 
 
 def _shown(lines: list[bytes], options: PodLogOptions, end: _LineEnd) -> Iterator[bytes]:
     """The text of log entries. As in Kubernetes, only the first entry of a line has its time.
 
     A line of one stream ends, or is overwritten if it is a progress bar, where another stream
-    begins one: otherwise a message on stdout would be a part of a bar on stderr.
+    begins one: otherwise a message on stdout would be a part of a bar on stderr. A bar also ends
+    where its stream goes on with a complete line that does not overwrite it, such as a traceback.
     """
     for line in lines:
         time, _, rest = line.partition(b" ")
@@ -473,13 +476,15 @@ def _shown(lines: list[bytes], options: PodLogOptions, end: _LineEnd) -> Iterato
         tag, _, text = rest.partition(b" ")
         if options.since is not None and _time(time) < options.since:
             continue
-        head = b""
+        ends, head = tag == b"F", b""
         if end.stream and stream != end.stream:
             head = b"\r" if end.is_bar else b"\n"
-        if options.timestamps and head != b"\r" and stream != end.stream:
+        elif end.is_bar and not end.returns and ends and text and not text.startswith(b"\r"):
+            head = b"\n"
+        if options.timestamps and (head == b"\n" or not end.stream):
             head += time + b" "
-        ends = tag == b"F"
         end.is_bar = not ends and (b"\r" in text or (end.is_bar and stream == end.stream))
+        end.returns = text.endswith(b"\r")
         end.stream = b"" if ends else stream
         yield head + text + (b"\n" if ends else b"")
 

@@ -114,7 +114,9 @@ async def test_get_gives_cause_and_exit_code_of_diagnose_for_an_init_container(
     broken["status"] = {"phase": "Pending", "initContainerStatuses": [fetch]}
     api.add(f"{PODS}/digits-master-0", **broken)
     api.logs["digits-master-0"] = "ModuleNotFoundError: No module named 'fetcher'\n"
-    root = (await diagnosis(capsys))["root"]
+    verdict = await diagnosis(capsys)
+    root = verdict["root"]
+    assert "-i master-0 -c fetch" in " ".join(verdict["nextSteps"])
     assert (root["cause"], root["exitCode"]) == ("ModuleMissing", 1)
     assert await asyncio.to_thread(main.run, ["get", "digits", "-o", "json"]) == ExitCode.DONE
     shown = json.loads(capsys.readouterr().out)

@@ -116,10 +116,11 @@ async def test_states_of_a_bar_are_readable_before_its_line_ends(tmp_path: Path)
     writer.write("stderr", b"\r 20%")
     assert await text(writer.path) == b"\r 10%\r 20%"
     writer.write("stdout", b"message\n")  # which is no part of the bar, nor of its line
-    writer.write("stderr", b"\r 30%\n")
+    writer.write("stderr", b"\r 30%")
+    writer.write("stderr", b"Traceback\n")
     writer.write("stdout", b"windows\r")
     writer.write("stdout", b"\n")
-    assert await text(writer.path) == b"\r 10%\r 20%\rmessage\n\r 30%\nwindows\r\n"
+    assert await text(writer.path) == b"\r 10%\r 20%\rmessage\n\r 30%\nTraceback\nwindows\r\n"
 
 
 async def test_a_line_of_several_entries_has_one_time(tmp_path: Path) -> None:

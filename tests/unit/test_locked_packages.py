@@ -37,7 +37,7 @@ def test_every_requirement_is_pinned_to_a_version_that_it_accepts() -> None:
     ]
     pins = pinned()
     for requirement in map(Requirement, lines):
-        # Each platform has builds of PyTorch of its own; an extra may contain others of this project.
+        # Each platform has builds of PyTorch of its own; an extra may contain another one.
         if requirement.name in {"torch", "gangline"}:
             continue
         version, _ = pins[canonicalize_name(requirement.name)]

@@ -342,10 +342,9 @@ class MasterService:
             if not state.is_broken and state.members:
                 persistent.account.phase = heartbeat.phase
             if heartbeat.round > 0:
-                restart = persistent.account.restart
-                was_restarting = restart is not None and restart.step is None
+                has_continued = persistent.account.has_continued
                 persistent.account.book_heartbeat(heartbeat)
-                if was_restarting and restart is not None and restart.step is not None:
+                if persistent.account.has_continued and not has_continued:
                     self.record_goodput()
         if heartbeat.node is not None:
             self._checkpoints.observe_report(heartbeat.node)

@@ -264,7 +264,7 @@ def test_a_simulation_is_printed_as_tables_and_a_picture(
     assert run(["simulate", str(trace), "--nodes", "1", "--gpus", "0"]) == 0
     printed = capsys.readouterr().out
     assert "jobs that never started" in printed
-    assert "cpu in use" in printed.splitlines()[-2]
+    assert "cpu in use" in printed.splitlines()[-4]
     trace.write_text("{")
     assert run(["simulate", str(trace)]) == 2
 

@@ -69,8 +69,8 @@ class GoodputAccount(msgspec.Struct):
     """Seconds that these workers reported for other phases, as far as booked."""
     has_step: bool = False
     """True if these workers have reported a step."""
-    restart: Restart | None = None
-    """The last restart; None before the first failure."""
+    restart: Restart | msgspec.UnsetType = msgspec.UNSET
+    """The last restart; not set before the first failure."""
 
     def change_phase(self, now: float, phase: str) -> None:
         """Book the time up to now, and start another phase."""
@@ -86,14 +86,19 @@ class GoodputAccount(msgspec.Struct):
         of another counts.
         """
         last = self.restart
-        if last is None or last.step is not None:
+        if not last or last.step is not None:
             number = last.number + 1 if last else 1
             self.restart = Restart(cause, node, exit_code, self._idle_s(), number=number)
         elif last.cause == CONSEQUENCE_CAUSE:
             last.cause, last.node, last.exit_code = cause, node, exit_code
 
+    @property
+    def has_continued(self) -> bool:
+        """True if the workers have made a step since the last failure."""
+        return not self.restart or self.restart.step is not None
+
     def _end_restart(self, step: int) -> None:
-        if self.restart is not None and self.restart.step is None:
+        if self.restart and self.restart.step is None:
             self.restart.step = step
             self.restart.seconds = self._idle_s() - self.restart.lost_before_s
 

@@ -86,6 +86,8 @@ def check_workdir(
     Raises ContainerStartError: it is no folder, or this user may not enter it.
     """
     place = _host_path(plan, shared, plan.workdir, bare)
+    if place.startswith(f"{os.devnull}/"):
+        return  # in a folder that is the container's own
     try:
         if not stat.S_ISDIR(os.stat(place).st_mode):
             cause = "not a directory"

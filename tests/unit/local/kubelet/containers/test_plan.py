@@ -168,6 +168,7 @@ def test_root_home_is_private_where_the_machines_cannot_be_entered(
         pytest.param("/etc/passwd/x", True, "not a directory", id="below a file"),
         pytest.param("/usr/lib", False, "permission denied", id="of another user"),
         pytest.param("/usr/gangline-none", False, "", id="missing: it is created"),
+        pytest.param("/root", False, "", id="the container's own"),
     ],
 )
 def test_working_folder_that_cannot_be_entered_is_refused(

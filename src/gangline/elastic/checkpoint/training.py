@@ -80,7 +80,12 @@ def unwrap_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
 def read_optimizer_state(
     model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, Any]:
-    """Return the state by names of parameters; an optimizer that has not stepped has none."""
+    """Return the state by names of parameters; an optimizer that has not stepped has none.
+
+    Raises:
+        UnsavableError: an optimizer has a parameter that the model does not have.
+    """
+    _check_parameters(model, optimizers)
     return _state_of(model, [_readable(one) for one in optimizers])
 
 
@@ -92,9 +97,11 @@ def optimizer_state_template(
     Values are those of the optimizers where they have stepped, else meaningless.
 
     Raises:
-        UnsavableError: an optimizer cannot step with gradients of zero.
+        UnsavableError: an optimizer cannot step with gradients of zero, or has a parameter that
+            the model does not have.
     """
-    return _state_of(model, [one if one.state else _stepped_copy(one) for one in optimizers])
+    _check_parameters(model, optimizers)
+    return _state_of(model, [_template_of(one) for one in optimizers])
 
 
 def load_optimizer_state(
@@ -103,25 +110,73 @@ def load_optimizer_state(
     state_dict: Mapping[str, Any],
 ) -> None:
     """Restore a state; parameters without a saved state get none."""
-    if state_dict["state"]:
-        with _no_initialisation(optimizers):
+    _check_parameters(model, optimizers)
+    state = {name: values for name, values in state_dict["state"].items() if values}
+    saved_groups: list[dict[str, Any]] = state_dict["param_groups"]
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    if len(groups) == len(saved_groups):  # empty groups have no names, only positions
+        for group, saved_group in zip(groups, saved_groups, strict=True):
+            if not group["params"] and not saved_group["params"]:
+                _update_group(group, saved_group)
+    if state:
+        named = [group for group in saved_groups if group["params"]]
+        with _no_initialisation(optimizers), _hidden_empty_groups(optimizers):
             set_optimizer_state_dict(
                 model,
                 list(optimizers),
-                dict(state_dict),
+                {"state": state, "param_groups": named},
                 options=StateDictOptions(strict=False),
             )
         return
     # PyTorch would not find the groups of several optimizers in a state without parameters.
-    saved = {name: group for group in state_dict["param_groups"] for name in group["params"]}
-    named = iter(read_optimizer_state(model, optimizers)["param_groups"])
+    saved = {name: group for group in saved_groups for name in group["params"]}
+    current = iter(read_optimizer_state(model, optimizers)["param_groups"])
     for optimizer in optimizers:
         optimizer.state.clear()
         for group in optimizer.param_groups:
-            names = next(named)["params"]
-            saved_group: dict[str, Any] = next((saved[name] for name in names if name in saved), {})
-            group.update(
-                {key: copy.deepcopy(value) for key, value in saved_group.items() if key != "params"}
+            names = next(current)["params"]
+            _update_group(group, next((saved[name] for name in names if name in saved), {}))
+
+
+def _update_group(group: dict[str, Any], saved: Mapping[str, Any]) -> None:
+    group.update({key: copy.deepcopy(value) for key, value in saved.items() if key != "params"})
+
+
+@contextlib.contextmanager
+def _hidden_empty_groups(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
+    """Hide groups without parameters: PyTorch loads one of them at most, and loses its options."""
+    before = [list(one.param_groups) for one in optimizers]
+    for one, groups in zip(optimizers, before, strict=True):
+        one.param_groups = [group for group in groups if group["params"]]
+    try:
+        yield
+    finally:
+        for one, groups in zip(optimizers, before, strict=True):
+            loaded = iter(one.param_groups)
+            one.param_groups = [next(loaded) if group["params"] else group for group in groups]
+
+
+def _check_parameters(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Check that states can be saved by the names of the model's parameters.
+
+    Raises:
+        UnsavableError: an optimizer has a parameter or a state that has no such name.
+    """
+    model_parameters = set(map(id, model.parameters()))
+    for optimizer in optimizers:
+        kind = type(optimizer).__name__
+        for number, group in enumerate(optimizer.param_groups):
+            for one in group["params"]:
+                if id(one) not in model_parameters:
+                    raise UnsavableError(
+                        f"parameter group {number} of {kind} has a parameter of shape "
+                        f"{tuple(one.shape)} that the model {type(model).__name__} does not have: "
+                        "pass a module that contains all of them, such as torch.nn.ModuleList([…])"
+                    )
+        if alien := [key for key in optimizer.state if not isinstance(key, torch.Tensor)]:
+            raise UnsavableError(
+                f"{kind} has the state {alien[0]!r}, which belongs to no parameter: save it with "
+                "TrainingState(model, [], optimizer=SingleValueState(optimizer))"
             )
 
 
@@ -133,8 +188,22 @@ def _state_of(
     return get_optimizer_state_dict(model, optimizers)
 
 
+def _has_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a parameter has a state; reading ``optimizer.state[p]`` adds an empty one."""
+    return any(optimizer.state.values())
+
+
+def _template_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    if parameters and all(optimizer.state.get(one) for one in parameters if one.requires_grad):
+        return optimizer
+    stepped = _stepped_copy(optimizer)
+    stepped.state.update({one: values for one, values in optimizer.state.items() if values})
+    return stepped
+
+
 def _readable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    if optimizer.state:
+    if _has_state(optimizer):
         return optimizer
     empty = _shallow_copy(optimizer)
     empty.state = _Initialised(dict)
@@ -169,20 +238,22 @@ def _stepped_copy(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
                 group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
         for one in parameters:
             one.grad = torch.zeros_like(one) if one.requires_grad else None
+        if callable(begin := getattr(stepped, "train", None)):
+            begin()  # schedule-free optimizers; without a state it changes no parameter
         with _suspended_global_hooks():
             stepped.step()
-    except (RuntimeError, TypeError) as error:
+    except Exception as error:
         name = type(optimizer).__name__
         raise UnsavableError(
             f"{name} cannot step with gradients of zero ({error}), so its state is not known "
-            "before its first step; save it as SingleValueState(optimizer)"
+            "before its first step; save it with "
+            "TrainingState(model, [], optimizer=SingleValueState(optimizer))"
         ) from error
     finally:
         for one, gradient in zip(parameters, gradients, strict=True):
             one.grad = gradient
     for group, original in zip(stepped.param_groups, optimizer.param_groups, strict=True):
-        if "lr" in original:
-            group["lr"] = original["lr"]
+        group.update(original)
     return stepped
 
 

@@ -213,6 +213,102 @@ def test_an_optimizer_without_a_first_step_is_named() -> None:
         TrainingState(model, Picky(model.parameters(), lr=0.1)).state_template()
 
 
+class ScheduleFree(torch.optim.SGD):
+    """Steps only in training mode, as the optimizers of schedulefree; the mode reads all states."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.05, momentum=0.9)
+        for group in self.param_groups:
+            group["train_mode"] = False
+
+    def train(self) -> None:
+        for group in self.param_groups:
+            group["train_mode"] = True
+            for one in group["params"]:
+                self.state[one].get("z")
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        if not self.param_groups[0]["train_mode"]:
+            raise Exception("Optimizer was not in train mode")
+        return super().step(closure)
+
+
+class OtherParameters(torch.optim.Adam):
+    """Has groups without parameters before, between and after the others."""
+
+    def __init__(self, parameters: Any) -> None:
+        first, *rest = parameters
+        empty = [{"params": [], "lr": lr} for lr in (0.1, 0.2, 0.3)]
+        groups = [empty[0], {"params": [first], "lr": 0.02}, empty[1], {"params": rest}, empty[2]]
+        super().__init__(groups, lr=0.01, betas=(0.8, 0.9))
+
+
+@pytest.mark.parametrize("saved_after", [0, 3])
+@pytest.mark.parametrize("touched", ["none", "all", "first"])
+@pytest.mark.parametrize(
+    "create",
+    [OPTIMIZERS["AdamW"], OPTIMIZERS["SGD-momentum"], ScheduleFree, OtherParameters],
+    ids=["AdamW", "SGD-momentum", "schedule-free", "empty-groups"],
+)
+def test_empty_states_and_groups_lose_nothing(
+    create: Callable[[Any], torch.optim.Optimizer], touched: str, saved_after: int, tmp_path: Path
+) -> None:
+    def prepare() -> Training:
+        training = Training(create)
+        parameters = list(training.model.body.parameters())
+        for one in {"none": [], "all": parameters, "first": parameters[:1]}[touched]:
+            assert training.optimizer.state[one] == {}
+        return training
+
+    def run(training: Training, steps: range) -> None:
+        getattr(training.optimizer, "train", lambda: None)()
+        training.run(steps)
+
+    plain, interrupted, resumed = Training(create), prepare(), prepare()
+    for group in resumed.optimizer.param_groups:
+        group["lr"] = 0.7  # to be replaced by the saved one
+    run(interrupted, range(saved_after))
+    save(interrupted, tmp_path, saved_after)
+    load(resumed, tmp_path, saved_after)
+    run(plain, range(saved_after))
+    assert_same_optimizers(plain.optimizer, resumed.optimizer)
+    run(plain, range(saved_after, 6))
+    run(resumed, range(saved_after, 6))
+    assert_equal(plain.result(), resumed.result())
+    assert_same_optimizers(plain.optimizer, resumed.optimizer)
+
+
+def assert_same_optimizers(left: torch.optim.Optimizer, right: torch.optim.Optimizer) -> None:
+    wanted, got = left.state_dict(), right.state_dict()
+    assert wanted["param_groups"] == got["param_groups"]
+    states = [{key: one for key, one in both["state"].items() if one} for both in (wanted, got)]
+    assert states[0].keys() == states[1].keys()
+    for key, values in states[0].items():
+        assert_equal(values, states[1][key])
+
+
+def test_a_state_of_only_some_parameters_is_replaced_by_a_fuller_one(tmp_path: Path) -> None:
+    create = OPTIMIZERS["Adam"]
+    plain, resumed = Training(create), Training(create)
+    plain.run(range(3))
+    save(plain, tmp_path, 3)
+    resumed.model.get_parameter("body.0.weight").grad = torch.ones(8, 6)
+    resumed.optimizer.step()
+    load(resumed, tmp_path, 3)
+    assert_same_optimizers(plain.optimizer, resumed.optimizer)
+
+
+def test_what_the_model_does_not_have_is_named() -> None:
+    model, temperature = nn.Linear(2, 2), nn.Parameter(torch.ones(7))
+    stranger = torch.optim.Adam([{"params": model.parameters()}, {"params": [temperature]}])
+    with pytest.raises(UnsavableError, match=r"group 1 of Adam .*\(7,\).* Linear does not have"):
+        TrainingState(model, stranger).state_dict()
+    own = torch.optim.SGD(model.parameters())
+    own.state["rounds"] = 3  # type: ignore[index]
+    with pytest.raises(UnsavableError, match=r"SGD has the state 'rounds'.*SingleValueState"):
+        TrainingState(model, own).state_template()
+
+
 def test_wrapped_optimizers_are_unwrapped() -> None:
     class Wrapper:
         def __init__(self, optimizer: Any) -> None:

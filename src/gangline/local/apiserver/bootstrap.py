@@ -16,6 +16,7 @@ from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.storage.durable_files import make_directory, write_durably
 from gangline.local.apiserver.verbs.write import WritePath
+from gangline.local.network.addresses import api_service_port
 
 
 def make_kubeconfig(context: str, url: str, certificates: ServerCertificates, token: str) -> Json:
@@ -65,12 +66,13 @@ def _objects(service_address: str, port: int) -> Iterator[tuple[str, str, Json]]
         account["metadata"]["namespace"] = name
         yield "", "serviceaccounts", account
     labels = {"component": "apiserver", "provider": "kubernetes"}
+    https = {"name": "https", "port": api_service_port(), "targetPort": port, "protocol": "TCP"}
     service = _make_object(
         "Service", "v1", "kubernetes",
         spec={
             "type": "ClusterIP",
             "clusterIP": service_address,
-            "ports": [{"name": "https", "port": 443, "targetPort": port, "protocol": "TCP"}],
+            "ports": [https],
         },
     )  # fmt: skip
     service["metadata"] |= {"namespace": "default", "labels": labels}

@@ -20,6 +20,13 @@ HOSTS_HEADER = "# Written by gangline; changes are overwritten.\n"
 LOCALHOST_LINES = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 
+def api_service_port() -> int:
+    """Return the port of the service ``kubernetes``: 443, or 6443 if only root may listen below
+    1024. Pods find it in ``KUBERNETES_SERVICE_PORT``.
+    """
+    return 443 if os.geteuid() == 0 else 6443
+
+
 @dataclass(frozen=True, slots=True)
 class PodName:
     """The names of a pod."""

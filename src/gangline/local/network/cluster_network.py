@@ -27,6 +27,7 @@ from gangline.api.resources import ENDPOINTS, PODS, SERVICES
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local.network import bridge
+from gangline.local.network.addresses import api_service_port
 from gangline.local.network.bridge import BridgeNetwork
 from gangline.local.network.dns import HEADLESS, DnsServer, DnsZone, host_resolvers, service_records
 from gangline.local.network.interface import NetworkError, PodNetwork
@@ -261,9 +262,6 @@ def _address(pod: Pod | None) -> tuple[str, str] | None:
     return pod.status.pod_ip, pod.metadata.namespace
 
 
-API_SERVICE_PORT = 443
-
-
 class ClusterNetwork:
     """The network of one cluster.
 
@@ -353,7 +351,7 @@ class ClusterNetwork:
             informers,
             self._zone,
             self._forwarder,
-            fixed={(address, API_SERVICE_PORT): (api_server,)},
+            fixed={(address, api_service_port()): (api_server,)},
             names_changed=pods.rewrite_hosts_files if isinstance(pods, LoopbackNetwork) else None,
         )
 

@@ -97,6 +97,8 @@ def _kubernetes_error(error: BaseException) -> CommandError | None:
             return CommandError(str(error), hint=hint, code=ExitCode.UNREACHABLE)
         case kube.ConfigError():
             hint = "'gangline up' starts a cluster on this machine and writes its configuration."
+            if " --kubeconfig /" in str(error):
+                hint = ""  # it lists the clusters that run
             return CommandError(str(error), hint=hint, code=ExitCode.UNREACHABLE)
         case kube.NotFound():
             return CommandError(str(error), hint=_not_found_hint(error), code=ExitCode.NOT_FOUND)

@@ -1,5 +1,6 @@
 """Address ranges avoid overlaps; a pool assigns each address once."""
 
+import os
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gangline.local.network.addresses import (
     AddressPool,
     PodFiles,
     PodName,
+    api_service_port,
     choose_range,
     render_cluster_resolv_conf,
     render_host_resolv_conf,
@@ -164,3 +166,11 @@ async def test_names_that_appear_later_reach_the_hosts_files_of_pods(tmp_path: P
     await network.detach("u1")
     await network.detach("u1")
     await network.close()
+
+
+@pytest.mark.parametrize(("user", "port"), [(0, 443), (1000, 6443)])
+def test_api_server_is_served_at_a_port_that_this_user_may_use(
+    monkeypatch: pytest.MonkeyPatch, user: int, port: int
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert api_service_port() == port

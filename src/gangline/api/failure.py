@@ -218,6 +218,17 @@ _BLAME: Mapping[str, Blame] = {
     for table in (*_TABLES, _BY_DISRUPTION, {"": _NODE_FULL})
     for failure in table.values()
 } | {"Signalled": _CODE}
+AGENT_CAUSES: Mapping[str, Blame] = {
+    "Hang": _CODE,
+    "Stopped": _PLATFORM,
+    "EndedEarly": _CODE,
+    "CannotImport": _CODE,
+    "DeviceBroken": _NODE,
+    DEVICE_OUT_OF_MEMORY: _USER,
+    "DiskFull": _NODE,
+    "PeerLost": _PLATFORM,
+}
+"""What the causes blame that only agents find: ranks that hang, and messages of exceptions."""
 _UNKNOWN = Failure("Unknown", _NODE, _MOVE, "How it ended is unknown.")
 
 
@@ -280,7 +291,7 @@ def is_node_cause(cause: str) -> bool:
 
 def blame_of_cause(cause: str) -> Blame | None:
     """Return what a cause blames; None if it is not known how the program ended."""
-    return _BLAME.get(cause)
+    return _BLAME.get(cause) or AGENT_CAUSES.get(cause)
 
 
 def is_retryable_exit_code(code: int | None) -> bool:

@@ -6,7 +6,8 @@ where a client has read it. A pod's termination message serves as well: the oper
 copy the end of the log into it.
 
 1. The cluster's reason for ending a pod precedes what its program wrote while it ended.
-2. A known line in a message or log is more precise than an exit code.
+2. A known line in a message or log is more precise than an exit code, and so is the report of an
+   agent, which is read before the log of its workers.
 3. The root is the earliest failure that is not a consequence of another one.
 """
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from gangline.api import failure
+from gangline.api.agent_report import AgentReport, read_agent_report
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
 from gangline.api.failure import Blame, Failure
@@ -31,7 +33,10 @@ _PROGRAM_FAILURES = frozenset(
 )
 """Causes that only state a bad exit of the program; its log is more precise."""
 _STOPPED_FROM_OUTSIDE = frozenset(("Terminated", "Killed", "Interrupted", "Hangup"))
+_NODE_FAULT, _PEER_LOST = "NodeFault", "PeerLost"
 _AMBIGUOUS_CAUSES = frozenset(("BusError", "BrokenPipe"))
+_AGENT_VERDICTS = frozenset(("Hang", "Stopped", "EndedEarly"))
+"""Causes that agents find by comparing ranks; the log of one replica is less precise."""
 _LOG_IS_MORE_PRECISE = _PROGRAM_FAILURES | _STOPPED_FROM_OUTSIDE | _AMBIGUOUS_CAUSES
 
 REMEDIES = {
@@ -54,6 +59,11 @@ REMEDIES = {
     "BusError": "Increase the shared memory with --share-memory.",
     "Killed": "If the kernel killed the process for lack of memory, raise --memory.",
     "Error": "See the log.",
+    "Hang": "Look at the named rank and line: all ranks must make the same calls. "
+    "If a step may take longer, raise --hang-timeout.",
+    "Stopped": "Continue the stopped process (SIGCONT), or detach the debugger.",
+    "EndedEarly": "Let all ranks make the same number of steps, and end together.",
+    "DeviceBroken": "Have the node's devices checked; other nodes can run the job.",
 }
 """What helps against the causes of ``api.failure``."""
 
@@ -121,9 +131,14 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
             "",
         ),
     )
-    if happened.cause not in _LOG_IS_MORE_PRECISE:
+    if happened.cause not in _LOG_IS_MORE_PRECISE and happened.cause != _NODE_FAULT:
         return finding
-    texts = (text for text in (happened.message, log_tail) if text)
+    texts: Iterable[str] = filter(None, (happened.message, log_tail))
+    if report := next(filter(None, map(read_agent_report, texts)), None):
+        finding = _with_report(finding, report)
+        if report.cause in _AGENT_VERDICTS:
+            return finding
+    texts = filter(None, (report.message if report else happened.message, log_tail))
     shown = next(filter(None, map(find_symptom, texts)), None)
     if shown is None:
         return finding
@@ -137,6 +152,23 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
         evidence=_shorten(line),
         # The log of a terminated replica may have earlier errors; the signal ended it.
         consequence=symptom.consequence or finding.consequence,
+    )
+
+
+def _with_report(finding: Finding, report: AgentReport) -> Finding:
+    """Return the finding with the cause that the agent of the pod has found."""
+    lines = [line.strip() for line in report.message.splitlines() if line.strip()]
+    evidence = lines[-1] if lines else ""
+    if report.rank is not None:
+        evidence = f"rank {report.rank}: {evidence}" if evidence else f"rank {report.rank}"
+    return replace(
+        finding,
+        cause=report.cause,
+        blame=report.blame,
+        meaning=report.explanation,
+        remedy=REMEDIES.get(report.cause, ""),
+        evidence=_shorten(evidence),
+        consequence=finding.consequence or report.cause == _PEER_LOST,
     )
 
 

@@ -179,6 +179,8 @@ def _match_pattern(text: str) -> Finding | None:
     return None
 
 
+_WORKERS_FAILED = "WorkersFailed"
+"""Reason of the events of an elastic job's master about failures."""
 _NEVER_RAN = frozenset(("ImagePullFailed", "ConfigMissing"))
 """Causes of containers that wait: ``find_pending_cause`` explains them."""
 _LAST_LINES = 5
@@ -263,7 +265,7 @@ def diagnose(
         job.state,
         root,
         consequences=tuple(findings),
-        summary=_sentence(root) if root else _summary_without_finding(job),
+        summary=_sentence(root) if root else _summary_without_finding(job, events),
         next_steps=_steps(job, root),
     )
 
@@ -347,12 +349,20 @@ def _sentence(finding: Finding) -> str:
     return f"{where if finding.replica else ''}{_named(finding)}{finding.meaning}".strip()
 
 
-def _summary_without_finding(job: Job) -> str:
+def _summary_without_finding(job: Job, events: Sequence[EventRecord]) -> str:
     match job.state:
         case JobState.SUCCEEDED:
             return "The job has succeeded."
+        case JobState.RUNNING if job.last_restart:
+            return f"The job runs again. It was restarted because {job.last_restart}"
         case JobState.RUNNING:
+            # Restarts by agents inside of running pods are in no status.
+            failed = [event.message for event in events if event.reason == _WORKERS_FAILED]
+            if failed:
+                return f"The job runs. Workers have failed and were restarted: {failed[-1]}"
             return "The job runs, and nothing has failed."
+        case JobState.RESTARTING if job.last_restart:
+            return f"The job is being restarted because {job.last_restart}"
         case JobState.FAILED:
             return f"The job has failed, and its replicas are deleted. {job.reason}".strip()
     return job.reason or "There is no event yet that explains why the job does not run."

@@ -16,7 +16,9 @@ from gangline.api.job_names import (
     INDEX_LABEL,
     JOB_NAME_LABEL,
     MANAGED_BY_MULTI_KUEUE,
+    RELAUNCH_COUNT_LABEL,
     ROLE_LABEL,
+    RUNS_AGAIN,
     replica_name,
 )
 from gangline.api.meta.conditions import find_condition, is_condition_true
@@ -87,6 +89,7 @@ class Replica:
     ip: str = ""
     node_ip: str = ""
     restarts: int = 0
+    """Restarts of its containers, and earlier pods of its rank in an ElasticJob."""
     exit_code: int | None = None
     gpus: int = 0
     created: datetime | None = None
@@ -125,6 +128,10 @@ class Job:
     """True if an operator has set conditions on the job."""
     managed_elsewhere: bool = False
     """True if MultiKueue runs the job in another cluster, and writes its status."""
+    recorded_restarts: int = 0
+    """Restarts in the job's status, which also counts those of pods that no longer exist."""
+    last_restart: str = ""
+    """Why the job restarts, or was restarted last; empty if it was not, or has ended."""
 
     @property
     def ranks(self) -> tuple[str, ...]:
@@ -145,8 +152,8 @@ class Job:
 
     @property
     def restarts(self) -> int:
-        """Number of restarts in place, over all replicas."""
-        return sum(replica.restarts for replica in self.replicas)
+        """Number of restarts, over all replicas: in place, and by another pod."""
+        return max(self.recorded_restarts, sum(replica.restarts for replica in self.replicas))
 
     @property
     def qualified_name(self) -> str:
@@ -238,6 +245,8 @@ def build_job(
         observed=bool(status.conditions),
         roles=tuple((role.lower(), _count(spec)) for role, spec in specs.items()),
         managed_elsewhere=job.spec.run_policy.managed_by == MANAGED_BY_MULTI_KUEUE,
+        recorded_restarts=status.restarts.total,
+        last_restart=_last_restart(status.conditions),
     )
 
 
@@ -260,7 +269,8 @@ def _build_replica(pod: AnyPod, leader: str, finding: "Finding | None") -> Repli
         node=pod.spec.node_name,
         ip=pod.status.pod_ip,
         node_ip=pod.status.host_ip,
-        restarts=sum([status.restart_count for status in statuses]),
+        restarts=int(labels.get(RELAUNCH_COUNT_LABEL) or 0)
+        + sum([status.restart_count for status in statuses]),
         exit_code=finding.exit_code if finding else 0 if ended else None,
         gpus=pod_request_for(pod.spec, GPU),
         created=pod.metadata.creation_timestamp,
@@ -338,6 +348,15 @@ def _reason(
         f"{replica.short_name}: {replica.message}" for replica in replicas if replica.message
     ]
     return next(iter([*waiting, *failed, *troubles]), "")
+
+
+def _last_restart(conditions: Iterable[Condition]) -> str:
+    for condition in conditions:
+        if condition.status == "True" and condition.type == "Restarting":
+            return condition.message.partition(" because ")[2] or condition.message
+        if condition.status == "True" and condition.type == "Running":
+            return condition.message.partition(RUNS_AGAIN)[2]
+    return ""
 
 
 def _root_message(findings: "Sequence[Finding]") -> str:

@@ -92,12 +92,19 @@ class ListedJobCondition(ListedCondition):
     last_transition_time: datetime | None = None
 
 
+class ListedRestarts(Wire):
+    """The restarts of a job."""
+
+    total: int = 0
+
+
 class ListedJobStatus(Wire):
     """The state of a job."""
 
     conditions: tuple[ListedJobCondition, ...] = ()
     start_time: datetime | None = None
     completion_time: datetime | None = None
+    restarts: ListedRestarts = ListedRestarts()
 
 
 class ListedJobSpec(Wire):

@@ -15,6 +15,12 @@ from gangline.sdk.lean_pods import ListedPod
 MISSING_SCRIPT = "python: can't open file '/train.py': [Errno 2] No such file or directory"
 PEER_LOST = "RuntimeError: Connection closed by peer [10.0.0.7]:29500"
 
+HANG = (
+    "train.py FAILED on n1: Hang\n  Hang: No worker has made progress for 6 s. "
+    "Message: rank 1 on w-1 is at train.py:6; waiting for it: rank 0\n"
+    "  not restarted: all 1 restarts are used up"
+)
+
 
 def written(
     code: int = 1, message: str = "", reason: str = "Error", index: int = 0, at: int = 0
@@ -66,6 +72,10 @@ def observed(pod: dict[str, Any]) -> ObservedPod:
         (written(137, reason="ContainerStatusUnknown"), "NodeLost"),
         (written(255, reason="Unknown"), "NodeLost"),
         (disrupted("PreemptionByScheduler"), "Preempted"),
+        (written(134, HANG), "Hang"),
+        (written(203, HANG.replace("Hang", "DeviceBroken")), "DeviceBroken"),
+        (written(137, HANG, reason="OOMKilled"), "OutOfMemory"),
+        (written(1, HANG.replace("Hang", "Invented")), "Error"),
     ],
 )
 def test_cause_is_the_same_everywhere(pod: dict[str, Any], cause: str) -> None:

@@ -66,9 +66,11 @@ def read_listed(kind: JobKind, raw: bytes) -> Job:
 def test_listed_job_equals_complete_job(kind: JobKind) -> None:
     ended = {"type": "Failed", "status": "True", "reason": "R", "message": "m"}
     ended |= {"lastTransitionTime": "2026-01-01T00:02:00Z"}
-    raw = stored(kind, conditions=[ended], startTime=STARTED)
+    restarts = {"total": 3, "pods": {"u": 1}}
+    raw = stored(kind, conditions=[ended], startTime=STARTED, restarts=restarts)
     listed = read_listed(kind, raw)
     assert listed == read_completely(kind, raw)
+    assert listed.restarts == 3
     pods = sum(range(1, 1 + len(kind.roles[:2])))
     assert (listed.state, listed.reason, listed.desired) == (JobState.FAILED, "m", pods)
     assert (listed.requested_gpus, listed.managed_elsewhere) == (3 * pods, True)

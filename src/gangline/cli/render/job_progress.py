@@ -27,7 +27,7 @@ def format_progress(job: "Job") -> str:
             trouble = f": {job.reason}" if job.reason else ""
             return f"{job.name} runs: {job.running} of {job.desired} replicas{restarts}{trouble}"
         case JobState.RESTARTING:
-            return f"{job.name} restarts: {job.reason or 'a replica failed'}"
+            return f"{job.name} restarts: {job.reason or job.last_restart or 'a replica failed'}"
         case JobState.SUSPENDED if job.awaits_former_pods:
             return f"{job.name} is resumed, and waits until its former pods have ended"
         case JobState.SUSPENDED:

@@ -54,6 +54,9 @@ def format_job(job: "Job", now: datetime, more: Sequence[tuple[str, str]] = ()) 
         facts.append(("Queue", job.queue))
     if job.reason:
         facts.append(("Reason", job.reason))
+    if job.restarts:
+        because = f", the last one because {job.last_restart}" if job.last_restart else ""
+        facts.append(("Restarts", f"{job.restarts}{because}"))
     facts += [(name, value) for name, value in more if value]
     lines = [f"{name + ':':12}{value}".rstrip() for name, value in facts]
     return "\n".join([*lines, "", "Instances:", _replica_table(job.replicas, now)])

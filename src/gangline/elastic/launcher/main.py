@@ -20,9 +20,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gangline.api.agent_report import (
+    format_decision,
+    format_failure,
+    format_head,
+    format_worker,
+)
 from gangline.api.failure import NODE_FAULT_EXIT_CODE
 from gangline.elastic.agent.agent import AgentResult, ElasticAgent
-from gangline.elastic.agent.failures import AgentAction, WorkerFailure, root_cause
+from gangline.elastic.agent.failures import AgentAction, root_cause
 from gangline.elastic.agent.logs import LogFolder, LogFolderError
 from gangline.elastic.agent.process import Cleaner, StartError
 from gangline.elastic.agent.rendezvous import (
@@ -279,26 +285,23 @@ def failure_report(settings: AgentSettings, result: AgentResult) -> str:
         return f"{settings.command.name}: stopped: {result.notice.reason}"
     if result.failure is None:
         return ""
-    lines = [f"{settings.command.name} FAILED on {settings.node_name}: {result.failure.cause}"]
+    lines = [format_head(settings.command.name, settings.node_name, result.failure.cause)]
     first = root_cause(result.failures) if result.failures else None
     if first is None or first.failure is not result.failure:
-        lines.append(f"  {result.failure}")
-    if first:
-        lines.append(_failure_line(first, "first to fail: "))
+        lines.append(format_failure(result.failure))
+    workers = sorted(result.failures, key=lambda failure: failure is not first)
     lines += [
-        _failure_line(failure, "then: ") for failure in result.failures if failure is not first
+        format_worker(
+            worker.failure, worker.rank, worker.local_rank, worker.pid, is_first=worker is first
+        )
+        for worker in workers
     ]
     if result.decision:
-        lines.append(f"  not restarted: {result.decision.reason}")
+        lines.append(format_decision(result.decision.reason))
     if first and first.error and first.error.traceback:
         lines += [f"Traceback of rank {first.rank} on {settings.node_name}:"]
         lines.append(first.error.traceback.rstrip())
     return "\n".join(lines)
-
-
-def _failure_line(worker: WorkerFailure, role: str) -> str:
-    process = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
-    return f"  {role}{process}: {worker.failure}"
 
 
 def _start_logging(handler: str) -> None:

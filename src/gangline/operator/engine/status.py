@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from gangline.api.job_names import AWAITS_FORMER_PODS
+from gangline.api.job_names import AWAITS_FORMER_PODS, RUNS_AGAIN
 from gangline.api.jobs.kind import VERSION_ANNOTATION
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus, ReplicaStatus
 from gangline.api.meta.conditions import TRUE, find_condition, remove_condition
@@ -83,6 +83,7 @@ def _own(status: Manifest) -> Manifest:
     return {name: value for name, value in status.items() if name not in _COMMON_FIELDS}
 
 
+_BECAUSE = " because "
 _MAX_LISTED_PODS = 5
 """Number of pods that a message names."""
 
@@ -147,7 +148,7 @@ def mark_restarting(
     job: NormalizedJob, status: JobStatus, role: str, failures: Sequence[str], now: datetime
 ) -> JobStatus:
     why = describe_failures(role, failures)
-    message = f"{job.kind.kind} {job.name} is restarting because {why}"
+    message = f"{job.kind.kind} {job.name} is restarting{_BECAUSE}{why}"
     current = _set_true(job, status.conditions, conditions.RESTARTING, message, now)
     return replace(status, conditions=current)
 
@@ -172,7 +173,7 @@ def mark_gang_restarting(
     )
     if failed:
         record = backoff.record_gang_restart(record, now)
-    message = f"{job.kind.kind} {job.name} is restarting all replicas because {reason}"
+    message = f"{job.kind.kind} {job.name} is restarting all replicas{_BECAUSE}{reason}"
     unfinished = {
         role: replace(count, completed_indexes="")
         for role, count in status.replica_statuses.items()
@@ -182,7 +183,15 @@ def mark_gang_restarting(
 
 
 def mark_running(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
-    message = f"{job.kind.kind} {job.meta.namespace}/{job.name} is running."
+    """The job runs. The reason of its last restart remains in the message."""
+    name = f"{job.kind.kind} {job.meta.namespace}/{job.name}"
+    message = f"{name} is running."
+    restarting = find_condition(status.conditions, conditions.RESTARTING)
+    running = find_condition(status.conditions, conditions.RUNNING)
+    if restarting and restarting.status == TRUE:
+        message = f"{name}{RUNS_AGAIN}{restarting.message.partition(_BECAUSE)[2]}"
+    elif running and running.status == TRUE and RUNS_AGAIN in running.message:
+        message = running.message
     current = _set_true(job, status.conditions, conditions.RUNNING, message, now)
     return replace(status, conditions=current)
 

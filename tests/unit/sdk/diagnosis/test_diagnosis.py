@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from gangline.api.core.pod import Pod
+from gangline.api.failure import AGENT_CAUSES
+from gangline.api.job_names import RUNS_AGAIN
 from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.api.symptoms import SYMPTOMS
 from gangline.api.volcano.scheduling import PodGroup
@@ -265,6 +267,15 @@ def test_resumed_job_that_waits_for_its_former_pods_needs_no_remedy() -> None:
     assert (waits.root.cause, waits.root.remedy) == ("Suspended", "")
 
 
+def test_job_that_runs_again_is_not_taken_for_one_without_failures() -> None:
+    again = a_job(("Running", f"PyTorchJob team/j{RUNS_AGAIN}j-worker-1: Hang: rank 1 waits"))
+    assert "restarted because j-worker-1: Hang: rank 1 waits" in diagnose(again, []).summary
+    runs = a_job(("Running", "PyTorchJob team/j is running."))
+    assert diagnose(runs, []).summary == "The job runs, and nothing has failed."
+    in_place = warned("WorkersFailed", "node 1: Hang: rank 1 is at train.py:6", "elasticjob/j")
+    assert "rank 1 is at train.py:6" in diagnose(runs, [], [in_place]).summary
+
+
 def test_the_replica_that_failed_first_is_the_root() -> None:
     pods = [ended("worker-0", 1, at=9), ended("worker-2", 1, at=3), ended("master-0", 1, at=5)]
     tails = dict.fromkeys(("j-worker-0", "j-worker-2", "j-master-0"), LOGS["PythonError"])
@@ -334,7 +345,8 @@ def test_a_diagnosis_is_shown_with_cause_evidence_consequences_and_next_step() -
 
 def test_the_documentation_lists_every_cause() -> None:
     page = (Path(__file__).parents[4] / "docs" / "causes.md").read_text()
-    causes = {*LOGS, *STATUSES, *WAITS, *(row[0] for row in diagnosis._PATTERNS)}
+    causes = {*LOGS, *STATUSES, *WAITS, *AGENT_CAUSES}
+    causes |= {row[0] for row in diagnosis._PATTERNS}
     assert sorted(cause for cause in causes if f"`{cause}`" not in page) == []
 
 

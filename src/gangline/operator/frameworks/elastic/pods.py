@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from gangline.api import failure
 from gangline.api.core.pod import Pod
 from gangline.api.failure import Blame, Remedy
+from gangline.api.job_names import RELAUNCH_COUNT_LABEL
 from gangline.api.jobs import elastic as api
 from gangline.api.jobs.elastic import (
     CHIEF,
@@ -77,7 +78,9 @@ class ElasticTolerance:
     def min_needed(self, role: ReplicaRole) -> int:
         if role.name == EVALUATOR:
             return 0
-        if role.name in _ALL_REQUIRED or self.strategy != api.PARAMETER_SERVER:
+        # A launcher with --nnodes waits for its minimum under every strategy.
+        has_minimum = self.node_range is not None and role.name == WORKER
+        if role.name in _ALL_REQUIRED or has_minimum or self.strategy != api.PARAMETER_SERVER:
             return role.min_replicas
         return 1
 
@@ -253,7 +256,7 @@ class ElasticReplica:
         yield "elasticjob.dlrover/replica-type", self.role.name
         yield ID_LABEL, str(node.id)
         yield RANK_LABEL, str(self.rank)
-        yield "elasticjob.dlrover/relaunch-count", str(node.relaunches)
+        yield RELAUNCH_COUNT_LABEL, str(node.relaunches)
 
     def _variables(self) -> Iterator[tuple[str, object]]:
         job, role = self.job, self.role

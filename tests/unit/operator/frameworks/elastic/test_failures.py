@@ -138,6 +138,20 @@ def test_job_continues_while_its_minimum_is_active() -> None:
     assert "2 of worker are needed and 1 left" in world.message
 
 
+@pytest.mark.parametrize("strategy", ["AllreduceStrategy", PARAMETER_SERVER, "CustomStrategy"])
+def test_a_launcher_below_its_own_minimum_ends_the_job(strategy: str) -> None:
+    worker = role(3, "gangline run --nnodes 3 x", restartCount=0)
+    world = ElasticWorld(worker, strategy=strategy).up().break_("worker-1")
+    assert world.finished
+    assert "3 of worker are needed and 2 left" in world.message
+
+
+def test_a_job_that_runs_again_says_why_it_was_restarted() -> None:
+    world = ElasticWorld(role(2, restartCount=1)).up().break_("worker-1", 134).up()
+    assert world.message.startswith("ElasticJob team/train runs again. It was restarted because")
+    assert "edljob-worker-1: Aborted (exit code 134)" in world.message
+
+
 def test_a_job_of_fixed_size_needs_all_of_its_workers() -> None:
     assert ElasticWorld(role(2, restartCount=0)).up().break_("worker-1").finished
     world = ElasticWorld(2).up().end("worker-0")

@@ -286,6 +286,12 @@ class ScalePlan(Object):
 
 _RANGE = re.compile(r"(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
 _FLAG = re.compile(r"--nnodes(?:=|\s+)[\"']?(\d+(?::\d+)?)(?![\w.])", re.ASCII)
+_VARIABLE_FLAG = re.compile(
+    r"--nnodes(?:=|\s+)[\"']?\$(?:\w+|\(\w+\)|\{\w+(?::?-\d+)?\})(?![\w:])|--auto[-_]config\b",
+    re.ASCII,
+)
+"""A number of nodes that a variable gives, as ``$NODE_NUM``: no range."""
+_UNIT = re.compile(r"--node[-_]unit(?:=|\s+)[\"']?(\d{1,9})", re.ASCII)
 _CRITICAL = re.compile(r"(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
 _VARIABLE = "PET_NNODES"
 
@@ -308,12 +314,21 @@ def parse_node_range(text: str) -> NodeRange | None:
 
 def nnodes_flag(container: Mapping[str, Any]) -> str:
     """Return the value of ``--nnodes`` in a command or environment, or an empty text."""
-    words = [*(container.get("command") or ()), *(container.get("args") or ())]
-    match = _FLAG.search(" ".join(str(word) for word in words))
+    match = _FLAG.search(_command_line(container))
     if match:
         return match[1]
     given = {variable.get("name"): variable.get("value") for variable in container.get("env") or ()}
     return str(given.get(_VARIABLE) or "")
+
+
+def needs_all_nodes(container: Mapping[str, Any]) -> bool:
+    """Whether a launcher waits for as many nodes as the job has: a variable gives the number."""
+    return _VARIABLE_FLAG.search(_command_line(container)) is not None
+
+
+def _command_line(container: Mapping[str, Any]) -> str:
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    return " ".join(str(word) for word in words)
 
 
 def job_node_range(

@@ -78,8 +78,11 @@ class ElasticTolerance:
     def min_needed(self, role: ReplicaRole) -> int:
         if role.name == EVALUATOR:
             return 0
-        # A launcher with --nnodes waits for its minimum under every strategy.
-        has_minimum = self.node_range is not None and role.name == WORKER
+        # A launcher waits for its minimum of nodes under every strategy.
+        has_minimum = role.name == WORKER and (
+            self.node_range is not None
+            or api.needs_all_nodes(pod_template.main_container(role.template, api.CONTAINER))
+        )
         if role.name in _ALL_REQUIRED or has_minimum or self.strategy != api.PARAMETER_SERVER:
             return role.min_replicas
         return 1

@@ -139,11 +139,21 @@ def test_job_continues_while_its_minimum_is_active() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["AllreduceStrategy", PARAMETER_SERVER, "CustomStrategy"])
-def test_a_launcher_below_its_own_minimum_ends_the_job(strategy: str) -> None:
-    worker = role(3, "gangline run --nnodes 3 x", restartCount=0)
+@pytest.mark.parametrize(
+    "flags", ["--nnodes 3", "--nnodes=$NODE_NUM", "--nnodes ${N:-3}", "--auto-config"]
+)
+def test_a_launcher_below_its_own_minimum_ends_the_job(strategy: str, flags: str) -> None:
+    worker = role(3, f"gangline run {flags} x", restartCount=0)
     world = ElasticWorld(worker, strategy=strategy).up().break_("worker-1")
     assert world.finished
     assert "3 of worker are needed and 2 left" in world.message
+
+
+@pytest.mark.parametrize("command", ["train", "run --nnodes=$MIN:$MAX x", "run --nnodes 2:3 x"])
+def test_workers_of_parameter_servers_without_such_a_minimum_go_on(command: str) -> None:
+    worker = role(3, command, restartCount=0)
+    world = ElasticWorld(worker, strategy=PARAMETER_SERVER).up().break_("worker-1")
+    assert not world.finished
 
 
 def test_a_job_that_runs_again_says_why_it_was_restarted() -> None:

@@ -331,7 +331,7 @@ class Checkpointer:
                 f"step {skipped} in memory is incomplete: {reason}",
                 extra={"step": skipped, "reason": reason},
             )
-        loaded = restorer.load(plain, step, optional_paths(state or {}))
+        loaded = restorer.load(plain, step, optional_paths(state or {}), common_paths(state or {}))
         if state is not None:
             if loaded is not None:
                 load_objects(state, loaded.state)

@@ -32,6 +32,7 @@ from gangline.elastic.checkpoint.format.manifest import (
     align_up,
     part_file_name,
 )
+from gangline.elastic.checkpoint.format.structure import STRUCTURED, flatten_state, is_below
 from gangline.elastic.checkpoint.format.torch_framing import (
     OF_A_RANK,
     check_loadable,
@@ -138,7 +139,7 @@ class SavePlan:
 
     def agree(self, state: dict[str, Any]) -> SaveAgreement:
         """Agree with the other ranks on a layout for this state; all ranks call it together."""
-        return self._agree(create_planner(state, self._ranks.rank == 0), {})
+        return self._agree(create_planner(state, self._ranks.rank == 0, self._common), {})
 
     def fit(self, state: dict[str, Any]) -> FittedState:
         """Fit the plan to a state; all ranks call it together.
@@ -150,7 +151,7 @@ class SavePlan:
         Raises:
             UnsavableError: a value cannot be pickled, or loading it would run code.
         """
-        planner = create_planner(state, self._ranks.rank == 0)
+        planner = create_planner(state, self._ranks.rank == 0, self._common)
         fresh: dict[str, bytes] = {}
         summary = summarize(
             digest
@@ -162,7 +163,7 @@ class SavePlan:
         if agreement is not None and agreement.signature == state_signature(planner):
             fitted = self._fitted(planner, agreement, fresh)
         if not self._ranks.all_agree(fitted is not None, summary):
-            planner = create_planner(state, self._ranks.rank == 0)
+            planner = create_planner(state, self._ranks.rank == 0, self._common)
             fitted = self._fitted(planner, self._agree(planner, fresh), fresh)
         assert fitted is not None, "new entries hold their values"
         return fitted
@@ -204,8 +205,8 @@ class SavePlan:
                 digests[name] = value_digest(name, fresh[name])
         return digests
 
-    def _is_common(self, path: Sequence[object]) -> bool:
-        return any(tuple(path[: len(common)]) == common for common in self._common)
+    def _is_common(self, path: Sequence[str | int]) -> bool:
+        return is_below(tuple(path), self._common)
 
     def _rename_own(self, planner: DefaultSavePlanner) -> None:
         """Give the values that are this rank's own their names in the checkpoint."""
@@ -271,9 +272,14 @@ def value_lookup(planner: DefaultSavePlanner, agreement: SaveAgreement) -> Calla
     return find
 
 
-def create_planner(state: dict[str, Any], first: bool) -> DefaultSavePlanner:
+def create_planner(
+    state: dict[str, Any], first: bool, fixed: Collection[tuple[str, ...]] = ()
+) -> DefaultSavePlanner:
+    """Return PyTorch's planner for a state whose names below ``fixed`` paths are PyTorch's."""
     planner = DefaultSavePlanner()
-    planner.set_up_planner(state, is_coordinator=first)
+    planner.set_up_planner({}, is_coordinator=first)
+    planner.state_dict, planner.mappings = flatten_state(state, fixed)
+    planner.mappings[STRUCTURED] = (STRUCTURED,)
     return planner
 
 

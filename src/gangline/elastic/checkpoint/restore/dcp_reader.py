@@ -5,8 +5,17 @@ with ``SafePlanner``, which loads pickled values with the restricted unpickler.
 """
 
 import io
+import logging
 import os
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -21,6 +30,17 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from gangline.elastic.checkpoint.format.structure import (
+    STRUCTURED,
+    Path,
+    existing_key,
+    flatten_state,
+    get_nested,
+    is_below,
+    is_number,
+    restore_keys,
+    restore_order,
+)
 from gangline.elastic.checkpoint.format.torch_framing import (
     OF_A_RANK,
     is_plain_memory,
@@ -40,6 +60,7 @@ from gangline.elastic.checkpoint.restore.source import (
 )
 from gangline.elastic.checkpoint.storage.target import open_target
 
+log = logging.getLogger(__name__)
 READERS = max(2, min(4, len(os.sched_getaffinity(0))))
 """Threads that read, verify and copy. Memory does not get faster with more, disks hardly."""
 READ_RUN_BYTES, LAST_READ_RUN_BYTES = 1 << 26, 1 << 23
@@ -57,10 +78,40 @@ class SafePlanner(DefaultLoadPlanner):
     """Whether a rank that did not exist when the checkpoint was saved retains its values where
     those of other ranks differed."""
 
-    def __init__(self, rank: int = 0, optional: Sequence[tuple[str, ...]] = ()) -> None:
-        """Create the planner; each value directly below an ``optional`` path may be missing."""
+    def __init__(
+        self,
+        rank: int = 0,
+        optional: Sequence[tuple[str, ...]] = (),
+        fixed: Sequence[tuple[str, ...]] = (),
+        elsewhere: Collection[str] = (),
+    ) -> None:
+        """Create the planner.
+
+        Args:
+            rank: of this process.
+            optional: each value directly below one of these paths may be missing.
+            fixed: paths below which the structure is that of the state, not of the checkpoint.
+            elsewhere: names in the states of other ranks.
+        """
         super().__init__()
         self._rank, self._optional = rank, optional
+        self._fixed, self._elsewhere = fixed, elsewhere
+        self._has_empty = False
+        """Whether the checkpoint records empty dictionaries, unlike PyTorch's own planner."""
+        self._adopted = set[str]()
+        """Names of values that the state did not have."""
+
+    def set_up_planner(
+        self,
+        state_dict: dict[str, Any],
+        metadata: Metadata | None = None,
+        is_coordinator: bool = False,
+    ) -> None:
+        """Flatten the state as it was flattened for the save."""
+        self.flatten_state_dict = self.flatten_sharded_tensors = False  # these copy and lose
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        self.flatten_state_dict = True
+        self.state_dict, self.mappings = flatten_state(self.state_dict, self._fixed)
 
     def create_local_plan(self) -> LoadPlan:
         """Plan what to read.
@@ -70,7 +121,11 @@ class SafePlanner(DefaultLoadPlanner):
         """
         assert self.metadata is not None
         saved_names = self.metadata.state_dict_metadata
+        grown = self._adopt_structure(saved_names)
         self._select_own(saved_names)
+        for name, value in self.state_dict.items():
+            if (path := grown.get((parse_own_name(name) or (name,))[0])) is not None:
+                set_nested(self.original_state_dict, path, value)
         missing = self._missing_groups(saved_names)
         for group in missing:
             remove_nested(self.original_state_dict, group)
@@ -83,6 +138,91 @@ class SafePlanner(DefaultLoadPlanner):
         # Not the inherited method, which would take the names of other ranks' values for a sign of
         # PyTorch before 2.4 and flatten the state in its way.
         return create_default_local_load_plan(self.state_dict, self.metadata)
+
+    def _adopt_structure(self, saved_names: Mapping[str, object]) -> dict[str, Path]:
+        """Give dictionaries and lists the structure that they had when they were saved.
+
+        Returns the names of tensors that the state does not have yet, with their paths.
+        """
+        saved = self._saved_paths(saved_names)
+        taken = set(saved.values())
+        inner = {path[:end]: path[end] for path in taken for end in range(1, len(path))}
+        removed: set[Path] = set()
+        for name in list(self.state_dict):
+            path = self.mappings[name]
+            is_adopted = not OF_A_RANK.search(name) and not is_below(path, self._fixed)
+            if is_adopted and (name not in saved_names or saved.get(name, path) != path):
+                removed |= self._release(name, path, taken, inner)
+        for path in sorted(removed):
+            remove_nested(self.original_state_dict, path)
+        if removed:
+            names = ", ".join(".".join(map(str, path)) for path in sorted(removed))
+            log.warning(f"removed, because the checkpoint does not have it: {names}")
+        self._adopted = saved.keys() - self.state_dict.keys()
+        tensors = dict[str, Path]()
+        for name, path in saved.items():
+            kind = saved_names[name]
+            is_new = name not in self.state_dict
+            if is_new:
+                self.state_dict[name], self.mappings[name] = None, path
+            if isinstance(kind, TensorStorageMetadata) and (
+                is_new or not isinstance(self.state_dict[name], torch.Tensor)
+            ):
+                self.state_dict[name] = torch.empty(kind.size, dtype=kind.properties.dtype)
+                tensors[name] = path
+        return tensors
+
+    def _release(
+        self, name: str, path: Path, taken: Container[Path], inner: Mapping[Path, str | int]
+    ) -> set[Path]:
+        """Forget a name that the checkpoint does not have; return the path to remove, if any.
+
+        ``taken`` are the paths of values in the checkpoint, ``inner`` those of dictionaries and
+        lists, with a key. A tensor without a value remains, and is an error.
+        """
+        value = self.state_dict[name]
+        for end in range(1, len(path) + 1):
+            above = path[:end]
+            if above in taken and end < len(path):
+                break  # one value in the checkpoint, a dictionary or list here
+            if above in inner:
+                if end < len(path) and isinstance(inner[above], int) == isinstance(path[end], int):
+                    continue
+                self._empty(above, inner[above])
+                break
+            if isinstance(value, Mapping) and not value and not self._has_empty:
+                break  # PyTorch does not save empty dictionaries
+            is_numbered = isinstance(path[end - 1], int) or is_number(str(path[end - 1]))
+            if end == 1 or (isinstance(value, torch.Tensor) and not is_numbered):
+                return set()
+            del self.state_dict[name]
+            return {above}
+        del self.state_dict[name]
+        return set()
+
+    def _empty(self, path: Path, key: str | int) -> None:
+        """Replace what is at ``path`` by an empty dictionary or list for ``key``."""
+        found = get_nested(self.original_state_dict, path)
+        if isinstance(found, list if isinstance(key, int) else MutableMapping):
+            found.clear()
+        else:
+            set_nested(self.original_state_dict, path, None)
+
+    def _saved_paths(self, saved_names: Iterable[str]) -> dict[str, Path]:
+        """Return the names in the checkpoint whose structure is adopted, and their paths."""
+        assert self.metadata is not None
+        paths: Mapping[str, Path] = self.metadata.planner_data or {}
+        self._has_empty = STRUCTURED in paths
+        keys = {path[0] for path in self.mappings.values()}
+        return {
+            name: path
+            for name in saved_names
+            if (path := tuple(paths.get(name, (name,))))[0] in keys
+            and not parse_own_name(name)
+            and not OF_A_RANK.search(name)
+            and not is_below(path, self._fixed)
+            and (name in self.state_dict or name not in self._elsewhere)
+        }
 
     def _select_own(self, saved_names: Iterable[str]) -> None:
         """Replace names whose values differed between ranks by the names of this rank's values."""
@@ -120,6 +260,13 @@ class SafePlanner(DefaultLoadPlanner):
         path = self.mappings.get(read_item.dest_index.fqn, (read_item.dest_index.fqn,))
         set_nested(self.original_state_dict, path, loaded)
 
+    def finish(self) -> None:
+        """Complete the state after all values have been read."""
+        assert self.metadata is not None
+        paths = self.metadata.planner_data or {}
+        restore_order(self.original_state_dict, self._adopted, paths)
+        restore_keys(self.original_state_dict, paths)
+
 
 class FullLoadPlanner(SafePlanner):
     """Loads everything that was saved, of own values those of this rank, into an empty dictionary.
@@ -154,7 +301,7 @@ def set_nested(state: Any, path: Sequence[str | int], value: object) -> None:
     PyTorch saves integer keys as text; an existing integer key is found.
     """
     for name, following in pairwise(path):
-        at = _existing(state, name)
+        at = existing_key(state, name)
         if isinstance(state, list):
             assert isinstance(at, int)
             state.extend([None] * (at + 1 - len(state)))
@@ -164,24 +311,28 @@ def set_nested(state: Any, path: Sequence[str | int], value: object) -> None:
         if missing:
             state[at] = [] if isinstance(following, int) else {}
         state = state[at]
-    last = _existing(state, path[-1])
+    last = existing_key(state, path[-1])
     if isinstance(state, list):
         assert isinstance(last, int)
         state.extend([None] * (last + 1 - len(state)))
+    before = state.get(last) if isinstance(state, Mapping) else None
+    if isinstance(value, dict) and isinstance(before, MutableMapping):
+        before.clear()  # the container remains, with its class
+        before.update(value)
+        return
     state[last] = value
 
 
 def remove_nested(state: Any, path: Sequence[str | int]) -> None:
-    """Remove a value from nested dictionaries."""
+    """Remove a value from nested dictionaries, or the end of a list from there on."""
     for name in path[:-1]:
-        state = state[_existing(state, name)]
-    del state[_existing(state, path[-1])]
-
-
-def _existing(state: Any, key: str | int) -> str | int:
-    if isinstance(state, dict) and key not in state and isinstance(key, str) and key.isdigit():
-        return int(key) if int(key) in state else key
-    return key
+        state = state[existing_key(state, name)]
+    last = existing_key(state, path[-1])
+    if isinstance(state, list):
+        assert isinstance(last, int)
+        del state[last:]
+    else:
+        del state[last]
 
 
 class FlashReader(StorageReader):
@@ -334,20 +485,29 @@ def load_state(
     state: dict[str, Any] | None,
     optional: Sequence[tuple[str, ...]] = (),
     rank: int = 0,
+    fixed: Sequence[tuple[str, ...]] = (),
+    elsewhere: Collection[str] = (),
 ) -> dict[str, Any]:
     """Load a step in place, or everything that was saved if no state is given; return the state.
 
     Values that differed between ranks are those of ``rank``. What is directly below an ``optional``
-    path and not in the checkpoint is removed from the state.
+    path and not in the checkpoint is removed from the state. Everywhere except below ``fixed``
+    paths dictionaries and lists get the structure that they had when they were saved; names that
+    other ranks have ``elsewhere`` are left to them.
 
     Raises:
         CorruptError: something is damaged or missing.
         RuntimeError: the state has names that the checkpoint does not have.
         ValueError: shapes differ.
     """
-    planner = SafePlanner(rank, optional) if state is not None else FullLoadPlanner(rank)
+    planner = (
+        SafePlanner(rank, optional, fixed, elsewhere)
+        if state is not None
+        else FullLoadPlanner(rank)
+    )
     filled: dict[str, Any] = state if state is not None else {}
     planner.set_up_planner(filled, source.metadata, is_coordinator=True)
     plan = planner.finish_plan(planner.create_local_plan())
     FlashReader(source).read_data(plan, planner)
+    planner.finish()
     return filled

@@ -4,8 +4,10 @@ The newest complete step is chosen, the same on all ranks; at the same step memo
 storage. A step in memory is complete if every part has at least one holder, on any node.
 """
 
+import contextlib
+import functools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,6 +21,7 @@ from gangline.elastic.checkpoint.errors import (
     StorageError,
 )
 from gangline.elastic.checkpoint.failpoints import pass_failpoint
+from gangline.elastic.checkpoint.format.structure import flatten_state, is_below
 from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.checkpoint.restore.dcp_reader import load_state
 from gangline.elastic.checkpoint.restore.source import (
@@ -149,10 +152,12 @@ class Restorer:
         state: dict[str, Any] | None,
         step: int | None,
         optional: Sequence[tuple[str, ...]] = (),
+        fixed: Sequence[tuple[str, ...]] = (),
     ) -> Loaded | None:
         """Load the best candidate that all ranks can load.
 
-        ``optional`` are paths of groups of values that may be missing in the checkpoint.
+        ``optional`` are paths of groups of values that may be missing in the checkpoint, ``fixed``
+        those below which the structure of the state is not adapted to that of the checkpoint.
 
         Raises:
             CheckpointError: there are candidates, but none could be loaded.
@@ -162,6 +167,13 @@ class Restorer:
         #    gathered, and rank 0's view of storage is broadcast. Views of their own would differ
         #    while a saver commits.
         reasons: list[str] = []
+        load = functools.partial(
+            load_state,
+            optional=optional,
+            rank=self.ranks.rank,
+            fixed=fixed,
+            elsewhere=self._names_elsewhere(state, fixed),
+        )
         options = restore_candidates(self.holders, self._stored())
         if not options and self.foreign_format:
             raise ForeignFolderError(
@@ -171,7 +183,7 @@ class Restorer:
         for candidate in options:
             if step is not None and candidate.step != step:
                 continue
-            loaded = self._try(candidate, state, optional, reasons)
+            loaded = self._try(candidate, state, load, reasons)
             if loaded is not None:
                 # 3. Newer saves end here. Training computes these steps again, perhaps with other
                 #    numbers, and a later restore must not mix parts of both.
@@ -182,6 +194,16 @@ class Restorer:
         if reasons:
             raise CheckpointError("no checkpoint could be loaded: " + "; ".join(reasons))
         return None
+
+    def _names_elsewhere(
+        self, state: dict[str, Any] | None, fixed: Sequence[tuple[str, ...]]
+    ) -> set[str]:
+        """Return the names in the states of all ranks, outside of ``fixed`` paths."""
+        names = list[str]()
+        with contextlib.suppress(ValueError):  # loading reports it on all ranks
+            _, paths = flatten_state(state or {}, fixed)
+            names = [name for name, path in paths.items() if not is_below(path, fixed)]
+        return set[str]().union(*self.ranks.all_gather(names))
 
     def _stored(self) -> list[int]:
         """Return the steps in storage as rank 0 sees them."""
@@ -203,7 +225,7 @@ class Restorer:
         self,
         candidate: RestoreCandidate,
         state: dict[str, Any] | None,
-        optional: Sequence[tuple[str, ...]],
+        load: Callable[[RestoreSource, dict[str, Any] | None], dict[str, Any]],
         reasons: list[str],
     ) -> Loaded | None:
         """Load one candidate on all ranks, or on none."""
@@ -213,7 +235,7 @@ class Restorer:
         try:
             source = self._source(candidate)
             pass_failpoint("restore-source")
-            filled = load_state(source, state, optional, self.ranks.rank)
+            filled = load(source, state)
             pass_failpoint("restore-loaded")
         except (CorruptError, OSError, StorageError) as error:
             problem = str(error) or type(error).__name__
@@ -224,7 +246,10 @@ class Restorer:
                 source.close()
         answers = self.ranks.all_gather((problem, fatal))
         if mismatch := [text for _, text in answers if text]:
-            raise CheckpointError(f"the state does not fit step {candidate.step}: {mismatch[0]}")
+            raise CheckpointError(
+                f"the state does not fit step {candidate.step}: {mismatch[0]} (an object whose "
+                "tensors change their shapes or names is saved as SingleValueState(object))"
+            )
         place: Literal["memory", "storage"] = "memory" if candidate.plan else "storage"
         for rank, (text, _) in enumerate(answers):
             if text:

@@ -33,7 +33,7 @@ _PROGRAM_FAILURES = frozenset(
 )
 """Causes that only state a bad exit of the program; its log is more precise."""
 _STOPPED_FROM_OUTSIDE = frozenset(("Terminated", "Killed", "Interrupted", "Hangup"))
-_NODE_FAULT, _PEER_LOST = "NodeFault", "PeerLost"
+_PEER_LOST = "PeerLost"
 _AMBIGUOUS_CAUSES = frozenset(("BusError", "BrokenPipe"))
 _AGENT_VERDICTS = frozenset(("Hang", "Stopped", "EndedEarly"))
 """Causes that agents find by comparing ranks; the log of one replica is less precise."""
@@ -131,14 +131,15 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
             "",
         ),
     )
-    if happened.cause not in _LOG_IS_MORE_PRECISE and happened.cause != _NODE_FAULT:
-        return finding
-    texts: Iterable[str] = filter(None, (happened.message, log_tail))
-    if report := next(filter(None, map(read_agent_report, texts)), None):
+    message, cause = happened.message, happened.cause
+    if report := _find_report(happened, log_tail):
         finding = _with_report(finding, report)
-        if report.cause in _AGENT_VERDICTS:
-            return finding
-    texts = filter(None, (report.message if report else happened.message, log_tail))
+        message, cause = report.message, report.cause
+    if cause in _AGENT_VERDICTS:
+        return finding
+    texts = [message] if report else []
+    if cause in _LOG_IS_MORE_PRECISE:
+        texts = [message, log_tail]
     shown = next(filter(None, map(find_symptom, texts)), None)
     if shown is None:
         return finding
@@ -155,12 +156,22 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
     )
 
 
+def _find_report(happened: Failure, log_tail: str) -> AgentReport | None:
+    """Return the agent's report, unless the cluster has stated a reason beside the exit code."""
+    by_code = None if happened.exit_code is None else failure.failure_of_exit(happened.exit_code)
+    if by_code is None or by_code.cause != happened.cause:
+        return None
+    return read_agent_report(happened.message) or read_agent_report(log_tail)
+
+
 def _with_report(finding: Finding, report: AgentReport) -> Finding:
     """Return the finding with the cause that the agent of the pod has found."""
     lines = [line.strip() for line in report.message.splitlines() if line.strip()]
     evidence = lines[-1] if lines else ""
     if report.rank is not None:
-        evidence = f"rank {report.rank}: {evidence}" if evidence else f"rank {report.rank}"
+        evidence = (
+            f"rank {report.rank}: {evidence}" if evidence else f"rank {report.rank} failed first"
+        )
     return replace(
         finding,
         cause=report.cause,

@@ -93,6 +93,19 @@ def test_cause_is_the_same_everywhere(pod: dict[str, Any], cause: str) -> None:
     assert read_replica(complete, "worker").message == str(finding)
 
 
+def test_report_of_an_agent_gives_meaning_evidence_and_remedy() -> None:
+    finding = finding_of_pod(msgspec.convert(written(134, HANG), Pod, strict=False))
+    assert finding is not None
+    assert finding.evidence == "rank 1 on w-1 is at train.py:6; waiting for it: rank 0"
+    assert "--hang-timeout" in finding.remedy
+    fault = "SegmentationFault (exit code 139): It touched memory."
+    report = "x.py FAILED on n1: SegmentationFault\n  first to fail: rank 5 (local rank 1, pid 7): "
+    by_signal = written(139, f"{report}{fault}\n  not restarted: all 3 restarts are used up")
+    finding = finding_of_pod(msgspec.convert(by_signal, Pod, strict=False))
+    assert finding is not None
+    assert finding.evidence == "rank 5 failed first"
+
+
 def test_node_that_restarted_does_not_suggest_more_memory() -> None:
     pod = written(137, reason="ContainerStatusUnknown")
     finding = finding_of_pod(msgspec.convert(pod, Pod, strict=False))

@@ -2,8 +2,9 @@
 
 The first workers come from the server if their script begins with imports that it can do in
 advance. Then the server follows the imports that the workers report: installed libraries, but never
-the user's own code. It works at low priority, and only while enough memory is free. A package that
-depends on the process is imported by the workers. A node that joins a running job gets the list of
+the user's own code. It works while enough memory is free, at the priority of the workers: on a busy
+node it would otherwise not be ready when the first one fails. A package that depends on the process
+is imported by the workers. A node that joins a running job gets the list of
 modules from the master and imports them before it joins. The server's forks become children of the
 agent.
 """
@@ -13,7 +14,6 @@ import contextlib
 import json
 import logging
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,8 +45,6 @@ from gangline.forkserver import (
 log = logging.getLogger(__name__)
 
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
-_LOW_PRIORITY = 10
-_CAP_SYS_NICE = 23
 _INITIAL_ESTIMATE_BYTES = 400 << 20
 """Estimated memory of a server until one has been measured."""
 _LINE_LIMIT = 1 << 24
@@ -187,10 +185,7 @@ class SparePool:
         self._environment: Mapping[str, str] | None = None
         self._server: ForkServer | None = None
         self._servers_started = 0
-        self._calmly = True
-        self._forking = 0
-        self._import_nice = 0
-        """Niceness of imports that run now; 0 without any, and for the first workers."""
+        self._is_awaited = False
         self.ready: dict[int, SpareInterpreter] = dict(first_spares or {})
         """Interpreters that can become workers, by local rank."""
         self.has_learned = False
@@ -213,8 +208,8 @@ class SparePool:
         return alive and self._warm.is_set() and not self._cold_ranks
 
     def begin(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Import modules for the first workers, at normal priority: they do nothing meanwhile."""
-        self._environment, self._calmly = environment, False
+        """Import modules for the first workers, which wait for them."""
+        self._environment, self._is_awaited = environment, True
         self._modules |= dict.fromkeys(modules, -1)
         self._follow()
 
@@ -238,7 +233,7 @@ class SparePool:
     ) -> Process | None:
         """Start a worker from the server; None if it must start as a new process."""
         self._read_notes(local_rank)
-        if not self._calmly:
+        if self._is_awaited:
             await self._wait_for(self._first_try)
         server = self._server
         if server is None or not server.is_alive or local_rank in self._cold_ranks:
@@ -252,10 +247,6 @@ class SparePool:
             os.getpriority(os.PRIO_PROCESS, 0),
             notes,
         )
-        if self._import_nice:
-            # All processes of the job wait for this fork, and it waits for the present import.
-            _set_priority(server.process.pid, 0)
-        self._forking += 1
         try:
             process, channel = await server.fork(start, reports_imports=reports_imports)
         except RefusedError as error:
@@ -264,10 +255,6 @@ class SparePool:
         except ConnectionError:
             log.warning("the fork server has ended; a worker starts as a new process")
             return None
-        finally:
-            self._forking -= 1
-            if self._import_nice and not self._forking:
-                _set_priority(server.process.pid, self._import_nice)
         if channel:
             self.learn_from(channel)
         return process
@@ -276,16 +263,16 @@ class SparePool:
         """Start the server in the background if there is none, with the workers' environment."""
         if self._environment is None and environments:
             self._environment = environments[min(environments)]
-        self._calmly = True
+        self._is_awaited = False
         if self._modules or self.has_learned:
             self._follow()
 
     async def warm(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Import modules now, at normal priority, because no workers run here yet."""
+        """Import modules now, and wait for them, because no workers run here yet."""
         self.begin(modules, environment)
         self.has_learned = True
         await self._wait_for(self._warm)
-        self._calmly = True
+        self._is_awaited = False
 
     async def close(self) -> None:
         for task in filter(None, (self._follow_task, self._learn_task)):
@@ -420,13 +407,7 @@ class SparePool:
             if name not in self._imported and name.partition(".")[0] not in self._excluded
         ]
         if missing:
-            self._import_nice = _LOW_PRIORITY if self._calmly else 0
-            _set_priority(server.process.pid, self._import_nice)
-            try:
-                dependent = await server.import_modules(missing, self._changes)
-            finally:
-                self._import_nice = 0
-            _set_priority(server.process.pid, 0)
+            dependent = await server.import_modules(missing, self._changes)
             self._first_try.set()
             if dependent:
                 for package, reason in dependent.items():
@@ -440,9 +421,10 @@ class SparePool:
         if not self._work.is_set():
             self._warm.set()
         if self._warm.is_set() and self.has_learned and (missing or not self._is_announced):
+            if not self._is_announced:
+                log.info("spare interpreters are warm: %d", self._size)
             self._is_announced = True
             self._on_learned(tuple(self._imported))
-            log.info("spare interpreters are warm: %d", self._size)
 
     async def _end_server(self) -> None:
         server, self._server = self._server, None
@@ -478,31 +460,7 @@ def _is_library(name: str, file: str | None, own_folders: Sequence[str]) -> bool
     return "lib" in path.parts and any(part.startswith("python3") for part in path.parts)
 
 
-def _set_priority(pid: int, nice: int) -> None:
-    """Change the priority of a session's only process, relative to that of the agent.
-
-    The kernel schedules each session as a group (autogroup), so the nice value of a process has no
-    effect on other sessions. A forked worker opens its own session.
-    """
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
-    if may_raise_priority():
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + nice, 19))
-
-
 def has_memory_for_spares(
     count: int, reserve_bytes: int, bytes_each: int = _INITIAL_ESTIMATE_BYTES
 ) -> bool:
     return memory_status().available_bytes > count * bytes_each + reserve_bytes
-
-
-def may_raise_priority(status: Path = Path("/proc/self/status")) -> bool:
-    """Return whether this user may raise a lowered priority again."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NICE)
-    if limit == resource.RLIM_INFINITY or limit >= 20:
-        return True
-    for line in status.read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> _CAP_SYS_NICE & 1)
-    return False

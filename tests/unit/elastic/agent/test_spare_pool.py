@@ -1,18 +1,12 @@
-"""Spare interpreters: what they may import, their priority, and a hook that fails."""
+"""Spare interpreters: what they may import, and a hook that fails."""
 
-import asyncio
-import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from gangline.elastic.agent import spare_pool
-from gangline.elastic.agent.logs import WorkerFiles
 from gangline.elastic.agent.process import HOOK_FOLDER, HOOK_VARIABLE
-from gangline.elastic.agent.settings import SpareSettings
-from gangline.elastic.agent.spare_pool import may_raise_priority, preloadable_modules
+from gangline.elastic.agent.spare_pool import preloadable_modules
 from gangline.elastic.nodecheck.interpreters import imports_torch_first
 
 
@@ -29,14 +23,6 @@ def test_only_libraries_are_preloaded_in_the_order_of_the_first_start():
     assert preloadable_modules(modules, ["/work"]) == ("json", "torch")
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "may"), [("000001ffffffffff", True), ("00000000a80425fb", False)]
-)
-def test_priority_is_lowered_only_where_it_can_be_raised_again(tmp_path, capabilities, may):
-    (tmp_path / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
-    assert may_raise_priority(tmp_path / "status") is may
-
-
 def test_a_spare_whose_hook_fails_does_not_run_the_script(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("print('trained')")
@@ -45,41 +31,6 @@ def test_a_spare_whose_hook_fails_does_not_run_the_script(tmp_path):
         [sys.executable, script], env=environment, capture_output=True, check=False, timeout=60
     )
     assert (run.returncode, run.stdout) == (1, b"")
-
-
-async def test_fork_has_normal_priority_while_the_server_imports_at_low_priority(
-    monkeypatch, tmp_path
-):
-    settings = SpareSettings(preload=("json",), reserve_bytes=0)
-    priorities, importing, done = [], asyncio.Event(), asyncio.Event()
-    seen_at_fork = []
-
-    class Server:
-        is_alive, process = True, SimpleNamespace(pid=os.getpid())
-
-        async def import_modules(self, modules, changes):
-            importing.set()
-            await done.wait()
-            return {}
-
-        async def fork(self, start, *, reports_imports):
-            seen_at_fork.append(priorities[-1])
-            return "process", None
-
-        async def end(self): ...
-
-    monkeypatch.setattr(spare_pool.ForkServer, "start", lambda *_: Server())
-    monkeypatch.setattr(spare_pool, "_set_priority", lambda pid, nice: priorities.append(nice))
-    spares = spare_pool.SparePool(settings, lambda _: ["python"], 1)
-    spares.has_learned = True
-    spares.fill({0: {}})
-    await asyncio.wait_for(importing.wait(), 60)
-    files = WorkerFiles(None, None, (), tmp_path / "error.json", tmp_path / "stacks.txt")
-    assert await spares.fork(0, {}, files, reports_imports=False) is not None
-    assert seen_at_fork == [0]
-    assert priorities[-1] > 0, "the imports go on at low priority"
-    done.set()
-    await spares.close()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 import set_clock
 from e2e.clusters import ClusterUnderTest
-from e2e.elastic_training import API, Training, output
+from e2e.elastic_training import API, PATIENCE_S, Training, output
 from e2e.jobs import Manifest, template, until
 from e2e.scenario import Scenario
 from gangline.api.core.pod import Pod
@@ -114,6 +114,21 @@ async def test_processes_that_die_or_hang_are_started_again_in_their_pods(
     assert training.starts == {first: 5, second: 5}
     job = await training.ends()
     assert job.status.restarts.total <= 1, "no more than the master's"
+
+
+async def test_a_hang_without_restarts_left_ends_the_job_with_the_rank(elastic: Scenario) -> None:
+    training = Training(elastic, "stuck")
+    written = training.manifest(2, "2", "--hang-timeout 8 --max-restarts 0")
+    worker = written["spec"]["replicaSpecs"]["worker"] | {"restartCount": 0}
+    written["spec"] = {"replicaSpecs": written["spec"]["replicaSpecs"] | {"worker": worker}}
+    await elastic.submit(written)
+    await training.running(0, 1)
+    await training.goes_on(2, "both train")
+    os.kill(training.worker(1), signal.SIGSTOP)
+    assert await elastic.outcome("stuck", PATIENCE_S) == "Failed"
+    condition = (await elastic.job("stuck")).status.conditions[-1]
+    assert "Stopped (exit code 134): No worker has made progress for 8 s" in condition.message
+    assert f"rank 1 on {training.pod(1)}" in condition.message
 
 
 async def test_a_node_that_is_cut_off_is_missed_comes_back_and_is_replaced(

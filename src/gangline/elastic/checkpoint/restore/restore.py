@@ -32,7 +32,7 @@ from gangline.elastic.checkpoint.restore.source import (
     StorageSource,
 )
 from gangline.elastic.checkpoint.saver.replication import SegmentRequest, fetch_segment
-from gangline.elastic.checkpoint.snapshot import inventory
+from gangline.elastic.checkpoint.snapshot import directory, inventory
 from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentState
@@ -146,6 +146,8 @@ class Restorer:
         self.foreign_format: str | None = None
         """Format of foreign checkpoints in the folder if it has none of ours."""
         self.fetched = False
+        self._is_readable = False
+        """Whether rank 0 could list the steps in storage."""
 
     def load(
         self,
@@ -174,7 +176,7 @@ class Restorer:
             fixed=fixed,
             elsewhere=self._names_elsewhere(state, fixed),
         )
-        options = restore_candidates(self.holders, self._stored())
+        options = restore_candidates(*self._agreeing())
         if not options and self.foreign_format:
             raise ForeignFolderError(
                 commit.foreign_folder_message(self.settings.target, self.foreign_format)
@@ -205,6 +207,29 @@ class Restorer:
             names = [name for name, path in paths.items() if not is_below(path, fixed)]
         return set[str]().union(*self.ranks.all_gather(names))
 
+    def _agreeing(self) -> tuple[list[PartHolder], list[int]]:
+        """Return what can be restored from memory and from storage.
+
+        If steps were deleted from storage after memory was written, memory is ignored.
+        """
+        stored = self._stored()
+        recorded = max(
+            self.ranks.all_gather(directory.read_stored_step(self.job_folder) or 0), default=0
+        )
+        newest = max(stored, default=None)
+        if not self._is_readable or recorded <= (newest or 0):
+            return self.holders, stored
+        if self.holders and self.ranks.rank == 0:
+            steps = ", ".join(str(step) for step in sorted({one.step for one in self.holders}))
+            log.warning(
+                f"steps {steps} in memory are ignored: {self.settings.target} had step {recorded} "
+                f"and now has {'no step' if newest is None else f'step {newest} as its newest'}"
+            )
+        # Otherwise the saver would write them to storage after the next crash.
+        self._invalidate_newer(-1)
+        directory.write_stored_step(self.job_folder, newest)
+        return [], stored
+
     def _stored(self) -> list[int]:
         """Return the steps in storage as rank 0 sees them."""
         problem, steps, kind = "", list[int](), None
@@ -218,7 +243,9 @@ class Restorer:
         except (OSError, StorageError) as error:
             problem = str(error)
             log.warning(f"storage cannot be read: {problem}", extra={"reason": problem})
-        steps, self.foreign_format = self.ranks.broadcast((steps, kind))
+        steps, self.foreign_format, self._is_readable = self.ranks.broadcast(
+            (steps, kind, not problem)
+        )
         return steps
 
     def _try(

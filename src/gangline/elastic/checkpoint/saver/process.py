@@ -171,7 +171,8 @@ class Uploader:
                 del self.uncommitted[step, plan]
                 done.append(step)
                 self.report(StorageOutcome(step, committed=True))
-                commit.apply_retention(target, settings.keep, settings.keep_every, step)
+                newest = commit.apply_retention(target, settings.keep, settings.keep_every, step)
+                directory.write_stored_step(self.job_folder, newest)
             except StepTakenError as error:
                 del self.uncommitted[step, plan]
                 self.taken_steps.add((step, plan))

@@ -4,6 +4,7 @@
         settings.json      settings of the saver; written by the training process
         saver.lock         locked by the running saver
         saver.sock         where training processes connect to the saver
+        stored.json        newest step that storage had when the saver last committed one
         port               where savers of other nodes connect to it
         job.lock           locked, shared, by each running training process
         r00003.lock        locked by the process of rank 3: no second one saves as the same rank
@@ -223,6 +224,23 @@ def read_settings(job_folder: Path) -> SaverSettings | None:
     try:
         with open(open_own(job_folder / "settings.json", os.O_RDONLY), "rb") as file:
             return msgspec.json.decode(file.read(), type=SaverSettings)
+    except (FileNotFoundError, InsecureMemoryError, msgspec.MsgspecError):
+        return None
+
+
+def write_stored_step(job_folder: Path, step: int | None) -> None:
+    """Record the newest step in storage, if any."""
+    temporary = job_folder / f"stored.{os.getpid()}.new"
+    with open(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as stream:
+        stream.write(msgspec.json.encode(step))
+    temporary.rename(job_folder / "stored.json")
+
+
+def read_stored_step(job_folder: Path) -> int | None:
+    """Return the newest step that storage has had, as recorded; ``None`` if none was."""
+    try:
+        with open(open_own(job_folder / "stored.json", os.O_RDONLY), "rb") as file:
+            return msgspec.json.decode(file.read(), type=int | None)
     except (FileNotFoundError, InsecureMemoryError, msgspec.MsgspecError):
         return None
 

@@ -258,11 +258,16 @@ def expired_steps(steps: list[int], keep: int, keep_every: int) -> list[int]:
     return [step for step in sorted(steps)[:-keep] if not (keep_every and step % keep_every == 0)]
 
 
-def apply_retention(target: StorageTarget, keep: int, keep_every: int, newest: int) -> None:
-    """Remove expired steps, and unfinished ones older than the newest commit."""
-    for step in expired_steps(committed_steps(target), keep, keep_every):
+def apply_retention(target: StorageTarget, keep: int, keep_every: int, newest: int) -> int:
+    """Remove expired steps, and unfinished ones older than the newest commit.
+
+    Returns the newest step that is there.
+    """
+    steps = committed_steps(target)
+    for step in expired_steps(steps, keep, keep_every):
         target.remove(step_folder(step))
         pass_failpoint("removed")
     old = [name for step, name in target.list_unfinished() if step < newest]
     for name in [*old, *(name for name in target.list_names("") if name.startswith(".trash-"))]:
         target.remove(name)
+    return max(steps, default=newest)

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 
 from gangline.api.core.pod import Pod
 from gangline.api.failure import Blame
-from gangline.api.job_names import replica_name
 from gangline.api.resources import PODS
 from gangline.api.verdict import REMEDIES, Finding, finding_of_pod, finding_order
 from gangline.kube.client.client import ApiClient
@@ -247,18 +246,19 @@ def diagnose(
         tails: the ends of the logs, by pod name.
     """
     logs = tails or {}
-    findings = [
-        of_pod
+    # By finding, not by replica: an elastic job has several pods of one rank, one after the other.
+    tail_of = {
+        of_pod: tail
         for pod in pods
-        if (of_pod := finding_of_pod(pod, logs.get(pod.metadata.name, "")))
-        and of_pod.cause not in _NEVER_RAN
-    ]
+        for tail in [logs.get(pod.metadata.name, "")]
+        if (of_pod := finding_of_pod(pod, tail)) and of_pod.cause not in _NEVER_RAN
+    }
+    findings = list(tail_of)
     findings += _findings_of_deleted_pods(events, {pod.metadata.name for pod in pods})
     findings.sort(key=finding_order)
     stall = find_lost_rank(job, datetime.now(UTC))
     if findings and stall is None:
-        by_replica = {replica_name(pod): logs.get(pod.metadata.name, "") for pod in pods}
-        return _failed(job, findings, by_replica)
+        return _failed(job, findings, tail_of.get(findings[0], ""))
     root = stall or find_pending_cause(job, pods, events)
     return Diagnosis(
         job.name,
@@ -270,8 +270,8 @@ def diagnose(
     )
 
 
-def _failed(job: Job, findings: Sequence[Finding], logs: Mapping[str, str]) -> Diagnosis:
-    """Return the diagnosis of a job with failed replicas; ``logs`` are by replica."""
+def _failed(job: Job, findings: Sequence[Finding], log: str) -> Diagnosis:
+    """Return the diagnosis of a job with failed replicas; ``log`` is that of the first."""
     root, *others = findings
     return Diagnosis(
         job=job.name,
@@ -280,7 +280,7 @@ def _failed(job: Job, findings: Sequence[Finding], logs: Mapping[str, str]) -> D
         consequences=tuple(others),
         summary=_sentence(root),
         next_steps=_steps(job, root),
-        last_lines=tuple(last_lines(logs.get(root.replica, ""))),
+        last_lines=tuple(last_lines(log)),
     )
 
 

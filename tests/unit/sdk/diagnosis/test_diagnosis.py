@@ -317,6 +317,14 @@ def test_the_end_before_the_last_restart_counts() -> None:
     assert found.root.cause == "OutOfMemory"
 
 
+def test_last_lines_are_those_of_the_pod_of_a_rank_that_failed_first() -> None:
+    first, later = ended("worker-1", 1, at=1), ended("worker-1", 1, at=9)
+    named = msgspec.structs.replace(later.metadata, name="j-worker-7")
+    later = msgspec.structs.replace(later, metadata=named)
+    tails = {"j-worker-1": "first", "j-worker-7": "later"}
+    assert diagnose(FAILED, [first, later], (), tails).last_lines == ("first",)
+
+
 def test_deleted_pods_are_known_from_events() -> None:
     events = [warned("Evicted", "low on memory", "pod/j-worker-2")]
     found = diagnose(FAILED, [], events)

@@ -227,7 +227,7 @@ class ScheduleFree(torch.optim.SGD):
             for one in group["params"]:
                 self.state[one].get("z")
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         if not self.param_groups[0]["train_mode"]:
             raise Exception("Optimizer was not in train mode")
         return super().step(closure)
@@ -300,7 +300,8 @@ def test_a_state_of_only_some_parameters_is_replaced_by_a_fuller_one(tmp_path: P
 
 def test_what_the_model_does_not_have_is_named() -> None:
     model, temperature = nn.Linear(2, 2), nn.Parameter(torch.ones(7))
-    stranger = torch.optim.Adam([{"params": model.parameters()}, {"params": [temperature]}])
+    groups: list[dict[str, Any]] = [{"params": model.parameters()}, {"params": [temperature]}]
+    stranger = torch.optim.Adam(groups)
     with pytest.raises(UnsavableError, match=r"group 1 of Adam .*\(7,\).* Linear does not have"):
         TrainingState(model, stranger).state_dict()
     own = torch.optim.SGD(model.parameters())

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 SCENES = Path(__file__).with_name("checkpoint_scenes.py")
+HOOKS = Path(__file__).with_name("lightning_hooks.py")
 SOURCES = Path(__file__).parents[2] / "src"
 Play = Callable[..., dict[str, Any]]
 
@@ -21,9 +22,9 @@ def play(image_map: Path) -> Play:
     environments = yaml.safe_load(image_map.read_text())
     python = Path(environments["gangline/examples-checkpoint:*"]["env"], "bin", "python")
 
-    def run(*arguments: str) -> dict[str, Any]:
+    def run(*arguments: str, program: Path = SCENES) -> dict[str, Any]:
         ended = subprocess.run(
-            [python, SCENES, *arguments],
+            [python, program, *arguments],
             env=os.environ | {"PYTHONPATH": str(SOURCES)},
             stdout=subprocess.PIPE,
             text=True,
@@ -58,6 +59,13 @@ def test_a_trainer_that_was_killed_in_a_save_goes_on_to_the_bit(
         killed, again = seen[str(step)]
         assert killed == straight[:step]
         assert again == straight[step - 1 :], "it goes on from the last save that returned"
+
+
+@pytest.mark.timeout(600)
+def test_hooks_of_lightning_see_and_restore_what_its_own_checkpoint_has(play: Play) -> None:
+    for name, (plain, flash) in play(program=HOOKS).items():
+        assert len(plain[-1]) == 4, f"all hooks were called: {name}"
+        assert flash == plain, name
 
 
 @pytest.mark.timeout(600)

@@ -94,6 +94,10 @@ def flash_callback(
                 set_random_states(self._random)
                 self._random = None
 
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+            """Restore the random states if all records were skipped: the next pass uses them."""
+            self.on_step_begin(args, state, control, **parts)
+
         def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
             """Save if a save is due."""
             del args, control

@@ -12,6 +12,7 @@ itself restarts the data of an epoch that it resumes in the middle; pass a state
 """
 
 import contextlib
+import io
 import logging
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -19,9 +20,12 @@ from typing import Any
 
 from gangline.elastic.checkpoint.checkpointer import Checkpointer, SaveLevel
 from gangline.elastic.checkpoint.errors import CheckpointError, UnsavableError
-from gangline.elastic.checkpoint.format.torch_framing import check_loadable, pickle_value
+from gangline.elastic.checkpoint.format.torch_framing import (
+    check_loadable,
+    pickle_value,
+    safe_unpickle,
+)
 from gangline.elastic.checkpoint.training import (
-    SingleValueState,
     Stateful,
     TrainingState,
     random_states,
@@ -29,12 +33,6 @@ from gangline.elastic.checkpoint.training import (
 )
 
 log = logging.getLogger(__name__)
-
-
-_OF_LIGHTNING = {
-    *("epoch", "global_step", "pytorch-lightning_version", "loops", "lr_schedulers"),
-    *("state_dict", "optimizer_states"),
-}
 
 
 class _Hooks:
@@ -62,7 +60,7 @@ class _Hooks:
             UnsavableError: a hook has added something that would need code to load.
         """
         if not self.is_ready:
-            return {}
+            return {"value": b""}
         strategy = self.trainer.strategy
         model, optimizers = self._model_state(), self._optimizer_states()
         as_read, given = _copy_containers([model, optimizers]), iter(optimizers)
@@ -77,36 +75,47 @@ class _Hooks:
         left_out = self._left_out | set(of_model)
         if _is_unchanged(checkpoint.get("optimizer_states"), as_read[1]):
             left_out.add("optimizer_states")
-        saved = {key: value for key, value in checkpoint.items() if key not in left_out}
-        return {
-            "checkpoint": self._loadable(saved),
+        state = {
+            "checkpoint": {key: checkpoint[key] for key in checkpoint if key not in left_out},
             "of_model": of_model,
             "has_optimizers": "optimizer_states" in left_out,
         }
+        return {"value": self._pickled(state)}
 
-    def _loadable(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """Leave out hyperparameters that cannot be loaded: Lightning restores none of them."""
+    def _pickled(self, state: dict[str, Any]) -> bytes:
+        """Pickle a state, without hyperparameters that could not be loaded again.
+
+        Lightning restores no hyperparameters; it only shows them to the hooks.
+        """
+        try:
+            data = pickle_value("checkpoint", state)
+            check_loadable("checkpoint", state, data)
+            return data
+        except UnsavableError:
+            checkpoint: dict[str, Any] = state["checkpoint"]
+            for key, value in list(checkpoint.items()):
+                try:
+                    check_loadable(key, value, pickle_value(key, value))
+                except UnsavableError as error:
+                    if key not in self._hyperparameters():
+                        raise
+                    self._left_out.add(key)
+                    del checkpoint[key]
+                    log.warning(f"hooks do not get the saved {key} after a restart: {error}")
+            return pickle_value("checkpoint", state)
+
+    def _hyperparameters(self) -> set[str]:
         owners = (self.trainer.lightning_module, self.trainer.datamodule)
-        parts = ("NAME", "KEY", "TYPE")
-        optional = {
+        return {
             getattr(owner, f"CHECKPOINT_HYPER_PARAMS_{part}")
             for owner in owners
             if owner is not None
-            for part in parts
+            for part in ("NAME", "KEY", "TYPE")
         }
-        for key in saved.keys() - _OF_LIGHTNING:
-            try:
-                check_loadable(key, saved[key], pickle_value(key, saved[key]))
-            except UnsavableError as error:
-                if key not in optional:
-                    raise
-                self._left_out.add(key)
-                log.warning(f"hooks do not get the saved {key} after a restart: {error}")
-        return {key: value for key, value in saved.items() if key not in self._left_out}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep a state for ``apply``: hooks run after model and optimizers are restored."""
-        self._loaded = state_dict
+        self._loaded = safe_unpickle(io.BytesIO(state_dict["value"]))
 
     def apply(self) -> None:
         """Let Lightning restore the loaded state, with its hooks."""
@@ -270,10 +279,10 @@ def flash_callback(
                 restored_random = random_states()
                 hooks.apply()
                 set_random_states(restored_random)
-            hooks.is_ready = True
                 # In the middle of an epoch Lightning restarts the data, which uses random numbers.
                 if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
-                    self._random = random_states()
+                    self._random = restored_random
+            hooks.is_ready = True
 
         def on_train_batch_start(self, *_: Any) -> None:
             """Restore the random states that restarting the data has changed."""
@@ -320,6 +329,6 @@ def flash_callback(
 def _state(trainer: Any, others: dict[str, Stateful], hooks: _Hooks) -> dict[str, Any]:
     return {
         "training": TrainingState(
-            trainer.strategy.model, trainer.optimizers, lightning=SingleValueState(hooks), **others
+            trainer.strategy.model, trainer.optimizers, lightning=hooks, **others
         )
     }

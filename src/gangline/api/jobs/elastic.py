@@ -291,7 +291,7 @@ _VARIABLE_FLAG = re.compile(
     re.ASCII,
 )
 """A number of nodes that a variable gives, as ``$NODE_NUM``: no range."""
-_UNIT = re.compile(r"--node[-_]unit(?:=|\s+)[\"']?(\d{1,9})", re.ASCII)
+_UNIT = re.compile(r"--node[-_]unit(?:=|\s+)[\"']?([1-9]\d{0,8})", re.ASCII)
 _CRITICAL = re.compile(r"(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
 _VARIABLE = "PET_NNODES"
 
@@ -334,8 +334,16 @@ def _command_line(container: Mapping[str, Any]) -> str:
 def job_node_range(
     annotations: Mapping[str, str], container: Mapping[str, Any]
 ) -> NodeRange | None:
-    """Return the node range of a job: from its annotation, else from its command."""
-    return parse_node_range(annotations.get(NODES_ANNOTATION) or nnodes_flag(container))
+    """Return the node range of a job: from its annotation, else from its command.
+
+    With ``--node-unit`` no world is smaller than the next multiple of the unit.
+    """
+    nodes = parse_node_range(annotations.get(NODES_ANNOTATION) or nnodes_flag(container))
+    unit = _UNIT.search(_command_line(container))
+    if nodes is None or unit is None:
+        return nodes
+    least = -(-nodes.min_nodes // int(unit[1])) * int(unit[1])
+    return NodeRange(least, nodes.max_nodes) if least <= nodes.max_nodes else nodes
 
 
 def parse_priority_fraction(priority: str) -> float | None:

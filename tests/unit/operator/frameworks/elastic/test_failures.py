@@ -140,7 +140,14 @@ def test_job_continues_while_its_minimum_is_active() -> None:
 
 @pytest.mark.parametrize("strategy", ["AllreduceStrategy", PARAMETER_SERVER, "CustomStrategy"])
 @pytest.mark.parametrize(
-    "flags", ["--nnodes 3", "--nnodes=$NODE_NUM", "--nnodes ${N:-3}", "--auto-config"]
+    "flags",
+    [
+        "--nnodes 3",
+        "--nnodes=$NODE_NUM",
+        "--nnodes ${N:-3}",
+        "--auto-config",
+        "--nnodes 2:3 --node-unit 3",
+    ],
 )
 def test_a_launcher_below_its_own_minimum_ends_the_job(strategy: str, flags: str) -> None:
     worker = role(3, f"gangline run {flags} x", restartCount=0)

@@ -32,6 +32,7 @@ from gangline.elastic.agent.hang_detector import (
     working_ranks,
 )
 from gangline.elastic.agent.hang_stacks import DetectedHang, wait_for_hang
+from gangline.elastic.agent.learned_modules import LearnedFile
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
 from gangline.elastic.agent.process import end_leftovers, is_stopped
@@ -120,6 +121,7 @@ class ElasticAgent:
                 settings.affinity,
                 rendezvous.share_imports,
                 first_spares,
+                LearnedFile(settings.command.arguments, base),
             )
         self._signal: asyncio.Future[signal.Signals] | None = None
         self._group: WorkerGroup | None = None
@@ -209,7 +211,7 @@ class ElasticAgent:
         """Do the first imports of the script in the fork server while the world is formed."""
         if self._spares and not self._spares.ready:
             modules = first_imports(self._settings.command.arguments)
-            if modules or self._settings.spares.preload:
+            if modules or self._spares.knows_modules:
                 environment = spare_environment(self._settings, 0, self._base)
                 # By this variable leftovers of the run are found, among them forks of its forks.
                 environment[PROGRESS_VARIABLE] = str(self._folder.path / "progress")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from gangline.elastic.agent.learned_modules import LearnedFile
 from gangline.elastic.agent.logs import WorkerFiles
 from gangline.elastic.agent.process import (
     Process,
@@ -170,18 +171,25 @@ class SparePool:
         affinity: tuple[frozenset[int], ...] = (),
         learned: Callable[[Sequence[str]], None] = lambda _: None,
         first_spares: Mapping[int, SpareInterpreter] | None = None,
+        kept: LearnedFile | None = None,
     ) -> None:
         """Prepare for ``size`` workers.
 
         Args:
             learned: called with the imported modules once they are known.
+            kept: what earlier starts of the script have imported.
         """
         self._settings, self._arguments, self._size = settings, arguments, size
         self._affinity, self._on_learned = affinity, learned
+        self._kept = kept
         self._modules: dict[str, int] = dict.fromkeys(settings.preload, -1)
         self._changes: list[dict[str, str | None]] = []
         self._imported: set[str] = set()
         self._excluded: dict[str, str] = {}
+        if kept:
+            self._modules |= kept.content.modules
+            self._changes += kept.content.changes
+            self._excluded |= kept.content.excluded
         self._environment: Mapping[str, str] | None = None
         self._server: ForkServer | None = None
         self._servers_started = 0
@@ -207,10 +215,15 @@ class SparePool:
         alive = self._server is not None and self._server.is_alive
         return alive and self._warm.is_set() and not self._cold_ranks
 
+    @property
+    def knows_modules(self) -> bool:
+        """Return whether there is anything to import before the workers report it."""
+        return bool(self._modules)
+
     def begin(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         """Import modules for the first workers, which wait for them."""
         self._environment, self._is_awaited = environment, True
-        self._modules |= dict.fromkeys(modules, -1)
+        self._modules = dict.fromkeys(modules, -1) | self._modules
         self._follow()
 
     def learn_from(self, channel: socket.socket) -> None:
@@ -274,7 +287,18 @@ class SparePool:
         await self._wait_for(self._warm)
         self._is_awaited = False
 
+    def _keep(self) -> None:
+        if self._kept is None:
+            return
+        if self._cold_ranks or any(note.exists() for note in self._notes.values()):
+            self._kept.keep_none()
+        else:
+            modules = {name: n for name, n in self._modules.items() if name in self._imported}
+            self._kept.keep(modules, self._changes, self._excluded)
+
     async def close(self) -> None:
+        if self._is_announced:
+            self._keep()
         for task in filter(None, (self._follow_task, self._learn_task)):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -425,6 +449,7 @@ class SparePool:
                 log.info("spare interpreters are warm: %d", self._size)
             self._is_announced = True
             self._on_learned(tuple(self._imported))
+            self._keep()
 
     async def _end_server(self) -> None:
         server, self._server = self._server, None

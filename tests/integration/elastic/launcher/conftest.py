@@ -31,7 +31,8 @@ class Run:
         self.process = subprocess.Popen(
             arguments,
             cwd=folder,
-            env={**inherited, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO", **environment},
+            env={**inherited, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO"}
+            | {"XDG_CACHE_HOME": str(folder / "cache"), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

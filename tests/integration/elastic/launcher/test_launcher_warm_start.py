@@ -125,6 +125,13 @@ def test_libraries_of_a_warm_worker_see_what_those_of_torchrun_see(
         for name, value in reference.items():
             assert comparable(cold)[name] == value, name
             assert comparable(warm)[name] == value, name
+    # A later start of the script has its modules from the beginning.
+    again = launch(*flags, tmp_path / "again", 0)
+    assert again.wait() == 0, again.output
+    for rank in ("0", "1"):
+        warm, reference = (read(tmp_path / f"{name}-{rank}-0") for name in ("again", "theirs"))
+        assert warm["mapped"]
+        assert comparable(warm) == comparable(reference)
 
 
 def test_a_script_that_sets_a_variable_differently_starts_as_a_new_process(
@@ -148,3 +155,5 @@ def test_a_script_that_sets_a_variable_differently_starts_as_a_new_process(
     assert first["home"] == "/of/1"
     assert read(tmp_path / "ours-0-2")["home"] == "/of/2"
     assert "the script sets LIBRARY_HOME differently" in run.output
+    (kept,) = (tmp_path / "cache/gangline/imports").iterdir()
+    assert json.loads(kept.read_bytes())["varies"], "no later start imports them in vain"

@@ -10,8 +10,16 @@ first step that followed the last kill. Then one job is killed many times. DLRov
 count.
 
     python -m benchmarks.elastic.recovery [RUNS] [KILLS]
+
+With ``--busy`` one other case is measured: a worker is killed four seconds after the first step,
+while so many endless loops for each processor run beside the job. The first start of Gangline is
+one without modules of an earlier start.
+
+    python -m benchmarks.elastic.recovery [RUNS] --busy LOOPS
 """
 
+import argparse
+import contextlib
 import json
 import math
 import os
@@ -22,13 +30,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from benchmarks import results
 
 RUNS, KILLS = 7, 30
 ROW, ROW_PAUSE_S = 10, 1.0
+BUSY_PAUSE_S = 4.0
 PATIENCE_S = 120.0
 DLROVER = os.environ.get("GANGLINE_DLROVER_PYTHON", "")
 LAUNCHERS = {
@@ -234,6 +243,58 @@ def early_kill(kind: str, folder: str) -> float:
         job.end()
 
 
+@contextlib.contextmanager
+def busy_processors(loops: int) -> Iterator[None]:
+    """Keep all processors busy with loops at normal priority, each in a session of its own."""
+    count = loops * len(os.sched_getaffinity(0))
+    processes = [
+        subprocess.Popen(["sh", "-c", "while :; do :; done"], start_new_session=True)
+        for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+
+
+def kill_while_busy(kind: str, folder: str) -> tuple[float, float]:
+    """Seconds to the first step, and to the first step after a kill some seconds later."""
+    job = Job(kind, folder)
+    try:
+        begun = job.start_alone()
+        first = job.until("first", begun, 2)
+        time.sleep(BUSY_PAUSE_S)
+        killed = time.time()
+        os.kill(job.pid(1), signal.SIGKILL)
+        return first - begun, job.again(killed) - killed
+    finally:
+        job.end()
+
+
+def measure_busy(runs: int, loops: int) -> None:
+    start: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
+    again: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
+    with tempfile.TemporaryDirectory() as folder, busy_processors(loops):
+        os.environ["XDG_CACHE_HOME"] = folder
+        for _ in range(runs):
+            for kind in LAUNCHERS:
+                first, recovered = kill_while_busy(kind, folder)
+                start[kind].append(first)
+                again[kind].append(recovered)
+    figures = {
+        "busy_killed": report("a worker is killed: until both train again", again),
+        "busy_start": report("from the launcher's start to the first step", start),
+    }
+    conditions = (
+        f"a tiny model over gloo on one node of two workers, beside {loops} busy loops for each "
+        f"processor; medians of {runs} runs in turn"
+    )
+    results.write("elastic_recovery_busy", conditions, figures, results.training_versions())
+
+
 def kills_in_a_row(kind: str, folder: str) -> list[float]:
     """Seconds to the first step after each of several kills, one second after the last recovery."""
     job = Job(kind, folder)
@@ -332,7 +393,15 @@ def report(name: str, seconds: dict[str, list[float]]) -> results.Figure:
 
 
 def main() -> None:
-    runs, kills = (int(sys.argv[n]) if len(sys.argv) > n else d for n, d in ((1, RUNS), (2, KILLS)))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("runs", type=int, nargs="?", default=RUNS)
+    parser.add_argument("kills", type=int, nargs="?", default=KILLS)
+    parser.add_argument("--busy", type=int, metavar="LOOPS")
+    options = parser.parse_args()
+    runs, kills = options.runs, options.kills
+    if options.busy is not None:
+        measure_busy(runs, options.busy)
+        return
     start: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
     one: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
     two: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}

@@ -125,6 +125,7 @@ def test_a_script_sees_what_it_sees_under_torchrun(launch, script, tmp_path, che
     if checked:
         ours.until("workers start in interpreters of the node check: 1")
     ours.until("spare interpreters are warm")
+    ours.until("dumped 0")
     os.kill(seen(tmp_path / "ours0")["pid"], signal.SIGKILL)
     assert ours.wait() == 0, ours.output
 

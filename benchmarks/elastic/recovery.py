@@ -247,6 +247,7 @@ def early_kill(kind: str, folder: str) -> float:
 def busy_processors(loops: int) -> Iterator[None]:
     """Keep all processors busy with loops at normal priority, each in a session of its own."""
     count = loops * len(os.sched_getaffinity(0))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the loops do not end by themselves
     processes = [
         subprocess.Popen(["sh", "-c", "while :; do :; done"], start_new_session=True)
         for _ in range(count)

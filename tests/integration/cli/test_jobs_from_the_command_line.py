@@ -1,4 +1,7 @@
-"""Submitting, listing, logs, waiting and deleting on a complete cluster: output and exit status."""
+"""Submitting, listing, logs, waiting and deleting on a complete cluster: output and exit status.
+
+Takes 30 s: each command is a process of its own.
+"""
 
 import hashlib
 import json

@@ -44,7 +44,7 @@ def test_create_a_kind_without_a_controller_is_stored_with_a_warning(kubectl: Ku
 
 
 def test_jobs_of_batch_are_shown_as_on_kubernetes(kubectl: Kubectl) -> None:
-    output = kubectl("create job idle --image=busybox:1 -- true")
+    output = kubectl("create job idle --image=busybox:1 -- sleep 9")
     assert output.strip() == "job.batch/idle created"
     header, row = kubectl("get jobs").splitlines()
     assert header.split() == ["NAME", "STATUS", "COMPLETIONS", "DURATION", "AGE"]

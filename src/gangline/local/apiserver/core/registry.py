@@ -151,8 +151,9 @@ class Registry:
 
     def remove(self, group: str, plural: str) -> None:
         """Stop serving a kind in all versions."""
-        for key in [key for key in self._kinds if key[0] == group and key[2] == plural]:
-            del self._kinds[key]
+        for kind in self:
+            if (kind.group, kind.plural) == (group, plural):
+                del self._kinds[kind.group, kind.version, kind.plural]
         self.generation += 1
 
     def find(self, group: str, version: str, plural: str) -> ServedKind | None:
@@ -160,7 +161,7 @@ class Registry:
 
     def by_plural(self, group: str, plural: str) -> ServedKind | None:
         """Return the first served version of a resource."""
-        kinds = (k for k in self._kinds.values() if (k.group, k.plural) == (group, plural))
+        kinds = (k for k in self if (k.group, k.plural) == (group, plural))
         return next(kinds, None)
 
     def builtin(self, group: str, plural: str) -> ServedKind:
@@ -171,7 +172,8 @@ class Registry:
         return kind
 
     def __iter__(self) -> Iterator[ServedKind]:
-        return iter(self._kinds.values())
+        # A copy: definitions are completed in threads, while others are added.
+        return iter([*self._kinds.values()])
 
     def groups(self) -> dict[str, list[str]]:
         """Return the versions of each group, preferred first.
@@ -180,8 +182,8 @@ class Registry:
         uses this order where kinds in two groups have one name.
         """
         versions_by_group: dict[str, list[str]] = {}
-        built_in = [kind for kind in self._kinds.values() if not kind.custom]
-        custom = [kind for kind in self._kinds.values() if kind.custom]
+        built_in = [kind for kind in self if not kind.custom]
+        custom = [kind for kind in self if kind.custom]
         for kind in (*built_in, *sorted(custom, key=lambda kind: kind.group)):
             versions = versions_by_group.setdefault(kind.group, [])
             if kind.version not in versions:

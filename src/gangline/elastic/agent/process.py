@@ -151,6 +151,8 @@ class Process:
 
     def _end_group(self) -> None:
         """Ask the other members of the group to end, but those that clean up; kill them later."""
+        if self not in _unreaped:
+            return  # the run has ended, and the number may be that of another group
         members = _group_members(self.pid)
         self._members |= members.keys()
         _signal((pid for pid, helps in members.items() if not helps), signal.SIGTERM)
@@ -160,6 +162,8 @@ class Process:
             self.forget()
 
     def _kill_group(self) -> None:
+        if self not in _unreaped:
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.forget()
@@ -181,14 +185,14 @@ _succeeded: set[int] = set()
 """Their children may use shared memory until the end of the run."""
 
 
-def descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int, proc: Path = Path("/proc")) -> Iterator[int]:
     """Yield the descendants of a process that have not left it; needs no scan of all processes."""
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+    for listed in (proc / f"{pid}/task").glob("*/children"):
         # It may end meanwhile, and not every kernel lists children.
         with contextlib.suppress(OSError):
             for child in map(int, listed.read_text().split()):
                 yield child
-                yield from descendants(child)
+                yield from descendants(child, proc)
 
 
 def _group_members(group: int) -> dict[int, bool]:

@@ -36,6 +36,7 @@ from gangline.elastic.agent.process import (
     STACKS_VARIABLE,
     Process,
     bind_to_processors,
+    descendants,
     end_processes,
     hook_environment,
     start_process,
@@ -407,7 +408,7 @@ class PeakMemory:
         """Return the highest use so far; None if it cannot be measured."""
         if not self._is_examined:
             self._peak_file, self._is_examined = self._own_peak_file(), True
-        pids = [self._pid, *self._descendants(self._pid)]
+        pids = [self._pid, *descendants(self._pid, self._proc)]
         resident = sum(peak_resident_bytes(pid, self._proc) for pid in pids)
         self._highest = max(self._highest, resident)
         if self._peak_file is not None:
@@ -423,7 +424,7 @@ class PeakMemory:
 
     def _own_peak_file(self) -> Path | None:
         """Return the file with the cgroup's peak, if all its processes belong to this pod."""
-        own = {self._pid, *self._ancestors(), *self._descendants(self._pid)}
+        own = {self._pid, *self._ancestors(), *descendants(self._pid, self._proc)}
         for folder in self._cgroup_folders():
             try:
                 peak = next(folder / name for name in _PEAK_FILES if (folder / name).exists())
@@ -461,14 +462,3 @@ class PeakMemory:
                 break
             ancestors.append(pid)
         return ancestors
-
-    def _descendants(self, pid: int) -> list[int]:
-        try:
-            children = (self._proc / f"{pid}/task/{pid}/children").read_text().split()
-        except OSError:
-            return []
-        return [
-            descendant
-            for child in map(int, children)
-            for descendant in (child, *self._descendants(child))
-        ]

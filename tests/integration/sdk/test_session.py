@@ -19,6 +19,7 @@ from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.sdk import AsyncClient, Client
 from gangline.sdk.client import NoSuchJob
 from gangline.sdk.functions.job import InvalidOption
+from gangline.sdk.functions.program import FAILURE, RESULT
 from gangline.sdk.handle import FunctionFailed, JobHandle, NoResult
 from gangline.sdk.jobs import Job, JobState
 from integration.cluster.embedded import EmbeddedCluster, until
@@ -100,7 +101,8 @@ def use_results(client: Client) -> None:
     )
     line = computes.__code__.co_firstlineno + 6
     assert f'File "{__file__}", line {line}, in computes\n    raise ValueError' in str(error)
-    assert not any("gangline-" in line.text for line in failing.logs())
+    lines = [line.text for line in failing.logs()]
+    assert lines and not any(RESULT in line or FAILURE in line for line in lines)
     failing.delete()
     late = [
         client.run(ends_late, image="any", workers=2, arguments={"fails": fails}, cpu="50m")

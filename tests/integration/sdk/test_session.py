@@ -102,7 +102,8 @@ def use_results(client: Client) -> None:
     line = computes.__code__.co_firstlineno + 6
     assert f'File "{__file__}", line {line}, in computes\n    raise ValueError' in str(error)
     lines = [line.text for line in failing.logs()]
-    assert lines and not any(RESULT in line or FAILURE in line for line in lines)
+    assert lines
+    assert not any(RESULT in line or FAILURE in line for line in lines)
     failing.delete()
     late = [
         client.run(ends_late, image="any", workers=2, arguments={"fails": fails}, cpu="50m")

@@ -10,7 +10,11 @@ PASSING = {"events", "componentstatuses", "endpointslices", "podmetrics"}
 
 
 async def list_objects(client: ApiClient) -> set[str]:
-    """Return all objects as ``Kind namespace/name``."""
+    """Return all objects as ``Kind namespace/name``, but those of namespaces that are ending."""
+    namespaces = (await client.request_json("GET", "/api/v1/namespaces"))["items"]
+    ending = {
+        item["metadata"]["name"] for item in namespaces if "deletionTimestamp" in item["metadata"]
+    }
     found: set[str] = set()
     for root in await _roots(client):
         resources = (await client.request_json("GET", root))["resources"]
@@ -21,7 +25,12 @@ async def list_objects(client: ApiClient) -> set[str]:
                 listed = await client.request_json("GET", f"{root}/{each['name']}")
             except ApiError:  # of an aggregated API without a server
                 continue
-            found |= {f"{each['kind']} {_place(item['metadata'])}" for item in listed["items"]}
+            found |= {
+                f"{each['kind']} {_place(item['metadata'])}"
+                for item in listed["items"]
+                if item["metadata"].get("namespace") not in ending
+                and not (each["kind"] == "Namespace" and item["metadata"]["name"] in ending)
+            }
     return found
 
 

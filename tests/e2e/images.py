@@ -30,25 +30,24 @@ def git_image(archive: Path) -> str:
     return "git:1"
 
 
-def python_image(archive: Path, name: str, environment: Path, programs: Path | None = None) -> str:
-    """Write an image of a virtual environment with its interpreter; return its name.
+def python_image(archive: Path, name: str, folder: Path) -> str:
+    """Write an image of Python and a folder that has programs in ``bin``; return its name.
 
     Args:
         archive: where to.
         name: the image's.
-        environment: the virtual environment, which is found where it lies on this machine.
-        programs: a folder of further programs, that go first.
+        folder: a virtual environment, or a folder of programs that need the standard library only;
+            it is found where it lies on this machine.
     """
-    interpreter = Path(os.path.realpath(environment / "bin" / "python"))
+    interpreter = Path(os.path.realpath(sys.executable))
     library = Path(os.path.realpath(os.__file__)).parent
-    extensions = [*library.glob("lib-dynload/*.so"), *environment.rglob("*.so")]
-    folders = {environment: _needed, library: _of_the_library}
-    if programs:
-        folders[programs] = _needed
-    path = [*([str(programs)] if programs else []), f"{environment}/bin", "/usr/bin"]
-    # The interpreter under every name that the environment's links use.
-    names = {interpreter, Path(sys.base_prefix, "bin", interpreter.name)}
-    _write(archive, name, sorted(names), ":".join(path), folders, extensions)
+    extensions = [*library.glob("lib-dynload/*.so"), *folder.rglob("*.so")]
+    folders = {folder: _needed, library: _of_the_library}
+    # The interpreter under every name that the links of an environment and first lines use.
+    programs = Path(sys.base_prefix, "bin")
+    names = {interpreter, programs / interpreter.name, programs / "python3"}
+    path = f"{folder}/bin:{sys.base_prefix}/bin:/usr/bin"
+    _write(archive, name, sorted(names), path, folders, extensions)
     return name
 
 

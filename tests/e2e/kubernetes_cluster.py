@@ -45,6 +45,12 @@ LAST_WORDS = 2000
 """Characters of the log of an ended server, before its stacks."""
 
 
+def without_insecure_port(program: Path) -> list[str]:
+    """Return the flag that switches the insecure port off, which releases before 1.23 open."""
+    described = subprocess.check_output([program, "--help"], text=True)
+    return ["--port=0"] if "--port int" in described else []
+
+
 class Kubernetes(ClusterUnderTest):
     """An upstream Kubernetes with one real node."""
 
@@ -219,7 +225,8 @@ class Kubernetes(ClusterUnderTest):
     def default_scheduler(self) -> Iterator[None]:
         """Kubernetes' scheduler, for other pods."""
         program = Path(self.built["KUBE_BIN"], "kube-scheduler")
-        flags = [f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--port=0"]
+        flags = [f"--kubeconfig={self.kubeconfig}", "--leader-elect=false"]
+        flags += without_insecure_port(program)
         scheduler = Component([str(program), *flags], {}, self.folder / "kube-scheduler.log")
         try:
             yield

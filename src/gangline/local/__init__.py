@@ -4,3 +4,6 @@ Layers, from high to low: ``cluster`` (starts all parts in order), ``kubelets``,
 ``virtual_nodes``, ``settings`` and ``directory`` (files of a cluster), ``apiserver``, ``kubelet``,
 ``network``. Operator and scheduler are not imported: the caller passes them as functions.
 """
+
+KUBERNETES_VERSION = "1.36.0"
+"""The release whose stable API the server and the kubelet implement."""

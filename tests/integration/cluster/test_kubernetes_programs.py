@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from kubernetes import client, config
 
+from e2e.kubernetes_cluster import without_insecure_port
 from integration.cluster.embedded import embedded
 from integration.kubectl import tool
 
@@ -55,7 +56,7 @@ def running(folder: Path, name: str, *flags: str) -> Iterator[Path]:
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [PROGRAMS / name, *flags, "--port=0", "--secure-port=0"],
+            [PROGRAMS / name, *flags, *without_insecure_port(PROGRAMS / name), "--secure-port=0"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

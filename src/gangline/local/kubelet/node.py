@@ -38,6 +38,7 @@ from gangline.api.resource_list import (
 from gangline.api.resources import LEASES, NODES
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
+from gangline.local import KUBERNETES_VERSION
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 
 log = logging.getLogger(__name__)
@@ -176,7 +177,7 @@ def _system_info(name: str) -> NodeSystemInfo:
     name_id = uuid.uuid5(uuid.NAMESPACE_DNS, platform.node() or "localhost").hex
     machine_id = _first_line("/etc/machine-id") or name_id
     own_version = version("gangline")
-    kubelet = f"v1.31.0-gangline.{own_version}"
+    kubelet = f"v{KUBERNETES_VERSION}-gangline.{own_version}"
     return NodeSystemInfo(
         machine_id=machine_id,
         system_uuid=f"{machine_id}-{name}",

@@ -20,6 +20,7 @@ from gangline.api.core.probe import (
     TCPSocketAction,
 )
 from gangline.api.meta.field_doc import IntOrString
+from gangline.local import KUBERNETES_VERSION
 from gangline.local.kubelet.records import ContainerRecord
 from gangline.local.kubelet.runtime.interface import ContainerStartError, RunningContainer
 
@@ -142,7 +143,7 @@ async def _run_http_get(action: HTTPGetAction, target: ProbeTarget) -> str | Non
     scheme = (action.scheme or "HTTP").lower()
     path = action.path if action.path.startswith("/") else f"/{action.path}"
     url = f"{scheme}://{action.host or target.pod_ip}:{port}{path}"
-    headers = {"User-Agent": "kube-probe/1.31", "Accept": "*/*"}
+    headers = {"User-Agent": f"kube-probe/{KUBERNETES_VERSION.rpartition('.')[0]}", "Accept": "*/*"}
     headers |= {http_header.name: http_header.value for http_header in action.http_headers}
     try:
         async with (

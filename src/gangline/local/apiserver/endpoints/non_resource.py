@@ -8,6 +8,7 @@ import platform
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from gangline.local import KUBERNETES_VERSION
 from gangline.local.apiserver.core.errors import unknown_path
 from gangline.local.apiserver.core.negotiation import JSON, choose_format, encode_json
 from gangline.local.apiserver.core.registry import SUBRESOURCES, Json, Registry, ServedKind
@@ -236,7 +237,7 @@ def _json(document: Json) -> ApiResponse:
     return ApiResponse(encode_json(document), media=JSON)
 
 
-VERSION = "v1.31.0+gangline"
+VERSION = f"v{KUBERNETES_VERSION}+gangline"
 AGGREGATED, AGGREGATED_VERSIONS = "APIGroupDiscoveryList", ("v2", "v2beta1")
 
 

@@ -221,14 +221,14 @@ class TrainJobSpec(Wire):
 
 
 class StepStatus(Wire):
-    """State of one replicated job; each number is 0 or 1."""
+    """State of one replicated job: how many of its batch Jobs are in it."""
 
     name: Annotated[str, doc("Name of the replicated job.", required=True)] = ""
-    ready: Annotated[int, doc("All its pods are ready.", required=True)] = 0
-    succeeded: Annotated[int, doc("It has succeeded.", required=True)] = 0
-    failed: Annotated[int, doc("It has failed.", required=True)] = 0
-    active: Annotated[int, doc("It has pods.", required=True)] = 0
-    suspended: Annotated[int, doc("It is suspended.", required=True)] = 0
+    ready: Annotated[int, doc("Jobs whose pods are all ready.", required=True)] = 0
+    succeeded: Annotated[int, doc("Jobs that have succeeded.", required=True)] = 0
+    failed: Annotated[int, doc("Jobs that have failed.", required=True)] = 0
+    active: Annotated[int, doc("Jobs with running pods.", required=True)] = 0
+    suspended: Annotated[int, doc("Jobs that are suspended.", required=True)] = 0
 
 
 class RoleSummary(Wire):

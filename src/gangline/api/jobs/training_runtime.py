@@ -266,7 +266,9 @@ class ReplicatedJob(Wire):
 
     name: Annotated[str, doc("Name of the role.", required=True)] = ""
     group_name: Annotated[str, doc("Group; default when not given.")] = ""
-    replicas: Annotated[int | None, doc("Jobs of this name; always 1.")] = None
+    replicas: Annotated[
+        int | None, doc("Batch Jobs of the role; 1 of a role that trains.", minimum=0)
+    ] = None
     depends_on: Annotated[
         list[JobDependency], doc("Earlier jobs that this one waits for.", maxItems=5)
     ] = []
@@ -367,7 +369,9 @@ class Coordinator(Wire):
     """The pod whose address all pods have as a label and an annotation."""
 
     replicated_job: Annotated[str, doc("Its replicated job.", required=True)] = ""
-    job_index: Annotated[int | None, doc("Always 0.", minimum=0, maximum=0)] = None
+    job_index: Annotated[
+        int | None, doc("Number of its batch Job; 0 when not given.", minimum=0)
+    ] = None
     pod_index: Annotated[int | None, doc("Its index; 0 when not given.", minimum=0)] = None
 
 

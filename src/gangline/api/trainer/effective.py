@@ -74,14 +74,24 @@ DEFAULT_BACKOFF_LIMIT = 6
 @dataclass(frozen=True, slots=True)
 class EffectiveRole:
     name: str
-    replicas: int
     template: Json
     """Pod template; the names and labels of each pod are added when it is created."""
+    jobs: int = 1
+    """The batch Jobs that a JobSet would make of the role."""
+    pods_per_job: int = 1
     step: str = ""
     depends_on: tuple[JobDependency, ...] = ()
     backoff_limit: int = DEFAULT_BACKOFF_LIMIT
     group: str = "default"
     failure_rules: tuple[PodFailureRule, ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        return self.jobs * self.pods_per_job
+
+    def pod_name(self, job: str, index: int) -> str:
+        """Return the name of a pod, which is its host name too."""
+        return "{}-{}-{}-{}".format(job, self.name, *divmod(index, self.pods_per_job))
 
     @property
     def is_initial(self) -> bool:
@@ -132,17 +142,15 @@ class EffectiveJob:
     def coordinator(self) -> str:
         """The address of the coordinator; empty if the runtime names none."""
         coordinator = self.spec.template.spec.coordinator
-        return (
-            self.host(coordinator.replicated_job, coordinator.pod_index or 0) if coordinator else ""
-        )
+        role = self.find_role(coordinator.replicated_job) if coordinator else None
+        if coordinator is None or role is None:
+            return ""
+        first = (coordinator.job_index or 0) * role.pods_per_job
+        return self.host(role.name, first + (coordinator.pod_index or 0))
 
     def host(self, role: str, index: int) -> str:
-        return f"{pod_name(self.name, role, index)}.{self.subdomain}"
-
-
-def pod_name(job: str, role: str, index: int) -> str:
-    """Return the name of a pod, which is its host name too."""
-    return f"{job}-{role}-0-{index}"
+        named = self.find_role(role) or EffectiveRole(role, {})
+        return f"{named.pod_name(self.name, index)}.{self.subdomain}"
 
 
 def merge_runtime(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
@@ -154,8 +162,9 @@ def merge_runtime(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
         nodes = patched.ml_policy.num_nodes or 1
     name, job_set = job.metadata.name, patched.template.spec
     roles = _in_order(list(map(_role, job_set.replicated_jobs)), patched)
-    roles = [_override(role, job, trainer) for role in roles]
-    roles = _count(roles, nodes, patched.ml_policy.mpi)
+    mpi = patched.ml_policy.mpi if patched.ml_policy.framework == MPI else None
+    roles = [_override(role, job, trainer, is_mpi=mpi is not None) for role in roles]
+    roles = _without_empty_waits(_count(roles, nodes, mpi))
     return EffectiveJob(
         name=name,
         roles=tuple(
@@ -229,8 +238,9 @@ def _role(written: ReplicatedJob) -> EffectiveRole:
     limit, policy = written.template.spec.backoff_limit, written.template.spec.pod_failure_policy
     return EffectiveRole(
         name=written.name,
-        replicas=written.template.spec.parallelism or 1,
         template=written.template.spec.template,
+        jobs=1 if written.replicas is None else written.replicas,
+        pods_per_job=written.template.spec.parallelism or 1,
         step=written.step,
         depends_on=tuple(written.depends_on),
         backoff_limit=DEFAULT_BACKOFF_LIMIT if limit is None else limit,
@@ -253,29 +263,32 @@ def _in_order(roles: list[EffectiveRole], runtime: TrainingRuntimeSpec) -> list[
     ]
 
 
-def _override(role: EffectiveRole, job: TrainJob, trainer: Trainer) -> EffectiveRole:
+def _override(
+    role: EffectiveRole, job: TrainJob, trainer: Trainer, *, is_mpi: bool
+) -> EffectiveRole:
     """Apply the overrides of the step of a role."""
     container = find_container(role.template, role.container_name)
     if container is None:
         return role
     initializer = job.spec.initializer
     match role.step:
+        case _ if is_mpi and role.name == NODE:
+            # The nodes train as the launcher does, but run an SSH server: it keeps its command.
+            container = _override_trainer(container, trainer, {})
         case step if step == TRAINER:
-            container = _override_trainer(container, trainer)
+            command = {"command": [*trainer.command], "args": [*trainer.args]}
+            container = _override_trainer(container, trainer, command)
         case step if step == DATASET_INITIALIZER and initializer and initializer.dataset:
             container = _override_initializer(container, initializer.dataset)
         case step if step == MODEL_INITIALIZER and initializer and initializer.model:
             container = _override_initializer(container, initializer.model)
-    if not role.step and role.name == NODE and trainer.resources_per_node:
-        # Workers of MPI: the launcher has the step, and all nodes have the same resources.
-        container = _with_resources(container, trainer)
     if role.is_initial:
         return replace(role, template=with_source_claim(role.template, container))
     return replace(role, template=with_container(role.template, container))
 
 
-def _override_trainer(container: Json, trainer: Trainer) -> Json:
-    given = {"image": trainer.image, "command": [*trainer.command], "args": [*trainer.args]}
+def _override_trainer(container: Json, trainer: Trainer, command: Json) -> Json:
+    given = {"image": trainer.image, **command}
     changed = {**container, **{name: value for name, value in given.items() if value}}
     changed = upsert_env(changed, msgspec.to_builtins(trainer.env))
     return _with_resources(changed, trainer)
@@ -305,11 +318,26 @@ def _count(
     """Set the number of pods: the nodes of the job, of which the launcher may be one."""
     counts = {}
     if mpi is not None:
-        workers = max(nodes - 1, 1) if mpi.run_launcher_as_node else nodes
-        counts = {LAUNCHER: 1, NODE: workers}
+        counts = {LAUNCHER: 1, NODE: nodes - 1 if mpi.run_launcher_as_node else nodes}
     return [
-        replace(role, replicas=counts.get(role.name, nodes))
+        _with_pods(role, counts.get(role.name, nodes))
         if role.name in counts or role.step == TRAINER
         else role
         for role in roles
     ]
+
+
+def _with_pods(role: EffectiveRole, pods: int) -> EffectiveRole:
+    return replace(role, pods_per_job=pods) if pods > 0 else replace(role, jobs=0)
+
+
+def _without_empty_waits(roles: list[EffectiveRole]) -> list[EffectiveRole]:
+    """Let roles wait for what a role without pods would have waited for, in its place."""
+    waits: dict[str, tuple[JobDependency, ...]] = {}
+    result = []
+    for role in roles:
+        depends_on = tuple(w for wait in role.depends_on for w in waits.get(wait.name, (wait,)))
+        if not role.replicas:
+            waits[role.name] = depends_on
+        result.append(replace(role, depends_on=depends_on))
+    return result

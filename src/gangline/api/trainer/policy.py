@@ -119,12 +119,14 @@ def mpi_hosts(job: EffectiveJob) -> list[str]:
     """Return the hosts of an MPI job, in order of rank."""
     policy = job.mpi or MPIPolicy()
     own = [job.host(LAUNCHER, 0)] if policy.run_launcher_as_node else []
-    return [*own, *(job.host(NODE, index) for index in range(job.nodes - len(own)))]
+    nodes = job.find_role(NODE)
+    return [*own, *(job.host(NODE, index) for index in range(nodes.replicas if nodes else 0))]
 
 
 def _apply(job: EffectiveJob, role: EffectiveRole, trainer: Trainer, runtime: str) -> EffectiveRole:
     container = find_container(role.template, NODE)
-    if role.step == TRAINER and container is not None:
+    trains = role.name == LAUNCHER if job.mpi else role.step == TRAINER
+    if trains and container is not None:
         if job.framework == TORCH and is_torchtune(container):
             processes = _processes(container, trainer)
             launch = command(container, runtime, job.nodes, processes)

@@ -17,7 +17,7 @@ from gangline.api.jobs.training_runtime import (
 )
 from gangline.api.meta.json_objects import objects_in
 from gangline.api.schema.field_error import FieldError
-from gangline.api.trainer.effective import EffectiveJob, find_container, pod_name
+from gangline.api.trainer.effective import EffectiveJob, find_container
 from gangline.api.trainer.policy import RESERVED
 from gangline.api.validation.common_rules import MAX_JOB_REPLICAS
 
@@ -86,9 +86,13 @@ def _coordinator_errors(merged: EffectiveJob) -> Iterator[FieldError]:
     if coordinator is None or role is None:
         return
     path = "spec.template.spec.coordinator"
-    if (index := coordinator.pod_index or 0) >= role.replicas:
-        remedy = f"{role.name} has the pods 0 to {role.replicas - 1}"
-        yield FieldError(f"{path}.podIndex", index, "is no pod of the job", remedy)
+    for field, given, count in (
+        ("jobIndex", coordinator.job_index or 0, role.jobs),
+        ("podIndex", coordinator.pod_index or 0, role.pods_per_job),
+    ):
+        if given >= count:
+            remedy = f"the largest of {role.name} is {count - 1}" if count else "name another job"
+            yield FieldError(f"{path}.{field}", given, "is no pod of the job", remedy)
     if len(merged.coordinator) > names.MAX_LABEL_LENGTH:
         problem = f"makes the address {merged.coordinator!r}, which is too long for a label"
         yield FieldError("metadata.name", merged.name, problem, "use a shorter name")
@@ -100,7 +104,7 @@ def _size_errors(merged: EffectiveJob) -> Iterator[FieldError]:
         remedy = f"a job has at most {MAX_JOB_REPLICAS}"
         yield FieldError("spec.trainer.numNodes", merged.nodes, f"makes {total} pods", remedy)
     longest = max(
-        (pod_name(merged.name, role.name, role.replicas - 1) for role in merged.roles),
+        (role.pod_name(merged.name, max(role.replicas - 1, 0)) for role in merged.roles),
         key=len,
         default="",
     )

@@ -21,7 +21,6 @@ from gangline.api.jobs.training_runtime import (
     LAUNCHER,
     MODEL_INITIALIZER,
     MPI,
-    NODE,
     REFUSED_JOB_FIELDS,
     STEP_CONTAINERS,
     STEPS,
@@ -138,7 +137,7 @@ def _job_errors(
     yield from name_errors(f"{path}.name", job.name, names.validate_dns_label(job.name))
     if job.name in earlier:
         yield FieldError(f"{path}.name", job.name, "is the name of an earlier job", "rename it")
-    if job.replicas not in (None, 1):
+    if job.step and job.replicas not in (None, 1):
         remedy = "give 1; the number of nodes is spec.mlPolicy.numNodes"
         yield FieldError(f"{path}.replicas", job.replicas, "is not 1", remedy)
     for number, dependency in enumerate(job.depends_on):
@@ -190,9 +189,9 @@ def _container_errors(job: ReplicatedJob, path: str) -> Iterator[FieldError]:
         remedy = f"use one of: {', '.join(STEPS)}"
         yield FieldError(label, job.step, "is no step of a TrainJob", remedy)
         return
-    expected = STEP_CONTAINERS.get(job.step, NODE if job.name == NODE else "")
-    if not expected:
+    if not job.step:
         return
+    expected = STEP_CONTAINERS[job.step]
     container = find_container(job.template.spec.template, expected)
     if container is None:
         remedy = f"name the container of this step {expected!r}"

@@ -1,9 +1,11 @@
 """A TrainJob merged with its runtime: overrides, patches, counts, variables of the frameworks."""
 
+import copy
 from typing import Any
 
 import pytest
 
+from gangline.api.jobs.training_runtime import ANCESTOR_LABEL
 from unit.api.trainer.jobs import SHIPPED, container, effective, environment, train_job
 
 LEADER = "digits-node-0-0.digits"
@@ -81,7 +83,7 @@ def test_xgboost_workers_are_nodes_times_gpus() -> None:
     }
 
 
-@pytest.mark.parametrize(("nodes", "workers"), [(1, 1), (2, 1), (4, 3)])
+@pytest.mark.parametrize(("nodes", "workers"), [(1, 0), (2, 1), (4, 3)])
 def test_mpi_launcher_is_one_of_the_nodes(nodes: int, workers: int) -> None:
     merged = effective(train_job("deepspeed-distributed", trainer={"numNodes": nodes}))
     assert {role.name: role.replicas for role in merged.roles} == {"node": workers, "launcher": 1}
@@ -100,14 +102,19 @@ def test_resources_of_an_mpi_job_reach_launcher_and_nodes() -> None:
     assert environment(merged, "launcher")["OMPI_MCA_orte_set_default_slots"] == "2"
 
 
-def test_job_overrides_the_container_of_its_step_only() -> None:
+@pytest.mark.parametrize("step", ["", "trainer"])
+def test_image_and_variables_of_an_mpi_job_reach_its_nodes_but_not_its_command(step: str) -> None:
+    """A node that ran the command of the job would be without its SSH server."""
+    runtime = copy.deepcopy(SHIPPED["deepspeed-distributed"])
+    nodes = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]
+    nodes["template"]["metadata"] = {"labels": {ANCESTOR_LABEL: step}}
     trainer = {
         "image": "mine:1",
         "command": ["python"],
         "args": ["train.py"],
         "env": [{"name": "EPOCHS", "value": "3"}],
     }
-    merged = effective(train_job("deepspeed-distributed", trainer=trainer))
+    merged = effective(train_job(trainer=trainer), runtime)
     launcher, node = container(merged, "launcher"), container(merged)
     assert (launcher["image"], launcher["command"], launcher["args"]) == (
         "mine:1",
@@ -115,7 +122,22 @@ def test_job_overrides_the_container_of_its_step_only() -> None:
         ["train.py"],
     )
     assert environment(merged, "launcher")["EPOCHS"] == "3"
-    assert node["image"] != "mine:1"
+    server = SHIPPED["deepspeed-distributed"]["spec"]["template"]["spec"]["replicatedJobs"][0]
+    expected = server["template"]["spec"]["template"]["spec"]["containers"][0]
+    assert node == {**expected, "image": "mine:1", "env": trainer["env"]}
+
+
+def test_role_waits_for_what_a_role_without_pods_would_have_waited_for() -> None:
+    runtime = copy.deepcopy(SHIPPED["deepspeed-distributed"])
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    fetch = SHIPPED["torchtune-llama3.2-1b"]["spec"]["template"]["spec"]["replicatedJobs"][0]
+    jobs[0]["dependsOn"] = [{"name": fetch["name"], "status": "Complete"}]
+    jobs.insert(0, fetch)
+    launcher = effective(train_job(), runtime).find_role("launcher")
+    assert launcher is not None
+    assert [(wait.name, wait.status) for wait in launcher.depends_on] == [
+        ("dataset-initializer", "Complete")
+    ]
 
 
 def test_patches_apply_in_order_and_before_the_job() -> None:

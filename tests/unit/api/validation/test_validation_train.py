@@ -187,7 +187,7 @@ def test_time_of_a_patch_may_change_while_the_job_runs() -> None:
             "spec.template.spec.replicatedJobs[0].template.metadata.labels",
         ),
         (
-            runtime(replicated("node", replicas=2)),
+            runtime(replicated("node", step="trainer", replicas=2)),
             "spec.template.spec.replicatedJobs[0].replicas",
         ),
         (
@@ -212,6 +212,11 @@ def test_time_of_a_patch_may_change_while_the_job_runs() -> None:
 )
 def test_error_of_a_runtime_names_its_field(written: dict[str, Any], path: str) -> None:
     assert paths(validate_manifest(written)) == [path]
+
+
+def test_a_job_without_step_may_have_any_container_and_several_replicas() -> None:
+    jobs = replicated("node", "sshd", replicas=2), replicated("launcher", "node", step="trainer")
+    assert validate_manifest(runtime(*jobs, policy={"mpi": {}})) == []
 
 
 JOB_SPEC = "spec.template.spec.replicatedJobs[0].template.spec"

@@ -159,7 +159,8 @@ def _role(role: EffectiveRole, *, has_limit: bool) -> ReplicaRole:
         # resources are reserved: else two jobs whose nodes leave none would wait for ever.
         min_replicas=0 if waits else role.replicas,
         joins_later=waits,
-        backoff_limit=role.backoff_limit if has_limit else None,
+        # Each batch Job has this limit: all of them together never exceed it earlier than one does.
+        backoff_limit=role.backoff_limit * role.jobs if has_limit else None,
     )
 
 
@@ -189,7 +190,7 @@ def _backoff_limit(merged: EffectiveJob) -> int | None:
     failure = merged.spec.template.spec.failure_policy
     if failure and status.restarts_together(failure):
         return failure.max_restarts or 0
-    return sum(role.backoff_limit for role in merged.roles)
+    return sum(role.backoff_limit * role.jobs for role in merged.roles)
 
 
 def _ttl(job: TrainJob, merged: EffectiveJob | None) -> timedelta | None:

@@ -6,7 +6,7 @@ can place at the same time as their own predecessors run.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -28,7 +28,6 @@ from gangline.api.trainer.effective import (
     EffectiveRole,
     claim_name,
     claim_templates,
-    pod_name,
 )
 from gangline.api.trainer.policy import HOST_FILE_PATH, INDEX_KEY, mpi_hosts, mpi_slots
 from gangline.operator.frameworks.mpi.objects import format_host_file
@@ -61,37 +60,35 @@ def host_file_name(job: str) -> str:
     return f"{job}-mpi-hostfile"
 
 
-def batch_job_name(job: str, role: str) -> str:
-    """Return the name of the batch Job that a JobSet would make."""
-    return f"{job}-{role}-0"
-
-
 def job_set_labels(
     job: NormalizedJob, merged: EffectiveJob, role: EffectiveRole, index: int, attempt: int
 ) -> dict[str, str]:
     """Return the labels that JobSet and batch Job give a pod; they are its annotations too."""
-    name = batch_job_name(job.name, role.name)
-    group = [member.name for member in merged.roles if member.group == role.group]
-    names = [peer.name for peer in merged.roles]
+    job_index, pod_index = divmod(index, role.pods_per_job)
+    name = f"{job.name}-{role.name}-{job_index}"
+    earlier = merged.roles[: merged.roles.index(role)]
+    own_group = [peer for peer in merged.roles if peer.group == role.group]
     key = hashlib.sha1(f"{job.meta.namespace}/{name}".encode(), usedforsecurity=False).hexdigest()
     values = {
         "jobset-name": job.name,
         "jobset-uid": job.meta.uid,
         "replicatedjob-name": role.name,
-        "replicatedjob-replicas": "1",
-        "global-replicas": str(len(names)),
+        "replicatedjob-replicas": str(role.jobs),
+        "global-replicas": str(sum(peer.jobs for peer in merged.roles)),
         "restart-attempt": str(attempt),
-        "job-index": "0",
-        "job-global-index": str(names.index(role.name)),
+        "job-index": str(job_index),
+        "job-global-index": str(job_index + sum(peer.jobs for peer in earlier)),
         "job-key": key,
         "group-name": role.group,
-        "group-replicas": str(len(group)),
-        "job-group-index": str(group.index(role.name)),
+        "group-replicas": str(sum(peer.jobs for peer in own_group)),
+        "job-group-index": str(
+            job_index + sum(peer.jobs for peer in earlier if peer.group == role.group)
+        ),
         **({"coordinator": merged.coordinator} if merged.coordinator else {}),
     }
     return {
         **{f"{JOB_SET}{name}": value for name, value in values.items()},
-        INDEX_KEY: str(index),
+        INDEX_KEY: str(pod_index),
         "batch.kubernetes.io/job-name": name,
         "job-name": name,
     }
@@ -104,7 +101,7 @@ def with_host_name(
     network = merged.spec.template.spec.network
     if network and network.enable_dns_hostnames is False:
         return pod
-    name = pod_name(merged.name, role.name, index)
+    name = role.pod_name(merged.name, index)
     return pod_template.with_spec(pod, hostname=name, subdomain=merged.subdomain)
 
 
@@ -131,26 +128,20 @@ RUNTIME_GRACE = timedelta(seconds=10)
 """How long a job waits for a runtime that does not exist; the operator may not have seen it yet."""
 
 
-class _TrainTracker(ReplicaTracker):
-    """Names of the pods, and their headless service."""
-
-    __slots__ = ()
+@dataclass(frozen=True, slots=True)
+class TrainRules(ReplicaTracker):
+    spec: TrainJobSpec
+    merged: EffectiveJob
+    runtime: RuntimeCopy
 
     def pod_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
-        return pod_name(job.name, role.name, index)
+        return self._role(role.name).pod_name(job.name, index)
 
     def is_replaced(
         self, job: NormalizedJob, role: ReplicaRole, index: int, pod: ObservedPod
     ) -> bool:
         """A batch Job replaces failed pods under every policy, up to its limit."""
         return True
-
-
-@dataclass(frozen=True, slots=True)
-class TrainRules(_TrainTracker):
-    spec: TrainJobSpec
-    merged: EffectiveJob
-    runtime: RuntimeCopy
 
     def service_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
         return self.merged.subdomain
@@ -159,7 +150,7 @@ class TrainRules(_TrainTracker):
         self, job: NormalizedJob, role: ReplicaRole, index: int
     ) -> Manifest | None:
         """One headless service names all pods; the first of them stands for it."""
-        if (role.name, index) != (job.roles[0].name, 0):
+        if (role.name, index) != (self._with_pods(self.merged.roles)[0].name, 0):
             return None
         network = self.merged.spec.template.spec.network
         early = network.publish_not_ready_addresses if network else None
@@ -248,15 +239,16 @@ class TrainRules(_TrainTracker):
         return replace(job, roles=roles)
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        leading = (*self.merged.training_roles, *self.merged.roles)[:1]
-        return index == 0 and role.name in [effective.name for effective in leading]
+        leading = self._with_pods((*self.merged.training_roles, *self.merged.roles))[0]
+        return (role.name, index) == (leading.name, 0)
 
     def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """All replicated jobs must succeed, or those that the success policy names."""
         policy = self.merged.spec.template.spec.success_policy
         named: Sequence[str] = policy.target_replicated_jobs if policy else ()
-        targets = list(named) or [role.name for role in self.merged.roles]
-        done = [gang[name].all_succeeded for name in targets]
+        roles = self._with_pods(self.merged.roles)
+        targets = [role for role in roles if role.name in named] or roles
+        done = [gang[role.name].all_succeeded for role in targets]
         return any(done) if policy and policy.operator == "Any" else bool(done) and all(done)
 
     def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
@@ -276,6 +268,10 @@ class TrainRules(_TrainTracker):
             for dependency in self._role(name).depends_on
         )
 
+    @staticmethod
+    def _with_pods(roles: Iterable[EffectiveRole]) -> list[EffectiveRole]:
+        return [role for role in roles if role.replicas]
+
     def _role(self, name: str) -> EffectiveRole:
         role = self.merged.find_role(name)
         assert role is not None, name
@@ -290,7 +286,7 @@ class TrainRules(_TrainTracker):
 
 
 @dataclass(frozen=True, slots=True)
-class MissingRuntimeRules(_TrainTracker):
+class MissingRuntimeRules(ReplicaTracker):
     """The rules of a TrainJob whose runtime does not exist, or is not observed yet."""
 
     kind: str

@@ -161,24 +161,26 @@ def _message(status: JobStatus) -> str:
 
 
 def _step(role: EffectiveRole, gang: ReplicaGang, status: JobStatus) -> Manifest:
-    """Count a replicated job, which is one batch Job: each number is 0 or 1."""
+    """Count the batch Jobs that a JobSet would make of a replicated job."""
     slots = gang[role.name]
     counted = status.replica_statuses.get(role.name)
     finished = conditions.is_finished(status.conditions)
-    succeeded = slots.all_succeeded or bool(
-        finished and counted and counted.succeeded >= role.replicas
-    )
     suspended = is_condition_true(status.conditions, conditions.SUSPENDED)
-    failed = is_condition_true(status.conditions, conditions.FAILED) and not succeeded
-    ready = not succeeded and bool(slots.pods) and all(map(_is_ready, slots.pods))
-    return {
-        "name": role.name,
-        "ready": int(ready),
-        "succeeded": int(succeeded),
-        "failed": int(failed and bool(slots.failed or (counted and counted.failed))),
-        "active": int(not finished and not succeeded and slots.active > 0),
-        "suspended": int(suspended),
-    }
+    has_failed = is_condition_true(status.conditions, conditions.FAILED)
+    all_done = finished and counted is not None and counted.succeeded >= role.replicas
+    done = range(role.replicas) if all_done else slots.completed
+    step = dict.fromkeys(("ready", "succeeded", "failed", "active"), 0)
+    for number in range(role.jobs):
+        indexes = range(number * role.pods_per_job, (number + 1) * role.pods_per_job)
+        pods = slots.pods[indexes.start : indexes.stop]
+        succeeded = all(index in done for index in indexes)
+        step["succeeded"] += succeeded
+        step["ready"] += not succeeded and bool(pods) and all(map(_is_ready, pods))
+        step["active"] += not finished and not succeeded and any(p and p.is_active for p in pods)
+        step["failed"] += has_failed and not succeeded and any(p and p.failed for p in pods)
+    if has_failed and counted and counted.failed and step["succeeded"] < role.jobs:
+        step["failed"] = max(step["failed"], 1)  # the failed pods may be deleted already
+    return {"name": role.name, **step, "suspended": role.jobs if suspended else 0}
 
 
 def _is_ready(pod: ObservedPod | None) -> bool:

@@ -194,6 +194,52 @@ def test_launcher_waits_until_its_nodes_are_ready_and_the_gang_starts_without_it
     assert made[TargetKind.POD_GROUP, "digits"]["spec"]["minTaskMember"] == {"node": 2}
 
 
+def test_mpi_job_of_one_node_is_a_launcher_that_waits_for_no_pod() -> None:
+    observed = observe(train_job("deepspeed-distributed"))
+    made = created(plan(observed))
+    assert [name for target, name in made if target is TargetKind.POD] == ["digits-launcher-0-0"]
+    assert made[TargetKind.POD_GROUP, "digits"]["spec"]["minTaskMember"] == {"launcher": 1}
+    assert (TargetKind.SERVICE, "digits") in made
+    assert made[TargetKind.CONFIG_MAP, "digits-mpi-hostfile"]["data"] == {
+        "hostfile": "digits-launcher-0-0.digits slots=1\n"
+    }
+    ended = dataclasses.replace(observed, pods=[a_pod("launcher-0", "Succeeded", job="digits")])
+    assert find_condition(plan(ended).status.conditions, "Succeeded")
+
+
+def test_each_replica_of_a_job_without_step_has_its_batch_job() -> None:
+    runtime = copy.deepcopy(SHIPPED["torch-distributed"])
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    side = copy.deepcopy(jobs[0])
+    side |= {"name": "cache", "replicas": 2}
+    side["template"].pop("metadata")
+    side["template"]["spec"]["parallelism"] = 2
+    side["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "server"
+    jobs.append(side)
+    parsed = TrainFramework().read_with_runtime(
+        stored(train_job()), runtime_copy(runtime), is_known=True
+    )
+    observed = ObservedJob(parsed.job, decode_status(KIND, msgspec.Raw(b"{}")))
+    made = created(plan(observed))
+    pods = [name for target, name in made if target is TargetKind.POD]
+    servers = [f"digits-cache-{job}-{pod}" for job in range(2) for pod in range(2)]
+    assert (parsed.spec_errors, pods) == ("", ["digits-node-0-0", *servers])
+    labels = made[TargetKind.POD, "digits-cache-1-0"]["metadata"]["labels"]
+    expected = {
+        "jobset.sigs.k8s.io/replicatedjob-replicas": "2",
+        "jobset.sigs.k8s.io/global-replicas": "3",
+        "jobset.sigs.k8s.io/job-index": "1",
+        "jobset.sigs.k8s.io/job-global-index": "2",
+        "batch.kubernetes.io/job-name": "digits-cache-1",
+        "batch.kubernetes.io/job-completion-index": "0",
+    }
+    assert expected.items() <= labels.items()
+    ended = [a_pod(f"cache-{index}", "Succeeded", job="digits") for index in range(3)]
+    status = plan(dataclasses.replace(observed, pods=ended)).kind_status
+    assert status is not None
+    assert [step["succeeded"] for step in status["jobsStatus"]] == [0, 1]
+
+
 def test_resources_of_the_launcher_are_reserved_with_those_of_its_nodes() -> None:
     limits = {"limits": {"cpu": "4"}}
     job = train_job(

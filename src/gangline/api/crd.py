@@ -7,6 +7,7 @@ PodGroup and Queue have the names and fields of Volcano's. If Volcano is install
 definitions: Volcano's PodGroup has no status subresource, ours has.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from gangline.api.cluster.apiextensions import (
     CustomResourceSubresourceScale,
 )
 from gangline.api.job_resources import JOB_KINDS
+from gangline.api.jobs import mpi
 from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
@@ -104,6 +106,11 @@ _OTHER_COLUMNS = {
     ],
 }
 """Columns of the kinds whose upstream has others than Kubeflow."""
+
+_VERSION_DEFAULTS: Mapping[tuple[str, str], Mapping[str, object]] = {
+    ("MPIJob", "v2beta1"): mpi.V2BETA1_DEFAULTS
+}
+"""Defaults of a specification that only one version of its kind has."""
 
 
 def _job_definition(kind: JobKind) -> _Definition:
@@ -240,11 +247,16 @@ def _manifest(definition: _Definition) -> Json:
 
 
 def _version(definition: _Definition, name: str, *, stored: bool) -> Json:
-    """Return one version. All have one schema: without conversion no field may be dropped.
+    """Return one version. All have the same fields: without conversion none may be dropped.
 
     Only the stored version explains its fields, so that a client can apply the definition.
     """
     schema = structural_schema(definition.resource.type)
+    if not stored:
+        schema = without_descriptions(schema)
+    defaults = _VERSION_DEFAULTS.get((definition.resource.kind, name), {})
+    for property_name, default in defaults.items():
+        schema["properties"]["spec"]["properties"][property_name]["default"] = default
     scale = {"scale": msgspec.to_builtins(definition.scale)} if definition.scale else {}
     return {
         "name": name,
@@ -252,5 +264,5 @@ def _version(definition: _Definition, name: str, *, stored: bool) -> Json:
         "storage": stored,
         "additionalPrinterColumns": msgspec.to_builtins(definition.columns),
         **({"subresources": {"status": {}, **scale}} if definition.has_status else {}),
-        "schema": {"openAPIV3Schema": schema if stored else without_descriptions(schema)},
+        "schema": {"openAPIV3Schema": schema},
     }

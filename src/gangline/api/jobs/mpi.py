@@ -21,9 +21,22 @@ from gangline.api.meta.field_doc import doc
 from gangline.api.meta.objects import Object, Wire
 
 ROLES = ("Launcher", "Worker")
+CONTAINER = "mpi"
+FILES_PATH = "/etc/mpi"
+"""Where the operator mounts the host file and its scripts."""
+ROOT_SSH_PATH = "/root/.ssh"
+"""OpenSSH requires that only its owner can read these files."""
 V2BETA1 = "kubeflow.org/v2beta1"
 OPEN_MPI, INTEL, MPICH = "OpenMPI", "Intel", "MPICH"
 AT_STARTUP, WAIT_FOR_WORKERS = "AtStartup", "WaitForWorkersReady"
+V2BETA1_DEFAULTS: Mapping[str, object] = {
+    "slotsPerWorker": 1,
+    "runLauncherAsWorker": False,
+    "sshAuthMountPath": "/root/.ssh",
+    "launcherCreationPolicy": AT_STARTUP,
+    "mpiImplementation": OPEN_MPI,
+}
+"""Defaults that the API server writes into the specification of a job of ``v2beta1``."""
 MANAGED_BY_MPI_OPERATOR = "kubeflow.org/mpi-operator"
 """The name of the MPI operator itself, which this operator replaces."""
 

@@ -41,10 +41,14 @@ class RuntimeRef(Wire):
     name: Annotated[str, doc("Name of the runtime.", required=True, minLength=1, maxLength=253)] = (
         ""
     )
-    api_group: Annotated[str, doc(f"Group; {GROUP} when not given.", maxLength=253)] = GROUP
+    api_group: Annotated[str, doc("Group.", maxLength=253, default=GROUP)] = GROUP
     kind: Annotated[
         str,
-        doc(f"{CLUSTER_TRAINING_RUNTIME} (when not given) or {TRAINING_RUNTIME}.", maxLength=63),
+        doc(
+            f"{CLUSTER_TRAINING_RUNTIME} or {TRAINING_RUNTIME}.",
+            maxLength=63,
+            default=CLUSTER_TRAINING_RUNTIME,
+        ),
     ] = CLUSTER_TRAINING_RUNTIME
 
 
@@ -206,8 +210,9 @@ class TrainJobSpec(Wire):
         doc(
             "Controller that runs the job; cannot be changed.",
             values=(MANAGED_BY_TRAINER, MANAGED_BY_MULTI_KUEUE),
+            default=MANAGED_BY_TRAINER,
         ),
-    ] = None
+    ] = MANAGED_BY_TRAINER
 
     @property
     def run_policy(self) -> RunPolicy:

@@ -77,16 +77,16 @@ class MPIPolicy(Wire):
     """MPI: a launcher that starts processes by SSH."""
 
     num_proc_per_node: Annotated[
-        int | None, doc("Processes of each node; 1 when not given.", minimum=1)
+        int | None, doc("Processes of each node.", minimum=1, default=1)
     ] = None
     mpi_implementation: Annotated[
-        str | None, doc("Implementation; OpenMPI when not given.", values=(OPEN_MPI,))
+        str | None, doc("Implementation.", values=(OPEN_MPI, ""), default=OPEN_MPI)
     ] = None
     ssh_auth_mount_path: Annotated[
-        str | None, doc("Directory of the SSH keys; /root/.ssh when not given.")
+        str | None, doc("Directory of the SSH keys.", default="/root/.ssh")
     ] = None
     run_launcher_as_node: Annotated[
-        bool | None, doc("The launcher trains too, as node 0; false when not given.")
+        bool | None, doc("The launcher trains too, as node 0.", default=False)
     ] = None
 
 
@@ -120,14 +120,28 @@ class CoschedulingPolicy(Wire):
     """The coscheduling plug-in of kube-scheduler; pods are a gang under every policy."""
 
     schedule_timeout_seconds: Annotated[
-        int | None, doc("Read and not used: a gang waits without limit.")
+        int | None, doc("Read and not used: a gang waits without limit.", default=60)
+    ] = None
+
+
+class TopologyPolicy(Wire):
+    """How close together in the network the nodes must be."""
+
+    mode: Annotated[
+        str,
+        doc("hard requires it, soft prefers it.", values=("hard", "soft"), default="hard"),
+    ] = ""
+    highest_tier_allowed: Annotated[
+        int | None, doc("Highest network tier that may separate the nodes.", default=1)
     ] = None
 
 
 class VolcanoPolicy(Wire):
     """Volcano; pods are a gang under every policy."""
 
-    network_topology: Annotated[FreeForm | None, doc("Topology of the group.")] = None
+    network_topology: Annotated[
+        FreeForm | None, doc("Topology of the group.", shape=TopologyPolicy)
+    ] = None
 
 
 class PodGroupPolicy(Wire):
@@ -265,9 +279,9 @@ class ReplicatedJob(Wire):
     """Pods of one role."""
 
     name: Annotated[str, doc("Name of the role.", required=True)] = ""
-    group_name: Annotated[str, doc("Group; default when not given.")] = ""
+    group_name: Annotated[str, doc("Group.", default="default")] = ""
     replicas: Annotated[
-        int | None, doc("Batch Jobs of the role; 1 of a role that trains.", minimum=0)
+        int | None, doc("Batch Jobs of the role; 1 of a step.", minimum=0, default=1)
     ] = None
     depends_on: Annotated[
         list[JobDependency], doc("Earlier jobs that this one waits for.", maxItems=5)
@@ -357,6 +371,7 @@ class SetFailurePolicy(Wire):
         doc(
             "Recreate or BlockingRecreate: either way all former pods end before new ones start.",
             values=("", "Recreate", "BlockingRecreate"),
+            default="Recreate",
         ),
     ] = ""
     rules: Annotated[
@@ -390,7 +405,7 @@ class StartupPolicy(Wire):
 class RetentionPolicy(Wire):
     """What happens to claims when the job is deleted."""
 
-    when_deleted: Annotated[str, doc("Delete (when not given).", values=("Delete",))] = ""
+    when_deleted: Annotated[str, doc("Only Delete.", values=("Delete",), default="Delete")] = ""
 
 
 class VolumeClaimPolicy(Wire):

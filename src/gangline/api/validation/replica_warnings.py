@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gangline.api.jobs.kubeflow import RESTART_ANNOTATION, ReplicaSpec, RunPolicy
-from gangline.api.meta.json_objects import objects_in
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.schema.field_error import FieldError, child_path
 from gangline.api.validation import common_rules
 
 Json = Mapping[str, Any]
+
+_OPERATOR_LABELS = "training.kubeflow.org/"
+"""The prefix of labels by which pods and services belong to their job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,9 @@ def common_replica_warnings(
         pod = replica.template.get("spec")
         if isinstance(pod, Mapping):
             yield from _restart_policy_warnings(replica, pod, where, rules.default_restart_policy)
-            yield from _variable_warnings(pod, f"{where}.template.spec", rules)
+            yield from template_warnings(
+                replica.template, f"{where}.template", rules.operator_variables, rules.container
+            )
             if several:
                 yield from _host_network_warnings(pod, f"{where}.template.spec")
     if not together:
@@ -65,20 +70,30 @@ def _restart_policy_warnings(
     counts = replica.restart_policy or otherwise
     given = pod.get("restartPolicy")
     if given and given != counts:
-        whose = "the replicas' own" if replica.restart_policy else "the default of this kind"
-        problem = f"is ignored: {whose}, {counts!r}, takes precedence"
+        problem = f"is ignored: {where}.restartPolicy, {counts!r}, takes precedence"
         remedy = f"give {where}.restartPolicy only"
         yield FieldError(f"{where}.template.spec.restartPolicy", given, problem, remedy)
 
 
-def _variable_warnings(pod: Json, where: str, rules: ReplicaRules) -> Iterator[FieldError]:
-    for index, container in enumerate(objects_in(pod.get("containers"))):
-        if rules.container and container.get("name") != rules.container:
-            continue
+def template_warnings(
+    template: Json, where: str, variables: Collection[str], only: str = ""
+) -> Iterator[FieldError]:
+    """Return a warning for each value of a template that the operator's own replaces.
+
+    It sets ``variables`` in all containers, or in the main container, the one named ``only``.
+    """
+    problem = "is set by the operator: this value is ignored"
+    for key in subobject(template, "metadata", "labels"):
+        if key.startswith(_OPERATOR_LABELS):
+            path = child_path(f"{where}.metadata.labels", key)
+            yield FieldError(path, None, problem, "omit the label")
+    containers = objects_in(subobject(template, "spec").get("containers"))
+    named = [container for container in containers if container.get("name") == only]
+    chosen = (named or containers)[:1] if only else containers
+    for index, container in enumerate(containers):
         for place, variable in enumerate(objects_in(container.get("env"))):
-            if variable.get("name") in rules.operator_variables:
-                path = f"{where}.containers[{index}].env[{place}]"
-                problem = "is set by the operator: this value is ignored"
+            if variable.get("name") in variables and container in chosen:
+                path = f"{where}.spec.containers[{index}].env[{place}]"
                 yield FieldError(path, variable["name"], problem, "omit the variable")
 
 

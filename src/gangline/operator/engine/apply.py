@@ -1,25 +1,23 @@
 """Executes plans: deletes, then patches, then creates; limits and delays writes.
 
+Pods are created after everything that they need: a refused service would leave ranks that run and
+never meet.
+
 - ``PlanExecutor``: every write can be repeated: created objects have deterministic names, so that
   AlreadyExists is recognised by the owner, and deletions carry the observed uid. A refusal that
   concerns one object (an occupied name, a quota, a webhook) is reported in the job's status; any
   other error is raised, and the pass is repeated.
-- ``WriteLimiter``: waiting writes are ordered by arrival time plus a delay: a write with a delay of
-  two seconds yields to every urgent write of the next two seconds, and to no later one. Invariant:
-  it waits a bounded time even if urgent writes never stop.
 - Delays of status writes merge changes: the pods of a gang start and end within moments, and a
   status write costs as much as the creation of a pod.
 - Values of Secrets are made on creation: plans contain placeholders only.
 """
 
 import asyncio
-import heapq
-import itertools
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +43,7 @@ from gangline.operator.engine.observe import (
     JobObservation,
     job_resource,
 )
-from gangline.operator.model.job import Manifest, NormalizedJob, OrdersStartup, implements
+from gangline.operator.model.job import Manifest, NormalizedJob
 from gangline.operator.model.plan import (
     RANDOM_VALUE,
     SSH_PRIVATE_KEY,
@@ -91,48 +89,6 @@ def _ssh_key_pair() -> dict[str, str]:
     return {SSH_PRIVATE_KEY: private.decode(), SSH_PUBLIC_KEY: f"{public.decode()}\n"}
 
 
-class WriteLimiter:
-    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._free = limit
-        self._clock = clock
-        self._numbers = itertools.count()
-        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
-
-    @property
-    def is_saturated(self) -> bool:
-        return self._free == 0
-
-    @asynccontextmanager
-    async def acquire(self, delay_s: float = 0.0) -> AsyncIterator[None]:
-        await self._acquire(delay_s)
-        try:
-            yield
-        finally:
-            self._release()
-
-    async def _acquire(self, delay_s: float) -> None:
-        if self._free:
-            self._free -= 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        key = self._clock() + delay_s
-        heapq.heappush(self._waiting, (key, next(self._numbers), turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._release()  # race: the slot was assigned while this task was being cancelled
-            raise
-
-    def _release(self) -> None:
-        while self._waiting:
-            _, _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
-
-
 MINOR_STATUS_INTERVAL_S = 1.0
 """Seconds between writes of minor changes of one job."""
 
@@ -174,12 +130,13 @@ _LISTED = 3
 """Number of problems in a message; a refused template fails in the same way for each of its pods.
 """
 
-_WRITE_DELAY_S = {TargetKind.SERVICE: 2.0}
-"""Delay of services behind pods: a pod must be scheduled and started before its name is of use."""
-
-_PODS_AND_SERVICES = {TargetKind.POD, TargetKind.SERVICE}
-_NEEDED = {TargetKind.POD_GROUP, *OWNED_RESOURCES} - {TargetKind.ROLE_BINDING}
-"""What is created before pods, and before bindings of roles."""
+_STAGES: tuple[frozenset[TargetKind], ...] = (
+    frozenset({TargetKind.POD_GROUP, TargetKind.SERVICE, *OWNED_RESOURCES})
+    - {TargetKind.ROLE_BINDING},
+    frozenset({TargetKind.ROLE_BINDING}),
+    frozenset({TargetKind.POD}),
+)
+"""The order of creations; a refusal ends it."""
 
 _OPTIONAL = frozenset({TargetKind.AUTOSCALER})
 """Kinds that a job does without if the cluster lacks them."""
@@ -225,12 +182,12 @@ class PlanExecutor:
         self._client = client
         self._on_unknown_groups = on_unknown_groups
         self._cache = cache
-        self._limiter = WriteLimiter(writes_in_flight)
+        self._limiter = asyncio.Semaphore(writes_in_flight)
         self._unknown_until: dict[TargetKind, float] = {}
 
     @property
     def is_saturated(self) -> bool:
-        return self._limiter.is_saturated
+        return self._limiter.locked()
 
     async def execute(self, observation: JobObservation, plan: ReconcilePlan) -> ExecutionResult:
         """Execute a plan, except for its status."""
@@ -238,9 +195,10 @@ class PlanExecutor:
         # Deletions first: they free names and quota for the creations.
         await self._gather(self._delete(job, deletion, result) for deletion in plan.deletions)
         await self._gather(self._patch(observation, patch) for patch in plan.patches)
-        # Pods of a gang whose group was refused would only wait for it, and pods that read another
-        # owner's ConfigMap would start with wrong settings.
-        for stage in (_NEEDED, {TargetKind.ROLE_BINDING}, _PODS_AND_SERVICES):
+        # Pods of a gang whose group was refused would only wait for it, pods whose services were
+        # refused would never meet, and pods that read another owner's ConfigMap would start with
+        # wrong settings.
+        for stage in _STAGES:
             if result.problems:
                 break
             creations = [creation for creation in plan.creations if creation.target in stage]
@@ -258,10 +216,7 @@ class PlanExecutor:
         self, job: NormalizedJob, creation: PlannedCreation, result: ExecutionResult
     ) -> None:
         namespace = job.meta.namespace
-        # Kinds whose pods wait for services need these as urgently as the pods.
-        urgent = implements(job.rules, OrdersStartup)
-        handicap_s = 0.0 if urgent else _WRITE_DELAY_S.get(creation.target, 0.0)
-        async with self._limiter.acquire(handicap_s):
+        async with self._limiter:
             if time.monotonic() < self._unknown_until.get(creation.target, 0.0):
                 return
             if len(result.problems) >= _LISTED:
@@ -344,7 +299,7 @@ class PlanExecutor:
     ) -> None:
         is_job = deletion.target is TargetKind.JOB
         resource = job_resource(job.kind) if is_job else RESOURCES[deletion.target]
-        async with self._limiter.acquire():
+        async with self._limiter:
             metrics.WRITES.labels(deletion.target, "delete").inc()
             # Deleted, or replaced by another object: in both cases the observed one is gone.
             with suppress(NotFound, Conflict):
@@ -367,7 +322,7 @@ class PlanExecutor:
         job = observation.job_state.job
         is_job = patch.target is TargetKind.JOB
         resource = job_resource(job.kind) if is_job else RESOURCES[patch.target]
-        async with self._limiter.acquire():
+        async with self._limiter:
             metrics.WRITES.labels(patch.target, "patch").inc()
             # A deleted object needs no patch; if it is required, the next pass creates it again.
             with suppress(NotFound):

@@ -14,7 +14,6 @@ depend on its content, so it is never changed.
 """
 
 import hashlib
-import posixpath
 from collections.abc import Iterable
 
 import msgspec
@@ -24,6 +23,7 @@ from gangline.operator.model import labels, pod_template
 from gangline.operator.model.job import (
     CleanPodPolicy,
     ConfiguresServices,
+    JobKindInfo,
     Manifest,
     NormalizedJob,
     OwnsObjects,
@@ -78,11 +78,7 @@ def _has_shared_memory(pod: Manifest, container: str) -> bool:
     trains = pod_template.main_container(pod, container)
     if not trains or pod_template.pod_spec(pod).get("hostIPC"):
         return True
-    mounts = trains.get("volumeMounts") or []
-    places = (posixpath.normpath(str(mount.get("mountPath"))) for mount in mounts)
-    return any(
-        place in (SHARED_MEMORY_PATH, posixpath.dirname(SHARED_MEMORY_PATH)) for place in places
-    )
+    return any(pod_template.mounts_path(trains, path) for path in (SHARED_MEMORY_PATH, "/dev"))
 
 
 def owner_reference(job: NormalizedJob) -> Manifest:
@@ -103,7 +99,9 @@ def build_pod(
         own[labels.JOB_ROLE] = labels.MASTER_ROLE
     variables = job.rules.environment(job, role, index, gang)
     only = None if job.kind.env_in_all_containers else job.kind.container
-    manifest = pod_template.with_environment(role.template, variables, only)
+    manifest = pod_template.with_environment(
+        role.template, variables, job.kind.operator_variables, only
+    )
     notes = gang_restart.generation_annotations(job, generation)
     if settings.gang_scheduling:
         gang_notes = {
@@ -154,7 +152,7 @@ def build_service(job: NormalizedJob, role: ReplicaRole, index: int) -> PlannedC
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": own,
-        "ports": _service_ports(role.template, job.kind.container),
+        "ports": _service_ports(role.template, job.kind),
     } | fields
     return PlannedCreation(
         TargetKind.SERVICE,
@@ -188,18 +186,27 @@ def _scheduling(job: NormalizedJob, role: ReplicaRole, settings: EngineSettings)
     return {key: value for key, value in chosen.items() if value and not spec.get(key)}
 
 
-def _service_ports(template: Manifest, container: str) -> list[Manifest]:
-    """List the ports of the main container, with the names that Kubernetes requires."""
-    return [
-        {
-            "name": entry.get("name") or f"port-{number}",
+def _service_ports(template: Manifest, kind: JobKindInfo) -> list[Manifest]:
+    """List the ports of the main container and the kind's, each once, with names that differ."""
+    declared = pod_template.container_ports(template, kind.container)
+    if kind.port_name:
+        own = pod_template.find_port(template, kind.container, kind.port_name, kind.port)
+        declared = [*declared, {"name": kind.port_name, "containerPort": own}]
+    ports: dict[tuple[int, str], Manifest] = {}
+    names = set[str]()
+    for entry in declared:
+        number, protocol = entry.get("containerPort"), entry.get("protocol") or "TCP"
+        if not number or (number, protocol) in ports:
+            continue
+        name = pod_template.free_name(entry.get("name") or f"port-{number}", names)
+        names.add(name)
+        ports[number, protocol] = {
+            "name": name,
             "port": number,
             "targetPort": number,
-            "protocol": entry.get("protocol") or "TCP",
+            "protocol": protocol,
         }
-        for entry in pod_template.container_ports(template, container)
-        if (number := entry.get("containerPort"))
-    ]
+    return list(ports.values())
 
 
 CONTENT_ANNOTATION = "gangline.dev/content"

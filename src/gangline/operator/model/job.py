@@ -22,6 +22,7 @@ from gangline.api.jobs.kind import FieldsEntry, JobKind
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.meta.resource import Resource
+from gangline.api.validation.jobs import rules_of
 from gangline.operator.model.replicas import ReplicaGang
 
 Manifest: TypeAlias = dict[str, Any]
@@ -141,6 +142,11 @@ class JobKindInfo:
     @property
     def api_version(self) -> str:
         return self.entry.resource.api_version
+
+    @property
+    def operator_variables(self) -> frozenset[str]:
+        """Variables that replace those of a template; others of the operator do not."""
+        return rules_of(self.entry).OPERATOR_VARIABLES
 
     @property
     def framework(self) -> str:

@@ -1,11 +1,18 @@
 """Reads and extends pod templates, which remain the user's JSON.
 
 No function changes its arguments: each returns a new manifest that shares the unchanged parts.
+
+One rule for all kinds: what a template has stays. A port that it declares is used under any name, a
+path at which it mounts something is left to it, and an added volume or init container whose name is
+taken gets another one. Only the variables that the operator must set replace the template's; the
+validation warns of these by name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+import posixpath
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, count
 
+from gangline.api.trainer.merge import upsert_env
 from gangline.operator.model.job import Manifest
 
 
@@ -46,13 +53,37 @@ def find_port(template: Manifest, container: str, name: str, otherwise: int) -> 
 
 
 def with_port(template: Manifest, container: str, name: str, number: int) -> Manifest:
-    """Add a named port to the main container, unless it has one of that name."""
+    """Add a named port to the main container, unless it has one of that name, or the pod declares
+    the number under any name: containers of a pod share its ports.
+    """
     main = main_container(template, container)
     listed = main.get("ports") or []
-    if not main or any(entry.get("name") == name for entry in listed):
+    if not main or declares_port(template, number):
+        return template
+    if any(entry.get("name") == name for entry in listed):
         return template
     added = {"name": name, "containerPort": number}
     return _with_container(template, main, {"ports": [*listed, added]})
+
+
+def declares_port(template: Manifest, number: int) -> bool:
+    return any(
+        entry.get("containerPort") == number and entry.get("protocol") in (None, "", "TCP")
+        for container in list_containers(template)
+        for entry in container.get("ports") or []
+    )
+
+
+def free_name(name: str, taken: Collection[object]) -> str:
+    """Return the name, with a number if it is taken."""
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(free for free in chain([name], numbered) if free not in taken)
+
+
+def mounts_path(container: Manifest, path: str) -> bool:
+    mounts = container.get("volumeMounts") or []
+    paths = (posixpath.normpath(str(mount.get("mountPath"))) for mount in mounts)
+    return posixpath.normpath(path) in paths
 
 
 def with_container(template: Manifest, container: str, **fields: object) -> Manifest:
@@ -60,20 +91,29 @@ def with_container(template: Manifest, container: str, **fields: object) -> Mani
 
 
 def with_volume(template: Manifest, container: str, volume: Manifest, mount: Manifest) -> Manifest:
-    """Add a volume and mount it in the main container; both replace any of the same name."""
-    volumes = _without_name(pod_spec(template).get("volumes"), volume)
-    mounts = _without_name(main_container(template, container).get("volumeMounts"), mount)
+    """Add a volume and mount it in the main container, unless this mounts something there."""
+    main = main_container(template, container)
+    if mounts_path(main, mount["mountPath"]):
+        return template
+    volumes = pod_spec(template).get("volumes") or []
+    name = {"name": free_name(volume["name"], {given.get("name") for given in volumes})}
     return with_container(
-        with_spec(template, volumes=[*volumes, volume]), container, volumeMounts=[*mounts, mount]
+        with_spec(template, volumes=[*volumes, volume | name]),
+        container,
+        volumeMounts=[*(main.get("volumeMounts") or []), mount | name],
     )
 
 
 def with_environment(
-    template: Manifest, variables: Sequence[Manifest], only: str | None = None
+    template: Manifest,
+    variables: Sequence[Manifest],
+    replaced: Collection[str],
+    only: str | None = None,
 ) -> Manifest:
-    """Append variables to all containers, or to the main container ``only``.
+    """Add variables to all containers, or to the main container ``only``.
 
-    Of two with one name the kubelet takes the last.
+    They replace those of a container whose names are in ``replaced``; others stay. They come first,
+    so that the container's own variables may refer to them.
     """
     if not variables:
         return template
@@ -81,12 +121,22 @@ def with_environment(
     return _with_containers(
         template,
         [
-            {**container, "env": [*(container.get("env") or []), *variables]}
+            _with_variables(container, variables, replaced)
             if any(container is candidate for candidate in chosen)
             else container
             for container in list_containers(template)
         ],
     )
+
+
+def _with_variables(
+    container: Manifest, variables: Sequence[Manifest], replaced: Collection[str]
+) -> Manifest:
+    given = container.get("env") or []
+    names = {variable.get("name") for variable in given} - set(replaced)
+    added = upsert_env({}, [v for v in variables if v["name"] not in names]).get("env", [])
+    ours = {variable["name"] for variable in added}
+    return {**container, "env": [*added, *(v for v in given if v.get("name") not in ours)]}
 
 
 def with_metadata(
@@ -105,7 +155,16 @@ def with_spec(manifest: Manifest, **fields: object) -> Manifest:
 def with_init_container(manifest: Manifest, container: Manifest) -> Manifest:
     """Add an init container behind the others."""
     others = pod_spec(manifest).get("initContainers") or []
-    return with_spec(manifest, initContainers=[*others, container])
+    taken = {other.get("name") for other in [*others, *list_containers(manifest)]}
+    added = {**container, "name": free_name(container["name"], taken)}
+    return with_spec(manifest, initContainers=[*others, added])
+
+
+def with_cluster_dns(manifest: Manifest) -> Manifest:
+    """Let a pod on the host network resolve names of the cluster, unless it has another policy."""
+    if pod_spec(manifest).get("dnsPolicy") not in (None, "", "ClusterFirst"):
+        return manifest
+    return with_spec(manifest, dnsPolicy="ClusterFirstWithHostNet")
 
 
 def _with_container(
@@ -122,7 +181,3 @@ def _with_container(
 
 def _with_containers(template: Manifest, replaced: Iterable[Manifest]) -> Manifest:
     return with_spec(template, containers=list(replaced))
-
-
-def _without_name(listed: Iterable[Manifest] | None, added: Manifest) -> list[Manifest]:
-    return [entry for entry in listed or () if entry.get("name") != added["name"]]

@@ -35,7 +35,7 @@ def test_a_restart_policy_in_the_template_does_not_count(kind, own):
         worker(written)["restartPolicy"] = own
     messages = advice(written)[path(kind, ".Worker.template.spec.restartPolicy")]
     assert f"give {path(kind)}.Worker.restartPolicy only" in messages
-    assert ("'ExitCode'" if own else "the default of this kind") in messages
+    assert own is None or f"'{own}', takes precedence" in messages
 
 
 @every_kind

@@ -179,20 +179,22 @@ def test_empty_rendezvous_settings_set_no_variable():
     assert "PET_RDZV_CONF" not in reported
 
 
-def test_every_container_gets_the_environment_after_the_users_variables():
+def test_every_container_gets_the_environment_before_the_users_variables():
     written = manifest(1, None)
+    url = {"name": "URL", "value": "tcp://$(MASTER_ADDR):1"}
+    own = [{"name": "RANK", "value": "mine"}, url, {"name": "PYTHONUNBUFFERED", "value": ""}]
     written["spec"]["pytorchReplicaSpecs"]["Master"]["template"] = {
         "spec": {
             "containers": [
                 {"name": "sidecar", "image": "x"},
-                {"name": "pytorch", "image": "x", "env": [{"name": "RANK", "value": "mine"}]},
+                {"name": "pytorch", "image": "x", "env": own},
             ],
             "initContainers": [{"name": "fetch", "image": "x"}],
         }
     }
     pod = pods(read(written))["master-0"]
     assert environment(pod)["RANK"] == "0"
-    assert pod["spec"]["containers"][1]["env"][0] == {"name": "RANK", "value": "mine"}
+    assert pod["spec"]["containers"][1]["env"][-2:] == own[1:]
     assert environment(pod, 1)["RANK"] == "0"
     assert pod["spec"]["initContainers"] == [{"name": "fetch", "image": "x"}]
 

@@ -15,6 +15,9 @@ from gangline.api.schema.field_error import FieldError
 class JobKindRules(Protocol):
     """The rules of a kind, which its module implements as functions."""
 
+    OPERATOR_VARIABLES: frozenset[str]
+    """Environment variables that the operator sets, also over a value of the user."""
+
     def validate(self, job: Any, old: Any = None) -> Iterable[FieldError]:
         """Yield the errors of a job that no schema can express; ``old``: the job before it."""
 

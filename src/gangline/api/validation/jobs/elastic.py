@@ -41,19 +41,23 @@ from gangline.api.jobs.elastic import (
 from gangline.api.jobs.kubeflow import ReplicaSpec
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.schema.field_error import FieldError, child_path, name_errors
-from gangline.api.validation import common_rules
+from gangline.api.validation import common_rules, replica_warnings
 
 _PATH = "spec.replicaSpecs"
 _MASTER_NAME_LENGTH = len(master_name(""))
 
 _UNSTARTED_PHASES = ("", "Pending")
 """Phases of a plan that has not been started."""
-_OPERATOR_VARIABLES = frozenset(
+OPERATOR_VARIABLES = frozenset(
     (
         *("DLROVER_MASTER_ADDR", "GANGLINE_MASTER_ADDR", "GANGLINE_JOB_SECRET", "ELASTIC_JOB_NAME"),
         *("JOB_UID", "NODE_TYPE", "NODE_ID", "NODE_NUM", "NODE_RANK", "POD_IP", "POD_NAME"),
+        *("NODE_IP", "WORKER_TYPE", "WORKER_ID", "WORKER_NUM", "WORKER_RANK"),
+        *("WORLD_SIZE", "RANK", "TF_CONFIG"),
     )
 )
+_OF_STRATEGIES = {ALLREDUCE: ("WORLD_SIZE", "RANK"), PARAMETER_SERVER: ("TF_CONFIG",)}
+"""Variables that only jobs of a strategy have."""
 
 
 def validate(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldError]:
@@ -88,12 +92,16 @@ def validate(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldEr
 
 
 def list_warnings(job: ElasticJob) -> Iterator[FieldError]:
-    spec = job.spec
+    spec, variables = job.spec, _operator_variables(job)
     for key, replica in spec.replica_specs.items():
         path = child_path(_PATH, key)
         if key != key.lower() and key.lower() in ROLES:
             yield FieldError(path, key, f"is read as {key.lower()!r}", f"write {key.lower()}")
-        yield from _replica_warnings(key.lower(), replica, path)
+        yield from _replica_warnings(key.lower(), replica, path, variables)
+    for key, variable in spec.envs.items():
+        if (name := variable.name or key) in variables:
+            problem = "is set by the operator: this value is ignored"
+            yield FieldError(child_path("spec.envs", key), name, problem, "omit the variable")
     yield from _spare_warnings(job)
     for name, why in IGNORED_ANNOTATIONS.items():
         if (given := job.metadata.annotations.get(name)) is not None:
@@ -277,18 +285,22 @@ def _spare_warnings(job: ElasticJob) -> Iterator[FieldError]:
             yield FieldError(where, workers.replicas, problem, remedy)
 
 
-def _replica_warnings(role: str, replica: ElasticReplicaSpec, path: str) -> Iterator[FieldError]:
+def _operator_variables(job: ElasticJob) -> frozenset[str]:
+    strategy = job.spec.distribution_strategy or PARAMETER_SERVER
+    others = (names for other, names in _OF_STRATEGIES.items() if other != strategy)
+    return OPERATOR_VARIABLES.difference(*others)
+
+
+def _replica_warnings(
+    role: str, replica: ElasticReplicaSpec, path: str, variables: frozenset[str]
+) -> Iterator[FieldError]:
     if replica.batch_scheduler not in (None, "", "default"):
         problem = "has no effect: the operator's scheduler places the pods as a gang"
         yield FieldError(f"{path}.batchScheduler", replica.batch_scheduler, problem, "omit it")
     if role in (MASTER, LEGACY_MASTER):
         return
-    for index, container in enumerate(_containers(replica)):
-        for place, variable in enumerate(container.get("env") or ()):
-            if isinstance(variable, Mapping) and variable.get("name") in _OPERATOR_VARIABLES:
-                where = f"{path}.template.spec.containers[{index}].env[{place}]"
-                problem = "is set by the operator: this value is ignored"
-                yield FieldError(where, variable["name"], problem, "omit the variable")
+    where = f"{path}.template"
+    yield from replica_warnings.template_warnings(replica.template, where, variables, CONTAINER)
 
 
 def _plan_role_errors(role: str, path: str) -> Iterator[FieldError]:

@@ -8,11 +8,19 @@ from gangline.api.validation import common_rules, replica_warnings
 
 _PATH = "spec.jaxReplicaSpecs"
 
+OPERATOR_VARIABLES = frozenset(
+    (
+        "COORDINATOR_PORT",
+        "COORDINATOR_ADDRESS",
+        "NUM_PROCESSES",
+        "PROCESS_ID",
+    )
+)
 _RULES = replica_warnings.ReplicaRules(
     path=_PATH,
     roles=ROLES,
     default_restart_policy="Never",
-    operator_variables=("COORDINATOR_PORT", "COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID"),
+    operator_variables=OPERATOR_VARIABLES,
 )
 
 

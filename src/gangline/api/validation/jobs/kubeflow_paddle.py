@@ -8,17 +8,20 @@ from gangline.api.validation import common_rules, replica_warnings
 
 _PATH = "spec.paddleReplicaSpecs"
 
-_RULES = replica_warnings.ReplicaRules(
-    path=_PATH,
-    roles=ROLES,
-    default_restart_policy="OnFailure",
-    operator_variables=(
+OPERATOR_VARIABLES = frozenset(
+    (
         "PADDLE_JOB_ID",
         "PADDLE_NNODES",
         "PADDLE_MASTER",
         "PADDLE_SERVER_NUM",
         "PADDLE_TRAINER_NUM",
-    ),
+    )
+)
+_RULES = replica_warnings.ReplicaRules(
+    path=_PATH,
+    roles=ROLES,
+    default_restart_policy="OnFailure",
+    operator_variables=OPERATOR_VARIABLES,
 )
 
 

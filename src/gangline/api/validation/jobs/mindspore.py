@@ -21,19 +21,22 @@ from gangline.api.validation.common_rules import RoleSpecs
 _PATH = "spec.msReplicaSpecs"
 _MIN_PORT = 1024
 
-_RULES = replica_warnings.ReplicaRules(
-    path=_PATH,
-    roles=ROLES,
-    default_restart_policy="Never",
-    container=CONTAINER,
-    operator_variables=(
+OPERATOR_VARIABLES = frozenset(
+    (
         "MS_SCHED_HOST",
         "MS_SCHED_PORT",
         "MS_NODE_ID",
         "MS_SERVER_NUM",
         "MS_WORKER_NUM",
         "MS_ROLE",
-    ),
+    )
+)
+_RULES = replica_warnings.ReplicaRules(
+    path=_PATH,
+    roles=ROLES,
+    default_restart_policy="Never",
+    container=CONTAINER,
+    operator_variables=OPERATOR_VARIABLES,
     endless_roles=(SCHEDULER, PS),
 )
 

@@ -2,8 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from posixpath import normpath
 
-from gangline.api.jobs.mpi import ROLES, V2BETA1, MPIJob, with_default_replicas
+from gangline.api.jobs.mpi import (
+    CONTAINER,
+    FILES_PATH,
+    ROLES,
+    ROOT_SSH_PATH,
+    V2BETA1,
+    MPIJob,
+    with_default_replicas,
+)
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.schema.field_error import FieldError
 from gangline.api.validation import common_rules, replica_warnings
 from gangline.api.validation.common_rules import RoleSpecs
@@ -23,6 +33,9 @@ _V2_FIELDS = (
     ("mpiImplementation", "mpi_implementation"),
 )
 _V1_FIELDS = (("cleanPodPolicy", "clean_pod_policy"), ("mainContainer", "main_container"))
+
+OPERATOR_VARIABLES = frozenset[str]()
+"""None: the variables of a template take precedence."""
 
 
 def validate(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
@@ -54,14 +67,30 @@ def list_warnings(job: MPIJob) -> Iterator[FieldError]:
     roles, _ = common_rules.read_roles(
         with_default_replicas(job.spec.mpi_replica_specs), ROLES, _PATH
     )
-    if (
-        (newer or older or "None") == "None"
-        and "Worker" in roles
-        and common_rules.replica_count(roles["Worker"])
-    ):
-        problem = "lets the workers keep their resources after the job's end"
+    workers = common_rules.replica_count(roles["Worker"]) if "Worker" in roles else 0
+    effective = newer or ("" if v2 else older) or "None"
+    if effective == "None" and workers:
+        problem = "None, also the default, lets the workers keep their resources after the end"
         remedy = "give Running: workers never end by themselves"
-        yield FieldError("spec.runPolicy.cleanPodPolicy", newer or older, problem, remedy)
+        yield FieldError("spec.runPolicy.cleanPodPolicy", None, problem, remedy)
+    yield from _mount_warnings(job, roles, v2=v2)
+
+
+def _mount_warnings(job: MPIJob, roles: RoleSpecs, *, v2: bool) -> Iterator[FieldError]:
+    """Mounts at the places of the operator's files, which these do not reach then."""
+    keys = (job.spec.ssh_auth_mount_path or ROOT_SSH_PATH,) if v2 else ()
+    for role, spec in roles.items():
+        paths = (FILES_PATH, *keys) if role == "Launcher" or not v2 else keys
+        containers = objects_in(subobject(spec.template, "spec").get("containers"))
+        names = [container.get("name") for container in containers]
+        index = names.index(CONTAINER) if CONTAINER in names else 0
+        mounts = containers[index].get("volumeMounts") if containers else ()
+        for place, mount in enumerate(objects_in(mounts)):
+            given = mount.get("mountPath")
+            if isinstance(given, str) and normpath(given) in map(normpath, paths):
+                where = f"{_PATH}.{role}.template.spec.containers[{index}].volumeMounts[{place}]"
+                problem = "is where the operator mounts its files: this mount takes their place"
+                yield FieldError(f"{where}.mountPath", given, problem, "mount it elsewhere")
 
 
 def _other_version_warnings(job: MPIJob, *, v2: bool) -> Iterator[FieldError]:

@@ -13,13 +13,13 @@ from gangline.api.jobs.paddle import (
     ResourceSpec,
 )
 from gangline.api.schema.field_error import FieldError
-from gangline.api.validation import common_rules
+from gangline.api.validation import common_rules, replica_warnings
 
 _MISSPELT_POLICIES = ("OnFailed", "Nerver")
 """Values that occur in upstream's samples although upstream does not know them. They clean nothing.
 """
 
-_OPERATOR_VARIABLES = frozenset(
+OPERATOR_VARIABLES = frozenset(
     ("POD_IP", "PADDLE_TRAINER_ID", "TRAINING_ROLE", "PADDLE_TRAINING_ROLE")
 )
 
@@ -101,12 +101,7 @@ def _role_warnings(role: str, given: ResourceSpec) -> Iterator[FieldError]:
         if spec.get(field):
             problem = "is replaced by the pod's name, which its peers use"
             yield FieldError(f"{path}.{field}", spec[field], problem, "omit it")
-    for index, container in enumerate(containers):
-        for place, variable in enumerate(container.get("env") or ()):
-            if variable.get("name") in _OPERATOR_VARIABLES and container["name"] in (
-                CONTAINER,
-                names[0],
-            ):
-                where = f"{path}.containers[{index}].env[{place}]"
-                problem = "is replaced by the operator's own value"
-                yield FieldError(where, variable["name"], problem, "omit the variable")
+    where = f"spec.{role}.template"
+    yield from replica_warnings.template_warnings(
+        given.template, where, OPERATOR_VARIABLES, CONTAINER
+    )

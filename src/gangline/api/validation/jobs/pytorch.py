@@ -10,11 +10,8 @@ from gangline.api.validation.common_rules import RoleSpecs
 
 _ROLES = ("Master", "Worker")
 _CONTAINER = "pytorch"
-_RULES = replica_warnings.ReplicaRules(
-    path="spec.pytorchReplicaSpecs",
-    roles=_ROLES,
-    default_restart_policy="OnFailure",
-    operator_variables=(
+OPERATOR_VARIABLES = frozenset(
+    (
         "MASTER_PORT",
         "MASTER_ADDR",
         "WORLD_SIZE",
@@ -26,7 +23,13 @@ _RULES = replica_warnings.ReplicaRules(
         "PET_NNODES",
         "PET_RDZV_ENDPOINT",
         "PET_RDZV_BACKEND",
-    ),
+    )
+)
+_RULES = replica_warnings.ReplicaRules(
+    path="spec.pytorchReplicaSpecs",
+    roles=_ROLES,
+    default_restart_policy="OnFailure",
+    operator_variables=OPERATOR_VARIABLES,
 )
 _PROCESSES = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 

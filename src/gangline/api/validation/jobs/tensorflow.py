@@ -11,12 +11,13 @@ _PATH = "spec.tfReplicaSpecs"
 _LEADERS = ("Chief", "Master")
 _DECIDING_ROLES = (*_LEADERS, "Worker")
 
+OPERATOR_VARIABLES = frozenset(("TF_CONFIG",))
 _RULES = replica_warnings.ReplicaRules(
     path=_PATH,
     roles=ROLES,
     default_restart_policy="Never",
     container=CONTAINER,
-    operator_variables=("TF_CONFIG",),
+    operator_variables=OPERATOR_VARIABLES,
     endless_roles=("PS", "Evaluator"),
 )
 

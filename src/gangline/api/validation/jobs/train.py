@@ -41,6 +41,9 @@ _REMOVED = {
 """Fields of earlier releases of Kubeflow Trainer, and where their values belong now."""
 _NODES = "spec.trainer.numNodes"
 
+OPERATOR_VARIABLES = frozenset[str]()
+"""None: those of the frameworks are part of the merged templates."""
+
 
 def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]:
     spec, trainer = job.spec, job.spec.trainer or Trainer()

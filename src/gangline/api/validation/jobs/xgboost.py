@@ -8,18 +8,21 @@ from gangline.api.validation import common_rules, replica_warnings
 
 _PATH = "spec.xgbReplicaSpecs"
 
-_RULES = replica_warnings.ReplicaRules(
-    path=_PATH,
-    roles=ROLES,
-    default_restart_policy="Never",
-    operator_variables=(
+OPERATOR_VARIABLES = frozenset(
+    (
         "MASTER_PORT",
         "MASTER_ADDR",
         "WORLD_SIZE",
         "RANK",
         "WORKER_PORT",
         "WORKER_ADDRS",
-    ),
+    )
+)
+_RULES = replica_warnings.ReplicaRules(
+    path=_PATH,
+    roles=ROLES,
+    default_restart_policy="Never",
+    operator_variables=OPERATOR_VARIABLES,
 )
 
 

@@ -5,7 +5,10 @@ evaluators, which DLRover leaves to its master. So the master may fail at any mo
 is needed to continue exists only in its memory. ``rules`` decides what a failure leads to.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+import msgspec
 
 from gangline.api.jobs.elastic import (
     CONTAINER,
@@ -13,6 +16,7 @@ from gangline.api.jobs.elastic import (
     TRAINING_ROLES,
     WORKER,
     ElasticJob,
+    EnvVariable,
     NodeRange,
     job_node_range,
 )
@@ -70,11 +74,11 @@ class ElasticFramework:
         suspended = bool(spec.suspend or spec.suspended)
         trained = [_role(job, name, nodes) for name in TRAINING_ROLES]
         roles = [role for role in trained if role is not None]
-        master = [self._master(job, roles)] if roles else []
+        roles = [*([self._master(job, roles)] if roles else []), *roles]
         return NormalizedJob(
             kind=KIND,
             meta=job.metadata,
-            roles=[*master, *roles],
+            roles=[_with_variables(role, job.spec.envs) for role in roles],
             policy=replace(policy, suspended=policy.suspended or suspended),
             rules=ElasticRules(job.spec, nodes),
         )
@@ -101,6 +105,17 @@ class ElasticFramework:
 
 def create_framework(settings: OperatorSettings) -> ElasticFramework:
     return ElasticFramework(settings.elastic_master_image)
+
+
+def _with_variables(role: ReplicaRole, envs: Mapping[str, EnvVariable]) -> ReplicaRole:
+    """Set the variables that the job gives to all roles, over those of a role's template."""
+    given = [
+        {**msgspec.to_builtins(variable), "name": variable.name or key}
+        for key, variable in envs.items()
+    ]
+    names = [variable["name"] for variable in given]
+    template = pod_template.with_environment(role.template, given, names, CONTAINER)
+    return replace(role, template=template)
 
 
 def node_range_of(job: ElasticJob) -> NodeRange | None:

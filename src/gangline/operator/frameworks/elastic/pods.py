@@ -180,6 +180,8 @@ PORT = 50001
 """The port of the master."""
 PORTS: Mapping[str, int] = {WORKER: 3333, CHIEF: 3333, EVALUATOR: 3333, PS: 2222, MASTER: PORT}
 
+_DESCRIPTIVE_LABELS = {"app": "dlrover", "app.kubernetes.io/name": "elasticjob"}
+"""Labels that select nothing, so that those of a template stay."""
 ID_LABEL = "elasticjob.dlrover/replica-index"
 RANK_LABEL = "elasticjob.dlrover/rank-index"
 _HOST_LABEL = "kubernetes.io/hostname"
@@ -225,11 +227,6 @@ class ElasticReplica:
         return nodes.node_of_rank(self.records[self.role.name], self.rank).id
 
     def environment(self) -> list[Manifest]:
-        """List its variables; the user's come first, so that ours take precedence."""
-        given = [
-            {**msgspec.to_builtins(variable), "name": variable.name or key}
-            for key, variable in self.spec.envs.items()
-        ]
         fields = [
             kubeflow.field_variable("POD_IP", "status.podIP"),
             kubeflow.field_variable("NODE_IP", "status.hostIP"),
@@ -237,7 +234,7 @@ class ElasticReplica:
         ]
         key = {"name": secret_name(self.job), "key": SECRET_KEY}
         secret = {"name": _SECRET_VARIABLE, "valueFrom": {"secretKeyRef": key}}
-        return [*given, *fields, secret, *kubeflow.env_vars(self._variables())]
+        return [*fields, secret, *kubeflow.env_vars(self._variables())]
 
     def shape(self, pod: Manifest) -> Manifest:
         """Add DLRover's labels, the resources, the priority class and the nodes to avoid."""
@@ -253,8 +250,9 @@ class ElasticReplica:
 
     def _labels(self) -> Iterator[tuple[str, str]]:
         node = nodes.node_of_rank(self.records[self.role.name], self.rank)
-        yield "app", "dlrover"
-        yield "app.kubernetes.io/name", "elasticjob"
+        given = (self.role.template.get("metadata") or {}).get("labels") or {}
+        for key, value in _DESCRIPTIVE_LABELS.items():
+            yield key, given.get(key) or value
         yield "elasticjob.dlrover/name", self.job.name
         yield "elasticjob.dlrover/replica-type", self.role.name
         yield ID_LABEL, str(node.id)

@@ -19,14 +19,11 @@ from msgspec import structs
 
 from gangline.api.jobs import mpi as api
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, ReplicaSpec
-from gangline.api.jobs.mpi import MPIJob, MPIJobSpec
+from gangline.api.jobs.mpi import CONTAINER, FILES_PATH, MPIJob, MPIJobSpec
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.mpi import exec_client, objects
 from gangline.operator.frameworks.mpi.objects import (
-    CONFIG_VOLUME,
-    CONTAINER,
     EXECUTABLE,
-    FILES_PATH,
     LAUNCHER,
     NO_GPUS,
     READABLE,
@@ -158,13 +155,11 @@ class MPIRules(LauncherRules):
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
-        """Configure a launcher's access to its workers; the user's variables take precedence."""
+        """Configure a launcher's access to its workers."""
         if role.name != LAUNCHER:
             return []
-        container = pod_template.main_container(role.template, KIND.container)
-        given = {variable.get("name") for variable in container.get("env") or []}
-        values = [pair for pair in _LAUNCHER_ENVIRONMENT.items() if pair[0] not in given]
-        return kubeflow.env_vars(values + ([] if _uses_gpus(role) else list(NO_GPUS.items())))
+        no_gpus = {} if _uses_gpus(role) else NO_GPUS
+        return kubeflow.env_vars([*_LAUNCHER_ENVIRONMENT.items(), *no_gpus.items()])
 
     def can_start(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
@@ -234,8 +229,9 @@ class MPIRules(LauncherRules):
 
     def _with_kubectl(self, job: NormalizedJob, pod: Manifest) -> Manifest:
         volume = {"name": _TOOLS_VOLUME, "emptyDir": {}}
-        tools = {"name": _TOOLS_VOLUME, "mountPath": TOOLS_PATH}
-        files = {"name": CONFIG_VOLUME, "mountPath": FILES_PATH}
+        mount = {"name": _TOOLS_VOLUME, "mountPath": TOOLS_PATH}
+        pod = pod_template.with_volume(pod, KIND.container, volume, mount)
+        mounts = pod_template.main_container(pod, KIND.container).get("volumeMounts") or []
         amounts = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
         delivery = {
             "name": "kubectl-delivery",
@@ -245,9 +241,8 @@ class MPIRules(LauncherRules):
                 [("TARGET_DIR", TOOLS_PATH), ("NAMESPACE", job.meta.namespace)]
             ),
             "resources": {"requests": amounts, "limits": amounts},
-            "volumeMounts": [tools, files],
+            "volumeMounts": [m for m in mounts if m.get("mountPath") in (TOOLS_PATH, FILES_PATH)],
         }
-        pod = pod_template.with_volume(pod, KIND.container, volume, tools)
         return pod_template.with_init_container(pod, delivery)
 
 

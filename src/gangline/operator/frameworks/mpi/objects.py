@@ -10,13 +10,13 @@ What both versions of MPIJob share: the names of their objects, and how the Laun
 import shlex
 from collections.abc import Mapping, Sequence
 
+from gangline.api.jobs.mpi import CONTAINER, FILES_PATH
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
 from gangline.operator.model.labels import replica_name
 from gangline.operator.model.replicas import ReplicaGang
 from gangline.operator.policies.replica_tracker import ReplicaTracker
 
-CONTAINER = "mpi"
 LAUNCHER, WORKER = "Launcher", "Worker"
 NO_GPUS: Mapping[str, str] = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
 """A launcher that is no host of processes sees no GPUs."""
@@ -122,7 +122,6 @@ def exec_role(
     ]
 
 
-FILES_PATH = "/etc/mpi"
 TOOLS_PATH = "/opt/kube"
 """Directory in which an init container may put ``kubectl``."""
 HOST_FILE = "hostfile"

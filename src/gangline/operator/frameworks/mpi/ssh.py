@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gangline.api.jobs import mpi as api
-from gangline.api.jobs.mpi import MPIJobSpec
+from gangline.api.jobs.mpi import CONTAINER, FILES_PATH, ROOT_SSH_PATH, MPIJobSpec
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.mpi.objects import (
-    CONTAINER,
     DISCOVERY_SCRIPT,
     EXECUTABLE,
-    FILES_PATH,
     HOST_FILE,
     LAUNCHER,
     NO_GPUS,
@@ -36,9 +34,6 @@ from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole, Re
 from gangline.operator.model.labels import JOB_ROLE
 from gangline.operator.model.plan import SSH_PRIVATE_KEY, SSH_PUBLIC_KEY
 from gangline.operator.model.replicas import ReplicaGang
-
-ROOT_SSH_PATH = "/root/.ssh"
-"""OpenSSH requires that only its owner can read these files."""
 
 _ROLE_VARIABLE = "K_MPI_JOB_ROLE"
 _VOLUME = "ssh-auth"
@@ -63,15 +58,12 @@ class SSHRules(LauncherRules):
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
-        """Tell mpirun its hosts; the user's variables take precedence."""
+        """Report its hosts to mpirun."""
         variables = [(_ROLE_VARIABLE, role.label)]
         if role.name == LAUNCHER:
             variables += self._launcher_variables()
-        container = pod_template.main_container(role.template, CONTAINER)
-        given = {variable.get("name") for variable in container.get("env") or []}
-        values = [pair for pair in variables if pair[0] not in given]
         hides_gpus = role.name == LAUNCHER and not self.spec.run_launcher_as_worker
-        return kubeflow.env_vars(values + (list(NO_GPUS.items()) if hides_gpus else []))
+        return kubeflow.env_vars([*variables, *(NO_GPUS.items() if hides_gpus else ())])
 
     def can_start(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
@@ -106,7 +98,7 @@ class SSHRules(LauncherRules):
         """Mount the keys and the launcher's files; set the worker's command."""
         pod = pod_template.with_metadata(pod, {JOB_ROLE: role.label}, {})
         if pod_template.pod_spec(pod).get("hostNetwork"):
-            pod = pod_template.with_spec(pod, dnsPolicy="ClusterFirstWithHostNet")
+            pod = pod_template.with_cluster_dns(pod)
         container = pod_template.main_container(pod, CONTAINER)
         if role.name == WORKER and not container.get("command") and not container.get("args"):
             pod = pod_template.with_container(pod, CONTAINER, command=list(_SSHD))

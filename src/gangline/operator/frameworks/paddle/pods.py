@@ -220,11 +220,7 @@ class PaddleReplica:
             variables += self._elastic()
         if spec.intranet == HOST:
             variables.append(_value("PADDLE_PORT", self._port))
-        given = _names(pod_template.main_container(self.role.template, CONTAINER))
-        return [
-            *variables,
-            *(added for added in self._additional_variables() if added["name"] not in given),
-        ]
+        return [*variables, *self._additional_variables()]
 
     def shape(self, pod: Manifest) -> Manifest:
         """Add upstream's labels and host names, the network settings and the ConfigMap."""
@@ -232,11 +228,11 @@ class PaddleReplica:
         pod = pod_template.with_metadata(pod, own, {ROLE_ANNOTATION: self.role.name})
         pod = pod_template.with_spec(pod, hostname=self._name, subdomain=self._name)
         if self.spec.intranet == HOST:
-            pod = pod_template.with_spec(pod, hostNetwork=True, dnsPolicy=_dns_policy(pod))
+            pod = pod_template.with_cluster_dns(pod_template.with_spec(pod, hostNetwork=True))
         if image := self.settings.init_image:
             pod = pod_template.with_init_container(pod, _barrier(self.job, image))
         trains = pod_template.main_container(pod, CONTAINER)
-        ready = self._with_port(trains)
+        ready = self._with_port(pod, trains)
         if not uses_etcd(self.spec, self.settings):
             source = {"configMapRef": {"name": self.job.name}}
             ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), source]}
@@ -285,12 +281,11 @@ class PaddleReplica:
         side, key = ("NEXT", HETER_ENDPOINTS) if first else ("PREVIOUS", TRAINER_ENDPOINTS)
         yield _config_map_variable(self.job, f"PADDLE_{side}_HETER_TRAINER_IP_PORT_LIST", key)
 
-    def _with_port(self, container: Manifest) -> Manifest:
+    def _with_port(self, pod: Manifest, container: Manifest) -> Manifest:
         """Declare the port, so that on the host network the scheduler avoids port conflicts."""
         number = self._port
         listed: list[Manifest] = container.get("ports") or []
-        declared = any(entry.get("containerPort") == number for entry in listed)
-        if declared or self.spec.intranet not in (SERVICE, HOST):
+        if pod_template.declares_port(pod, number) or self.spec.intranet not in (SERVICE, HOST):
             return container
         entry = {"containerPort": number}
         if self.spec.intranet == HOST:
@@ -302,12 +297,6 @@ def _device(role: ReplicaRole) -> str:
     resources = pod_template.main_container(role.template, CONTAINER).get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     return next((device for name, device in _DEVICES.items() if name in asked), "cpu")
-
-
-def _dns_policy(pod: Manifest) -> str:
-    """On the host network cluster names resolve only with a DNS policy of their own."""
-    given: str = pod_template.pod_spec(pod).get("dnsPolicy") or "ClusterFirst"
-    return "ClusterFirstWithHostNet" if given == "ClusterFirst" else given
 
 
 def _barrier(job: NormalizedJob, image: str) -> Manifest:

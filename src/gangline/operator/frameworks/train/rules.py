@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.jobs.mpi import ROOT_SSH_PATH
 from gangline.api.jobs.train import Trainer, TrainJobSpec
 from gangline.api.jobs.training_runtime import (
     COMPLETE,
@@ -31,7 +32,7 @@ from gangline.api.trainer.effective import (
 )
 from gangline.api.trainer.policy import HOST_FILE_PATH, INDEX_KEY, mpi_hosts, mpi_slots
 from gangline.operator.frameworks.mpi.objects import format_host_file
-from gangline.operator.frameworks.mpi.ssh import ROOT_SSH_PATH, key_secret, with_keys
+from gangline.operator.frameworks.mpi.ssh import key_secret, with_keys
 from gangline.operator.frameworks.train import status as set_failure
 from gangline.operator.frameworks.train.status import train_status_fields
 from gangline.operator.model import pod_template

@@ -236,8 +236,8 @@ def test_nothing_is_pulled_to_reach_workers_unless_an_image_is_named():
         ],
         "resources": {"requests": amounts, "limits": amounts},
         "volumeMounts": [
-            {"name": "mpi-job-kubectl", "mountPath": "/opt/kube"},
             {"name": "mpi-job-config", "mountPath": "/etc/mpi"},
+            {"name": "mpi-job-kubectl", "mountPath": "/opt/kube"},
         ],
     }
     assert [volume["name"] for volume in pod["volumes"]] == ["mpi-job-config", "mpi-job-kubectl"]

@@ -101,7 +101,7 @@ def test_variables_that_upstream_lacks_give_way_to_the_users():
     worker["template"]["spec"]["containers"][0]["env"] = own
     reported = environment(a_job(worker=worker), "worker-0")
     assert [value for name, value in reported if name == "PADDLE_CURRENT_ENDPOINT"] == ["mine"]
-    assert [value for name, value in reported if name == "POD_IP"] == ["x", "=status.podIP"]
+    assert [value for name, value in reported if name == "POD_IP"] == ["=status.podIP"]
 
 
 @pytest.mark.parametrize("container", ["paddle", "main"])

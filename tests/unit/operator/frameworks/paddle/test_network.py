@@ -216,7 +216,6 @@ def with_etcd(count=3, **extra):
 def test_elastic_job_with_an_etcd_gets_upstreams_variables_and_no_addresses():
     job = a_job(worker=with_etcd(), elastic=1)
     assert environment(job, "worker-1") == [
-        ("PADDLE_ELASTIC_SERVER", ETCD),
         ("POD_IP", "=status.podIP"),
         ("PADDLE_TRAINER_ID", "1"),
         ("TRAINING_ROLE", "TRAINER"),
@@ -224,6 +223,7 @@ def test_elastic_job_with_an_etcd_gets_upstreams_variables_and_no_addresses():
         ("PADDLE_ELASTIC_JOB_ID", "team-train"),
         ("PADDLE_ELASTIC_NP", "3"),
         ("PADDLE_ELASTIC_TIMEOUT", "60"),
+        ("PADDLE_ELASTIC_SERVER", ETCD),
     ]
     assert "envFrom" not in pod_of(job, "worker-1")["spec"]["containers"][0]
     assert config_map(job, *(placed(f"worker-{i}", "10.0.0.1") for i in range(3))) is None

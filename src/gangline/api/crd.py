@@ -114,22 +114,23 @@ _VERSION_DEFAULTS: Mapping[tuple[str, str], Mapping[str, object]] = {
 
 
 def _job_definition(kind: JobKind) -> _Definition:
-    first, *others = kind.replica_specs_field.split("_")
-    roles_path = f".spec.{first}{''.join(map(str.capitalize, others))}"
-    worker = next((role for role in kind.roles if role.lower() == "worker"), "")
+    roles_path = f".{'.'.join(kind.roles_path)}"
     return _Definition(
         kind.resource,
         short_names=[kind.short_name],
         categories=["training"],
         columns=_OTHER_COLUMNS.get(kind.identity) or _training_columns(roles_path),
-        scale=CustomResourceSubresourceScale(
-            spec_replicas_path=f"{roles_path}.{worker}.replicas",
-            status_replicas_path=f".status.replicaStatuses.{worker}.active",
-            label_selector_path=f".status.replicaStatuses.{worker}.selector",
-        )
-        if kind.is_scalable
-        else None,
+        scale=_scale(kind) if kind.is_scalable else None,
         other_versions=kind.other_versions,
+    )
+
+
+def _scale(kind: JobKind) -> CustomResourceSubresourceScale:
+    status = f".status.replicaStatuses.{kind.scale_path[-2]}"
+    return CustomResourceSubresourceScale(
+        spec_replicas_path=f".{'.'.join(kind.scale_path)}",
+        status_replicas_path=f"{status}.active",
+        label_selector_path=f"{status}.selector",
     )
 
 

@@ -103,6 +103,18 @@ class JobKind:
         return self.resource.api_version, *(f"{group}/{name}" for name in self.other_versions)
 
     @property
+    def roles_path(self) -> tuple[str, ...]:
+        """The field of a manifest with the roles, for kinds that have one."""
+        first, *others = self.replica_specs_field.split("_")
+        return "spec", first + "".join(map(str.capitalize, others))
+
+    @property
+    def scale_path(self) -> tuple[str, ...]:
+        """The field of a manifest that ``kubectl scale`` changes, for kinds that are scalable."""
+        worker = next(role for role in self.roles if role.lower() == "worker")
+        return *self.roles_path, worker, "replicas"
+
+    @property
     def trainer(self) -> str:
         """Its name in lists and flags: ``pytorchjob``."""
         return self.identity.lower()

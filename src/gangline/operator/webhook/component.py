@@ -15,7 +15,7 @@ from gangline.operator.webhook.certificate_controller import (
 )
 from gangline.operator.webhook.configuration import WebhookRegistration
 from gangline.operator.webhook.defaults import JobDefaulter
-from gangline.operator.webhook.review import QueueAccess
+from gangline.operator.webhook.review import JobValidator, QueueAccess
 from gangline.operator.webhook.server import Responder, WebhookServer
 from gangline.operator.webhook.settings import WebhookSettings
 
@@ -39,7 +39,8 @@ async def run_webhook(
     if settings is None:
         yield None
         return
-    server = _server(frameworks, QueueAccess(client, frameworks) if settings.queue_access else None)
+    access = QueueAccess(client, frameworks) if settings.queue_access else None
+    server = _server(frameworks, JobValidator(client), access)
     registration = WebhookRegistration(
         client, settings, [framework.kind for framework in frameworks]
     )
@@ -63,10 +64,12 @@ async def remove_webhook(client: ApiClient, settings: WebhookSettings) -> None:
     await WebhookRegistration(client, settings, []).remove()
 
 
-def _server(frameworks: Sequence[Framework], access: QueueAccess | None) -> WebhookServer:
+def _server(
+    frameworks: Sequence[Framework], validator: JobValidator, access: QueueAccess | None
+) -> WebhookServer:
     defaulting = JobDefaulter(frameworks)
     responders: dict[str, Responder] = {
-        configuration.PATHS[configuration.VALIDATING.kind]: review.validate,
+        configuration.PATHS[configuration.VALIDATING.kind]: validator.review,
         configuration.PATHS[configuration.MUTATING.kind]: partial(
             review.mutate, defaults_for=defaulting.patch_operations
         ),

@@ -53,6 +53,8 @@ MUTATING = Resource(
 CONFIGURATION_RESOURCES = (MUTATING, VALIDATING)
 PATHS = {VALIDATING.kind: "/validate", MUTATING.kind: "/default"}
 SYSTEM_NAMESPACE = "kube-system"
+_SCALED_AT = PATHS[VALIDATING.kind]
+"""Path of the webhook that also reviews ``kubectl scale``."""
 _NAMES = {VALIDATING.kind: "validate.jobs.gangline.dev", MUTATING.kind: "default.jobs.gangline.dev"}
 
 QUEUE_ACCESS_PATH = "/queue-access"
@@ -97,7 +99,7 @@ def desired_configuration(
         return {
             "name": name,
             "clientConfig": {**_client(settings, path, port), "caBundle": bundle},
-            "rules": [_rule(reviewed) for reviewed in ordered],
+            "rules": [_rule(reviewed, with_scale=path == _SCALED_AT) for reviewed in ordered],
             "namespaceSelector": selector,
             "failurePolicy": str(settings.failure_policy),
             "matchPolicy": "Equivalent",
@@ -163,15 +165,16 @@ def contains(existing: Any, manifest: Any) -> bool:
     return bool(existing == manifest)
 
 
-def _rule(kind: Resource[Any]) -> dict[str, Any]:
+def _rule(kind: Resource[Any], *, with_scale: bool) -> dict[str, Any]:
     job_kind = find_job_kind(kind.api_version, kind.kind)
     # The webhook must see in which version a job is written.
     others = job_kind.other_versions if job_kind else ()
+    is_scaled = with_scale and job_kind is not None and job_kind.is_scalable
     return {
         "operations": ["CREATE", "UPDATE"],
         "apiGroups": [kind.group],
         "apiVersions": [kind.version, *others],
-        "resources": [kind.plural],
+        "resources": [kind.plural, *([f"{kind.plural}/scale"] if is_scaled else [])],
         "scope": "Namespaced" if kind.namespaced else "Cluster",
     }
 

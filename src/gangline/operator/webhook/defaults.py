@@ -65,11 +65,11 @@ class JobDefaulter:
         framework = self._frameworks.get((version, kind))
         if framework is None:
             return []
-        type_: type[Object] = framework.kind.resource.type
-        places = _defaulted_fields(type_)
+        reading = read_manifest(framework, manifest)
+        newer = reading.job.api_version not in ("", framework.kind.api_version)
+        places = _defaulted_fields(framework.kind.resource.type, newer=newer)
         if places is None:
             return []
-        reading = read_manifest(framework, manifest)
         if reading.spec_errors or reading.job.policy.managed_by not in (None, MANAGED_BY_US):
             return []
         spec = manifest["spec"]
@@ -80,8 +80,10 @@ class JobDefaulter:
 
 
 @cache
-def _defaulted_fields(type_: type[Object]) -> DefaultedFields | None:
-    """Derive the fields from the structs of a kind."""
+def _defaulted_fields(type_: type[Object], *, newer: bool) -> DefaultedFields | None:
+    """Derive the fields from the structs of a kind; ``newer``: of another version than that of
+    storage, which has no older fields.
+    """
     spec = get_type_hints(type_).get("spec")
     if spec is None:
         return None
@@ -91,7 +93,7 @@ def _defaulted_fields(type_: type[Object]) -> DefaultedFields | None:
     clean_up: tuple[str, ...] | None = None
     if issubclass(hints.get("run_policy", object), RunPolicy):
         # If a kind has two fields, the one with lower precedence: the user may set the other later.
-        own = "clean_pod_policy" in fields
+        own = "clean_pod_policy" in fields and not newer
         clean_up = ("cleanPodPolicy",) if own else ("runPolicy", "cleanPodPolicy")
     return DefaultedFields(roles[0] if roles else None, clean_up)
 
@@ -102,7 +104,8 @@ def _clean_up_operations(
     if places.clean_up_path is None or job.policy.clean_after_failure is not None:
         return
     policy = spec.get("runPolicy") or {}
-    if policy.get("cleanPodPolicy") is not None or spec.get("cleanPodPolicy") is not None:
+    older = len(places.clean_up_path) == 1 and spec.get("cleanPodPolicy") is not None
+    if older or policy.get("cleanPodPolicy") is not None:
         return
     value: Any = str(job.policy.clean_pods)
     if len(places.clean_up_path) > 1 and spec.get("runPolicy") is None:

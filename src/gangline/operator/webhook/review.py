@@ -13,12 +13,16 @@ its service account, because controllers create pods for their users.
 """
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from gangline.api.cluster.admission import AdmissionResponse, UserInfo
+from gangline.api.job_resources import JOB_KINDS
+from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.json_objects import subobject
 from gangline.api.meta.objects import Status, StatusCause, StatusDetails, Wire
 from gangline.api.resources import POD_GROUPS, PODS
@@ -33,10 +37,13 @@ from gangline.api.volcano.scheduling import (
     QUEUE_NAME_ANNOTATION,
 )
 from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import NotFound
 from gangline.operator.model.framework import Framework
 from gangline.operator.webhook.defaults import frameworks_by_kind, read_manifest
 
 API_VERSION = "admission.k8s.io/v1"
+SCALE = "scale"
+"""The subresource that is reviewed besides jobs."""
 MAX_CAUSES = 100
 """Number of errors in one response."""
 MAX_WARNINGS = 15
@@ -54,12 +61,21 @@ class InvalidReview(Exception):
     """The body is no admission review; the message gives the reason."""
 
 
+class ReviewedResource(Wire):
+    group: str = ""
+    resource: str = ""
+
+    def names(self, kind: JobKind) -> bool:
+        return (self.group, self.resource) == (kind.resource.group, kind.resource.plural)
+
+
 class ReviewRequest(Wire):
     """The fields of a review's request that the response depends on."""
 
     uid: str = ""
     operation: str = ""
     sub_resource: str = ""
+    resource: ReviewedResource = ReviewedResource()
     name: str = ""
     namespace: str = ""
     user_info: UserInfo = UserInfo()
@@ -204,6 +220,48 @@ _DESCRIBE_GANG = (
 )
 Subject = dict[str, Any]
 """A user in the form of a SubjectAccessReview."""
+
+
+class JobValidator:
+    """Validates jobs, and their change by the scale subresource.
+
+    The review of such a change has only the number of replicas, so the job itself is read.
+    """
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    def review(
+        self, request: ReviewRequest
+    ) -> AdmissionResponse | Coroutine[Any, Any, AdmissionResponse]:
+        return self._review_scale(request) if request.sub_resource == SCALE else validate(request)
+
+    async def _review_scale(self, request: ReviewRequest) -> AdmissionResponse:
+        reviewed = request.resource
+        kind = next((kind for kind in JOB_KINDS if kind.is_scalable and reviewed.names(kind)), None)
+        try:
+            if kind is None:
+                return AdmissionResponse(uid=request.uid, allowed=True)
+            stored = replace(kind.resource, type=dict[str, Any])
+            job = await self._client.get(stored, request.name, request.namespace)
+        except NotFound:
+            return AdmissionResponse(uid=request.uid, allowed=True)
+        replicas = subobject(request.object, "spec").get("replicas", 0)
+        return validate(
+            msgspec.structs.replace(
+                request, sub_resource="", old_object=job, object=_scaled(job, kind, replicas)
+            )
+        )
+
+
+def _scaled(job: dict[str, Any], kind: JobKind, replicas: object) -> dict[str, Any]:
+    *parents, field = kind.scale_path
+    changed = copy.deepcopy(job)
+    target = changed
+    for name in parents:
+        target = target.setdefault(name, {})
+    target[field] = replicas
+    return changed
 
 
 class QueueReader:

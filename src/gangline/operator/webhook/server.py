@@ -2,7 +2,7 @@
 
 The certificate can be replaced while it serves: open connections keep theirs, new ones get the new
 one. Callers are not authenticated, because a response contains nothing but what follows from its
-request, and from rights that its caller could ask for.
+request, from rights that its caller could ask for, and from the replicas that a job allows.
 """
 
 import asyncio

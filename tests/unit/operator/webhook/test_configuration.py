@@ -51,7 +51,7 @@ def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
         (webhook,) = desired_configuration(resource, SETTINGS, KINDS, RING.trusted, 9443)[
             "webhooks"
         ]
-        looked_at = {(*rule["apiGroups"], *rule["resources"]) for rule in webhook["rules"]}
+        looked_at = {(*rule["apiGroups"], rule["resources"][0]) for rule in webhook["rules"]}
         related = {
             ("elastic.iml.github.io", "scaleplans"),
             ("trainer.kubeflow.org", "trainingruntimes"),
@@ -61,9 +61,17 @@ def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
         assert looked_at == {(kind.resource.group, kind.resource.plural) for kind in KINDS} | plans
         for rule in webhook["rules"]:
             assert rule["operations"] == ["CREATE", "UPDATE"]
-            assert "/" not in rule["resources"][0], "no subresource"
             scope = "Cluster" if rule["resources"][0].startswith("cluster") else "Namespaced"
             assert rule["scope"] == scope
+
+
+def test_scale_is_validated_for_each_kind_that_has_it_and_no_other_subresource() -> None:
+    scalable = {kind.resource.plural for kind in KINDS if kind.entry.is_scalable}
+    assert {"pytorchjobs", "elasticjobs", "jaxjobs"} < scalable
+    for resource in CONFIGURATION_RESOURCES:
+        (webhook,) = desired_configuration(resource, SETTINGS, KINDS, (), 1)["webhooks"]
+        further = {name for rule in webhook["rules"] for name in rule["resources"][1:]}
+        assert further == ({f"{name}/scale" for name in scalable if resource is VALIDATING})
 
 
 def test_queues_of_jobs_groups_and_pods_are_reviewed_at_creation_and_change() -> None:

@@ -7,13 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from gangline.api.cluster.admission import AdmissionResponse
+from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.objects import Status
+from gangline.api.validation.validate import MAX_JOB_REPLICAS
+from gangline.kube.errors import NotFound
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import review
 from gangline.operator.webhook.defaults import JobDefaulter
-from gangline.operator.webhook.review import InvalidReview, ReviewRequest
+from gangline.operator.webhook.review import InvalidReview, ReviewedResource, ReviewRequest
 from unit.operator.builders import manifest
+from unit.operator.kinds import KINDS, KindUnderTest
 
 Json = dict[str, Any]
 
@@ -298,3 +303,57 @@ def test_a_review_is_read_and_answered_in_the_form_of_the_wire() -> None:
 def test_body_that_is_no_review_is_refused_with_the_reason(body: bytes, complaint: str) -> None:
     with pytest.raises(InvalidReview, match=complaint):
         review.parse_review(body)
+
+
+class StoredJob:
+    """A client whose API server has one job."""
+
+    def __init__(self, written: Json | None) -> None:
+        self.written = written
+
+    async def get(self, resource: Any, name: str, namespace: str) -> Json:
+        if self.written is None:
+            raise NotFound(Status(status="Failure", code=404))
+        assert (resource.kind, name, namespace) == (self.written["kind"], "asked", "team")
+        return copy.deepcopy(self.written)
+
+
+async def review_scale(kind: JobKind, written: Json | None, replicas: int) -> Status | None:
+    reviewed = ReviewedResource(kind.resource.group, kind.resource.plural)
+    scale = {"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": replicas}}
+    request = ask(scale, scale, name="asked", namespace="team", sub_resource="scale")
+    request = msgspec.structs.replace(request, resource=reviewed)
+    client: Any = StoredJob(written)
+    answer = review.JobValidator(client).review(request)
+    assert not isinstance(answer, AdmissionResponse)
+    return (await answer).status
+
+
+SCALABLE = [kind for kind in KINDS.values() if kind.framework.kind.entry.is_scalable]
+
+
+@pytest.mark.parametrize("kind", SCALABLE, ids=lambda kind: kind.name)
+async def test_scale_is_validated_as_a_change_of_the_job_is(kind: KindUnderTest) -> None:
+    entry, written = kind.framework.kind.entry, kind.job(2)
+    assert await review_scale(entry, written, 3) is None
+    refused = await review_scale(entry, written, MAX_JOB_REPLICAS + 1)
+    changed = ask(kind.scale(written, MAX_JOB_REPLICAS + 1), written, name="asked")
+    assert refused is not None
+    assert refused == review.validate(changed).status
+
+
+async def test_scale_of_a_job_is_held_against_its_bounds_and_the_length_of_its_names() -> None:
+    kind = KINDS["PyTorchJob"].framework.kind.entry
+    elastic = manifest(None, 2)
+    elastic["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 3}
+    for replicas, problem in ((5, "more than maxReplicas 3"), (0, "less than minReplicas 1")):
+        status = await review_scale(kind, elastic, replicas)
+        assert status is not None
+        assert f"Worker.replicas: {replicas} is {problem}" in status.message
+    named = manifest(1, 2)
+    named["metadata"]["name"] = "n" * 54
+    status = await review_scale(kind, named, 11)
+    assert status is not None
+    assert "n-worker-10" in status.message
+    assert await review_scale(kind, named, 10) is None
+    assert await review_scale(kind, None, 5) is None, "the API server answers that it is missing"

@@ -108,10 +108,17 @@ def validate_port_name(name: str) -> NameProblem | None:
 
 
 def validate_job_name(name: str, replicas: Mapping[str, int]) -> NameProblem | None:
-    """Validate a job's name with the names of its pods and services (``NAME-worker-99``)."""
+    """Validate a job's name with the names of its pods and services (``NAME-worker-99``).
+
+    The name of a launcher's pod has no index.
+    """
     if complaint := validate_service_name(name[:MAX_LABEL_LENGTH].rstrip("-") or name):
         return complaint
-    suffixes = [f"-{role.lower()}-{count - 1}" for role, count in replicas.items() if count > 0]
+    suffixes = [
+        "-launcher" if role.lower() == "launcher" else f"-{role.lower()}-{count - 1}"
+        for role, count in replicas.items()
+        if count > 0
+    ]
     longest = max(suffixes, key=len, default="")
     if len(name) + len(longest) <= MAX_LABEL_LENGTH:
         return validate_service_name(name)

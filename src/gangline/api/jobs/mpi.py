@@ -32,7 +32,7 @@ AT_STARTUP, WAIT_FOR_WORKERS = "AtStartup", "WaitForWorkersReady"
 V2BETA1_DEFAULTS: Mapping[str, object] = {
     "slotsPerWorker": 1,
     "runLauncherAsWorker": False,
-    "sshAuthMountPath": "/root/.ssh",
+    "sshAuthMountPath": ROOT_SSH_PATH,
     "launcherCreationPolicy": AT_STARTUP,
     "mpiImplementation": OPEN_MPI,
 }
@@ -106,11 +106,16 @@ class MPIJob(Object):
     status: Annotated[JobStatus, doc("Observed state; written by the operator.")] = JobStatus()
 
 
-def with_default_replicas(specs: Mapping[str, ReplicaSpec]) -> dict[str, ReplicaSpec]:
-    """Set the number of workers to 0 if it is not given: other kinds default to 1."""
-    return {
-        role: replace(spec, replicas=0)
-        if spec.replicas is None and role.lower() == "worker"
-        else spec
-        for role, spec in specs.items()
-    }
+def default_replica_specs(job: MPIJob) -> dict[str, ReplicaSpec]:
+    """Return the replica specs with the defaults that other kinds do not have: 0 workers, and the
+    restart policies of ``v2beta1``.
+    """
+    specs = dict(job.spec.mpi_replica_specs)
+    for key, spec in specs.items():
+        is_worker = key.lower() == "worker"
+        policy = spec.restart_policy
+        if job.api_version == V2BETA1:
+            policy = policy or ("Never" if is_worker else "OnFailure")
+        replicas = 0 if is_worker and spec.replicas is None else spec.replicas
+        specs[key] = replace(spec, replicas=replicas, restart_policy=policy)
+    return specs

@@ -9,7 +9,7 @@ import pytest
 from gangline.api.jobs.jax import JAXJob
 from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.api.jobs.mindspore import MSJob
-from gangline.api.jobs.mpi import MPIJob
+from gangline.api.jobs.mpi import V2BETA1, MPIJob
 from gangline.api.jobs.tensorflow import TFJob
 from gangline.api.jobs.xgboost import XGBoostJob
 from gangline.api.meta.objects import Object
@@ -373,6 +373,24 @@ def test_an_xgboostjob_needs_its_master():
 )
 def test_one_launcher_no_more_no_less(roles, where, expected):
     assert expected in messages(job("MPIJob", roles))[path("MPIJob", where)]
+
+
+@pytest.mark.parametrize(("workers", "problem"), [(None, "is missing"), (0, "is not positive")])
+def test_workers_of_v2beta1_are_counted(workers, problem):
+    """With upstream's default of 0 the launcher would run alone, and its job succeed."""
+    written = job("MPIJob", {"Launcher": 1, "Worker": workers}) | {"apiVersion": V2BETA1}
+    assert problem in messages(written)[path("MPIJob", ".Worker.replicas")]
+
+
+@pytest.mark.parametrize(
+    ("version", "workers", "longest"),
+    [(V2BETA1, 1, 54), (V2BETA1, 10, 54), (V2BETA1, 11, 53), ("kubeflow.org/v1", 1, 54)],
+)
+def test_the_longest_name_of_an_mpijob_is_upstreams(version, workers, longest):
+    written = job("MPIJob", {"Launcher": 1, "Worker": workers}) | {"apiVersion": version}
+    for length in (longest, longest + 1):
+        written["metadata"]["name"] = "a" * length
+        assert ("metadata.name" in messages(written)) == (length > longest)
 
 
 @pytest.mark.parametrize("roles", [{"Launcher": 1}, {"Launcher": 1, "Worker": 0}])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.validation.validate import check_manifest
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.main import all_frameworks
 from gangline.operator.model.job import JobRunPolicy, ReplicaRole
@@ -199,6 +200,24 @@ def test_a_second_apply_of_the_same_file_finds_nothing_to_do(drawn: tuple[Sort, 
     _, job = drawn
     assert merged(defaulted(job), job) == defaulted(job)
     assert DEFAULTING.patch_operations(defaulted(job)) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs())
+def test_defaults_cause_no_warning(drawn: tuple[Sort, Json]) -> None:
+    _, job = drawn
+    before, after = (check_manifest(written) for written in (job, defaulted(job)))
+    assert list(map(str, after.warnings)) == list(map(str, before.warnings))
+
+
+def test_defaults_of_a_later_version_are_written_into_its_own_fields() -> None:
+    sort = next(sort for sort in SORTS if sort.version == "kubeflow.org/v2beta1")
+    pod = {"spec": {"containers": [{"name": "mpi", "image": "x"}]}}
+    roles = {"Launcher": {"template": pod}, "Worker": {"replicas": 1, "template": pod}}
+    job = {"apiVersion": sort.version, "kind": sort.kind, "metadata": {"name": "train"},
+           "spec": {sort.roles_at: roles}}  # fmt: skip
+    spec = defaulted(job)["spec"]
+    assert (spec["runPolicy"], "cleanPodPolicy" in spec) == ({"cleanPodPolicy": "None"}, False)
 
 
 def test_defaults_are_written() -> None:

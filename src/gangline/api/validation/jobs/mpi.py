@@ -1,9 +1,9 @@
 """Errors and warnings for MPIJobs that no schema can express."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from posixpath import normpath
 
+from gangline.api.jobs.kubeflow import ReplicaSpec
 from gangline.api.jobs.mpi import (
     CONTAINER,
     FILES_PATH,
@@ -11,7 +11,7 @@ from gangline.api.jobs.mpi import (
     ROOT_SSH_PATH,
     V2BETA1,
     MPIJob,
-    with_default_replicas,
+    default_replica_specs,
 )
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.schema.field_error import FieldError
@@ -24,7 +24,6 @@ _ANY_CONTAINER = ""
 _RULES = replica_warnings.ReplicaRules(
     path=_PATH, roles=ROLES, default_restart_policy="Never", endless_roles=("Worker",)
 )
-_V2_RULES = replace(_RULES, default_restart_policy="OnFailure")
 
 _V2_FIELDS = (
     ("runLauncherAsWorker", "run_launcher_as_worker"),
@@ -39,13 +38,17 @@ OPERATOR_VARIABLES = frozenset[str]()
 
 
 def validate(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
-    specs = with_default_replicas(job.spec.mpi_replica_specs)
+    specs = default_replica_specs(job)
     roles = yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, _ANY_CONTAINER)
     if specs and "Launcher" not in roles:
         yield FieldError(f"{_PATH}.Launcher", None, "is missing", "give one: it runs mpirun")
     elif specs and (launchers := common_rules.replica_count(roles["Launcher"])) != 1:
         remedy = "give 1, and the pods for the processes as Worker"
         yield FieldError(f"{_PATH}.Launcher.replicas", launchers, "is not 1", remedy)
+    elif job.api_version == V2BETA1 and "Worker" in roles and not roles["Worker"].replicas:
+        where, remedy = f"{_PATH}.Worker.replicas", "give at least 1, or omit Worker"
+        given = _read_roles(job.spec.mpi_replica_specs)["Worker"].replicas
+        yield FieldError(where, given, "is missing" if given is None else "is not positive", remedy)
     else:
         yield from common_rules.job_size_errors(roles, _PATH)
     yield from _main_container_errors(job.spec.main_container, roles)
@@ -57,17 +60,18 @@ def validate(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
 
 def list_warnings(job: MPIJob) -> Iterator[FieldError]:
     v2 = job.api_version == V2BETA1
-    rules = _V2_RULES if v2 else _RULES
-    yield from replica_warnings.common_replica_warnings(job.spec.mpi_replica_specs, job, rules)
+    specs = default_replica_specs(job)
+    yield from replica_warnings.common_replica_warnings(specs, job, _RULES)
     yield from _other_version_warnings(job, v2=v2)
     older, newer = job.spec.clean_pod_policy, job.spec.run_policy.clean_pod_policy
-    if older and newer and older != newer:
+    if not v2 and older and newer and older != newer:
         problem = f"is ignored: spec.runPolicy.cleanPodPolicy, {newer!r}, takes precedence"
         yield FieldError("spec.cleanPodPolicy", older, problem, "omit it")
-    roles, _ = common_rules.read_roles(
-        with_default_replicas(job.spec.mpi_replica_specs), ROLES, _PATH
-    )
+    roles = _read_roles(specs)
     workers = common_rules.replica_count(roles["Worker"]) if "Worker" in roles else 0
+    if "Worker" in roles and not workers:
+        problem = "0, also the default, lets the launcher run alone"
+        yield FieldError(f"{_PATH}.Worker.replicas", None, problem, "give at least 1")
     effective = newer or ("" if v2 else older) or "None"
     if effective == "None" and workers:
         problem = "None, also the default, lets the workers keep their resources after the end"
@@ -91,6 +95,10 @@ def _mount_warnings(job: MPIJob, roles: RoleSpecs, *, v2: bool) -> Iterator[Fiel
                 where = f"{_PATH}.{role}.template.spec.containers[{index}].volumeMounts[{place}]"
                 problem = "is where the operator mounts its files: this mount takes their place"
                 yield FieldError(f"{where}.mountPath", given, problem, "mount it elsewhere")
+
+
+def _read_roles(specs: Mapping[str, ReplicaSpec]) -> RoleSpecs:
+    return common_rules.read_roles(specs, ROLES, _PATH)[0]
 
 
 def _other_version_warnings(job: MPIJob, *, v2: bool) -> Iterator[FieldError]:

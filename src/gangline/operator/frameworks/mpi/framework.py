@@ -15,8 +15,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from msgspec import structs
-
 from gangline.api.jobs import mpi as api
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, ReplicaSpec
 from gangline.api.jobs.mpi import CONTAINER, FILES_PATH, MPIJob, MPIJobSpec
@@ -75,11 +73,6 @@ _LAUNCHER_ENVIRONMENT: Mapping[str, str] = {
     "HYDRA_LAUNCHER": "rsh",
     "HYDRA_LAUNCHER_EXEC": _AGENT,
 }
-_V2_RESTARTS: Mapping[str, RestartPolicy] = {
-    LAUNCHER: RestartPolicy.ON_FAILURE,
-    WORKER: RestartPolicy.NEVER,
-}
-"""Default restart policies of ``v2beta1``."""
 _V2_BACKOFF_LIMIT = 6
 """That of the batch Job with which the MPI operator runs a launcher."""
 
@@ -104,15 +97,7 @@ class MPIFramework(kubeflow.KubeflowFramework[MPIJob]):
         return MPIRules(job.spec, self._exec_client, self._kubectl_image)
 
     def replica_specs(self, job: MPIJob) -> Mapping[str, ReplicaSpec]:
-        specs = api.with_default_replicas(job.spec.mpi_replica_specs)
-        if job.api_version != api.V2BETA1:
-            return specs
-        return {
-            role: structs.replace(
-                spec, restart_policy=spec.restart_policy or _V2_RESTARTS.get(role.capitalize())
-            )
-            for role, spec in specs.items()
-        }
+        return api.default_replica_specs(job)
 
     def adjust_roles(self, job: MPIJob, roles: list[ReplicaRole]) -> list[ReplicaRole]:
         if not _waits_for_workers(job):

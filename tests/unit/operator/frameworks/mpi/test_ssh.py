@@ -187,10 +187,10 @@ def test_pods_on_the_network_of_their_node_resolve_names() -> None:
 
 
 def test_defaults_equal_upstreams() -> None:
-    job = a_job(None)
+    job = a_job(1)
     assert {role.name: (role.replicas, role.restart) for role in job.roles} == {
         "Launcher": (1, RestartPolicy.ON_FAILURE),
-        "Worker": (0, RestartPolicy.NEVER),
+        "Worker": (1, RestartPolicy.NEVER),
     }
     assert job.policy.clean_pods is CleanPodPolicy.NONE
     assert job.policy.backoff_limit == 6

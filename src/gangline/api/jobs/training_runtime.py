@@ -370,7 +370,7 @@ class SetFailurePolicy(Wire):
         str,
         doc(
             "Recreate or BlockingRecreate: either way all former pods end before new ones start.",
-            values=("", "Recreate", "BlockingRecreate"),
+            values=("Recreate", "BlockingRecreate"),
             default="Recreate",
         ),
     ] = ""
@@ -411,7 +411,7 @@ class RetentionPolicy(Wire):
 class VolumeClaimPolicy(Wire):
     """Claims that are made for the job; pods mount them by the name of the template."""
 
-    templates: Annotated[list[FreeForm], doc("Templates of claims.", required=True)] = []
+    templates: Annotated[list[FreeForm], doc("Templates of claims.")] = []
     retention_policy: Annotated[RetentionPolicy | None, doc("Retention.")] = None
 
 

@@ -75,7 +75,7 @@ class NetworkTopology(Wire):
 
     mode: Annotated[
         str,
-        doc("hard (when not given) requires it, soft prefers it.", values=("hard", "soft")),
+        doc("hard requires it, soft prefers it.", values=("hard", "soft"), default="hard"),
     ] = ""
     highest_tier_allowed: Annotated[
         int | None, doc("Highest network tier that may separate the pods.", minimum=0)
@@ -109,7 +109,7 @@ class PodGroupSpec(Wire):
     min_task_member: Annotated[dict[str, int], doc("The same for each role.")] = {}
     queue: Annotated[
         str,
-        doc("Queue of the gang; default when not given.", maxLength=253),
+        doc("Queue of the gang.", maxLength=253, default=DEFAULT_QUEUE),
     ] = ""
     priority_class_name: Annotated[str, doc("Class that its priority comes from.")] = ""
     min_resources: Annotated[
@@ -186,7 +186,7 @@ class QueueSpec(Wire):
 
     weight: Annotated[
         int | None,
-        doc("Weight of its share; 1 when not given.", minimum=1, maximum=65535),
+        doc("Weight of its share.", minimum=1, maximum=65535, default=1),
     ] = None
     capability: Annotated[ResourceList, doc("Limit of its usage.")] = {}
     deserved: Annotated[
@@ -205,8 +205,9 @@ class QueueSpec(Wire):
     dequeue_strategy: Annotated[
         str,
         doc(
-            "traverse (when not given) tries later jobs if one does not fit, fifo does not.",
+            "traverse tries later jobs if one does not fit, fifo does not.",
             values=("fifo", "traverse"),
+            default="traverse",
         ),
     ] = ""
     extend_clusters: Annotated[list[FreeForm], doc("Further clusters; not used.")] = []

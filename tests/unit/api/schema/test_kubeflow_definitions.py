@@ -15,9 +15,6 @@ KINDS = {
     "PaddleJob": "paddleReplicaSpecs",
     "MPIJob": "mpiReplicaSpecs",
 }
-SCALED = {"PyTorchJob", "TFJob", "JAXJob", "PaddleJob"}
-"""TFJob has no scale subresource upstream."""
-
 APPLIED_BY_A_CLIENT = 262_144
 """Bytes that ``kubectl apply`` can keep in its annotation."""
 
@@ -72,20 +69,6 @@ def test_upstreams_columns_come_first(kind):
         ("State", ".status.conditions[-1:].type"),
         ("Age", ".metadata.creationTimestamp"),
     ]
-
-
-@every_kind
-def test_what_can_be_scaled_is_scaled_by_its_workers(kind):
-    subresources = version(kind)["subresources"]
-    assert subresources["status"] == {}
-    if kind not in SCALED:
-        assert "scale" not in subresources
-        return
-    assert subresources["scale"] == {
-        "specReplicasPath": f".spec.{KINDS[kind]}.Worker.replicas",
-        "statusReplicasPath": ".status.replicaStatuses.Worker.active",
-        "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
-    }
 
 
 @every_kind

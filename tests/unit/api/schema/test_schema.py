@@ -134,20 +134,6 @@ def test_a_definition_fits_into_the_annotation_of_client_side_apply(manifest):
     assert len(json.dumps(manifest, separators=(",", ":"))) < ANNOTATION_LIMIT * 3 / 4
 
 
-def test_pytorchjobs_have_upstreams_columns_and_subresources():
-    (version,) = crd.crd_manifests()["kubeflow.org_pytorchjobs"]["spec"]["versions"]
-    columns = version["additionalPrinterColumns"]
-    assert [
-        (column["name"], column["jsonPath"]) for column in columns if not column.get("priority")
-    ] == [
-        ("State", ".status.conditions[-1:].type"),
-        ("Age", ".metadata.creationTimestamp"),
-    ]
-    assert version["subresources"]["status"] == {}
-    replicas = ".spec.pytorchReplicaSpecs.Worker.replicas"
-    assert version["subresources"]["scale"]["specReplicasPath"] == replicas
-
-
 def test_the_files_in_deploy_are_not_stale():
     command = [sys.executable, str(ROOT / "tools" / "generate_deploy.py"), "--check"]
     checked = subprocess.run(command, check=False, capture_output=True, text=True)

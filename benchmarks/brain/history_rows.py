@@ -19,7 +19,15 @@ from sqlalchemy.schema import (
     ExecutableDDLElement,
 )
 
-from gangline.brain.facts.records import Image, Job, ModelFacts, Outcome, RoleSize
+from gangline.brain.facts.records import (
+    Image,
+    Job,
+    ModelFacts,
+    Outcome,
+    PodRun,
+    RoleSize,
+    Segment,
+)
 from gangline.brain.store.context import Keys
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.sql import rows, tables
@@ -31,7 +39,35 @@ CLUSTER: Final = "bench"
 SECRET: Final = b"benchmark" * 3
 _LARGE_FAMILIES: Final = 10
 _RUNS_OF_FAMILY: Final = 50
-_NODES: Final = 1_000
+_SEGMENT_MS: Final = 100_000
+_POD: Final = PodRun(
+    role="worker",
+    rank=0,
+    number=0,
+    node="node-1",
+    started_ms=NOW_MS - DAY_MS,
+    ended_ms=NOW_MS,
+    limit_memory_bytes=32 << 30,
+    peak_memory_bytes=9_000_000_000,
+    cpu_p95_millis=3000,
+    samples=100,
+)
+"""The record of every pod run: no look-up selects by what is in it. Likewise of segments."""
+_SEGMENT: Final = Segment(
+    round=1,
+    since_ms=NOW_MS - DAY_MS,
+    until_ms=NOW_MS - DAY_MS + _SEGMENT_MS,
+    nodes=4,
+    procs=32,
+    gpu_model="A100",
+    micro_batch=8,
+    global_batch=256,
+    steps=300,
+    step_mean_us=100_000.0,
+    step_m2=1000.0,
+    compute_us=90_000.0,
+    sync_us=9_000.0,
+)
 _BATCH: Final = 2_000
 
 
@@ -119,7 +155,8 @@ def load(engine: Engine, size: HistorySize) -> None:
     parts = _dropped_parts(engine)
     keys = Keys(SECRET)
     with _unlimited(engine) as connection:
-        _load_families(connection, keys, size)
+        leader = {"cluster": CLUSTER, "fence": 1, "holder": "bench", "at_ms": NOW_MS}
+        _insert(connection, tables.leader, [leader])
         _load_jobs(connection, keys, size)
     made = _derived(engine.dialect.name, size)
 
@@ -129,11 +166,11 @@ def load(engine: Engine, size: HistorySize) -> None:
                 if engine.dialect.name == "postgresql":
                     # A table that is emptied in the same transaction needs no log (wal_level).
                     connection.execute(text(f"TRUNCATE {table.name}"))
-                connection.execute(text(statement))
+                connection.exec_driver_sql(statement)
             for part in parts.get(table.name, ()):
                 connection.execute(part)
 
-    names = (tables.segment, tables.pod_run, tables.job, tables.role_size, tables.model)
+    names = (tables.segment, tables.pod_run, tables.job)
     with ThreadPoolExecutor(2 if engine.dialect.name == "postgresql" else 1) as pool:
         list(pool.map(fill, names))
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -173,71 +210,22 @@ def _dropped_parts(engine: Engine) -> dict[str, list[ExecutableDDLElement]]:
     return again
 
 
-def _load_families(connection: Connection, keys: Keys, size: HistorySize) -> None:
-    families: dict[int, Job] = {}
-    for number in range(1, size.jobs + 1):
-        family = family_number(size, number)
-        if family not in families:
-            families[family] = job(size, number)
-    images: dict[Image, int] = {}
-    for each in families.values():
-        images.setdefault(each.image, len(images) + 1)
-    _insert(
-        connection,
-        tables.image,
-        (
-            rows.image_row(image) | {"id": number, "identity": keys.number(image.repository)}
-            for image, number in images.items()
-        ),
-    )
-    _insert(
-        connection,
-        tables.family,
-        (
-            {
-                "id": number,
-                "cluster": each.cluster,
-                "namespace": each.namespace,
-                "stem": each.stem,
-                "kind": each.kind,
-                "owner": each.owner,
-                "image_repository": each.image.repository,
-                "digest": keys.family(each),
-                "jobs": _RUNS_OF_FAMILY,
-                "last_ms": NOW_MS,
-            }
-            for number, each in families.items()
-        ),
-    )
-    nodes = ({"id": n + 1, "cluster": CLUSTER, "name": f"node-{n}"} for n in range(_NODES))
-    _insert(connection, tables.node, nodes)
-    leader = {"cluster": CLUSTER, "fence": 1, "holder": "bench", "at_ms": NOW_MS}
-    _insert(connection, tables.leader, [leader])
-
-
 def _load_jobs(connection: Connection, keys: Keys, size: HistorySize) -> None:
-    learned: dict[int, tuple[int, int | None, int | None]] = {}
-    images: dict[str, int] = {
-        repository: number
-        for repository, number in connection.execute(text("SELECT repository, id FROM image"))
-    }
+    learned: dict[int, dict[str, int | None]] = {}
 
     def job_rows() -> Iterator[dict[str, Any]]:
         for number in range(1, size.jobs + 1):
             each = job(size, number)
             family = family_number(size, number)
             if family not in learned:
-                learned[family] = (keys.base(each), keys.image(each), keys.model(each))
-            base, image, model = learned[family]
-            yield rows.job_row(each) | {
-                "id": number,
-                "family_id": family,
-                "image_id": images[each.image.repository],
-                "spec_key": keys.specification(each),
-                "base_key": base,
-                "image_key": image,
-                "model_key": model,
-            }
+                learned[family] = {
+                    "family_key": keys.family(each),
+                    "base_key": keys.base(each),
+                    "image_key": keys.image(each),
+                    "model_key": keys.model(each),
+                }
+            key = {"id": number, "spec_key": keys.specification(each)}
+            yield rows.row_of(each, tables.job) | key | learned[family]
 
     _insert(connection, tables.job, job_rows())
 
@@ -280,43 +268,26 @@ def _derived(dialect: str, size: HistorySize) -> dict[str, str]:
         series = f"(SELECT seq AS n FROM seq_0_to_{count - 1}) AS numbers"
         return "", f"job CROSS JOIN {series}{kept} ORDER BY job.id, n"
 
-    no = "FALSE" if dialect == "postgresql" else "0"
     rank = '"rank"' if dialect in ("postgresql", "sqlite") else "`rank`"
+    pod, segment = rows.row_of(_POD, tables.pod_run), rows.row_of(_SEGMENT, tables.segment)
     prefix, pods = each(size.pods_per_job, size.pod_days)
     of_pods = (
-        f"INSERT INTO pod_run (job_id, role, {rank}, number, node_id, started_ms, ended_ms, oom,"
-        f" limit_memory_bytes, peak_memory_bytes, cpu_p95_millis, samples) {prefix}"
-        f" SELECT job.id, 'worker', n, 0, 1 + (job.id + n) % {_NODES}, started_ms, finished_ms,"
-        f" {no}, 34359738368, 9000000000 + (job.id + n) % 1000000000, 3000, 100 FROM {pods}"
+        f"INSERT INTO pod_run (job_id, role, {rank}, number, ended_ms, body) {prefix}"
+        f" SELECT job.id, 'worker', n, 0, finished_ms, '{pod['body']}' FROM {pods}"
     )
     prefix, segments = each(size.segments_per_job, size.segment_days)
+    started = f"finished_ms - 7000000 + n * {_SEGMENT_MS}"
     of_segments = (
-        f"INSERT INTO segment (job_id, round, since_ms, until_ms, nodes, procs, gpu_model,"
-        f" micro_batch, global_batch, steps, step_mean_us, step_m2, compute_us, sync_us, quality)"
-        f" {prefix} SELECT job.id, 1, started_ms + n * 100000, started_ms + n * 100000 + 100000,"
-        f" 4, 32, 'A100', 8, 256, 300, 100000 + (job.id + n) % 1000, 1000, 90000, 9000, 'good'"
-        f" FROM {segments}"
+        f"INSERT INTO segment (job_id, round, since_ms, until_ms, body) {prefix} SELECT job.id, 1,"
+        f" {started}, {started} + {_SEGMENT_MS}, '{segment['body']}' FROM {segments}"
     )
-    of_roles = (
-        "INSERT INTO role_size (job_id, role, since_ms, replicas, memory_bytes, gpus, gpu_model,"
-        " source) SELECT id, 'worker', submitted_ms, 4, 34359738368, 8, 'A100', 'user' FROM job"
-    )
-    of_models = (
-        "INSERT INTO model (job_id, parameters, sequence, source) SELECT id,"
-        " 1000000000 * (1 + family_id % 70), 4096, 'reported' FROM job WHERE family_id % 3 = 0"
-    )
-    return {
-        "pod_run": of_pods,
-        "segment": of_segments,
-        "role_size": of_roles,
-        "model": of_models,
-    }
+    return {"pod_run": of_pods, "segment": of_segments}
 
 
 def _finishing(dialect: str) -> Iterator[str]:
     """Numbers of the next rows, and statistics for the planner."""
     if dialect == "postgresql":
-        for name in ("job", "family", "image", "node", "pod_run", "segment"):
+        for name in ("job", "pod_run", "segment"):
             yield f"SELECT setval(pg_get_serial_sequence('{name}', 'id'), max(id)) FROM {name}"
     yield from _statistics(dialect)
 
@@ -329,5 +300,5 @@ def _statistics(dialect: str) -> Iterator[str]:
             yield "PRAGMA analysis_limit=1000"
             yield "ANALYZE"
         case _:
-            names = ("job", "family", "image", "role_size", "model", "pod_run", "segment")
+            names = ("job", "pod_run", "segment")
             yield f"ANALYZE TABLE {', '.join(names)}"

@@ -88,23 +88,10 @@ def changed_facts(before: Run, run: Run) -> Iterator[Fact]:
 
 
 def batches(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
-    """Split facts so that each batch changes at most ``MAX_ROWS`` rows, jobs first."""
-    batch: list[Fact] = []
-    rows = 0
-    for fact in sorted(facts, key=lambda fact: not isinstance(fact, Job)):
-        weight = _rows(fact)
-        if batch and rows + weight > MAX_ROWS:
-            yield batch
-            batch, rows = [], 0
-        batch.append(fact)
-        rows += weight
-    if batch:
-        yield batch
-
-
-def _rows(fact: Fact) -> int:
-    # A job has a family, an image and perhaps a model.
-    return 4 + len(fact.roles) if isinstance(fact, Job) else 1
+    """Split facts into batches of at most ``MAX_ROWS`` rows, one for each fact, jobs first."""
+    ordered = sorted(facts, key=lambda fact: not isinstance(fact, Job))
+    for first in range(0, len(ordered), MAX_ROWS):
+        yield ordered[first : first + MAX_ROWS]
 
 
 MAX_FACTS: Final = 10_000

@@ -45,9 +45,9 @@ class Keys:
         """Digest of ``parts`` as a positive integer of 63 bits, for an index."""
         return int.from_bytes(self._hash(parts, 8).digest(), "big") >> 1
 
-    def family(self, job: Job) -> str:
+    def family(self, job: Job) -> int:
         """Level 1: namespace, kind, owner, stem, image repository and command."""
-        return self.digest("family", *_family(job), job.owner, job.command_digest)
+        return self.number("family", *_family(job), job.owner, job.command_digest)
 
     def specification(self, job: Job) -> int | None:
         """Level 0: the same specification by the same owner; None if it has no digest."""
@@ -73,7 +73,8 @@ class Keys:
         ``shift`` asks for the key of a neighbouring range of parameters.
         """
         parameters = job.model.parameters if job.model else None
-        device = gpu_model(job)
+        # The device of the role that was sized last, as ``advisers.similarity`` does.
+        device = next((size.gpu_model for size in reversed(job.roles) if size.gpu_model), "")
         if not parameters or not device:
             return None
         bucket = math.floor(math.log(parameters) / MODEL_BUCKET) + shift
@@ -82,11 +83,6 @@ class Keys:
     def _hash(self, parts: tuple[object, ...], size: int) -> "hashlib.blake2b":
         text = msgspec.json.encode(parts)
         return hashlib.blake2b(text, digest_size=size, key=self._secret)
-
-
-def gpu_model(job: Job) -> str:
-    """Return the device model of the role that was sized last, as ``advisers.similarity`` does."""
-    return next((size.gpu_model for size in reversed(job.roles) if size.gpu_model), "")
 
 
 def _family(job: Job) -> tuple[str, ...]:
@@ -168,24 +164,13 @@ class Context:
         return name if name.startswith("digest:") else f"digest:{self.keys.digest('name', name)}"
 
     def job_row(self, job: Job) -> dict[str, Any]:
-        """Columns of a job with its keys, without ids of other tables."""
-        return rows.job_row(job) | {
+        """Columns of a job with its keys."""
+        return rows.row_of(job, tables.job) | {
             "spec_key": self.keys.specification(job),
+            "family_key": self.keys.family(job),
             "base_key": self.keys.base(job),
             "image_key": self.keys.image(job),
             "model_key": self.keys.model(job),
-        }
-
-    def family_row(self, job: Job, digest: str) -> dict[str, Any]:
-        """Columns of the family of a job."""
-        return {
-            "cluster": job.cluster,
-            "namespace": job.namespace,
-            "stem": job.stem,
-            "kind": job.kind,
-            "owner": job.owner,
-            "image_repository": job.image.repository,
-            "digest": digest,
         }
 
     def marks(self, job: Job) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Deletes jobs with everything that refers to them: what is old, and what is to be forgotten.
 
 Every transaction deletes at most 500 rows, with pauses between those of the retention, so readers
-and other writers hardly wait. Retention: segments go first, then pod runs, and jobs last; a family
-goes with its last job. Forgetting is by owner, namespace or name. A salted mark remains, so that a
-re-list of the API server does not bring the same jobs back; jobs submitted later are stored.
+and other writers hardly wait. Retention: segments go first, then pod runs, and jobs last.
+Forgetting is by owner, namespace or name. A salted mark remains, so that a re-list of the API
+server does not bring the same jobs back; jobs submitted later are stored.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, delete, exists, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, select, update
 
 from gangline.brain.advisers.advice import Advice
 from gangline.brain.store.batch import MAX_ROWS
@@ -22,11 +22,10 @@ from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import among, any_of, lock_cluster, upsert
 
 MAX_JOBS: Final = 20
-"""Removed together: with their sizes of roles they are fewer than 500 rows."""
+"""Removed together."""
 
 _CHILDREN: Final = (tables.segment, tables.pod_run, tables.action, tables.advice)
 """In the order in which they can be deleted: actions refer to advice."""
-_DETAILS: Final = (tables.role_size, tables.model)
 
 
 def delete_some(connection: Connection, table: Table, condition: ColumnElement[bool]) -> int:
@@ -60,7 +59,7 @@ def remove_children(connection: Connection, jobs: Sequence[int]) -> int:
 
 
 def remove_jobs(connection: Connection, cluster: str, jobs: Sequence[int]) -> int:
-    """Delete at most ``MAX_JOBS`` jobs, and their families if these have no other job.
+    """Delete at most ``MAX_JOBS`` jobs.
 
     Returns 0, and deletes nothing, if rows refer to them again: remove those first.
     """
@@ -70,41 +69,10 @@ def remove_jobs(connection: Connection, cluster: str, jobs: Sequence[int]) -> in
         left = select(table.c.id).where(table.c.job_id.in_(jobs)).limit(1)
         if connection.execute(left).first() is not None:
             return 0
-    query = select(job.c.family_id, job.c.image_id).where(job.c.id.in_(jobs))
-    removed = connection.execute(query).all()
-    families = Counter(row.family_id for row in removed)
-    for table in _DETAILS:
-        connection.execute(delete(table).where(table.c.job_id.in_(jobs)))
-    deleted = connection.execute(delete(job).where(job.c.id.in_(jobs))).rowcount
-    family = tables.family
-    for count in sorted(set(families.values())):
-        same = sorted(
-            number for number, number_of_jobs in families.items() if number_of_jobs == count
-        )
-        connection.execute(
-            update(family)
-            .where(among(connection, family.c.id, same))
-            .values(jobs=family.c.jobs - count)
-        )
-    empty = (family.c.id.in_(sorted(families))) & (family.c.jobs <= 0)
-    gone = list(connection.execute(select(family.c.id).where(empty)).scalars())
-    if gone:
-        connection.execute(delete(family).where(family.c.id.in_(gone)))
-    _delete_unused_images(connection, {row.image_id for row in removed})
-    return int(deleted)
-
-
-def _delete_unused_images(connection: Connection, images: set[int]) -> None:
-    job, image = tables.job.c, tables.image
-    used = exists().where(job.image_id == image.c.id)
-    query = select(image.c.id).where(image.c.id.in_(sorted(images)), ~used)
-    unused = list(connection.execute(query).scalars())
-    if unused:
-        connection.execute(delete(image).where(image.c.id.in_(unused)))
+    return connection.execute(delete(job).where(job.c.id.in_(jobs))).rowcount
 
 
 _DAY_MS: Final = 86_400_000
-_HOUR_MS: Final = 3_600_000
 
 Step = Callable[[Connection], int]
 """Deletes or checks at most 500 rows and returns how many; 0: nothing is left to do."""
@@ -150,7 +118,6 @@ class Pruning:
         yield "job", lambda connection: self._old_jobs(connection, jobs_before)
         yield "node_speed", self._old_speeds
         yield "forgotten", self._old_marks
-        yield "checked_node", _UnusedNodes().step
 
     def _before(self, days: int) -> int:
         return self._now_ms - days * _DAY_MS
@@ -172,7 +139,7 @@ class Pruning:
     def _old_speeds(self, connection: Connection) -> int:
         speed = tables.node_speed
         before_day = self._before(self._settings.jobs_days) // _DAY_MS
-        columns = (speed.c.node_id, speed.c.day)
+        columns = (speed.c.cluster, speed.c.node, speed.c.day)
         query = select(*columns).where(speed.c.day < before_day)
         keys = [tuple(row) for row in connection.execute(query.limit(MAX_ROWS))]
         if keys:
@@ -212,30 +179,6 @@ class _OldRows:
             self._from_ms = rows[0][1]
             delete_rows(connection, self._table, [row[0] for row in rows])
         return len(rows)
-
-
-class _UnusedNodes:
-    """Deletes nodes without pod runs and speeds, page by page: no index knows them."""
-
-    def __init__(self) -> None:
-        self._last_id = 0
-
-    def step(self, connection: Connection) -> int:
-        node = tables.node
-        page = select(node.c.id).where(node.c.id > self._last_id).order_by(node.c.id)
-        ids = list(connection.execute(page.limit(MAX_ROWS)).scalars())
-        if not ids:
-            return 0
-        used = [
-            exists().where(child.c.node_id == node.c.id)
-            for child in (tables.pod_run, tables.node_speed)
-        ]
-        unused = select(node.c.id).where(node.c.id.in_(ids), ~used[0], ~used[1])
-        unused_ids = list(connection.execute(unused).scalars())
-        if unused_ids:
-            connection.execute(delete(node).where(node.c.id.in_(unused_ids)))
-        self._last_id = ids[-1]
-        return len(ids)
 
 
 class Forget(msgspec.Struct, frozen=True, kw_only=True):

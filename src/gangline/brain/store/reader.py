@@ -10,8 +10,8 @@ from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Job, NodeSpeed, Outcome, Run
 from gangline.brain.store.context import Context
 from gangline.brain.store.similar import SimilarLookup
-from gangline.brain.store.sql import rows, tables
-from gangline.brain.store.sql.load import complete_jobs, job_query, load_jobs, load_runs
+from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.load import job_query, load_jobs, load_runs
 from gangline.brain.store.sql.rows import action_of, action_query
 
 MAX_PAGE = 500
@@ -61,7 +61,8 @@ class Reader:
 
         def transaction(connection: Connection) -> Run | None:
             job = tables.job.c
-            jobs = load_jobs(connection, (job.cluster == cluster) & (job.uid == uid))
+            query = job_query().where(job.cluster == cluster, job.uid == uid)
+            jobs = load_jobs(connection, query)
             return load_runs(connection, jobs)[0] if jobs else None
 
         return self._context.read(transaction)
@@ -78,7 +79,7 @@ class Reader:
                 .order_by(job.submitted_ms.desc())
                 .limit(1)
             )
-            jobs = complete_jobs(connection, query)
+            jobs = load_jobs(connection, query)
             return load_runs(connection, jobs)[0] if jobs else None
 
         return self._context.read(transaction)
@@ -111,7 +112,7 @@ class Reader:
                 .order_by(job.id)
                 .limit(limit)
             )
-            return [complete_job.job for complete_job in complete_jobs(connection, query)]
+            return [stored.job for stored in load_jobs(connection, query)]
 
         return self._context.read(transaction)
 
@@ -120,7 +121,7 @@ class Reader:
 
         def transaction(connection: Connection) -> HistoryPage:
             limit = max(1, min(asked.limit, MAX_PAGE))
-            stored = complete_jobs(connection, self.history_query(asked).limit(limit + 1))
+            stored = load_jobs(connection, self.history_query(asked).limit(limit + 1))
             if len(stored) <= limit:
                 return HistoryPage(jobs=tuple(job_row.job for job_row in stored))
             last = stored[limit - 1]
@@ -163,17 +164,16 @@ class Reader:
 
     def node_speeds(self, cluster: str, since_day: int) -> list[NodeSpeed]:
         """Return the days of all nodes from ``since_day`` (days since 1970) on."""
-        node, speed = tables.node.c, tables.node_speed.c
+        speed = tables.node_speed.c
         query = (
-            select(tables.node_speed, node.name, node.device_model)
-            .join_from(tables.node_speed, tables.node)
-            .where(speed.day >= since_day, node.cluster == cluster)
-            .order_by(node.name, speed.day)
+            select(speed.body)
+            .where(speed.day >= since_day, speed.cluster == cluster)
+            .order_by(speed.node, speed.day)
         )
         return self._context.read(
             lambda connection: [
-                rows.speed_of(row, row["name"], row["device_model"])
-                for row in connection.execute(query).mappings()
+                msgspec.json.decode(body, type=NodeSpeed)
+                for body in connection.execute(query).scalars()
             ]
         )
 
@@ -215,5 +215,3 @@ class Reader:
         return self._context.read(
             lambda connection: [action_of(row) for row in connection.execute(query).mappings()]
         )
-
-    # What was learned

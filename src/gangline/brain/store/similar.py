@@ -5,13 +5,13 @@ it would choose, and a bounded number of the latest ones. The keys of the levels
 ``job``, so that every range is one piece of one index, whatever the size of the history.
 
 To make a statement takes longer than to run it, so each is made once. Levels that mostly have few
-runs are looked up together: one way to the server and back instead of three. Of the candidates,
-which may be hundreds, only what the levels compare is read; of those that are chosen, everything.
+runs are looked up together: one way to the server and back instead of three. Segments and pod runs
+are read of those candidates that are chosen, not of all, which may be hundreds.
 """
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -29,12 +29,11 @@ from sqlalchemy import (
 
 from gangline.brain.advisers.similarity import WINDOW_MS, select_similar
 from gangline.brain.advisers.view import SimilarRuns
-from gangline.brain.facts.records import Image, Job, ModelFacts, Outcome, RoleSize, Run
-from gangline.brain.store.context import Keys, gpu_model
+from gangline.brain.facts.records import Outcome, Run
+from gangline.brain.store.context import Keys
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.load import load_numbered_jobs, load_runs, mappings
+from gangline.brain.store.sql.load import StoredJob, job_query, load_jobs, load_runs
 
-LEVELS: Final = (0, 1, 2, 3, 4)
 _TOGETHER: Final = ((0, 1, 2), (3,), (4,))
 _CANDIDATES: Final = 60
 """Successful runs of one range of level 3 or 4, the latest ones: some have other models."""
@@ -56,7 +55,7 @@ class SimilarLookup:
 
     def first(self) -> SimilarRuns | None:
         """Return the runs of the first level that has enough, with those of the levels before."""
-        candidates: dict[str, _Candidate] = {}
+        candidates: dict[str, StoredJob] = {}
         chosen = None
         for levels in _TOGETHER:
             new = self._candidates(levels)
@@ -68,7 +67,7 @@ class SimilarLookup:
                 break
         return self._load(chosen, candidates)
 
-    def _candidates(self, levels: tuple[int, ...]) -> dict[str, "_Candidate"]:
+    def _candidates(self, levels: tuple[int, ...]) -> dict[str, StoredJob]:
         """Jobs that may be similar at some levels, by uid."""
         keys = {
             f"key_{level}_{number}": key
@@ -83,15 +82,12 @@ class SimilarLookup:
             "since_ms": self._now_ms - WINDOW_MS,
             "most": self._limit if levels[0] < 3 else max(self._limit, _CANDIDATES),
         }
-        models = frozenset(self._keys_of(4))
-        device = gpu_model(self._run.job)
-        rows = mappings(self._connection.execute(_query(levels), parameters))
         return {
-            row["uid"]: _candidate(row, device if row["model_key"] in models else "")
-            for row in rows
+            candidate.job.uid: candidate
+            for candidate in load_jobs(self._connection, _query(levels), parameters)
         }
 
-    def _keys_of(self, level: int) -> list[int | str | None]:
+    def _keys_of(self, level: int) -> list[int | None]:
         """Keys of the level; None is equal to no key."""
         keys, asked = self._keys, self._run.job
         match level:
@@ -106,55 +102,19 @@ class SimilarLookup:
             case _:
                 return [keys.model(asked, shift) for shift in (-1, 0, 1)]
 
-    def _select(self, candidates: Iterable["_Candidate"]) -> SimilarRuns | None:
-        return select_similar(self._run, (candidate.run for candidate in candidates), self._now_ms)
+    def _select(self, candidates: Iterable[StoredJob]) -> SimilarRuns | None:
+        runs = (Run(job=candidate.job) for candidate in candidates)
+        return select_similar(self._run, runs, self._now_ms)
 
     def _load(
-        self, chosen: SimilarRuns | None, candidates: Mapping[str, "_Candidate"]
+        self, chosen: SimilarRuns | None, candidates: Mapping[str, StoredJob]
     ) -> SimilarRuns | None:
-        """Read the chosen runs. By their segments, the nearest model is measured more exactly."""
+        """Complete the chosen runs. By their segments, the nearest model is found more exactly."""
         if chosen is None:
             return None
         runs = (*chosen.runs[: self._limit], *chosen.bounds[: self._limit // 2])
-        jobs = load_numbered_jobs(
-            self._connection, sorted(candidates[run.job.uid].id for run in runs)
-        )
+        jobs = sorted(candidates[run.job.uid] for run in runs)
         return select_similar(self._run, load_runs(self._connection, jobs), self._now_ms)
-
-
-class _Candidate(NamedTuple):
-    """A job of a range: its number, and what the levels compare of it."""
-
-    id: int
-    run: Run
-
-
-_PLAIN: Final = (
-    *("cluster", "uid", "namespace", "stem", "kind", "strategy", "owner", "command_digest"),
-    *("spec_digest", "submitted_ms", "started_ms", "finished_ms"),
-)
-"""Columns of a job that the levels compare, as they are."""
-_COMPARED: Final = tuple(
-    tables.job.c[name] for name in ("id", *_PLAIN, "outcome", "complete", "model_key")
-)
-
-
-def _candidate(row: dict[str, Any], device: str) -> _Candidate:
-    """Return a candidate. Its devices are known by the key of its model, if that is equal."""
-    parameters, sequence = row["parameters"], row["sequence"]
-    model = None
-    if parameters is not None or sequence is not None:
-        model = ModelFacts(source="", parameters=parameters, sequence=sequence)
-    job = Job(
-        name="",
-        image=Image(repository=row["repository"]),
-        outcome=Outcome(row["outcome"]),
-        roles=(RoleSize(role="", since_ms=0, replicas=0, gpu_model=device),),
-        model=model,
-        complete=bool(row["complete"]),
-        **{name: row[name] for name in _PLAIN},
-    )
-    return _Candidate(row["id"], Run(job=job))
 
 
 @cache
@@ -167,29 +127,12 @@ def _query(levels: tuple[int, ...]) -> Select[Any]:
         for range_ in _ranges(key)
     ]
     candidates = union_all(*(select(range_.c.id) for range_ in ranges)).subquery("candidates")
-    job, model = tables.job, tables.model
-    return (
-        select(*_COMPARED, tables.image.c.repository, model.c.parameters, model.c.sequence)
-        .select_from(candidates.join(job, job.c.id == candidates.c.id))
-        .join(tables.image)
-        .outerjoin(model)
-    )
+    return job_query().join(candidates, tables.job.c.id == candidates.c.id)
 
 
 def _conditions(level: int) -> list[ColumnElement[bool]]:
     job = tables.job.c
-    match level:
-        case 0:
-            column = job.spec_key
-        case 1:
-            digest = tables.family.c.digest == bindparam("key_1_0")
-            return [job.family_id == select(tables.family.c.id).where(digest).scalar_subquery()]
-        case 2:
-            column = job.base_key
-        case 3:
-            column = job.image_key
-        case _:
-            column = job.model_key
+    column = (job.spec_key, job.family_key, job.base_key, job.image_key, job.model_key)[level]
     count = 3 if level == 4 else 1
     return [column == bindparam(f"key_{level}_{number}") for number in range(count)]
 

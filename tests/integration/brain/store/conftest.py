@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from benchmarks.brain.databases import DatabaseServer, mariadb, missing_programs, postgresql
-from sqlalchemy import RowMapping, select
 
 from gangline.brain.advisers.advice import CURRENT_STATES, AdviceRecord
 from gangline.brain.store.engine import Store, open_store
@@ -77,12 +76,6 @@ def stored_advice(store: Store, uid: str, *, current: bool = True) -> list[Advic
     with store.engine.connect() as connection:
         advice = [advice_of(row) for row in connection.execute(query).mappings()]
     return [record for record in advice if not current or record.state in CURRENT_STATES]
-
-
-def stored_families(store: Store) -> list[RowMapping]:
-    """All families of jobs."""
-    with store.engine.connect() as connection:
-        return list(connection.execute(select(tables.family)).mappings())
 
 
 def write_advice(

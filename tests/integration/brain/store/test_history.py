@@ -23,7 +23,6 @@ from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact, fa
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter
 from gangline.brain.store.sql import tables
-from integration.brain.store.conftest import stored_families
 
 TABLES = [table for table in tables.metadata.sorted_tables if table.name != "leader"]
 
@@ -110,9 +109,6 @@ def test_g7_names_are_distinct_by_their_bytes(store: Store) -> None:
         assert stored.job == job
         page = store.read.history(HistoryFilter(cluster="cluster", owner=job.owner))
         assert page.jobs == (job,)
-    assert {(family["stem"], family["jobs"]) for family in stored_families(store)} == {
-        (name, 1) for name in NAMES
-    }
     first = store.read.run("cluster", jobs[0].uid)
     assert first is not None
     assert {(pod.role, pod.node) for pod in first.pods} == {("a", "n"), ("A", "N")}
@@ -282,13 +278,12 @@ def test_number_of_similar_runs_is_bounded(store: Store) -> None:
     assert [run.job.uid for run in similar.runs] == [f"uid-{n}" for n in range(1, 6)]
 
 
-def test_family_that_gets_an_owner_later_is_counted_once(store: Store) -> None:
+def test_job_that_gets_an_owner_later_is_of_its_family(store: Store) -> None:
     store.write.facts([a_running_job(1, owner="", observed_ms=1)])
-    store.write.facts([a_running_job(1, owner="ada", observed_ms=2), a_job(2)])
-    assert {family["owner"]: family["jobs"] for family in stored_families(store)} == {
-        "": 0,
-        "ada": 2,
-    }
+    store.write.facts([a_job(1), a_job(2), a_job(3)])
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
+    assert similar is not None
+    assert (similar.level, len(similar.runs)) == (1, 3)
 
 
 def test_running_jobs_are_listed(store: Store) -> None:

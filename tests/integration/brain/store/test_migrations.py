@@ -131,7 +131,7 @@ def test_lock_of_mariadb_outlasts_the_transaction(
     assert events[last : events.index("RELEASE_LOCK")] == ["commit"]
 
 
-@pytest.mark.parametrize("statements", [2, 20, 36])
+@pytest.mark.parametrize("statements", [2, 15, 26])
 def test_migration_that_was_cut_off_is_finished_by_the_next_start(
     address: str, statements: int
 ) -> None:

@@ -16,15 +16,11 @@ from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter
-from gangline.brain.store.similar import LEVELS
 from integration.brain.store.conftest import write_advice
 
 SIZE = HistorySize(jobs=3_000, pods_per_job=4, segments_per_job=6)
 FEW_ROWS = 100
-LARGE = {
-    *("job", "family", "segment", "pod_run", "role_size", "model", "advice", "action", "image"),
-    "node_speed",
-}
+LARGE = {"job", "segment", "pod_run", "advice", "action", "node_speed"}
 """Tables that grow with the number of jobs."""
 
 
@@ -135,7 +131,7 @@ def test_ranges_of_similar_jobs_read_no_other_rows(tmp_path: Path) -> None:
         asked = job(SIZE, next(n for n in range(1, 99) if job(SIZE, n).model))
         assert store.read.similar_runs(asked, now_ms=NOW_MS) is None  # after all levels
     ranges = plans.searches("job USING INDEX ix_job_")
-    assert len(ranges) == 5 * (len(LEVELS) + 2)  # three keys of models
+    assert len(ranges) == 5 * (4 + 3)  # five ranges of each level, which is three keys of models
     assert all("outcome=? AND complete=?" in range_ for range_ in ranges)
     store.close()
 

@@ -1,35 +1,18 @@
-"""Records as rows of tables and back. Fields that have no column go into the column ``extra``."""
+"""Records as rows of tables: the record as JSON, and the columns that repeat fields of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from enum import Enum
 from functools import cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import RowMapping, Select, Table, select
 
 from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, AdviceState
-from gangline.brain.facts.records import (
-    Image,
-    Job,
-    Mode,
-    ModelFacts,
-    NodeSpeed,
-    PodRun,
-    RoleSize,
-    Segment,
-    Wishes,
-)
+from gangline.brain.facts.records import Mode
 from gangline.brain.store.sql import tables
 
-S = TypeVar("S", bound=msgspec.Struct)
 Columns: TypeAlias = Mapping[str, Any] | RowMapping
-
-_ELSEWHERE: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
-    Job: frozenset({"image", "wishes", "roles", "model"}),
-    PodRun: frozenset({"node"}),
-    NodeSpeed: frozenset({"node", "gpu_model", "day"}),
-}
-"""Fields that other tables hold, or that have their own conversion."""
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
@@ -39,119 +22,27 @@ def leaf(value: object) -> str:
     return _encode(value).decode()
 
 
-def read_leaf(text: str | None, kind: type[S]) -> S:
-    """Decode a record from a ``Leaf`` column; an empty one has the defaults."""
-    return msgspec.json.decode(text or "{}", type=kind)
+def row_of(record: msgspec.Struct, table: Table) -> dict[str, Any]:
+    """Return the columns of a record, without keys that are no fields of it."""
+    columns, defaults = _fields(type(record), table)
+    row = {}
+    for name in columns:
+        value = getattr(record, name)
+        row[name] = value.value if isinstance(value, Enum) else value
+    given = {
+        name: value
+        for name, default in defaults.items()
+        if (value := getattr(record, name)) != default
+    }
+    return row | {"body": leaf(given)}
 
 
 @cache
-def _split(kind: type[msgspec.Struct], table: Table) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Names of the fields with a column, and the others with their defaults."""
-    elsewhere = _ELSEWHERE.get(kind, frozenset())
-    direct, extra = [], {}
-    for field in msgspec.structs.fields(kind):
-        if field.name in elsewhere:
-            continue
-        if field.name in table.c:
-            direct.append(field.name)
-        else:
-            extra[field.name] = (
-                field.default_factory()
-                if field.default_factory is not msgspec.NODEFAULT
-                else field.default
-            )
-    return tuple(direct), extra
-
-
-def _to_row(record: msgspec.Struct, table: Table) -> dict[str, Any]:
-    direct, extra = _split(type(record), table)
-    row = {name: getattr(record, name) for name in direct}
-    others = {
-        name: value
-        for name, default in extra.items()
-        if (value := getattr(record, name)) != default
-    }
-    row["extra"] = leaf(others) if others else None
-    return row
-
-
-def _from_row(kind: type[S], row: Columns, others: dict[str, Any] | None = None) -> S:
-    # Columns that are no fields are ignored, which is faster than to leave them out.
-    values = row if isinstance(row, dict) else {str(name): row[name] for name in row}
-    values = values | (others or {})
-    if extra := values.pop("extra"):
-        values |= msgspec.json.decode(extra)
-    # Not strict: SQLite and MySQL return booleans as numbers.
-    return msgspec.convert(values, kind, strict=False)
-
-
-def job_row(job: Job) -> dict[str, Any]:
-    """Columns of a job, without ids and keys."""
-    row = _to_row(job, tables.job)
-    row["outcome"] = job.outcome.value
-    row["wishes"] = None if job.wishes == Wishes() else leaf(job.wishes)
-    return row
-
-
-def job_of(
-    row: Columns,
-    image: Image,
-    roles: Iterable[RoleSize] = (),
-    model: ModelFacts | None = None,
-) -> Job:
-    """Put a job together."""
-    others = {
-        "image": image,
-        "wishes": read_leaf(row["wishes"], Wishes),
-        "roles": tuple(roles),
-        "model": model,
-    }
-    return _from_row(Job, row, others)
-
-
-def image_row(image: Image) -> dict[str, Any]:
-    return {"repository": image.repository, "tag": image.tag, "digest": image.digest}
-
-
-def role_row(size: RoleSize) -> dict[str, Any]:
-    return _to_row(size, tables.role_size)
-
-
-def role_of(row: Columns) -> RoleSize:
-    return _from_row(RoleSize, row)
-
-
-def model_row(model: ModelFacts) -> dict[str, Any]:
-    return _to_row(model, tables.model)
-
-
-def model_of(row: Columns) -> ModelFacts:
-    return _from_row(ModelFacts, row)
-
-
-def segment_row(segment: Segment) -> dict[str, Any]:
-    return _to_row(segment, tables.segment) | {"quality": segment.quality.value}
-
-
-def segment_of(row: Columns) -> Segment:
-    return _from_row(Segment, row)
-
-
-def pod_row(pod: PodRun) -> dict[str, Any]:
-    return _to_row(pod, tables.pod_run)
-
-
-def pod_of(row: Columns, node: str) -> PodRun:
-    return _from_row(PodRun, row, {"node": node})
-
-
-def speed_row(speed: NodeSpeed) -> dict[str, Any]:
-    return _to_row(speed, tables.node_speed) | {"day": speed.day}
-
-
-def speed_of(row: Columns, node: str, gpu_model: str) -> NodeSpeed:
-    others = {"node": node, "gpu_model": gpu_model, "day": row["day"]}
-    return _from_row(NodeSpeed, row, others)
+def _fields(kind: type[msgspec.Struct], table: Table) -> tuple[list[str], dict[str, Any]]:
+    """Names of the fields that have a column; all fields with their defaults."""
+    fields = msgspec.structs.fields(kind)
+    columns = [field.name for field in fields if field.name in table.c]
+    return columns, {field.name: field.default for field in fields}
 
 
 def advice_query() -> Select[Any]:
@@ -181,16 +72,4 @@ def action_query() -> Select[Any]:
 
 
 def action_of(row: Columns) -> ActionRecord:
-    return ActionRecord(
-        id=row["id"],
-        cluster=row["cluster"],
-        uid=row["uid"],
-        advice_id=row["advice_id"],
-        what=row["what"],
-        plan=row["plan"],
-        at_ms=row["at_ms"],
-        verdict=row["verdict"],
-        judged_ms=row["judged_ms"],
-        cost_ms=row["cost_ms"],
-        body=row["body"],
-    )
+    return ActionRecord(**{name: row[name] for name in ActionRecord.__struct_fields__})

@@ -23,7 +23,6 @@ from gangline.brain.advisers.advice import Advice, Reason, Unit, What
 
 Value = str | int | float | list[str]
 
-_NUMBER = r"-?\d+(?:\.\d+)?"
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -32,22 +31,25 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class QuantityKind:
     """How values of one kind are written."""
 
-    write: Callable[[Value], str]
-    read: Callable[[str], Value]
+    write: Callable[[Value], tuple[str, Value]]
+    """Returns the text of a value, and the value that the text shows."""
 
     def text(self, value: Value) -> str:
-        """Write a value. A text at the edge between two units is rounded until it is stable."""
-        text = self.write(value)
-        for _ in range(3):
-            again = self.write(self.read(text))
-            if again == text:
-                break
-            text = again
-        return text
+        return self._stable(value)[0]
 
     def displayed(self, value: Value) -> Value:
         """Return the value as its text shows it."""
-        return self.read(self.text(value))
+        return self._stable(value)[1]
+
+    def _stable(self, value: Value) -> tuple[str, Value]:
+        """Write a value. One at the edge between two units is rounded until it is stable."""
+        text, shown = self.write(value)
+        for _ in range(3):
+            again, shown = self.write(shown)
+            if again == text:
+                break
+            text = again
+        return text, shown
 
 
 @lru_cache(maxsize=65_536)
@@ -58,25 +60,16 @@ def three_digits(value: float) -> str:
 
 def _scaled(units: tuple[tuple[str, float, float], ...]) -> QuantityKind:
     """A kind with several units: name, size, and the value from which the next one is used."""
-    sizes = {name: size for name, size, _ in units}
 
-    def write(value: Value) -> str:
+    def write(value: Value) -> tuple[str, Value]:
         number = _number(value)
-        fitting = (
-            (name, number / size)
-            for name, size, limit in units
-            if abs(float(three_digits(number / size))) < limit
-        )
-        name, scaled = next(fitting)
-        return f"{three_digits(scaled)}{name}"
+        for name, size, limit in units:
+            digits = three_digits(number / size)
+            if abs(float(digits)) < limit:
+                return f"{digits}{name}", float(digits) * size
+        raise AssertionError("the last unit has no limit")
 
-    def read(text: str) -> Value:
-        match = re.fullmatch(rf"({_NUMBER})(.*)", text)
-        if match is None or match[2] not in sizes:
-            raise ValueError(f"not a quantity: {text!r}")
-        return float(match[1]) * sizes[match[2]]
-
-    return QuantityKind(write, read)
+    return QuantityKind(write)
 
 
 def _number(value: Value) -> float:
@@ -85,46 +78,45 @@ def _number(value: Value) -> float:
     return float(value)
 
 
+def _plain(value: Value) -> tuple[str, Value]:
+    digits = three_digits(_number(value))
+    return digits, float(digits)
+
+
+def _count(value: Value) -> tuple[str, Value]:
+    count = round(_number(value))
+    return str(count), count
+
+
 def _counted(noun: str) -> QuantityKind:
     """A count with its noun, ``1 run`` or ``9 runs``."""
 
-    def write(value: Value) -> str:
+    def write(value: Value) -> tuple[str, Value]:
         count = round(_number(value))
-        return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+        return (f"{count} {noun}" if count == 1 else f"{count} {noun}s"), count
 
-    return QuantityKind(write, lambda text: int(text.split()[0]))
-
-
-def _day(value: Value) -> str:
-    at = _EPOCH + timedelta(milliseconds=_number(value))
-    return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
+    return QuantityKind(write)
 
 
-def _read_day(text: str) -> Value:
-    day, month, year = text.split()
-    at = datetime(int(year), _MONTHS.index(month) + 1, int(day), tzinfo=UTC)
-    return round((at - _EPOCH).total_seconds() * 1000)
+def _names(value: Value) -> tuple[str, Value]:
+    names = value if isinstance(value, list) else [str(value)]
+    return ", ".join(names), names
 
 
-def _write_level(value: Value) -> str:
-    return _LEVELS[min(max(round(_number(value)), 0), len(_LEVELS) - 1)]
+def _level(value: Value) -> tuple[str, Value]:
+    level = min(max(round(_number(value)), 0), len(_LEVELS) - 1)
+    return _LEVELS[level], level
 
 
-def _read_level(text: str) -> Value:
-    return _LEVELS.index(text)
+def _time(form: str, unit_ms: int) -> QuantityKind:
+    """A time in milliseconds, rounded down to a unit."""
 
+    def write(value: Value) -> tuple[str, Value]:
+        rounded_ms = int(_number(value)) // unit_ms * unit_ms
+        at = _EPOCH + timedelta(milliseconds=rounded_ms)
+        return form.format(at, month=_MONTHS[at.month - 1]), rounded_ms
 
-def _minute(value: Value) -> str:
-    at = _EPOCH + timedelta(milliseconds=_number(value))
-    return f"{_day(value)} at {at:%H:%M} UTC"
-
-
-def _read_minute(text: str) -> Value:
-    day, _, clock = text.partition(" at ")
-    hours, minutes = clock.removesuffix(" UTC").split(":")
-    start = _read_day(day)
-    assert isinstance(start, int)
-    return start + (int(hours) * 60 + int(minutes)) * 60_000
+    return QuantityKind(write)
 
 
 _LEVELS = (
@@ -162,16 +154,13 @@ KINDS: dict[str, QuantityKind] = {
             (" trillion", 1e12, float("inf")),
         )
     ),
-    "number": QuantityKind(lambda value: three_digits(_number(value)), float),
-    "count": QuantityKind(lambda value: str(round(_number(value))), int),
-    "name": QuantityKind(str, str),
-    "names": QuantityKind(
-        lambda value: ", ".join(value) if isinstance(value, list) else str(value),
-        lambda text: text.split(", "),
-    ),
-    "level": QuantityKind(_write_level, _read_level),
-    "day": QuantityKind(_day, _read_day),
-    "time": QuantityKind(_minute, _read_minute),
+    "number": QuantityKind(_plain),
+    "count": QuantityKind(_count),
+    "name": QuantityKind(lambda value: (str(value), str(value))),
+    "names": QuantityKind(_names),
+    "level": QuantityKind(_level),
+    "day": _time("{0:%-d} {month} {0:%Y}", 86_400_000),
+    "time": _time("{0:%-d} {month} {0:%Y} at {0:%H:%M} UTC", 60_000),
 }
 """Kinds by the name that templates use; beside them any noun, as in ``{runs:n run}``."""
 

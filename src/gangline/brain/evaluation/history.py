@@ -28,6 +28,7 @@ from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError
 from gangline.brain.store.reader import Reader
+from gangline.brain.store.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -191,18 +192,13 @@ class History:
         self, current: Mapping[str, list[AdviceRecord]]
     ) -> Mapping[str, list[AdviceRecord]]:
         """Make ``current`` the advice of some jobs, by uid. Without the store it has no ids."""
-        fence = self._fence
-        if fence is None or not current:
+        if not current:
             return current
-        try:
-            stored = await self._store.update(
-                lambda w: w.advice_of_jobs(self._cluster, current, fence=fence)
-            )
-        except StoreError as error:
-            self._note_fencing(error)
-            log.debug("advice was not stored: %s", error)
-            return current
-        return {**current, **stored}
+        stored = await self._act(
+            "advice was not stored",
+            lambda w, fence: w.advice_of_jobs(self._cluster, current, fence=fence),
+        )
+        return {**current, **(stored or {})}
 
     async def actions(self, uid: str, since_ms: int) -> list[ActionRecord] | None:
         """Return the actions of a job; None if they are not known."""
@@ -218,52 +214,38 @@ class History:
 
     async def begin_action(self, record: ActionRecord) -> ActionRecord | None:
         """Store an action before it happens; None if it may not happen."""
-        fence = self._fence
-        if fence is None:
-            return None
-        try:
-            return await self._store.update(lambda w: w.begin_action(record, fence=fence))
-        except StoreError as error:
-            self._note_fencing(error)
-            log.warning("an action is not begun: %s", error, extra={"job": record.uid})
-            return None
+        return await self._act(
+            f"an action of job {record.uid} is not begun",
+            lambda w, fence: w.begin_action(record, fence=fence),
+            logging.WARNING,
+        )
 
     async def update_action(self, record: ActionRecord) -> bool:
         """Store the verdict of an action. Returns whether it is stored."""
-        fence = self._fence
-        if fence is None:
-            return False
-        try:
-            await self._store.update(lambda w: w.update_action(record, fence=fence))
-        except StoreError as error:
-            self._note_fencing(error)
-            log.warning("a verdict is not stored: %s", error, extra={"job": record.uid})
-            return False
-        return True
+
+        def update(writer: Writer, fence: int) -> bool:
+            writer.update_action(record, fence=fence)
+            return True
+
+        return bool(
+            await self._act(f"a verdict on job {record.uid} is not stored", update, logging.WARNING)
+        )
 
     async def hold_advice(self, advice_id: int, because: str) -> None:
         """Mark advice as held that an action was to apply, and did not."""
-        fence = self._fence
-        if fence is None:
-            return
-        try:
-            await self._store.update(
-                lambda w: w.advice_state(
-                    self._cluster, [advice_id], AdviceState.HELD, fence=fence, held_because=because
-                )
-            )
-        except StoreError as error:
-            self._note_fencing(error)
+        await self._act(
+            "advice is not held",
+            lambda w, fence: w.advice_state(
+                self._cluster, [advice_id], AdviceState.HELD, fence=fence, held_because=because
+            ),
+        )
 
     async def expire_advice(self, now_ms: int) -> None:
         """Expire advice that was not confirmed in time."""
-        fence = self._fence
-        if fence is None:
-            return
-        try:
-            await self._store.update(lambda w: w.expire_advice(self._cluster, now_ms, fence=fence))
-        except StoreError as error:
-            self._note_fencing(error)
+        await self._act(
+            "advice is not expired",
+            lambda w, fence: w.expire_advice(self._cluster, now_ms, fence=fence),
+        )
 
     async def prune(self, now_ms: int) -> None:
         """Delete what is older than the retention."""
@@ -286,6 +268,17 @@ class History:
         except StoreError:
             return None
 
-    def _note_fencing(self, error: StoreError) -> None:
-        if isinstance(error, Fenced):
-            self._fence = None
+    async def _act(
+        self, failure: str, work: Callable[[Writer, int], T], level: int = logging.DEBUG
+    ) -> T | None:
+        """Write as the leader; None if this process is none, or the store failed."""
+        fence = self._fence
+        if fence is None:
+            return None
+        try:
+            return await self._store.update(lambda writer: work(writer, fence))
+        except StoreError as error:
+            if isinstance(error, Fenced):
+                self._fence = None
+            log.log(level, "%s: %s", failure, error)
+            return None

@@ -5,7 +5,3 @@
 `addresses` has what both share. `dns` answers for the names of services and pods, and
 `cluster_network` opens, updates and closes all of them, and forwards service addresses.
 """
-
-from gangline.local.network.interface import NetworkAttachment, PodNetwork
-
-__all__ = ["NetworkAttachment", "PodNetwork"]

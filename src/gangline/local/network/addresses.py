@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.local.network.interface import HostAliases, NetworkAttachment, NetworkError
+from gangline.local.network.interface import DOMAIN, NetworkAttachment, NetworkError, PodName
 
-DOMAIN = "cluster.local"
 HOSTS_HEADER = "# Written by gangline; changes are overwritten.\n"
 LOCALHOST_LINES = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
@@ -25,29 +24,6 @@ def api_service_port() -> int:
     1024. Pods find it in ``KUBERNETES_SERVICE_PORT``.
     """
     return 443 if os.geteuid() == 0 else 6443
-
-
-@dataclass(frozen=True, slots=True)
-class PodName:
-    """The names of a pod."""
-
-    namespace: str
-    name: str
-    hostname: str = ""
-    subdomain: str = ""
-    aliases: HostAliases = ()
-
-    @property
-    def host(self) -> str:
-        """The pod's host name: that of its spec, else its name, at most 63 characters long."""
-        return (self.hostname or self.name)[:63].rstrip("-.")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The pod's names; the full name comes first if a service gives it one."""
-        if not self.subdomain:
-            return (self.host,)
-        return (f"{self.host}.{self.subdomain}.{self.namespace}.svc.{DOMAIN}", self.host)
 
 
 def render_hosts(pod: PodName, ip: str, others: Iterable[tuple[str, Sequence[str]]] = ()) -> str:
@@ -101,7 +77,6 @@ class PodFiles:
             ip=ip,
             netns_path=netns,
             hostname=pod.host,
-            resolv_conf=resolv,
             hosts_path=folder / "hosts",
             resolv_path=folder / "resolv.conf",
         )

@@ -37,13 +37,12 @@ from gangline.local.network.addresses import (
     AddressPool,
     Network,
     PodFiles,
-    PodName,
     choose_range,
     render_cluster_resolv_conf,
     render_hosts,
     split_range,
 )
-from gangline.local.network.interface import HostAliases, NetworkAttachment, NetworkError
+from gangline.local.network.interface import NetworkAttachment, NetworkError, PodName
 
 
 class NetworkNotPermitted(NetworkError):
@@ -298,19 +297,8 @@ class BridgeNetwork:
         self._attached.clear()
         await remove_kernel_objects(self._data)
 
-    async def attach(
-        self,
-        pod_uid: str,
-        namespace: str,
-        name: str,
-        host_network: bool,
-        *,
-        hostname: str = "",
-        subdomain: str = "",
-        aliases: HostAliases = (),
-    ) -> NetworkAttachment:
+    async def attach(self, pod_uid: str, pod: PodName, host_network: bool) -> NetworkAttachment:
         """Create a namespace with an address for the pod; see `interface.PodNetwork`."""
-        pod = PodName(namespace, name, hostname, subdomain, aliases)
         async with self._locks.setdefault(pod_uid, asyncio.Lock()):
             if pod_uid not in self._attached:
                 place = self._on_host if host_network else self._in_namespace

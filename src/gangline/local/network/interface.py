@@ -6,10 +6,33 @@ kubelet therefore bind-mounts them and never copies them. They are removed by `d
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
-HostAliases: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
-"""``spec.hostAliases`` as pairs of an address and its names."""
+DOMAIN = "cluster.local"
+
+
+@dataclass(frozen=True, slots=True)
+class PodName:
+    """The names of a pod, of which ``hostname`` and ``subdomain`` are those of its spec."""
+
+    namespace: str
+    name: str
+    hostname: str = ""
+    subdomain: str = ""
+    aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """``spec.hostAliases`` as pairs of an address and its names."""
+
+    @property
+    def host(self) -> str:
+        """The pod's host name: that of its spec, else its name, at most 63 characters long."""
+        return (self.hostname or self.name)[:63].rstrip("-.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The pod's names; the full name comes first if a service gives it one."""
+        if not self.subdomain:
+            return (self.host,)
+        return (f"{self.host}.{self.subdomain}.{self.namespace}.svc.{DOMAIN}", self.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +47,6 @@ class NetworkAttachment:
 
     hostname: str
     """The host name that the pod sees."""
-
-    resolv_conf: str
-    """The content of the pod's ``/etc/resolv.conf``."""
 
     hosts_path: Path
     """The file to bind-mount as ``/etc/hosts``; later names are added to it."""
@@ -44,22 +64,9 @@ class PodNetwork(Protocol):
     result.
     """
 
-    async def attach(
-        self,
-        pod_uid: str,
-        namespace: str,
-        name: str,
-        host_network: bool,
-        *,
-        hostname: str = "",
-        subdomain: str = "",
-        aliases: HostAliases = (),
-    ) -> NetworkAttachment:
-        """Assign an address and, on a bridge network, a namespace to the pod.
-
-        ``hostname`` and ``subdomain`` are those of the pod's spec. An empty ``hostname`` means the
-        pod's name, an empty ``subdomain`` means none. Raises NetworkError: no address is left, or
-        the system refuses.
+    async def attach(self, pod_uid: str, pod: PodName, host_network: bool) -> NetworkAttachment:
+        """Assign an address and, on a bridge network, a namespace to the pod. Raises NetworkError:
+        no address is left, or the system refuses.
         """
         ...
 

@@ -20,13 +20,12 @@ from gangline.local.network.addresses import (
     AddressRanges,
     Network,
     PodFiles,
-    PodName,
     render_host_resolv_conf,
     render_hosts,
     short_names,
 )
 from gangline.local.network.dns import DnsZone
-from gangline.local.network.interface import HostAliases, NetworkAttachment, NetworkError
+from gangline.local.network.interface import NetworkAttachment, NetworkError, PodName
 
 SLOTS = 32
 FIRST_POD_RANGE, FIRST_SERVICE_RANGE = 64, 96
@@ -62,20 +61,9 @@ class LoopbackNetwork:
         if self._reservation is not None:
             self._reservation.close()
 
-    async def attach(
-        self,
-        pod_uid: str,
-        namespace: str,
-        name: str,
-        host_network: bool,
-        *,
-        hostname: str = "",
-        subdomain: str = "",
-        aliases: HostAliases = (),
-    ) -> NetworkAttachment:
+    async def attach(self, pod_uid: str, pod: PodName, host_network: bool) -> NetworkAttachment:
         """Assign an address to the pod; see `interface.PodNetwork`."""
         if pod_uid not in self._attached:
-            pod = PodName(namespace, name, hostname, subdomain, aliases)
             address = self.host_address if host_network else self._pool.allocate()
             self._attached[pod_uid] = (pod, self._write(pod_uid, pod, address))
         return self._attached[pod_uid][1]

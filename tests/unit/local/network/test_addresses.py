@@ -12,7 +12,6 @@ from gangline.local.network.addresses import (
     CANDIDATES,
     AddressPool,
     PodFiles,
-    PodName,
     api_service_port,
     choose_range,
     render_cluster_resolv_conf,
@@ -22,7 +21,7 @@ from gangline.local.network.addresses import (
     split_range,
 )
 from gangline.local.network.dns import DnsZone
-from gangline.local.network.interface import NetworkError
+from gangline.local.network.interface import NetworkError, PodName
 from gangline.local.network.loopback import LoopbackNetwork
 
 DEFAULTS_OF_OTHERS = [
@@ -158,8 +157,8 @@ async def test_names_that_appear_later_reach_the_hosts_files_of_pods(tmp_path: P
     zone = DnsZone()
     network = LoopbackNetwork(tmp_path, zone)
     await network.open()
-    place = await network.attach("u1", "ns", "p1", False)
-    assert await network.attach("u1", "ns", "p1", False) == place
+    place = await network.attach("u1", PodName("ns", "p1"), False)
+    assert await network.attach("u1", PodName("ns", "p1"), False) == place
     zone.set_pod("127.64.0.99", "ns")
     network.rewrite_hosts_files()
     assert "127.64.0.99\t127-64-0-99.ns.pod.cluster.local" in place.hosts_path.read_text()

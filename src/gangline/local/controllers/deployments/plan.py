@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 
 from gangline.api.core.workloads import (
+    DeploymentSpec,
     DeploymentStatus,
-    DeploymentStrategy,
     RollingUpdateDeployment,
 )
-from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
+from gangline.api.meta.objects import Condition, Object
 from gangline.api.meta.resource import Resource
 from gangline.local.controllers.replica_sets.plan import (
     PodTemplate,
@@ -34,17 +34,10 @@ HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 DEFAULT_SURGE = "25%"
 
 
-class RawDeploymentSpec(Wire):
+class RawDeploymentSpec(DeploymentSpec):
     """The spec of a Deployment with its template unparsed."""
 
-    replicas: int | None = None
-    selector: LabelSelector = LabelSelector()
-    template: PodTemplate = msgspec.field(default_factory=dict)
-    strategy: DeploymentStrategy = DeploymentStrategy()
-    min_ready_seconds: int = 0
-    revision_history_limit: int | None = None
-    paused: bool = False
-    progress_deadline_seconds: int | None = None
+    template: PodTemplate = msgspec.field(default_factory=dict)  # type: ignore[assignment]
 
 
 class RawDeployment(Object):

@@ -13,8 +13,8 @@ import msgspec
 
 from gangline.api.core.pod import Pod, is_pod_ready
 from gangline.api.core.pod_status import TERMINAL_PHASES
-from gangline.api.core.workloads import ReplicaSetStatus
-from gangline.api.meta.objects import LabelSelector, Object, Wire
+from gangline.api.core.workloads import ReplicaSetSpec, ReplicaSetStatus
+from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
 
 BURST_REPLICAS = 100
@@ -25,13 +25,10 @@ PodTemplate = dict[str, Any]
 """A pod template as the user wrote it, without defaults."""
 
 
-class RawReplicaSetSpec(Wire):
+class RawReplicaSetSpec(ReplicaSetSpec):
     """The spec of a ReplicaSet with its template unparsed."""
 
-    replicas: int | None = None
-    min_ready_seconds: int = 0
-    selector: LabelSelector = LabelSelector()
-    template: PodTemplate = msgspec.field(default_factory=dict)
+    template: PodTemplate = msgspec.field(default_factory=dict)  # type: ignore[assignment]
 
 
 class RawReplicaSet(Object):

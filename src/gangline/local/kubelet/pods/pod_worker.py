@@ -31,7 +31,7 @@ from gangline.local.kubelet.pods.pod_status import (
 from gangline.local.kubelet.records import PodRecord, StartProblem
 from gangline.local.kubelet.volumes.pod_volumes import make_volumes, refresh_volumes, remove_files
 from gangline.local.kubelet.volumes.tokens import write_api_access
-from gangline.local.network.interface import NetworkAttachment, NetworkError
+from gangline.local.network.interface import NetworkAttachment, NetworkError, PodName
 
 log = logging.getLogger(__name__)
 
@@ -192,16 +192,10 @@ class PodWorker:
     async def _attach(self) -> NetworkAttachment:
         if self.context.attachment is None:
             meta, spec = self.context.pod.metadata, self.context.pod.spec
+            aliases = tuple((alias.ip, tuple(alias.hostnames)) for alias in spec.host_aliases)
+            pod = PodName(meta.namespace, meta.name, spec.hostname, spec.subdomain, aliases)
             self.context.attachment = await self.context.node.network.attach(
-                meta.uid,
-                meta.namespace,
-                meta.name,
-                spec.host_network,
-                hostname=spec.hostname,
-                subdomain=spec.subdomain,
-                aliases=tuple(
-                    (host_alias.ip, tuple(host_alias.hostnames)) for host_alias in spec.host_aliases
-                ),
+                meta.uid, pod, spec.host_network
             )
         return self.context.attachment
 

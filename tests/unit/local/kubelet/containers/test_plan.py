@@ -57,7 +57,7 @@ def plan_of(tmp_path: Path, image: ResolvedImage | None = None, **spec: Any) -> 
         folders=PodFolders(tmp_path / "pod", tmp_path / "memory", tmp_path / "logs"),
         volumes={"v": volume},
         attachment=NetworkAttachment(
-            "10.0.0.1", None, "p", "", tmp_path / "hosts", tmp_path / "resolv"
+            "10.0.0.1", None, "p", tmp_path / "hosts", tmp_path / "resolv"
         ),
     )
     return build_container_plan(pod, pod.spec.containers[0], 0, made_of)

@@ -7,13 +7,14 @@ is the program's own.
 """
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
 from gangline.api.meta.conditions import TRUE, find_condition
+from gangline.api.meta.objects import Condition
 
 NODE_LOST = "NodeLost"
 """Cause of a failure whose node stopped, or does not report."""
@@ -26,6 +27,12 @@ SIGNAL_BASE = 128
 
 DISRUPTION_TARGET = "DisruptionTarget"
 """Type of the pod condition that is set when the cluster itself ends the pod."""
+
+PREEMPTION_BY_SCHEDULER = "PreemptionByScheduler"
+"""Reason of that condition for a preempted pod."""
+
+PREEMPTED_CONDITION = "gangline.dev/Preempted"
+"""Type of a copy of that condition: the eviction API overwrites the original."""
 
 
 class Blame(StrEnum):
@@ -197,7 +204,7 @@ NODE_REFUSALS = frozenset(
 """Reasons of pods that the kubelet did not admit, besides those that begin with ``OutOf``."""
 
 _BY_DISRUPTION: Mapping[str, Failure] = {
-    "PreemptionByScheduler": Failure(
+    PREEMPTION_BY_SCHEDULER: Failure(
         "Preempted", _PLATFORM, _MOVE, "The pod was preempted by one of higher priority."
     ),
     "DeletionByTaintManager": Failure(
@@ -276,6 +283,15 @@ def failure_of_pod(pod: Pod, container: str = "") -> Failure | None:
     return _UNKNOWN if pod.status.phase == "Failed" else None
 
 
+def find_disruption(conditions: Sequence[Condition]) -> Condition | None:
+    """Return the condition that says why the cluster itself ends a pod; None if it does not."""
+    for type_ in (PREEMPTED_CONDITION, DISRUPTION_TARGET):
+        condition = find_condition(conditions, type_)
+        if condition is not None and condition.status == TRUE:
+            return condition
+    return None
+
+
 def is_node_refusal(reason: str) -> bool:
     """Return whether a pod's reason says that its node refused to start it.
 
@@ -305,8 +321,8 @@ def _disruption_failure(pod: Pod) -> Failure | None:
         return replace(failure, message=message)
     if _is_node_full(reason):
         return replace(_NODE_FULL, message=message)
-    condition = find_condition(pod.status.conditions, DISRUPTION_TARGET)
-    if pod.status.phase != "Failed" or condition is None or condition.status != TRUE:
+    condition = find_disruption(pod.status.conditions)
+    if pod.status.phase != "Failed" or condition is None:
         return None
     failure = _BY_DISRUPTION.get(condition.reason)
     return replace(failure, message=condition.message) if failure else None

@@ -19,6 +19,8 @@ from gangline.api.job_names import (
     RELAUNCH_COUNT_LABEL,
     ROLE_LABEL,
     RUNS_AGAIN,
+    index_text,
+    is_interrupted,
     replica_name,
 )
 from gangline.api.meta.conditions import find_condition, is_condition_true
@@ -257,7 +259,7 @@ def read_replica(pod: AnyPod, leader: str) -> Replica:
 
 def _build_replica(pod: AnyPod, leader: str, finding: "Finding | None") -> Replica:
     labels, statuses = pod.metadata.labels, pod.status.container_statuses
-    role, index = labels.get(ROLE_LABEL, ""), int(labels.get(INDEX_LABEL, "0") or 0)
+    role, index = labels.get(ROLE_LABEL, ""), int(index_text(pod.metadata) or 0)
     ended = [status.state.terminated for status in statuses if status.state.terminated]
     # No generators below: a list of jobs converts thousands of pods, most with one container.
     return Replica(
@@ -341,6 +343,9 @@ def _reason(
         condition = find_condition(conditions, type_)
         if condition is not None and condition.status == "True":
             return condition.message or condition.reason
+    for condition in conditions:
+        if is_interrupted(condition):
+            return condition.message
     waiting = [_unschedulable_message(group) for group in groups if _unschedulable_message(group)]
     failures = [finding for finding in findings if finding]
     failed = [_root_message(failures)] if failures else []

@@ -152,6 +152,15 @@ class RestartRecord(Wire):
     ] = {}
 
 
+class ValidSpec(Wire):
+    """A specification that was valid. It stays in force while the present one is invalid."""
+
+    generation: Annotated[int, doc("Generation of the job that had it.")] = 0
+    spec: Annotated[
+        str, doc("The specification as JSON, compressed by zlib, in base64; empty if too large.")
+    ] = ""
+
+
 class JobStatus(Wire):
     """The observed state of a job."""
 
@@ -167,6 +176,9 @@ class JobStatus(Wire):
     completion_time: Annotated[datetime | None, doc("When the job ended.")] = None
     last_reconcile_time: Annotated[datetime | None, doc("Time of the last reconciliation.")] = None
     restarts: Annotated[RestartRecord, doc("Restarts of the job.")] = RestartRecord()
+    last_valid_spec: Annotated[
+        ValidSpec | None, doc("By which the job runs while its specification is invalid.")
+    ] = None
 
 
 class RendezvousSetting(Wire):

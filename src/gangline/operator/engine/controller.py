@@ -193,8 +193,11 @@ class JobReconciler:
         self._stored_at[key] = time.monotonic()
         self._minor_since.pop(key, None)
         # With a CRD that lacks this field the API server drops it silently: no restart would count.
-        kept = decode_status(kind, after.status).restarts
-        if (kept.total, kept.ranks.keys()) != (status.restarts.total, status.restarts.ranks.keys()):
+        kept = decode_status(kind, after.status)
+        if kept.last_valid_spec != status.last_valid_spec:
+            self._cache.kinds_without_record.add(kind.identity)
+        counts, counted = kept.restarts, status.restarts
+        if (counts.total, counts.ranks.keys()) != (counted.total, counted.ranks.keys()):
             raise TerminalError(INCOMPLETE_CRD)
         metrics.count_transitions(observation.job_state, status)
         log_transitions(observation.job_state.status, status)

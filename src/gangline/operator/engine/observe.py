@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from gangline.api.failure import find_disruption
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.jobs.training_runtime import (
     CLUSTER_TRAINING_RUNTIME,
@@ -33,6 +34,7 @@ from gangline.kube.informers.informer import Informer
 from gangline.operator.engine import adoption
 from gangline.operator.engine.mutation_cache import UnobservedWrites, WrittenStatuses
 from gangline.operator.engine.status import decode_status, kind_fields
+from gangline.operator.engine.valid_spec import job_in_force, record_spec
 from gangline.operator.model import labels
 from gangline.operator.model.framework import (
     DecodesStatus,
@@ -45,6 +47,7 @@ from gangline.operator.model.job import (
     ExtendsStatus,
     JobKindInfo,
     Manifest,
+    NormalizedJob,
     RawJob,
     detach,
     implements,
@@ -166,6 +169,10 @@ class ClusterCache:
             target: UnobservedWrites() for target in RESOURCES
         }
         self.written_statuses = WrittenStatuses()
+        self.kinds_without_record: set[str] = set()
+        """Kinds whose CRD drops the record of the last valid specification."""
+        self._disrupted: dict[str, dict[str, ObservedPod]] = {}
+        self.pods.add_listener(self._remember_disrupted)
         self._readings: dict[JobKey, tuple[tuple[str, int, str], ParsedJob]] = {}
         for kind, informer in self.jobs.items():
             informer.add_listener(partial(self._forget_deleted, kind))
@@ -239,6 +246,7 @@ class ClusterCache:
             return None
         stored = self.written_statuses.latest(cached)
         uid = stored.metadata.uid
+        status = self._status(key.kind, stored)
         reading = self._parse(key, stored)
         pods, other_pods = _split_by_owner(uid, self._objects_of(self.pods, key))
         services, other_services = _split_by_owner(uid, self._objects_of(self.services, key))
@@ -257,9 +265,14 @@ class ClusterCache:
             if self._becomes_available(key, item)
         }
         pods = self.unobserved[TargetKind.POD].merge_into(uid, pods)
+        read = partial(self._read, key.kind)
+        job, is_earlier = job_in_force(stored, reading, status, pods, read)
+        valid_spec = status.last_valid_spec
+        if not reading.spec_errors and key.kind not in self.kinds_without_record:
+            valid_spec = record_spec(stored, valid_spec)
         observed = ObservedJob(
-            job=reading.job,
-            status=self._status(key.kind, stored),
+            job=job,
+            status=status,
             pods=pods,
             services=self.unobserved[TargetKind.SERVICE].merge_into(uid, services),
             pod_group=group,
@@ -268,10 +281,13 @@ class ClusterCache:
             occupied=frozenset(taken),
             lost_nodes=self._lost_nodes(pods),
             spec_errors=reading.spec_errors,
+            has_earlier_spec=is_earlier,
+            last_valid_spec=valid_spec,
+            disrupted=self._disrupted_pods(job, pods),
         )
         kind_status: Manifest = {}
-        if implements(reading.job.rules, ExtendsStatus):
-            kind_status = kind_fields(reading.job.kind, stored.status)
+        if implements(job.rules, ExtendsStatus):
+            kind_status = kind_fields(job.kind, stored.status)
         return JobObservation(stored, observed, kind_status)
 
     def has_unobserved_writes(self, uid: str) -> bool:
@@ -284,6 +300,27 @@ class ClusterCache:
             for recent in self.unobserved.values():
                 recent.forget(meta.uid)
             self._readings.pop(JobKey(kind, meta.namespace, meta.name), None)
+            self._disrupted.pop(meta.uid, None)
+
+    def _remember_disrupted(self, old: ObservedPod | None, new: ObservedPod | None) -> None:
+        """Remember pods that the cluster deleted: no pass may happen while they still exist."""
+        if new is not None or old is None or not find_disruption(old.status.conditions):
+            return
+        if owner := old.metadata.controller:
+            self._disrupted.setdefault(owner.uid, {})[old.name] = old
+
+    def _disrupted_pods(
+        self, job: NormalizedJob, pods: Iterable[ObservedPod]
+    ) -> Sequence[ObservedPod]:
+        """Return the remembered pods of a job whose successors do not run yet."""
+        disrupted = self._disrupted.get(job.meta.uid)
+        if not disrupted:
+            return ()
+        for name in [pod.name for pod in pods if pod.is_active]:
+            disrupted.pop(name, None)
+        if job.policy.suspended:
+            disrupted.clear()
+        return list(disrupted.values())
 
     def _parse(self, key: JobKey, stored: RawJob) -> ParsedJob:
         """Parse a job once per generation: parsing includes validation, which is expensive."""
@@ -292,13 +329,16 @@ class ClusterCache:
         version = (meta.uid, meta.generation, runtime.version if runtime else f"{is_known}")
         cached_version, parsed = self._readings.get(key, (None, None))
         if parsed is None or cached_version != version or not meta.generation:
-            parsed = (
-                framework.read_with_runtime(stored, runtime, is_known=is_known)
-                if isinstance(framework, NeedsRuntime)
-                else framework.read(stored)
-            )
+            parsed = self._read(key.kind, stored)
             self._readings[key] = version, parsed
         return replace(parsed, job=replace(parsed.job, meta=meta))
+
+    def _read(self, kind: str, stored: RawJob) -> ParsedJob:
+        framework = self.frameworks[kind]
+        if not isinstance(framework, NeedsRuntime):
+            return framework.read(stored)
+        runtime, is_known = self._runtime_of(framework, stored)
+        return framework.read_with_runtime(stored, runtime, is_known=is_known)
 
     def _can_read(self, kind: str) -> bool:
         """Return whether jobs of a kind can be read: not by a runtime of which copies may exist."""

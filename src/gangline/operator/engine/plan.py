@@ -5,7 +5,7 @@ the order of events was. The first stage that applies decides:
 
 1. *ignored*: the job is being deleted (owner references do the rest) or has another controller;
 2. *finished*: clean up by policy, and delete the job when its TTL is over;
-3. *invalid*: report the errors, change nothing else;
+3. *invalid*, and no earlier specification is known: report the errors, change nothing else;
 4. *suspended*: delete pods, services and pod group; a resumed job starts when those pods are gone;
 5. *ending*: success, a fatal failure, the backoff limit or a timeout: write that to the status;
 6. *live*: replace, add and remove replicas.
@@ -28,8 +28,14 @@ from itertools import islice
 from msgspec import structs
 
 from gangline.api.failure import is_node_refusal
+from gangline.api.job_names import LAST_VALID_SPEC_IN_FORCE, is_interrupted
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
-from gangline.api.meta.conditions import is_condition_true, remove_condition
+from gangline.api.meta.conditions import (
+    TRUE,
+    find_condition,
+    is_condition_true,
+    remove_condition,
+)
 from gangline.operator.engine import manifests
 from gangline.operator.engine.slots import (
     assign_slots,
@@ -44,6 +50,7 @@ from gangline.operator.engine.status import (
     failure_message,
     mark_failed,
     mark_gang_restarting,
+    mark_interrupted,
     mark_invalid,
     mark_restarting,
     mark_running,
@@ -78,6 +85,7 @@ from gangline.operator.policies import (
     cleanup,
     eviction_saves,
     gang_restart,
+    interruption,
     lost_rank,
     pod_group,
     restart,
@@ -98,12 +106,27 @@ def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSetting
     job, rules = observed.job, observed.job.rules
     if patch := store_version(job):
         plan = replace(plan, patches=(*plan.patches, patch))
-    ours = job.policy.managed_by in (None, MANAGED_BY_US)
-    if job.is_deleting or not ours or not implements(rules, ExtendsStatus):
+    if job.is_deleting or job.policy.managed_by not in (None, MANAGED_BY_US):
+        return plan
+    if not conditions.is_finished(plan.status.conditions):
+        plan = replace(plan, status=_report_spec(observed, plan.status, now))
+    if not implements(rules, ExtendsStatus):
         return plan
     if gang is None:
         gang = assign_slots(observed, plan.status)
     return replace(plan, kind_status=rules.status_fields(job, gang, plan.status))
+
+
+def _report_spec(observed: ObservedJob, status: JobStatus, now: datetime) -> JobStatus:
+    """Report the errors in the specification, or record that it is valid."""
+    status = structs.replace(status, last_valid_spec=observed.last_valid_spec)
+    if not observed.spec_errors:
+        valid = remove_condition(status.conditions, conditions.INVALID_SPEC)
+        return structs.replace(status, conditions=valid)
+    errors = observed.spec_errors
+    if observed.has_earlier_spec:
+        errors = f"{errors.rstrip('.')}. Until this is corrected, {LAST_VALID_SPEC_IN_FORCE}."
+    return mark_invalid(observed.job, status, errors, now.replace(microsecond=0))
 
 
 def _plan(
@@ -131,8 +154,8 @@ def _plan_inactive(
         return _plan_finished(observed, now, settings)
     # Kubernetes' timestamps have a resolution of one second.
     stamp = now.replace(microsecond=0)
-    if observed.spec_errors:
-        return ReconcilePlan(mark_invalid(job, observed.status, observed.spec_errors, stamp))
+    if observed.spec_errors and not observed.has_earlier_spec:
+        return ReconcilePlan(observed.status)
     if job.policy.suspended:
         return _plan_suspended(observed, now, stamp, settings)
     # Suspended is stored after the deletions of the former pods, and pods of the resumed job are
@@ -285,7 +308,7 @@ class _Pass:
                 if failure.replaced and not failure.fatal:
                     return describe_failures(failure.role.name, self._describe(failure.replaced))
             if lost := gang_restart.externally_deleted(self.gang):
-                return f"{lost[0].name} was deleted."
+                return interruption.describe_lost_pods(lost)
         if gang_restart.restarts_on_resize(self.job) and gang_restart.was_resized(
             self.job, self.gang
         ):
@@ -324,9 +347,33 @@ class _Pass:
                 listed = self._describe(failure.refused.values())
                 why = describe_failures(failure.role.name, listed, "were refused by their nodes")
                 status = mark_stalled(job, status, why, stamp)
-        if not replaced and self._is_running(status):
-            status = mark_running(job, status, stamp)
+        if not replaced:
+            status = self._report_running(status)
         return self.tracker.save_to_status(job, self.gang, status)
+
+    def _report_running(self, status: JobStatus) -> JobStatus:
+        """Report whether the job runs now; once it has run, also which of its pods are missing."""
+        runs = self._is_running(status)
+        before = find_condition(status.conditions, conditions.RUNNING)
+        lost = interruption.lost_pods(self.gang, self.observed.disrupted, status.restarts.pods)
+        interrupted = before is not None and (is_interrupted(before) or bool(lost))
+        if before is None or (runs and (not interrupted or self.gang.all_running_or_succeeded)):
+            return mark_running(self.job, status, self.stamp) if runs else status
+        if not interrupted and (before.status != TRUE or not self._lacks_role()):
+            return status
+        missing = interruption.missing_pods(self.gang, lost, self._unschedulable())
+        return mark_interrupted(self.job, status, missing, self.stamp, runs=runs)
+
+    def _lacks_role(self) -> bool:
+        """Return whether no pod of a role runs that has not succeeded."""
+        return any(
+            slots.desired and not slots.active and not slots.all_succeeded
+            for slots in self.gang.roles.values()
+        )
+
+    def _unschedulable(self) -> str:
+        """Return why the scheduler does not place pods; empty if it has not reported a reason."""
+        return pod_group.pending_reason(self.observed.pod_group or self.observed.given_group)
 
     def _counts_restart(self) -> bool:
         return bool(self.stalled) or any(
@@ -436,7 +483,7 @@ class _Pass:
         )
         if exceeded is None and self.restart and self._restart_exceeds_limit():
             limit = self.job.policy.backoff_limit or 0
-            exceeded = backoff.ExceededLimit("", record.total, limit)
+            exceeded = backoff.ExceededLimit("", record.total + 1, limit)
         if exceeded is None:
             return ""
         limited = f"its role {exceeded.role}" if exceeded.role else "it"
@@ -444,8 +491,9 @@ class _Pass:
         failed = [pod for pod in self.gang.pods if restart.failure_of(pod, container)]
         last = f" {self._describe(failed)[0]}" if failed else ""
         return (
-            f"{self.job.kind.kind} {self.job.name} has failed because {limited} has reached its "
-            f"backoff limit: {exceeded.restarts} restarts, {exceeded.limit} allowed.{last}"
+            f"{self.job.kind.kind} {self.job.name} has failed because {limited} has failed "
+            f"{_count(exceeded.failures, 'time')}: its backoff limit allows "
+            f"{_count(exceeded.limit, 'restart')}.{last}"
         )
 
     def _time_to_deadline(self) -> timedelta | None:
@@ -461,11 +509,13 @@ class _Pass:
         name = f"{self.job.kind.kind} {self.job.name}"
         if cleanup.has_passed(self._time_to_deadline()):
             limit = self.job.policy.active_deadline
-            return f"{name} has failed because it was active longer than its deadline of {limit}."
+            text = f"{name} has failed because it was active longer than its deadline of {limit}."
+            pending = interruption.pending_reason(self.gang, self._unschedulable())
+            return f"{text} Not all pods ran: {pending}" if pending else text
         if cleanup.has_passed(
             pod_group.time_to_schedule_timeout(self.job, self.gang, self.status, self.now)
         ):
-            reason = pod_group.pending_reason(self.observed.pod_group or self.observed.given_group)
+            reason = self._unschedulable() or "no scheduler has reported a reason."
             limit = self.job.policy.scheduling.timeout
             return f"{name} has failed because it could not be placed within {limit}: {reason}"
         return ""
@@ -556,3 +606,7 @@ class _Pass:
             updates += filter(None, [places])
         saves = eviction_saves.mirror_saves(group, self.observed.owned_objects)
         return (*updates, *filter(None, [saves]))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from gangline.api.job_names import AWAITS_FORMER_PODS, RUNS_AGAIN
+from gangline.api.job_names import AWAITS_FORMER_PODS, RUNS_AGAIN, is_interrupted
 from gangline.api.jobs.kind import VERSION_ANNOTATION
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus, ReplicaStatus
 from gangline.api.meta.conditions import TRUE, find_condition, remove_condition
@@ -22,6 +22,7 @@ from gangline.operator.model.job import CleanPodPolicy, JobKindInfo, Manifest, N
 from gangline.operator.model.plan import PlannedEvent, PlannedPatch, TargetKind
 from gangline.operator.model.replicas import ReplicaGang, format_indexes
 from gangline.operator.policies import backoff
+from gangline.operator.policies.interruption import NOT_RUNNING, MissingPods, is_part_of
 
 
 def remove_finalizers(job: NormalizedJob) -> tuple[PlannedPatch, ...]:
@@ -84,6 +85,8 @@ def _own(status: Manifest) -> Manifest:
 
 
 _BECAUSE = " because "
+_SINCE = " since "
+_PENDING = " Pending: "
 _MAX_LISTED_PODS = 5
 """Number of pods that a message names."""
 
@@ -108,7 +111,6 @@ def mark_started(job: NormalizedJob, status: JobStatus, now: datetime) -> JobSta
         resumed,
         now,
     )
-    current = remove_condition(current, conditions.INVALID_SPEC)
     return replace(status, conditions=current, start_time=status.start_time or now)
 
 
@@ -129,7 +131,7 @@ def mark_suspended(
     state = AWAITS_FORMER_PODS if resumes else "is suspended"
     message = f"{job.kind.kind} {job.name} {state}."
     current = _with_created_condition(job, status.conditions, now)
-    for type_ in (conditions.RESTARTING, conditions.STALLED, conditions.INVALID_SPEC):
+    for type_ in (conditions.RESTARTING, conditions.STALLED):
         current = remove_condition(current, type_)
     current = conditions.set_condition_false(
         current, conditions.RUNNING, f"{job.kind.kind}Suspended", message, now
@@ -196,6 +198,41 @@ def mark_running(job: NormalizedJob, status: JobStatus, now: datetime) -> JobSta
     return replace(status, conditions=current)
 
 
+def mark_interrupted(
+    job: NormalizedJob,
+    status: JobStatus,
+    missing: MissingPods,
+    now: datetime,
+    *,
+    runs: bool,
+) -> JobStatus:
+    """Pods of a job that ran are missing. Its other pods may be enough to run (``runs``)."""
+    before = find_condition(status.conditions, conditions.RUNNING)
+    since, cause, reason = f"{now:%Y-%m-%dT%H:%M:%SZ}", missing.cause, missing.reason
+    if before is not None and is_interrupted(before):
+        since = before.message.partition(_SINCE)[2].partition(_BECAUSE)[0]
+        earlier = interruption_cause(before)
+        if not cause or is_part_of(cause, earlier):
+            cause, reason = earlier, before.reason.removeprefix(job.kind.kind)
+    message = (
+        f"{job.kind.kind} {job.meta.namespace}/{job.name} waits for {missing.count} of "
+        f"{job.size} {'pod' if job.size == 1 else 'pods'}{_SINCE}{since}{_BECAUSE}"
+        f"{cause or NOT_RUNNING}"
+    )
+    if missing.pending:
+        message += f"{_PENDING}{missing.pending}"
+    set_condition = conditions.set_condition_true if runs else conditions.set_condition_false
+    current = set_condition(
+        status.conditions, conditions.RUNNING, f"{job.kind.kind}{reason}", message, now
+    )
+    return replace(status, conditions=current)
+
+
+def interruption_cause(condition: Condition) -> str:
+    """Return why pods are missing, from the message of an interrupted job."""
+    return condition.message.partition(_BECAUSE)[2].partition(_PENDING)[0]
+
+
 def mark_succeeded(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
     """The job has succeeded. Replicas that still run count as succeeded, as in upstream."""
     message = f"{job.kind.kind} {job.meta.namespace}/{job.name} successfully completed."
@@ -238,9 +275,11 @@ def count_replicas(job: NormalizedJob, status: JobStatus, gang: ReplicaGang) -> 
 def is_minor_change(before: JobStatus, after: JobStatus) -> bool:
     """Return whether a status change may be stored later.
 
-    Created, the start time, replica counts and the removal of a counted pod can be computed again;
-    ends, restarts and conditions that users were notified of cannot.
+    Created, the start time, replica counts, the number of missing pods and the removal of a counted
+    pod can be computed again; ends, restarts and conditions that users were notified of cannot.
     """
+    if before.last_valid_spec is None:
+        after = replace(after, last_valid_spec=None)
     return _without_minor_fields(before) == _without_minor_fields(after) and (
         before.restarts.pods.items() >= after.restarts.pods.items()
     )
@@ -255,7 +294,12 @@ def is_first_start(before: JobStatus, after: JobStatus) -> bool:
 
 
 def _without_minor_fields(status: JobStatus) -> JobStatus:
-    current = remove_condition(status.conditions, conditions.CREATED)
+    current = [
+        replace(condition, message="", last_update_time=None)
+        if is_interrupted(condition)
+        else condition
+        for condition in remove_condition(status.conditions, conditions.CREATED)
+    ]
     restarts = replace(status.restarts, pods={})
     return replace(
         status, conditions=current, replica_statuses={}, start_time=None, restarts=restarts
@@ -279,6 +323,10 @@ def transition_events(before: JobStatus, after: JobStatus) -> list[PlannedEvent]
     emitted = []
     for condition in after.conditions:
         old = find_condition(before.conditions, condition.type)
+        if condition.type == conditions.RUNNING and is_interrupted(condition):
+            if old is None or interruption_cause(old) != interruption_cause(condition):
+                emitted.append(PlannedEvent(condition.reason, condition.message, warning=True))
+            continue
         if _essentials(condition) == _essentials(old) or condition.type not in _EVENT_CONDITIONS:
             continue
         if condition.status == TRUE:
@@ -313,7 +361,9 @@ def _with_created_condition(
 def _mark_ended(
     job: NormalizedJob, status: JobStatus, type_: str, message: str, now: datetime
 ) -> JobStatus:
-    current = remove_condition(status.conditions, conditions.STALLED)
+    current = status.conditions
+    for outdated in (conditions.STALLED, conditions.INVALID_SPEC):
+        current = remove_condition(current, outdated)
     current = _set_true(job, current, type_, message, now)
     return replace(status, conditions=current, completion_time=now)
 

@@ -52,8 +52,7 @@ def set_condition_true(
     remaining = remove_condition(remove_condition(conditions, type_), _EXCLUDES.get(type_, ""))
     if type_ in (SUCCEEDED, FAILED):
         remaining = remove_condition(remaining, RESTARTING)
-        if is_condition_true(remaining, RUNNING):
-            remaining = set_condition_false(remaining, RUNNING, reason, message, now)
+        remaining = set_condition_false(remaining, RUNNING, reason, message, now)
     since = old.last_transition_time if old and old.status == TRUE else now
     return [*remaining, _condition(type_, TRUE, reason, message, now, since)]
 
@@ -61,10 +60,13 @@ def set_condition_true(
 def set_condition_false(
     conditions: Sequence[Condition], type_: str, reason: str, message: str, now: datetime
 ) -> list[Condition]:
-    """Set a condition to False if it is True; a missing condition is not added."""
-    if not is_condition_true(conditions, type_):
+    """Set a condition to False, or give a False one this reason. A missing one is not added."""
+    message = message[:MAX_MESSAGE_LENGTH]
+    old = find_condition(conditions, type_)
+    if old is None or (old.status, old.reason, old.message) == (FALSE, reason, message):
         return list(conditions)
-    over = _condition(type_, FALSE, reason, message[:MAX_MESSAGE_LENGTH], now, now)
+    since = old.last_transition_time if old.status == FALSE else now
+    over = _condition(type_, FALSE, reason, message, now, since)
     rest = remove_condition(conditions, type_)
     settled = [condition for condition in rest if condition.status != TRUE]
     return [*settled, over, *(condition for condition in rest if condition.status == TRUE)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.jobs.kubeflow import JobStatus, ValidSpec
 from gangline.api.meta.objects import Object
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.operator.model.job import Manifest, NormalizedJob
@@ -89,8 +89,14 @@ class ObservedJob:
     """Names of existing objects that belong to another owner, such as a deleted job."""
     lost_nodes: frozenset[str] = frozenset()
     """Nodes that were deleted or do not report."""
+    disrupted: Sequence[ObservedPod] = ()
+    """Pods that the cluster deleted, by preemption or drain, and whose successors do not run."""
     spec_errors: str = ""
     """The errors in the specification; empty if it is valid."""
+    has_earlier_spec: bool = False
+    """True if the specification is invalid and ``job`` is made from an earlier one."""
+    last_valid_spec: ValidSpec | None = None
+    """The record of the specification that ``job`` is made from; None if it is not recorded."""
     given_group: PodGroup | None = None
     """A pod group of the job's name that a user created: the job's pods join it. It is neither
     changed nor deleted.

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from gangline.api.failure import DISRUPTION_TARGET
+from gangline.api.failure import DISRUPTION_TARGET, PREEMPTED_CONDITION
 from gangline.api.meta.objects import Condition, Object, Wire
 from gangline.operator.model import labels
 
@@ -92,7 +92,7 @@ class ObservedPodStatus(Wire):
     container_statuses: tuple[ObservedContainerStatus, ...] = ()
     init_container_statuses: tuple[ObservedContainerStatus, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    """Only ``DisruptionTarget``: see ``strip_pod``."""
+    """Only those about a disruption: see ``strip_pod``."""
 
 
 class ObservedPodSpec(Wire):
@@ -160,7 +160,9 @@ class ObservedPod(Object):
 def strip_pod(pod: ObservedPod) -> ObservedPod:
     """Drop conditions that planning does not read: each of thousands of pods has several."""
     conditions = tuple(
-        condition for condition in pod.status.conditions if condition.type == DISRUPTION_TARGET
+        condition
+        for condition in pod.status.conditions
+        if condition.type in (DISRUPTION_TARGET, PREEMPTED_CONDITION)
     )
     status = msgspec.structs.replace(pod.status, conditions=conditions)
     return msgspec.structs.replace(pod, status=status)

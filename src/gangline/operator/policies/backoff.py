@@ -75,7 +75,7 @@ def count_restarts(
 class ExceededLimit(NamedTuple):
     role: str
     """The role whose limit it is; empty if it is the job's."""
-    restarts: int
+    failures: int
     limit: int
 
 

@@ -161,10 +161,10 @@ def time_to_schedule_timeout(
 
 
 def pending_reason(group: PodGroup | None) -> str:
-    """Return why the gang is pending, as reported by the scheduler."""
+    """Return why the gang is pending, as reported by the scheduler; empty if it is not."""
     reported = group.status.conditions if group else []
     reasons = [c.message for c in reported if c.type == UNSCHEDULABLE and c.status == "True"]
-    return reasons[-1] if reasons else "no scheduler has reported a reason."
+    return reasons[-1] if reasons else ""
 
 
 def _group_annotations(job: NormalizedJob) -> dict[str, str]:

@@ -18,7 +18,11 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gangline.api.failure import DISRUPTION_TARGET
+from gangline.api.failure import (
+    DISRUPTION_TARGET,
+    PREEMPTED_CONDITION,
+    PREEMPTION_BY_SCHEDULER,
+)
 from gangline.api.meta.objects import Condition
 from gangline.api.resources import POD_GROUPS, PODS
 from gangline.api.volcano.eviction_saves import (
@@ -232,7 +236,6 @@ class SavesBeforeEviction:
         return True
 
 
-REASON = "PreemptionByScheduler"
 SETTLE_S = 5.0
 """Wait after a refusal: an immediate retry would be refused again."""
 
@@ -293,15 +296,20 @@ class Evictor:
             self._evicted(eviction)
 
     async def _write_condition(self, name: str, namespace: str, eviction: PodEviction) -> None:
-        condition = Condition(
-            type=DISRUPTION_TARGET,
-            status="True",
-            reason=REASON,
-            message=f"Evicted: {eviction.reason}",
-            last_transition_time=datetime.now(UTC).replace(microsecond=0),
-        )
+        now = datetime.now(UTC).replace(microsecond=0)
+        conditions = [
+            Condition(
+                type=type_,
+                status="True",
+                reason=PREEMPTION_BY_SCHEDULER,
+                message=f"Evicted: {eviction.reason}",
+                last_transition_time=now,
+            )
+            # The eviction API overwrites the first one.
+            for type_ in (DISRUPTION_TARGET, PREEMPTED_CONDITION)
+        ]
         # The uid protects a newer pod of the same name.
-        body = {"metadata": {"uid": eviction.uid}, "status": {"conditions": [condition]}}
+        body = {"metadata": {"uid": eviction.uid}, "status": {"conditions": conditions}}
         await self._client.patch(
             PODS, name, body, namespace, kind=PatchKind.STRATEGIC, subresource="status"
         )

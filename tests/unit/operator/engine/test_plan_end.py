@@ -142,7 +142,9 @@ def test_backoff_limit_counts_restarts_in_place_over_all_pods(count, fails):
     decision = look(a_job(1, 1, backoffLimit=2), *pods).decide()
     assert ("Failed" in conditions(decision.status)) is fails
     if fails:
-        assert "backoff limit: 3 restarts, 2 allowed" in message(decision.status, "Failed")
+        assert "failed 3 times: its backoff limit allows 2 restarts" in message(
+            decision.status, "Failed"
+        )
 
 
 def test_a_job_over_its_limit_is_cleaned_up_by_its_policy():

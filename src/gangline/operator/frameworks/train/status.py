@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gangline.api.job_names import is_interrupted
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.jobs.train import COMPLETE, FAILED, STATUS_FIELD, SUSPENDED
 from gangline.api.jobs.training_runtime import (
@@ -157,7 +158,7 @@ def _message(status: JobStatus) -> str:
         condition = find_condition(status.conditions, name)
         if condition is not None and condition.status == "True":
             return condition.message
-    return ""
+    return next((one.message for one in status.conditions if is_interrupted(one)), "")
 
 
 def _step(role: EffectiveRole, gang: ReplicaGang, status: JobStatus) -> Manifest:

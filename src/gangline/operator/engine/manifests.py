@@ -86,6 +86,11 @@ def owner_reference(job: NormalizedJob) -> Manifest:
     return reference
 
 
+def _replica_labels(job: NormalizedJob, role: ReplicaRole, index: int) -> dict[str, str]:
+    number = index + role.first_label
+    return labels.replica_labels(job.name, job.kind.controller, role.name, number)
+
+
 def build_pod(
     job: NormalizedJob,
     role: ReplicaRole,
@@ -94,7 +99,7 @@ def build_pod(
     gang: ReplicaGang,
     generation: int,
 ) -> PlannedCreation:
-    own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
+    own = _replica_labels(job, role, index)
     if job.rules.is_master(job, role, index):
         own[labels.JOB_ROLE] = labels.MASTER_ROLE
     variables = job.rules.environment(job, role, index, gang)
@@ -146,7 +151,7 @@ def build_service(job: NormalizedJob, role: ReplicaRole, index: int) -> PlannedC
     )
     if fields is None:
         return None
-    own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
+    own = _replica_labels(job, role, index)
     name = tracker_of(job).service_name(job, role, index)
     spec: Manifest = {
         "clusterIP": "None",

@@ -65,6 +65,8 @@ class ReplicaRole:
 
     backoff_limit: int | None = None
     """Restarts of its pods until the job fails; None: only the job's limit counts."""
+    first_label: int = 0
+    """The number of its first replica in labels."""
 
     @property
     def label(self) -> str:

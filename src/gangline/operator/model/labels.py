@@ -7,12 +7,13 @@ and pods of the upstream operator are recognised.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gangline.api import job_names
 from gangline.api.meta.objects import ObjectMeta
 
-JOB_NAME = "training.kubeflow.org/job-name"
-OPERATOR_NAME = "training.kubeflow.org/operator-name"
-REPLICA_TYPE = "training.kubeflow.org/replica-type"
-REPLICA_INDEX = "training.kubeflow.org/replica-index"
+JOB_NAME = job_names.JOB_NAME_LABEL
+OPERATOR_NAME = job_names.OPERATOR_LABEL
+REPLICA_TYPE = job_names.ROLE_LABEL
+REPLICA_INDEX = job_names.INDEX_LABEL
 JOB_ROLE = "training.kubeflow.org/job-role"
 MASTER_ROLE = "master"
 
@@ -65,7 +66,7 @@ def parse_replica_labels(meta: ObjectMeta) -> tuple[str, int] | None:
     """Parse the lower-case role and the index from labels; None if they name no replica."""
     role = meta.labels.get(REPLICA_TYPE, "")
     # Upstream's MPIJob launchers have no index, because a job has only one.
-    index = meta.labels.get(REPLICA_INDEX, "0" if role == "launcher" else "")
+    index = job_names.index_text(meta) or ("0" if role == "launcher" else "")
     if not role or not index.isascii() or not index.isdigit():
         return None
     return role, int(index)

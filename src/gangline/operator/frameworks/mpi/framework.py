@@ -100,6 +100,9 @@ class MPIFramework(kubeflow.KubeflowFramework[MPIJob]):
         return api.default_replica_specs(job)
 
     def adjust_roles(self, job: MPIJob, roles: list[ReplicaRole]) -> list[ReplicaRole]:
+        if job.api_version == api.V2BETA1 and job.spec.run_launcher_as_worker:
+            # Labels number all pods that train, as in upstream: Kueue places them by this order.
+            roles = [replace(r, first_label=1) if r.name == WORKER else r for r in roles]
         if not _waits_for_workers(job):
             return roles
         # The launcher waits for the workers, so the gang must start without it. Its resources are

@@ -4,16 +4,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from gangline.api.job_resources import MPI_JOBS
+from gangline.api.meta.objects import ObjectMeta
 from gangline.api.validation.validate import check_manifest
 from gangline.api.volcano.scheduling import JOINING_PODS_ANNOTATION
 from gangline.operator.engine import apply
 from gangline.operator.frameworks.mpi.framework import MPIFramework
 from gangline.operator.frameworks.mpi.ssh import SSHRules
 from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob, RestartPolicy
+from gangline.operator.model.labels import parse_replica_labels
 from gangline.operator.model.replicas import ObservedContainerStatus, ObservedPod
 from gangline.operator.policies import pod_group
 from unit.operator.builders import a_pod, created, look, stored
@@ -109,6 +112,16 @@ def test_a_launcher_that_works_is_the_first_host_and_keeps_its_gpus() -> None:
     assert files(job)["hostfile"] == f"{launcher} slots=1\n{worker} slots=1\n"
     assert files(job)["discover_hosts.sh"] == f"#!/bin/sh\necho {launcher}\n"
     assert not set(NO_GPUS) & set(variables(pod_of(job, "launcher-0")))
+
+
+def test_labels_number_the_workers_behind_a_launcher_that_trains() -> None:
+    job = a_job(2, runLauncherAsWorker=True)
+    made = [pod_of(job, replica)["metadata"] for replica in ("launcher-0", "worker-0", "worker-1")]
+    numbers = [meta["labels"]["training.kubeflow.org/replica-index"] for meta in made]
+    assert numbers == ["0", "1", "2"]
+    assert [parse_replica_labels(msgspec.convert(meta, ObjectMeta)) for meta in made] == [
+        ("launcher", 0), ("worker", 0), ("worker", 1),
+    ]  # fmt: skip
 
 
 def test_elastic_programs_discover_the_running_workers() -> None:

@@ -212,7 +212,10 @@ _DEFINITIONS = (
 
 
 def crd_manifests() -> dict[str, Json]:
-    """Return the definitions as plain data, by file name without extension."""
+    """Return the definitions as plain data, by file name without extension.
+
+    Equal parts are one dict in memory, also of different definitions: copy what is to be changed.
+    """
     return {
         f"{definition.resource.group}_{definition.resource.plural}": _manifest(definition)
         for definition in _DEFINITIONS

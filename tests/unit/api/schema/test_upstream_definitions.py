@@ -1,6 +1,7 @@
 """Our definitions beside upstream's: what differs has a reason in ``upstream_definitions.toml``."""
 
 import tomllib
+from copy import deepcopy
 
 import yaml
 
@@ -19,7 +20,7 @@ def test_each_difference_from_upstream_has_a_reason_and_each_reason_a_difference
 
 
 def test_definitions_of_a_file_are_compared_in_place_of_the_record(tmp_path, capsys) -> None:
-    manifest = crd.crd_manifests()["trainer.kubeflow.org_trainjobs"]
+    manifest = deepcopy(crd.crd_manifests()["trainer.kubeflow.org_trainjobs"])
     (version,) = manifest["spec"]["versions"]
     fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     fields["suspend"]["default"] = True

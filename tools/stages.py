@@ -5,9 +5,10 @@ python tools/stages.py [--list] [--again] [--minutes N] GROUP...
 A stage of the group ``release`` that passes is recorded in .ci/stages.json with a digest of its
 inputs; ``due`` are those whose inputs have changed since. With ``--minutes`` a stage starts only if
 it fits into what is left, by the time that it took when it was recorded. The others stay due, and
-each commit begins at another stage, so that each has its turn. ``--again``: if few tests failed,
-these run once more, alone, and the outcome of that counts: a shared machine may stand still for
-longer than a test waits.
+each commit begins at another stage, so that each has its turn. ``due`` is the last that a commit
+must show, so the commit is recorded then: what later ones must show is what differs from it.
+``--again``: if few tests failed, these run once more, alone, and the outcome of that counts: a
+shared machine may stand still for longer than a test waits.
 """
 
 import argparse
@@ -15,7 +16,6 @@ import hashlib
 import json
 import math
 import os
-import resource
 import shlex
 import shutil
 import subprocess
@@ -23,6 +23,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,34 @@ OUTCOMES = {0: "passed", 3: "cannot be had here", STOPPED: "is due; takes longer
 """By exit status; all others are failures."""
 
 
+@dataclass
+class Run:
+    """How a stage went."""
+
+    log: Path | None = None
+    """Where its output goes, if not to the terminal."""
+    limit_s: float = math.inf
+    status: int = 0
+    seconds: float = 0
+    of_processors: float = 0
+
+    def shell(self, command: str) -> None:
+        """Run a command, and add what it took."""
+        # Without a limit no `timeout`, which keeps Ctrl-C from what it runs.
+        limit = ["timeout", "--kill-after=60", f"{self.limit_s:.0f}"]
+        command_line = [*(limit if self.limit_s < math.inf else ()), "bash", "-c", command]
+        began = time.monotonic()
+        with (
+            self.log.open("ab") if self.log else nullcontext() as output,
+            subprocess.Popen(command_line, cwd=ROOT, stdout=output, stderr=output) as process,
+        ):
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        self.status = process.returncode
+        self.seconds += time.monotonic() - began
+        self.of_processors += used.ru_utime + used.ru_stime
+
+
 @dataclass(frozen=True)
 class Stage:
     """A command, or arguments of pytest, and the files that decide most about its outcome."""
@@ -54,6 +84,8 @@ class Stage:
     tests: str = ""
     inputs: tuple[str, ...] = ()
     """Patterns of git; only stages of the release have them."""
+    beside: bool = False
+    """Runs beside the others of its group: most of a test with real processes is waiting."""
 
     def digest(self) -> str:
         """Of the names and contents of the inputs."""
@@ -65,52 +97,49 @@ class Stage:
                 found.update(name.encode() + (ROOT / name).read_bytes())
         return found.hexdigest()[:16]
 
-    def run(self, again: bool, limit_s: float) -> int:
-        """Run it, up to a limit; the exit status."""
+    def run(self, again: bool, limit_s: float = math.inf) -> Run:
+        """Run it, up to a limit."""
+        run = Run(self.file("log") if self.beside else None, limit_s)
+        self.file("log").parent.mkdir(parents=True, exist_ok=True)
+        self.file("log").unlink(missing_ok=True)
         if self.command:
-            return _shell(self.command, limit_s)
-        shutil.rmtree(ROOT / self._cache, ignore_errors=True)
-        pytest = f"{PYTHON} -m pytest -o cache_dir={self._cache}"
-        status = _shell(f"{pytest} -q --junitxml={self._cache}.xml {self.tests}", limit_s)
-        path = ROOT / self._cache / "v/cache/lastfailed"
-        failed = sorted(json.loads(path.read_text())) if status and path.exists() else []
+            run.shell(self.command)
+            return run
+        shutil.rmtree(self.file("d"), ignore_errors=True)
+        pytest = f"{PYTHON} -m pytest -o cache_dir={self.file('d')}"
+        run.shell(f"{pytest} -q --junitxml={self.file('xml')} {self.tests}")
+        path = self.file("d") / "v/cache/lastfailed"
+        failed = sorted(json.loads(path.read_text())) if run.status and path.exists() else []
         if again and 0 < len(failed) <= MOST_FAILURES:
-            print("\nonce more, alone, what failed:", *failed, sep="\n", flush=True)
-            status = _shell(f"{pytest} -v --numprocesses 0 --last-failed {self.tests}", limit_s)
-        return status if status in (0, STOPPED) else 1
+            said = shlex.join(["", "once more, alone, what failed:", *failed])
+            alone = f"{pytest} -v --numprocesses 0 --last-failed {self.tests}"
+            run.shell(f"printf '%s\\n' {said} && {alone}")
+        run.status = run.status if run.status in (0, STOPPED) else 1
+        return run
 
     def count(self) -> int:
         """Number of its tests that ran."""
-        report = ROOT / f"{self._cache}.xml"
-        if self.command or not report.exists():
+        if self.command or not self.file("xml").exists():
             return 0
-        suite = next(ElementTree.parse(report).iter("testsuite")).attrib
+        suite = next(ElementTree.parse(self.file("xml")).iter("testsuite")).attrib
         return int(suite["tests"]) - int(suite["skipped"])
 
     def unstated(self) -> Iterator[str]:
         """Test files that took long and do not say so."""
         seconds = Counter[str]()
-        for case in ElementTree.parse(ROOT / f"{self._cache}.xml").iter("testcase"):
-            seconds[case.get("classname", "").replace(".", "/") + ".py"] += float(
-                case.get("time", 0)
-            )
+        for case in ElementTree.parse(self.file("xml")).iter("testcase"):
+            file = case.get("classname", "").replace(".", "/") + ".py"
+            seconds[file] += float(case.get("time", 0))
+        # A test takes twice as long where twice as many processes want to run as can.
+        longest = LONG_S * max(1, os.getloadavg()[1] / (os.cpu_count() or 1))
         for file, took in seconds.items():
-            if (
-                took > LONG_S
-                and (ROOT / file).is_file()
-                and "\nTakes " not in (ROOT / file).read_text()
-            ):
+            path = ROOT / file
+            if took > longest and path.is_file() and "\nTakes " not in path.read_text():
                 yield f"{file} took {took:.0f} s: its docstring states neither that nor the reason"
 
-    @property
-    def _cache(self) -> str:
-        return f".cache/stages/{self.name.replace('/', '-')}"
-
-
-def _shell(command: str, limit_s: float) -> int:
-    # Without a limit no `timeout`, which keeps Ctrl-C from what it runs.
-    limit = ["timeout", "--kill-after=60", f"{limit_s:.0f}"] if limit_s < math.inf else []
-    return subprocess.run([*limit, "bash", "-c", command], cwd=ROOT, check=False).returncode
+    def file(self, kind: str) -> Path:
+        """A file or folder that it writes."""
+        return ROOT / f".cache/stages/{self.name.replace('/', '-')}.{kind}"
 
 
 def _folders() -> Iterator[Stage]:
@@ -158,7 +187,7 @@ ONLY_THERE = "-m kubernetes_only -k 'not two_hundred'"
 def groups() -> dict[str, list[Stage]]:
     """The stages by the name of their group."""
     core = shlex.join(f"tests/{test}" for test in dict.fromkeys(sum(CORE.values(), ())))
-    unit = Stage("unit", tests="--numprocesses 2 --dist loadfile tests/unit")
+    unit = Stage("unit", tests="--numprocesses 2 --dist worksteal tests/unit")
     folders = list(_folders())
     release = [
         *folders,
@@ -173,12 +202,11 @@ def groups() -> dict[str, list[Stage]]:
         *_frameworks(),
         Stage("kubernetes", tests=f"{KUBERNETES} --all-rights", inputs=("tests/e2e", "deploy")),
     ]
-    commit = os.environ.get("GANGLINE_BASE") or records().get("commit", "HEAD")
-    # A file in front: without any, pytest would run all tests.
-    near = f"tests/unit/test_select_tests.py $({PYTHON} tools/select_tests.py --since {commit})"
+    # Beside the unit tests that ask who runs them: an ordinary user runs all others.
+    near = f"$(git grep -l geteuid tests/unit) $({PYTHON} tools/select_tests.py --since {_base()})"
     return {
         "unit": [unit],
-        "test": [unit, Stage("core", tests=f"--numprocesses 3 {core}")],
+        "test": [unit, Stage("core", tests=f"--numprocesses 2 {core}", beside=True)],
         "test-all": [unit, *folders],
         "release": release,
         "due": release,
@@ -202,13 +230,24 @@ def _record(name: str, value: Any) -> None:
 
 
 def _git_head() -> str:
-    command = ["git", "rev-parse", "HEAD"]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout[:-1]
+    return _git("rev-parse", "HEAD")
 
 
-def _processors() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _git(*arguments: str) -> str:
+    """What git prints; nothing if it fails."""
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def _base() -> str:
+    """The commit that a change is compared with: where it left the branch that it is for, or else
+    the last one at which all passed.
+    """
+    left = _git("merge-base", "HEAD", "origin/HEAD")
+    left = "" if left == _git_head() else left
+    return os.environ.get("GANGLINE_BASE") or left or records().get("commit", "HEAD")
 
 
 def main() -> int:
@@ -227,38 +266,45 @@ def main() -> int:
     if given.list:
         print(*(stage.name for stage in wanted), sep="\n")
         return 0
-    left, failed, table = given.minutes * 60 or math.inf, False, []
-    for stage in wanted:
-        if left < _of(stage)["seconds"]:
-            table.append(f"{stage.name:24} is due; make release-check runs it")
-            continue
-        print(f"\n=== {stage.name}", flush=True)
-        began, used = time.monotonic(), _processors()
-        status = stage.run(given.again, left)
-        seconds, used = time.monotonic() - began, _processors() - used
-        left -= seconds
-        failed |= status not in OUTCOMES
-        outcome = OUTCOMES.get(status, "FAILED")
-        count = stage.count()
-        tests = f"{count:6} tests" if count else " " * 12
-        table.append(
-            f"{stage.name:24} {tests} {seconds:5.0f} s, of processors {used:5.0f} s  {outcome}"
-        )
-        if stage.inputs and not status:
-            done = {"inputs": stage.digest(), "seconds": round(seconds), "tests": count}
-            _record(stage.name, done)
-        table += stage.unstated() if stage.tests and not status else ()
-    if "test-all" in given.names and not failed:
+    failed = _run(wanted, given.again, given.minutes * 60 or math.inf)
+    if not failed and {"test-all", "due"} & set(given.names):
         _record("commit", _git_head())
     if "test" in given.names:
         others = [_of(stage) for stage in known["test-all"] if stage.inputs]
         tests, seconds = (sum(each[key] for each in others) for key in ("tests", "seconds"))
-        table.append(
+        print(
             f"the core is one journey for each documented feature; make test-all runs all "
             f"{tests} integration and security tests, in {seconds / 60:.0f} minutes more"
         )
-    print("", *table, sep="\n", flush=True)
     return int(failed)
+
+
+def _run(wanted: list[Stage], again: bool, left: float) -> bool:
+    """Run stages within a time, and say how they went; whether one failed."""
+    failed, table = False, []
+    with ThreadPoolExecutor() as threads:
+        running = {stage: threads.submit(stage.run, again) for stage in wanted if stage.beside}
+        for stage in wanted:
+            if left < _of(stage)["seconds"]:
+                table.append(f"{stage.name:24} is due; make release-check runs it")
+                continue
+            print(f"\n=== {stage.name}", flush=True)
+            run = running[stage].result() if stage.beside else stage.run(again, left)
+            if run.log:
+                print(run.log.read_text(), flush=True)
+            left -= run.seconds
+            failed |= run.status not in OUTCOMES
+            outcome = OUTCOMES.get(run.status, "FAILED")
+            count = stage.count()
+            tests = f"{count:6} tests" if count else " " * 12
+            times = f"{run.seconds:5.0f} s, of processors {run.of_processors:5.0f} s"
+            table.append(f"{stage.name:24} {tests} {times}  {outcome}")
+            if stage.inputs and not run.status:
+                done = {"inputs": stage.digest(), "seconds": round(run.seconds), "tests": count}
+                _record(stage.name, done)
+            table += stage.unstated() if stage.tests and not run.status else ()
+    print("", *table, sep="\n", flush=True)
+    return failed
 
 
 if __name__ == "__main__":

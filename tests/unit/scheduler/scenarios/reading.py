@@ -208,7 +208,8 @@ class Scenario(Strict):
 def scenarios() -> Iterator[Scenario]:
     """Read all scenarios."""
     for path in sorted(Path(__file__).parent.glob("*.yaml")):
-        yield from msgspec.convert(yaml.safe_load(path.read_text("utf-8")), list[Scenario])
+        parsed = yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)
+        yield from msgspec.convert(parsed, list[Scenario])
 
 
 def arrangements(scenario: Scenario) -> Iterator[Scenario]:

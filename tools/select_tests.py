@@ -2,9 +2,9 @@
 
 python tools/select_tests.py [--since COMMIT] [--seconds N] [FILE...]
 
-Prints test files of tests/integration, tests/security and tests/e2e for the files that have changed
-since a commit, or for these files. Unit tests and the core of the others (tests/core.py) run for
-each change anyway, and so does the end-to-end suite on the embedded cluster.
+Prints test files of tests/integration and tests/security for the files that have changed since a
+commit, or for these files. Unit tests, the core of the others (tests/core.py) and the end-to-end
+suite on the embedded cluster run for each change anyway.
 
 A test reaches what it imports, what its helpers import, and so on through the source. The name of a
 module in a string is an import too: ``python -m gangline.elastic.master``. That of a package is one
@@ -13,9 +13,9 @@ the tests that have its name in a string, or else that of the folder it is in.
 
 Nearly all tests reach a module at the bottom of the tree. So each changed file has an order of its
 tests: by the number of imports between, then those that reach less. The first tests of all changed
-files are taken, then the second ones, ... until ``--seconds`` of a processor are used; a test file
-that needs more than 20 s states it in its docstring ("Takes 40 s: ..."). What is left over runs in
-`make test-all` and in the stages of `make release-check`.
+files are taken, those first that are it for most, then the second ones, ... until ``--seconds`` of
+a processor are used; a test file that needs more than 20 s states it in its docstring ("Takes 40 s:
+..."). What is left over runs in `make test-all` and in the stages of `make release-check`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SELECTABLE = ("tests/integration/", "tests/security/", "tests/e2e/")
+SELECTABLE = ("tests/integration/", "tests/security/")
 IMPORT = re.compile(r"^ *(?:from ([\w.]+) import (\([^)]*\)|.*)|import ([\w.]+))", re.MULTILINE)
 NAME = re.compile(r"\w+")
 STRING = re.compile(r"""["']([^"'\n]+)["']""")
@@ -111,14 +111,16 @@ class Reach:
         """The nearest tests of each changed file, as many as fit into the time."""
         imports = Counter(test for importers in self.importers.values() for test in importers)
         ranks: dict[str, int] = {}
+        files = Counter[str]()
         for file in set(changed):
             found = self.tests(file)
             tests = [test for test in found if test.startswith(SELECTABLE)]
             tests.sort(key=lambda test: (found[test], imports[test], test))
+            files.update(tests[:1])
             for rank, test in enumerate(tests):
                 ranks[test] = min(rank, ranks.get(test, rank))
         selected, left = [], seconds
-        for test in sorted(ranks, key=lambda test: (ranks[test], test)):
+        for test in sorted(ranks, key=lambda test: (ranks[test], -files[test], test)):
             left -= stated_seconds(test)
             if left < 0:
                 break
@@ -141,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="*")
     parser.add_argument("--since", default="HEAD", metavar="COMMIT")
-    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seconds", type=float, default=300)
     given = parser.parse_args()
     changed = given.files or changed_since(given.since)
     print(*Reach().select(changed, given.seconds), sep="\n")

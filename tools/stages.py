@@ -187,6 +187,7 @@ ONLY_THERE = "-m kubernetes_only -k 'not two_hundred'"
 def groups() -> dict[str, list[Stage]]:
     """The stages by the name of their group."""
     core = shlex.join(f"tests/{test}" for test in dict.fromkeys(sum(CORE.values(), ())))
+    core_stage = Stage("core", tests=f"--numprocesses 2 {core}", beside=True)
     unit = Stage("unit", tests="--numprocesses 2 --dist worksteal tests/unit")
     folders = list(_folders())
     release = [
@@ -206,7 +207,8 @@ def groups() -> dict[str, list[Stage]]:
     near = f"$(git grep -l geteuid tests/unit) $({PYTHON} tools/select_tests.py --since {_base()})"
     return {
         "unit": [unit],
-        "test": [unit, Stage("core", tests=f"--numprocesses 2 {core}", beside=True)],
+        "core": [core_stage],
+        "test": [unit, core_stage],
         "test-all": [unit, *folders],
         "release": release,
         "due": release,

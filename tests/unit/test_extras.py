@@ -1,6 +1,6 @@
 """Packages of extras: every import of another package has one that names it."""
 
-import ast
+import re
 import sys
 from pathlib import Path
 
@@ -14,13 +14,13 @@ OF_TRAININGS = {"deepspeed", "lightning", "pytorch_lightning", "transformers", "
 """What only scripts of users bring."""
 
 
+IMPORT = re.compile(r"^ *(?:import (\w+)[\w.]*(?: as \w+)?$|from (\w+)[\w.]* import )", re.MULTILINE)
+
+
 def imported(path: Path) -> set[str]:
     """The packages that a module imports, at any time."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    names = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
-    names |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module}
-    tops = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
-    return {name for name in tops if not name.startswith("gangline")}
+    tops = {name or other for name, other in IMPORT.findall(path.read_text())}
+    return {name for name in tops - sys.stdlib_module_names if not name.startswith("gangline")}
 
 
 def test_an_extra_brings_each_package_that_is_imported() -> None:

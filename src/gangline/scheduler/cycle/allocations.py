@@ -46,15 +46,24 @@ class Allocations:
         """Allocated amounts by gang."""
         self._bound: set[str] = set()
 
-    def bind(self, gang: PendingGang, placements: Iterable[Placement]) -> set[PodKey]:
+    def bind(self, gang: PendingGang, placements: list[Placement]) -> set[PodKey] | None:
         """Allocate placements for good; return the keys of the pods.
 
         Pods that do not exist yet only use up their amounts: the next cycle reserves them.
+
+        Returns:
+            None: a limit of the queue does not allow it. Every path to a node leads through here.
         """
-        bound: set[PodKey] = set()
-        if placements := list(placements):
-            self._bound.add(gang.id)
         amounts: dict[str, int] = {}
+        for placement in placements:
+            for name, amount in placement.pods[0].shape.request:
+                amounts[name] = amounts.get(name, 0) + amount * len(placement.pods)
+        total = self._tree.request_vector(tuple(sorted(amounts.items())))
+        if self._tree.blocking_queue(gang.queue, total) is not None:
+            return None
+        bound: set[PodKey] = set()
+        if placements:
+            self._bound.add(gang.id)
         for placement in placements:
             node = self._state.nodes.name_of(placement.row)
             pods = placement.pods
@@ -64,11 +73,8 @@ class Allocations:
                 if not pod.is_expected
             ]
             bound.update([pod.key for pod in pods])
-            for name, amount in pods[0].shape.request:
-                amounts[name] = amounts.get(name, 0) + amount * len(pods)
             if gang.network is not None or placement.demand.wants_device:
                 self._rows.setdefault(gang.id, set()).add(placement.row)
-        total = self._tree.request_vector(tuple(sorted(amounts.items())))
         self._tree.add_usage(gang.queue, total)
         if self._shares is not None:
             self._shares.add_usage(gang, total)

@@ -31,7 +31,12 @@ from gangline.scheduler.cycle.active_reservations import (
 )
 from gangline.scheduler.cycle.allocations import Allocations, ExtraPods
 from gangline.scheduler.cycle.diagnosis import PlacementDiagnosis, PlacementFailure, queue_limit
-from gangline.scheduler.placement.gang import ReservationPlanner, place_gang, placed_pods
+from gangline.scheduler.placement.gang import (
+    ReservationPlanner,
+    place_gang,
+    place_minimum,
+    placed_pods,
+)
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.preemption.preempt import (
     EvictablePlainPods,
@@ -400,14 +405,11 @@ class _Cycle:
         for placement in reservation.placements:
             for pod in placement.pods:
                 self.scratch.place_on_row(pod, placement.row)
-        placements = self.scratch.since(mark)
-        placed = gang.satisfied_by(placed_pods(placements))
+        placed = gang.satisfied_by(placed_pods(self.scratch.since(mark)))
         if not placed:
             self.scratch.rollback(mark)
         self.scratch.reserve(planned)
-        if placed:
-            self._accept(gang, placements)
-        return placed
+        return placed and self._accept(gang, mark)
 
     def _place_or_explain(self, gang: PendingGang) -> bool:
         """Place a gang and return True, or record why it is pending."""
@@ -415,15 +417,15 @@ class _Cycle:
         failure = self._failures.get(key)
         if failure is None:
             mark = self.scratch.mark()
-            # The minimum comes first, alone: the scheduling order decides on extra pods.
-            for count in sorted({gang.needed, len(gang.pending)}):
-                unplaced = place_gang(self.scratch, gang, gang.pending[:count])
-                placements = self.scratch.since(mark)
-                if gang.satisfied_by(placed_pods(placements)):
-                    self._accept(gang, placements)
+            # The minimum only: the scheduling order decides on extra pods.
+            unplaced = place_minimum(self.scratch, gang)
+            if not unplaced:
+                request = messages.total_request(placed_pods(self.scratch.since(mark)))
+                if self._accept(gang, mark):
                     return True
-                if count < len(gang.pending):
-                    self.scratch.rollback(mark)
+                # Others than the first pods were placed, and they request more.
+                self._blocked_by_queue(gang, self.tree.vector(request), reserves=False)
+                return False
             failure = self._diagnosis.explain_failure(gang, mark, unplaced[0], self._reserved)
             self._failures[key] = failure
         if self._backfill(gang):
@@ -486,12 +488,8 @@ class _Cycle:
         """Backfill: place a gang on reserved nodes if it ends before the reservation starts."""
         if not self._window.fits_before_start(gang, self.now):
             return False
-        # Its queue allows it: `_schedule` has checked the limit, and a gang that is skipped is in a
-        # queue without limits.
-        placed = self._window.place(self.scratch, gang)
-        if placed:
-            self._accept(gang, placed)
-        return bool(placed)
+        mark = self.scratch.mark()
+        return self._window.place(self.scratch, gang) and self._accept(gang, mark)
 
     def _evict(self, gang: PendingGang, preemption: PreemptionResult) -> None:
         self._add_reservation(gang, list(preemption.placements), cleared=True)
@@ -508,8 +506,14 @@ class _Cycle:
             for pod in preemption.victims
         ]
 
-    def _accept(self, gang: PendingGang, placements: list[Placement]) -> None:
-        given = self.allocations.bind(gang, placements)
+    def _accept(self, gang: PendingGang, mark: int) -> bool:
+        """Allocate what was placed since the mark for good, or roll it back and return False: the
+        queue does not allow it.
+        """
+        given = self.allocations.bind(gang, self.scratch.since(mark))
+        if given is None:
+            self.scratch.rollback(mark)
+            return False
         self._preemption.reclaim_state.remove_expected(gang.id)
         if gang.group is not None:
             self.placed.add(gang.group)
@@ -517,6 +521,7 @@ class _Cycle:
             left = [pod for pod in gang.pending if pod.key not in given]
             share = self.allocations.share_of(gang)
             self.order.requeue(QueueEntry(gang, True, deque(left), share=share))
+        return True
 
     def _add_reservation(
         self, gang: PendingGang, plan: list[Placement], cleared: bool = False

@@ -11,6 +11,7 @@ few nodes accept any of them, those ways are tried within fixed bounds, so that 
 nowhere does not delay the cycle.
 """
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
@@ -24,7 +25,12 @@ from gangline.scheduler.placement.colocation import place_colocated, place_on_on
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.plugins.task_topology import anti_affine_roles, role_buckets
 from gangline.scheduler.queueing import messages
-from gangline.scheduler.queueing.gangs import PendingGang, Subgroup, subgroup_key
+from gangline.scheduler.queueing.gangs import (
+    PendingGang,
+    Subgroup,
+    required_first,
+    subgroup_key,
+)
 from gangline.scheduler.queueing.messages import GangCapacity
 from gangline.scheduler.types import (
     NetworkTopologyRule,
@@ -163,6 +169,48 @@ def place_gang(
     if gang.network.hard:
         return list(pods)
     return place_on_one_device_model(scratch, gang, pods, _place_with_colocation)
+
+
+def place_minimum(scratch: ScratchAllocation, gang: PendingGang) -> list[PodInfo]:
+    """Place as many pods as a gang needs to start, of those that find a node.
+
+    The gang's first pods are tried alone, so that no others take their nodes. If one of them fits
+    nowhere, others may stand for it; of what was placed then, only the minimum stays.
+
+    Returns:
+        The pods that found no node; empty: the gang may start. If it may not, what was placed stays
+        for the explanation, and the caller rolls it back.
+    """
+    mark = scratch.mark()
+    unplaced: list[PodInfo] = []
+    for count in sorted({gang.needed, len(gang.pending)}):
+        scratch.rollback(mark)
+        unplaced = place_gang(scratch, gang, gang.pending[:count])
+        placements = scratch.since(mark)
+        if gang.satisfied_by(placed_pods(placements)):
+            if count > gang.needed:
+                _keep_minimum(scratch, gang, mark)
+            return []
+    return unplaced
+
+
+def _keep_minimum(scratch: ScratchAllocation, gang: PendingGang, mark: int) -> None:
+    """Roll back the placed pods that a gang does not need to start."""
+    placements = scratch.since(mark)
+    rows = {pod.key: placement.row for placement in placements for pod in placement.pods}
+    placed: Sequence[PodInfo] = [pod for pod in gang.pending if pod.key in rows]
+    if not gang.subgroup_rules:
+        placed = required_first(placed, gang.missing_members, dict(gang.missing_roles))
+    count = bisect_left(
+        range(len(placed)), True, key=lambda number: gang.satisfied_by(placed[:number])
+    )
+    scratch.rollback(mark)
+    # Rules between pods may need a pod that is left out: then all of them stay.
+    if not all(scratch.place_on_row(pod, rows[pod.key]) for pod in placed[:count]):
+        scratch.rollback(mark)
+        for placement in placements:
+            for pod in placement.pods:
+                scratch.place_on_row(pod, placement.row)
 
 
 def rows_in_allowed_domains(
@@ -426,13 +474,10 @@ class ReservationPlanner:
         drained = self._scratch_for(gang)
         if reservation is not None:
             gang = replace(gang, nominated_nodes=reservation.nodes)
-        for count in sorted({gang.needed, len(gang.pending)}):
-            place_gang(drained, gang, gang.pending[:count])
-            plan = drained.since(0)
-            drained.rollback(0)
-            if gang.satisfied_by(placed_pods(plan)):
-                return plan
-        return None
+        unplaced = place_minimum(drained, gang)
+        plan = drained.since(0)
+        drained.rollback(0)
+        return None if unplaced else plan
 
     def is_possible(self, gang: PendingGang) -> bool:
         """Return whether a gang could start at all once running gangs have ended."""

@@ -105,21 +105,16 @@ class BackfillWindow:
         """Return whether a gang certainly ends before the reservation can start."""
         return 0 < gang.max_run_time_s <= self.earliest_start - now
 
-    def place(self, scratch: ScratchAllocation, gang: PendingGang) -> list[Placement]:
-        """Place a gang, also on the reserved nodes.
-
-        Returns:
-            The placements of its minimum; empty: it does not fit.
-        """
+    def place(self, scratch: ScratchAllocation, gang: PendingGang) -> bool:
+        """Place the minimum of a gang, also on the reserved nodes; return whether it fits."""
         scratch.release(self.plan)
         mark = scratch.mark()
         place_gang(scratch, gang, gang.pending[: gang.needed])
-        placed = scratch.since(mark)
-        if not gang.satisfied_by(placed_pods(placed)):
+        is_placed = gang.satisfied_by(placed_pods(scratch.since(mark)))
+        if not is_placed:
             scratch.rollback(mark)
-            placed = []
         scratch.reserve(self.plan)
-        return placed
+        return is_placed
 
 
 PREEMPTOR_RESERVATION_S = 600.0

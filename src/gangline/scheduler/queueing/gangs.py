@@ -300,7 +300,7 @@ def make_pending_gang(
     for role, count in roles:
         if existing[role] < count:
             return admission.too_few_pods_of_role(group, role, count - existing[role], waiting)
-    ordered = _required_first(waiting, missing, dict(roles))
+    ordered = required_first(waiting, missing, dict(roles))
     subgroups = split_into_subgroups(group.subgroups, settled, waiting) if group.subgroups else ()
     if (few := missing_subgroups(group.subgroups, subgroups)) is not None:
         return admission.too_few_subgroups(group, *few, waiting)
@@ -431,8 +431,8 @@ def missing_roles(group: PodGroupInfo, settled: Iterable[PodInfo]) -> tuple[tupl
     )
 
 
-def _required_first(
-    waiting: list[PodInfo], missing: int, roles: Mapping[str, int]
+def required_first(
+    waiting: Iterable[PodInfo], missing: int, roles: Mapping[str, int]
 ) -> tuple[PodInfo, ...]:
     """Return the pods that the roles need, then those that the gang needs, then the rest."""
     if not roles:

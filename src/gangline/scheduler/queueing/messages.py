@@ -6,7 +6,7 @@ shortage and what would help.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -356,7 +356,7 @@ def clip_message(message: str, last: str = "") -> str:
     return f"{cut} {last}" if last else cut
 
 
-def total_request(pods: Sequence[PodInfo]) -> Counter[str]:
+def total_request(pods: Iterable[PodInfo]) -> Counter[str]:
     total: Counter[str] = Counter()
     for pod in pods:
         total.update(dict(pod.shape.request))

@@ -15,20 +15,24 @@ from gangline.scheduler.types import (
     PlacementConstraints,
     PodGroupInfo,
     PodInfo,
+    QueueInfo,
 )
-from unit.scheduler.builders import cluster, decide, group, node, pod
+from unit.scheduler.builders import cluster, decide, group, node, on_label, pod, request
 from unit.scheduler.oracle.check import violations
 
-Facts = NodeInfo | PodInfo | PodGroupInfo
+Facts = NodeInfo | PodInfo | PodGroupInfo | QueueInfo
 
 ZONES = ("a", "b")
+QUEUES = ("default", "q0", "q1")
 LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no fault of the law."""
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> list[Facts]:
-    """Draw nodes, running and waiting pods, gangs with and without role minimums."""
+    """Draw nodes, running and waiting pods, gangs with and without role minimums, in queues with
+    and without limits and guarantees. Gangs may have more pods than they need to start.
+    """
     nodes = [
         node(
             f"n{index}",
@@ -48,11 +52,20 @@ def worlds(draw: st.DrawFn) -> list[Facts]:
             age=draw(st.integers(0, 3)),
             priority=draw(st.integers(0, 2)),
             min_task_member=(("ps", draw(st.integers(0, 2))),),
+            queue=draw(st.sampled_from(QUEUES)),
         )
         for index in range(draw(st.integers(0, 4)))
     ]
     pods = [_pod(draw, f"p{index}", nodes, groups) for index in range(draw(st.integers(0, 12)))]
-    return [*nodes, *groups, *pods]
+    queues = [
+        QueueInfo(
+            name,
+            capability=request(cpu=most, pods=0) if (most := draw(st.integers(0, 6))) else (),
+            guarantee=request(cpu=least, pods=0) if (least := draw(st.integers(0, 2))) else (),
+        )
+        for name in QUEUES[1:]
+    ]
+    return [*nodes, *groups, *pods, *queues]
 
 
 def _pod(
@@ -95,6 +108,38 @@ def test_result_is_valid_and_everything_that_waits_has_a_reason_or_a_node(
     assert all(text for verdict in decision.pending_reasons for _, text in verdict.pods)
 
 
+@st.composite
+def elastic_gangs(draw: st.DrawFn) -> list[Facts]:
+    """Draw gangs whose first pods may fit nowhere, in queues of which one has a limit."""
+    facts: list[Facts] = [node(f"n{index}", cpu=4, pods=20) for index in range(3)]
+    for index in range(draw(st.integers(1, 3))):
+        queue = draw(st.sampled_from(QUEUES))
+        minimum = draw(st.integers(1, 3))
+        facts.append(group(f"g{index}", minimum, age=index, queue=queue))
+        for number in range(draw(st.integers(minimum, 6))):
+            nowhere = draw(st.booleans())
+            facts.append(
+                pod(
+                    f"g{index}-{number}",
+                    cpu=draw(st.integers(1, 2)),
+                    group=f"g{index}",
+                    constraints=on_label(zone="nowhere") if nowhere else PlacementConstraints(),
+                )
+            )
+    limit = request(cpu=draw(st.integers(1, 4)), pods=0)
+    guarantee = request(cpu=draw(st.integers(0, 8)), pods=0)
+    return [*facts, QueueInfo("q0", capability=limit), QueueInfo("q1", guarantee=guarantee)]
+
+
+@LAW
+@given(elastic_gangs())
+def test_limits_and_guarantees_hold_whichever_pods_of_a_gang_are_placed(
+    world: list[Facts],
+) -> None:
+    state = cluster(*world)
+    assert not list(violations(state, decide(state)))
+
+
 @LAW
 @given(worlds(), st.randoms(use_true_random=False))
 def test_the_order_in_which_the_world_is_seen_changes_nothing(
@@ -116,7 +161,8 @@ def test_deciding_twice_gives_one_answer_and_changes_nothing(world: list[Facts])
 @given(worlds(), st.data())
 def test_incremental_cache_equals_a_rebuilt_one(world: list[Facts], data: st.DataObject) -> None:
     state = cluster(*world)
-    survivors = list(world)
+    queues = [fact for fact in world if isinstance(fact, QueueInfo)]
+    survivors = [fact for fact in world if not isinstance(fact, QueueInfo)]
     for _ in range(data.draw(st.integers(0, 6))):
         if not survivors:
             break
@@ -135,7 +181,7 @@ def test_incremental_cache_equals_a_rebuilt_one(world: list[Facts], data: st.Dat
                     survivors.append(moved)
             case PodGroupInfo() as gone:
                 state.remove_group(GroupKey(gone.key))
-    assert decide(state) == decide(cluster(*survivors))
+    assert decide(state) == decide(cluster(*survivors, *queues))
 
 
 NAME_LAW = settings(

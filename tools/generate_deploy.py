@@ -1,8 +1,8 @@
 """Writes the files of ``deploy`` that are generated from the package; ``--check`` lists stale ones.
 
-``deploy/crds`` and ``deploy/runtimes`` are generated from ``gangline.api``, the alert rules and
-Grafana boards in ``deploy/monitoring`` from ``gangline.deploy.monitoring``. The Helm chart has
-links to all three.
+``deploy/crds``, ``deploy/jobset`` and ``deploy/runtimes`` are generated from ``gangline.api``, the
+alert rules and Grafana boards in ``deploy/monitoring`` from ``gangline.deploy.monitoring``. The
+Helm chart has links to all of them.
 """
 
 import sys
@@ -17,6 +17,7 @@ from gangline.deploy.monitoring.files import RULES_FILE, board_files, rules
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 CRDS, RUNTIMES, MONITORING = DEPLOY / "crds", DEPLOY / "runtimes", DEPLOY / "monitoring"
+JOB_SET = DEPLOY / "jobset"
 HEADER = "# Made by tools/generate_deploy.py; do not edit.\n"
 # "Kustomization" and not "kustomization.yaml": "kubectl apply -f FOLDER" takes that for an object.
 _KUSTOMIZATION = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
@@ -33,6 +34,7 @@ def rendered() -> dict[Path, str]:
     """The text of each file."""
     manifests = {CRDS / f"{name}.yaml": each for name, each in crd.crd_manifests().items()}
     crds = "".join(f"  - {path.name}\n" for path in sorted(manifests))
+    manifests[JOB_SET / f"{crd.JOB_SET_FILE}.yaml"] = crd.job_set_manifest()
     manifests |= {
         RUNTIMES / f"{each['metadata']['name']}.yaml": each for each in builtin_runtimes()
     }
@@ -53,7 +55,7 @@ def stale() -> list[Path]:
     changed = [
         path for path, text in expected.items() if not path.exists() or path.read_text() != text
     ]
-    folders = (CRDS, RUNTIMES, MONITORING)
+    folders = (CRDS, JOB_SET, RUNTIMES, MONITORING)
     present = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     return changed + [path for path in present if path not in expected]
 

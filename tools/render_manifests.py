@@ -1,7 +1,8 @@
 """Renders the Helm chart as plain manifests into a folder, which a release publishes.
 
-``install.yaml`` is everything with default values, CRDs included. ``kustomize`` has a base for each
-folder of ``deploy/kustomize``: its Kustomization, and the objects of the chart with its values.
+``install.yaml`` is everything with default values, CRDs included; that of JobSet is in ``jobset``.
+``kustomize`` has a base for each folder of ``deploy/kustomize``: its Kustomization, and the objects
+of the chart with its values.
 """
 
 import shutil
@@ -17,6 +18,8 @@ from gangline.deploy.manifests import release_objects
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 _NO_CRDS = {"crds": {"install": False}}
+# An apply does not ask whether the cluster has JobSet's own.
+_NO_JOB_SET = {"crds": {"skip": ["jobsets.jobset.x-k8s.io"]}}
 # kubectl refuses objects of a kind whose definition the same command creates: see deploy/runtimes.
 _NO_RUNTIMES = {"runtimes": {"install": False}}
 
@@ -30,8 +33,9 @@ class _Dumper(yaml.CSafeDumper):
 
 def render(output: Path) -> None:
     """Write all manifests into a folder."""
-    shutil.copytree(DEPLOY / "crds", output / "crds", dirs_exist_ok=True)
-    (output / "install.yaml").write_text(_text(_objects({}, namespace=True)))
+    for folder in ("crds", "jobset"):
+        shutil.copytree(DEPLOY / folder, output / folder, dirs_exist_ok=True)
+    (output / "install.yaml").write_text(_text(_objects(_NO_JOB_SET, namespace=True)))
     for base in sorted((DEPLOY / "kustomize").iterdir()):
         folder = output / "kustomize" / base.name
         folder.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from gangline.api.cluster.apiextensions import (
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs import mpi
 from gangline.api.jobs.kind import JobKind
+from gangline.api.jobs.training_runtime import JobSet
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
@@ -209,6 +210,19 @@ _DEFINITIONS = (
         ],
     ),
 )
+
+
+JOB_SET_FILE = "jobset.x-k8s.io_jobsets"
+
+
+def job_set_manifest() -> Json:
+    """Return a definition of JobSet, for clusters that have none.
+
+    Kueue's integration of TrainJobs watches JobSets, and Kueue ends where the kind does not exist.
+    The definition of the JobSet project replaces this one, which keeps every field.
+    """
+    resource = Resource(JobSet, "jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+    return _manifest(_Definition(resource, short_names=[], columns=[_AGE]))
 
 
 def crd_manifests() -> dict[str, Json]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from gangline.api.crd import crd_manifests
+from gangline.api.crd import JOB_SET_FILE, crd_manifests, job_set_manifest
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.deploy.monitoring.files import RULES_FILE, board_files, rules
 from gangline.deploy.template.render import Renderer
@@ -24,6 +24,7 @@ from gangline.deploy.values import InvalidValues, Values, find_errors, merge_val
 Manifest = dict[str, Any]
 
 _CRDS = "files/crds"
+_JOB_SET = "files/jobset"
 _RUNTIMES = "files/runtimes"
 _MONITORING = "files/monitoring"
 _HOOK = "helm.sh/hook"
@@ -152,6 +153,7 @@ class _ChartFiles:
         if not self.texts:
             for name, manifest in crd_manifests().items():
                 self.texts[f"{_CRDS}/{name}.yaml"] = json.dumps(manifest)
+            self.texts[f"{_JOB_SET}/{JOB_SET_FILE}.yaml"] = json.dumps(job_set_manifest())
             for manifest in builtin_runtimes():
                 path = f"{_RUNTIMES}/{manifest['metadata']['name']}.yaml"
                 self.texts[path] = json.dumps(manifest)

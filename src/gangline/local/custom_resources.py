@@ -1,11 +1,12 @@
 """Installs Gangline's CustomResourceDefinitions in a cluster, and updates outdated ones."""
 
 import hashlib
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from gangline.api.crd import crd_manifests
+from gangline.api.crd import crd_manifests, job_set_manifest
 from gangline.api.meta.resource import Resource
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import AlreadyExists, NotFound
@@ -22,9 +23,14 @@ DEFINITIONS: Resource[dict[str, Any]] = Resource(
 
 
 async def install_definitions(client: ApiClient) -> None:
-    """Create missing definitions and replace those with another fingerprint."""
+    """Create missing definitions and replace those with another fingerprint.
+
+    A definition of JobSet is never replaced: it may be that of the JobSet project.
+    """
     for manifest in crd_manifests().values():
         await _install(client, manifest)
+    with suppress(AlreadyExists):
+        await client.create(DEFINITIONS, job_set_manifest())
 
 
 async def _install(client: ApiClient, manifest: dict[str, Any]) -> None:

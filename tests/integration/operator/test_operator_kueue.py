@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from gangline.api import crd
 from gangline.api.core.pod import Pod
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import PODS, SERVICES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
+from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
 from gangline.local.training_runtimes import install_runtimes
-from integration.operator.cluster import NAMESPACE, Scene
+from integration.operator.cluster import NAMESPACE, Scene, install_definition
 from integration.operator.kueue import (
     Integration,
     Json,
@@ -236,7 +238,11 @@ async def test_pod_with_kueues_topology_gate_is_placed_by_kueue(
 async def test_kueue_admits_and_evicts_a_trainjob_by_its_patch_of_the_runtime(
     stage: Scene, api_server: ApiServer
 ) -> None:
-    """As ``trainjob_controller.go``: the patch changes only while the job is suspended."""
+    """As ``trainjob_controller.go``: the patch changes only while the job is suspended.
+
+    Its manager watches JobSets too, and ends where the kind is not served.
+    """
+    await install_definition(stage.client, crd.job_set_manifest())
     await install_runtimes(stage.client)
     await stage.start_operator()
     jobs = f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{NAMESPACE}/trainjobs"
@@ -279,6 +285,14 @@ async def test_kueue_admits_and_evicts_a_trainjob_by_its_patch_of_the_runtime(
         )
         await until_suspended(stage, client.kind)
         assert not await stage.pods()
+        # Kueue refuses a job whose runtime has no kind, and counts pods by the replicas of a job.
+        stored = (await client.job("train"))["spec"]
+        assert stored["runtimeRef"]["kind"] == "ClusterTrainingRuntime"
+        assert stored["managedBy"] == "trainer.kubeflow.org/trainjob-controller"
+        runtimes = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
+        runtime = await client.call("GET", f"{runtimes}/deepspeed-distributed")
+        replicated = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+        assert [entry["replicas"] for entry in replicated] == [1, 1]
         await admit(SPOT)
         await runs(SPOT)
         before = await stage.pods()
@@ -299,6 +313,15 @@ async def test_kueue_admits_and_evicts_a_trainjob_by_its_patch_of_the_runtime(
             return ("Complete", "True") in {(each["type"], each["status"]) for each in listed}
 
         await stage.until(complete, "it completes")
+
+
+async def test_definition_of_the_jobset_project_is_not_replaced(client: ApiClient) -> None:
+    theirs = crd.job_set_manifest()
+    theirs["spec"]["names"]["shortNames"] = ["js"]
+    await install_definition(client, theirs)
+    await custom_resources.install_definitions(client)
+    stored = await client.get(custom_resources.DEFINITIONS, theirs["metadata"]["name"])
+    assert stored["spec"]["names"]["shortNames"] == ["js"]
 
 
 def runtime_patch(flavor: PodSetInfo | None) -> Json:

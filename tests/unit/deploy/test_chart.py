@@ -13,7 +13,7 @@ from gangline.api.job_resources import JOB_KINDS
 from gangline.api.validation.security_standards import Level, LevelVersion, find_violations
 from gangline.api.validation.validate import validate_manifest
 from gangline.cli.main import gangline
-from gangline.deploy.chart import Chart, ReleaseSettings
+from gangline.deploy.chart import Capabilities, Chart, ReleaseSettings
 from gangline.deploy.preflight import LOWEST_MINOR
 
 helm = pytest.importorskip("helm_python", reason="the Helm library has no build for this platform")
@@ -277,7 +277,7 @@ def test_every_crd_stays_when_the_release_is_uninstalled() -> None:
     found = of_kind(render({}, crds=True), "CustomResourceDefinition")
     assert {each["metadata"]["name"] for each in found} == {
         each["metadata"]["name"]
-        for file in (DEPLOY / "crds").glob("*.yaml")
+        for file in (*(DEPLOY / "crds").glob("*.yaml"), *(DEPLOY / "jobset").iterdir())
         for each in loaded(without_specs(file.read_text()))
     }
     for each in found:
@@ -289,6 +289,22 @@ def test_crds_of_others_can_be_left_to_them() -> None:
     names = {each["metadata"]["name"] for each in found}
     assert "pytorchjobs.kubeflow.org" not in names
     assert len(names) == len(of_kind(render({}, crds=True), "CustomResourceDefinition")) - 1
+
+
+@pytest.mark.parametrize(
+    ("values", "served", "installed"),
+    [({}, (), True), ({}, ("jobset.x-k8s.io/v1alpha2",), False), ({"kinds": ["TFJob"]}, (), False)],
+)
+def test_jobset_is_defined_where_trainjob_is_and_no_other_definition(
+    values: Manifest, served: tuple[str, ...], installed: bool
+) -> None:
+    capabilities = Capabilities(frozenset(served))
+    values = {"scheduler": {"enabled": False}, **values}
+    found = CHART_WITHOUT_HELM.render(
+        CHART_WITHOUT_HELM.complete(values), capabilities=capabilities
+    )
+    names = {each["metadata"]["name"] for each in of_kind(found, "CustomResourceDefinition")}
+    assert ("jobsets.jobset.x-k8s.io" in names) is installed
 
 
 def test_it_knows_the_kinds_of_the_program() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 
 from gangline.api.core.pod import PodTemplateSpec
+from gangline.api.core.storage import PersistentVolumeClaim
 from gangline.api.meta.field_doc import FreeForm, IntOrString, doc
 from gangline.api.meta.objects import Object, ObjectMeta, Wire
 
@@ -411,7 +412,7 @@ class RetentionPolicy(Wire):
 class VolumeClaimPolicy(Wire):
     """Claims that are made for the job; pods mount them by the name of the template."""
 
-    templates: Annotated[list[FreeForm], doc("Templates of claims.")] = []
+    templates: Annotated[list[PersistentVolumeClaim], doc("Templates of claims.", brief=True)] = []
     retention_policy: Annotated[RetentionPolicy | None, doc("Retention.")] = None
 
 
@@ -442,6 +443,13 @@ class JobSetTemplate(Wire):
 
     metadata: Annotated[TemplateMeta, doc("Labels and annotations.")] = TemplateMeta()
     spec: Annotated[JobSetSpec, doc("The replicated jobs.", required=True)] = JobSetSpec()
+
+
+class JobSet(Object):
+    """A set of batch Jobs, defined for programs that watch the kind: Gangline runs none."""
+
+    spec: Annotated[FreeForm, doc("That of the JobSet project.")] = {}
+    status: Annotated[FreeForm, doc("Written by the controller of JobSets, if there is one.")] = {}
 
 
 class TrainingRuntimeSpec(Wire):

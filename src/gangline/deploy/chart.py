@@ -17,8 +17,8 @@ import yaml
 from gangline.api.crd import JOB_SET_FILE, crd_manifests, job_set_manifest
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.deploy.monitoring.files import RULES_FILE, board_files, rules
-from gangline.deploy.template.render import Renderer
-from gangline.deploy.template.syntax import Node, TemplateError, parse
+from gangline.deploy.template.functions import TemplateError
+from gangline.deploy.template.syntax import Definitions, Node, parse, render
 from gangline.deploy.values import InvalidValues, Values, find_errors, merge_values
 
 Manifest = dict[str, Any]
@@ -117,10 +117,8 @@ class Chart:
             "Capabilities": (capabilities or Capabilities()).as_object(),
             "Files": _ChartFiles(),
         }
-        definitions, templates = self._parsed
-        renderer = Renderer(definitions)
         try:
-            texts = [renderer.render(nodes, context) for nodes in templates]
+            texts = [render(nodes, context) for nodes in self._templates]
         except TemplateError as error:
             raise InvalidValues([str(error)]) from error
         manifests = [manifest for text in texts for manifest in _documents(text)]
@@ -131,15 +129,15 @@ class Chart:
         ]
 
     @cached_property
-    def _parsed(self) -> tuple[dict[str, list[Node]], list[list[Node]]]:
-        """The definitions, and the templates in the order of their files."""
-        definitions: dict[str, list[Node]] = {}
+    def _templates(self) -> list[list[Node]]:
+        """The templates in the order of their files."""
+        definitions: Definitions = {}
         templates = []
         for path in sorted((self._folder / "templates").rglob("*")):
             if path.suffix in {".tpl", ".yaml"}:
                 nodes = parse(path.read_text(encoding="utf-8"), definitions)
                 templates += [nodes] if path.suffix == ".yaml" else []
-        return definitions, templates
+        return templates
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,12 @@ from typing import Any
 
 import pytest
 
-from gangline.deploy.template.render import Renderer
-from gangline.deploy.template.syntax import TemplateError, parse
+from gangline.deploy.template import syntax
+from gangline.deploy.template.functions import TemplateError
 
 
 def render(text: str, dot: Any = None) -> str:
-    definitions: dict[str, Any] = {}
-    nodes = parse(text, definitions)
-    return Renderer(definitions).render(nodes, dot)
+    return syntax.render(syntax.parse(text, {}), dot)
 
 
 @pytest.mark.parametrize(

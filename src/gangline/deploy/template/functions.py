@@ -13,7 +13,9 @@ from typing import Any
 
 import yaml
 
-from gangline.deploy.template.syntax import TemplateError
+
+class TemplateError(Exception):
+    """A template is wrong, or refused the values with ``fail``."""
 
 
 def to_text(value: Any) -> str:
@@ -126,4 +128,4 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "trim": lambda text: text.strip(),
     "trimSuffix": lambda suffix, text: text.removesuffix(suffix),
 }
-"""By name. ``include``, ``and`` and ``or`` are part of the renderer."""
+"""By name. ``include``, ``and`` and ``or`` are part of the syntax."""

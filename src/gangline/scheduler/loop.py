@@ -190,7 +190,7 @@ class SchedulerLoop:
                 at_once=self._settings.max_concurrent_bindings,
                 prepare=volumes.prepare,
                 bound=lambda binding: self._on_bound(binding, announcer),
-                released=self.on_change,
+                released=self._on_refused,
                 in_flight=self._bindings_in_flight,
             )
             announcer = ScheduledEventSender(
@@ -296,6 +296,11 @@ class SchedulerLoop:
     def on_change(self) -> None:
         self._changed.set()
         self._bindings_in_flight.cycle_due()
+
+    def _on_refused(self, pause_s: float) -> None:
+        """The node of a refused pod is free now, and the pod may be tried after a pause."""
+        self.on_change()
+        self.request_cycle_after(pause_s)
 
     def request_cycle_after(self, delay_s: float) -> None:
         asyncio.get_running_loop().call_later(delay_s + COALESCE_S, self._changed.set)

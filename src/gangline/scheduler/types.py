@@ -486,6 +486,18 @@ class PodEviction:
     """The rule that allows the eviction, as a text for people."""
 
 
+class RefusedBinding(msgspec.Struct, frozen=True):
+    """A pod whose last binding was refused: it is pending, and not tried until a time."""
+
+    uid: str
+    times: int
+    """Number of refusals in a row."""
+    until: float
+    """Seconds since the epoch."""
+    message: str
+    """The refusal, for people."""
+
+
 class PodBinding(msgspec.Struct, frozen=True, gc=False):
     """Part of a cycle's result: this pod runs on this node."""
 

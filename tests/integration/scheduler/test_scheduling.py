@@ -1,6 +1,7 @@
 """The scheduler on a real API server: gangs are placed, reasons are written."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,8 @@ import msgspec
 import pytest
 
 from gangline.api.core.pod import Pod
+from gangline.api.meta.conditions import find_condition
+from gangline.api.meta.objects import Status
 from gangline.api.resources import (
     EVENTS,
     NODES,
@@ -28,21 +31,11 @@ from gangline.api.volcano.scheduling import (
     PreviousNodesAnnotation,
 )
 from gangline.kube.client.client import ApiClient
-from gangline.kube.errors import NotFound
+from gangline.kube.errors import Forbidden, NotFound
 from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
-from gangline.scheduler.apply.binder import Binder
-from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.loop import run
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types import (
-    NodeName,
-    PlacementConstraints,
-    PodBinding,
-    PodInfo,
-    PodKey,
-    shape_of,
-)
 
 PATIENCE_S = 60.0
 SETTINGS = SchedulerSettings(
@@ -431,20 +424,32 @@ async def test_a_cluster_that_knows_no_groups_gets_its_pods_scheduled(client: Ap
         await eventually(placed(client, "own", 1), "the pod has a node")
 
 
-async def test_a_binding_that_is_refused_lets_the_pod_wait_again(cluster: ApiClient) -> None:
-    await add_pod(cluster, "p-0")
-    state, key = SchedulerCache(), PodKey("default/p-0")
-    state.set_pod(PodInfo(key, "uid of a former pod", shape_of((), PlacementConstraints())))
-    released = asyncio.Event()
-    bound: list[PodBinding] = []
-    async with asyncio.TaskGroup() as tasks:
-        binder = Binder(cluster, state, tasks, at_once=1, bound=bound.append, released=released.set)
-        binder.bind([PodBinding(key, "uid of a former pod", NodeName("a"))])
-        assert state.pods[key].node == "a"
-        await released.wait()
-    assert state.pods[key].node is None
-    assert set(state.pending) == {key}
-    assert not bound
+class RefusingClient(ApiClient):
+    """Refuses bindings of a gang, as an admission webhook may."""
+
+    async def bind(self, name: str, namespace: str, node: str, *, uid: str | None = None) -> None:
+        if name.startswith("refused-"):
+            raise Forbidden(Status(status="Failure", code=403, message="denied by a webhook"))
+        await super().bind(name, namespace, node, uid=uid)
+
+
+async def test_a_gang_whose_bindings_are_refused_says_so_and_leaves_its_nodes_to_others(
+    cluster: ApiClient,
+) -> None:
+    for name in "ab":
+        await add_node(cluster, name, cpu="1")
+    async with RefusingClient(cluster.config) as refusing, scheduling(refusing):
+        await add_gang(cluster, "refused", 2)
+        group = await eventually(
+            waits_because(cluster, "refused", "BindingRefused"), "the gang says it"
+        )
+        assert group.status.phase == "Inqueue"
+        await add_gang(cluster, "other", 2)
+        await eventually(placed(cluster, "other", 2), "the nodes are free")
+        pod = await cluster.get(PODS, "refused-0", "default")
+        condition = find_condition(pod.status.conditions, "PodScheduled")
+        assert condition is not None
+        assert re.search(r"was refused: .*denied by a webhook", condition.message)
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """The binder: binds complete gangs concurrently, and retries failed bindings.
 
 A pod stays assumed on its node while its binding is tried. So no other pod takes the node, and the
-gang is completed rather than split. Only when the API server keeps refusing does the pod become
-pending again. Its gang then comes first in the next cycle, since its other pods run already.
+gang is completed rather than split. Once the API server refuses, the pod is pending again and its
+node free. Its gang is tried again after a pause, and then comes first if its other pods run.
 
 Workers take bindings from one queue: a task per binding would cost a tenth of the binding. Slow
 work (volumes, retries) continues in a task of its own. A pod's claims are bound before the pod: an
@@ -11,6 +11,7 @@ existing volume is reserved, or one is provisioned for the node.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -23,15 +24,15 @@ from gangline.scheduler.apply.throttle import BindingsInFlight
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import SELECTED_NODE
 from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
-from gangline.scheduler.types import PodBinding
+from gangline.scheduler.types import PodBinding, RefusedBinding
 
 log = logging.getLogger(__name__)
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
 MAX_ATTEMPTS = 6
 """Attempts before the pod becomes pending again: its node may be the cause."""
-SETTLE_S, LONGEST_SETTLE_S = 1.0, 30.0
-"""After a refusal the watch gets this long to show the cause before the pod becomes pending again.
-The wait doubles each time, so that a pod which is always refused is not tried all the time.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""After a refusal the pod is not tried for so long, so that the watch can show the cause. The pause
+doubles each time.
 """
 _FINAL_ERRORS = (NotFound, Conflict, Invalid, BadRequest, Forbidden)
 """Errors that a retry would only repeat."""
@@ -60,7 +61,7 @@ class Binder:
         *,
         at_once: int,
         bound: Callable[[PodBinding], None],
-        released: Callable[[], None],
+        released: Callable[[float], None],
         prepare: Callable[[PodBinding], Awaitable[bool]] | None = None,
         in_flight: BindingsInFlight | None = None,
     ) -> None:
@@ -76,9 +77,9 @@ class Binder:
         self._drained = asyncio.Event()
         """Set while the queue is shorter than the number of workers."""
         self._drained.set()
+        self._errors: dict[str, str] = {}
+        """The last error of a binding that is being tried, by uid of the pod."""
         self.in_flight = in_flight or BindingsInFlight()
-        self._refused: dict[str, int] = {}
-        """Number of consecutive refusals by uid of the pod."""
 
     def bind(self, bindings: Iterable[PodBinding]) -> None:
         """Assume the pods on their nodes now, and bind them in the background."""
@@ -129,6 +130,7 @@ class Binder:
     async def _bind_with_retries(
         self, binding: PodBinding, attempt: int, outcome: _AttemptResult
     ) -> None:
+        """Try until the pod is bound or refused; make it pending if it is refused."""
         try:
             wait_s = FIRST_RETRY_S
             while outcome is _AttemptResult.RETRY and attempt <= MAX_ATTEMPTS:
@@ -140,9 +142,9 @@ class Binder:
         finally:
             self.in_flight.binding_ended()
         if outcome is not _AttemptResult.BOUND:
-            await self._wait_for_watch(binding)
+            pause_s = self._refuse(binding)
             self._state.forget_assumed(binding.pod, binding.uid)
-            self._released()
+            self._released(pause_s)
 
     async def _attempt(self, binding: PodBinding, attempt: int) -> _AttemptResult:
         """Bind a pod after its volumes are bound."""
@@ -150,27 +152,39 @@ class Binder:
         try:
             # Volumes are bound outside of the semaphore: other pods are bound meanwhile.
             if self._prepare is not None and not await self._prepare(binding):
+                self._errors[binding.uid] = "its volume claims cannot be bound for this node"
                 return _AttemptResult.REFUSED
             async with self._slots:
                 await self._client.bind(name, namespace, binding.node, uid=binding.uid)
         except KubeError as error:
             fields = {"pod": binding.pod, "node": binding.node, "attempt": attempt}
             log.warning("binding failed: %s", error, extra=fields)
+            self._errors[binding.uid] = str(error)
             return (
                 _AttemptResult.REFUSED if isinstance(error, _FINAL_ERRORS) else _AttemptResult.RETRY
             )
-        self._refused.pop(binding.uid, None)
+        self._errors.pop(binding.uid, None)
+        self._state.refused_bindings.pop(binding.pod, None)
         self._bound(binding)
         return _AttemptResult.BOUND
 
-    async def _wait_for_watch(self, binding: PodBinding) -> None:
-        """Wait until the watch has had time to show why a binding was refused."""
-        times = self._refused.get(binding.uid, 0)
-        self._refused[binding.uid] = times + 1
-        await asyncio.sleep(min(LONGEST_SETTLE_S, SETTLE_S * 2 ** min(times, 10)))
+    def _refuse(self, binding: PodBinding) -> float:
+        """Record that a binding was refused; return for how many seconds the pod is not tried."""
+        error = self._errors.pop(binding.uid, "")
         pod = self._state.pods.get(binding.pod)
         if pod is None or pod.uid != binding.uid:
-            del self._refused[binding.uid]
+            return 0.0
+        former = self._state.refused_bindings.get(binding.pod)
+        times = former.times if former is not None and former.uid == binding.uid else 0
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(times, 10))
+        self._state.refused_bindings[binding.pod] = RefusedBinding(
+            binding.uid,
+            times + 1,
+            time.time() + pause_s,
+            f"Binding {binding.pod} to {binding.node} was refused: {error}. It is tried again, "
+            f"with pauses of up to {LONGEST_PAUSE_S:g} s.",
+        )
+        return pause_s
 
 
 class VolumeBinder:

@@ -31,6 +31,7 @@ from gangline.scheduler.types import (
     PodShape,
     QueueInfo,
     QuotaInfo,
+    RefusedBinding,
     Request,
     Reservation,
 )
@@ -121,6 +122,7 @@ class SchedulerCache:
         self._on_node: dict[NodeName, dict[PodKey, PodInfo]] = defaultdict(dict)
         self.nodes.pods_by_node = self._on_node
         self._assumed: dict[PodKey, NodeName] = {}
+        self.refused_bindings: dict[PodKey, RefusedBinding] = {}
         self._lowest_single_priority = 2**31
         self._group_priorities: Counter[int] = Counter()
         """Number of groups of each priority."""
@@ -172,6 +174,7 @@ class SchedulerCache:
 
     def remove_pod(self, key: PodKey) -> None:
         self._assumed.pop(key, None)
+        self.refused_bindings.pop(key, None)
         self._evicted.pop(key, None)
         former = self.pods.get(key)
         if former is not None:

@@ -67,6 +67,25 @@ def check_admission(
     return None
 
 
+def binding_refused(
+    state: SchedulerCache, waiting: Iterable[PodInfo], now: float, group: GroupKey | None = None
+) -> PendingReason | None:
+    """Return the reason if the binding of one of these pods was refused a short time ago."""
+    if not state.refused_bindings:
+        return None
+    pods = list(waiting)
+    for pod in pods:
+        refused = state.refused_bindings.get(pod.key)
+        if refused is not None and refused.uid == pod.uid and refused.until > now:
+            return PendingReason(
+                messages.BINDING_REFUSED,
+                refused.message,
+                tuple((each.key, refused.message) for each in pods),
+                group,
+            )
+    return None
+
+
 def check_queue_limit(state: SchedulerCache, group: PodGroupInfo) -> PendingReason | None:
     """Return the reason if the limit of a gang's queue does not allow its missing pods."""
     if not group.min_resources or not any(

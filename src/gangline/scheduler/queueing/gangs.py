@@ -183,18 +183,20 @@ def pending_gangs(
     """Return the gangs that can be tried, and the reasons of those that cannot be tried."""
     pool = node_group_terms_of(state.queues, DEFAULT_QUEUE)
     refresh_counted_resources(state)
-    gangs = [
-        _single_pod_gang(_with_queue_and_volume_terms(state, pod, pool))
-        for pod in state.pending_single_pods.values()
-        if not pod.uses_resource_claims
-    ]
-    refused = [
-        admission.resource_claims((pod,))
-        for pod in state.pending_single_pods.values()
-        if pod.uses_resource_claims
-    ]
+    gangs: list[PendingGang] = []
+    refused: list[PendingReason] = []
+    for pod in state.pending_single_pods.values():
+        if pod.uses_resource_claims:
+            refused.append(admission.resource_claims((pod,)))
+        elif verdict := admission.binding_refused(state, (pod,), now):
+            refused.append(verdict)
+        else:
+            gangs.append(_single_pod_gang(_with_queue_and_volume_terms(state, pod, pool)))
     inner = {queue.parent for queue in state.queues.values()}
     for key, waiting in state.pending_members.items():
+        if verdict := admission.binding_refused(state, waiting.values(), now, key):
+            refused.append(verdict)
+            continue
         match _multi_pod_gang(state, key, waiting, inner):
             case PendingGang() as gang:
                 gangs.append(_with_previous_nodes(gang, state, now))

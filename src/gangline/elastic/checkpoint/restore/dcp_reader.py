@@ -148,8 +148,13 @@ class SafePlanner(DefaultLoadPlanner):
         taken = set(saved.values())
         inner = {path[:end]: path[end] for path in taken for end in range(1, len(path))}
         removed: set[Path] = set()
+        # A dictionary that was empty on some ranks only: others have saved what is in it.
+        saved = {name: path for name, path in saved.items() if path not in inner}
         for name in list(self.state_dict):
             path = self.mappings[name]
+            if name in saved_names and path in inner:
+                del self.state_dict[name]
+                continue
             is_adopted = not OF_A_RANK.search(name) and not is_below(path, self._fixed)
             if is_adopted and (name not in saved_names or saved.get(name, path) != path):
                 removed |= self._release(name, path, taken, inner)

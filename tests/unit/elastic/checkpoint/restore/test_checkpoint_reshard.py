@@ -253,3 +253,13 @@ def test_replicated_state_is_complete_in_the_memory_of_each_node(
             loaded = load_state(source, blank(tree))
             source.close()
             assert equal(loaded, tree)
+
+
+def test_a_dictionary_that_is_empty_on_one_rank_has_the_content_of_the_other() -> None:
+    """DeepSpeed's files of the model, which only the first rank writes."""
+    full = {"files": {"model.pt": {"rest": 7, "w": torch.ones(3)}}}
+    with a_world(2) as world:
+        world.save([full, {"files": {}}])
+        world.persist()
+        for state in (blank(full), {"files": {}}, None):
+            assert equal(load_state(StorageSource(world.target, STEP), state), full)

@@ -33,7 +33,7 @@ _CORE_FIELDS = frozenset(
     {
         "affinity", "conditions", "env", "envs", "imagePullSecrets", "labelMatch", "labelSelector",
         "metadata", "metrics", "resourcesPerNode", "schedulingGates", "securityContext",
-        "tolerations", "volumeMounts", "volumes",
+        "templates", "tolerations", "volumeMounts", "volumes",
     }
 )  # fmt: skip
 """Fields with types of Kubernetes itself."""

@@ -24,6 +24,7 @@ from gangline.local.apiserver.verbs.read import _decode_continue_token, parse_re
 from gangline.local.apiserver.verbs.rest import make_patcher
 from gangline.local.apiserver.verbs.write import apply_configuration, read_apply_patch
 from gangline.local.kubelet.server.streaming import parse_terminal_size
+from security.fuzz import jobs
 from security.fuzz.mutations import mutate_bytes, mutate_json
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -334,6 +335,7 @@ TARGETS: dict[str, Target] = {
         (b"\x0a\x00", b"\x12\x02", b"\xff\xff\xff\xff\x0f", b"\x08\x01", b"\x0a\x80\x01"),
     ),
     "objects": Target(write_object, JSON_ERRORS, OBJECTS, NAMES, mutate_json),
+    "jobs": Target(jobs.run_job, JSON_ERRORS, jobs.SEEDS, jobs.TOKENS, mutate_json),
     "json_patch": Target(
         _patcher("application/json-patch+json"), JSON_ERRORS, (JSON_PATCH_SEED,), PATH_TOKENS,
         mutate_json,

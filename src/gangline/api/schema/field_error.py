@@ -56,6 +56,11 @@ def format_path(segments: Iterable[str | int]) -> str:
     return text
 
 
+def is_below(path: str, parts: Iterable[str]) -> bool:
+    """Return whether a path is one of the parts of an object, or in one of them."""
+    return any(path == part or path.startswith((f"{part}.", f"{part}[")) for part in parts)
+
+
 def name_errors(path: str, value: str, complaint: NameProblem | None) -> list[FieldError]:
     """Convert the problem with a name, if there is one, to an error of its field."""
     return [FieldError(path, value, *complaint)] if complaint else []

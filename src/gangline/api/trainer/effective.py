@@ -179,15 +179,19 @@ def merge_runtime(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
 
 
 def apply_patches(job: TrainJob, runtime: TrainingRuntimeSpec) -> TrainingRuntimeSpec:
-    """Apply the runtime patches of a job, in order."""
+    """Apply the runtime patches of a job, in order. Raises ValueError: their types differ from the
+    runtime's.
+    """
     template: Json = msgspec.to_builtins(runtime.template)
     for patch in job.spec.runtime_patches:
         change = patch.training_runtime_spec and patch.training_runtime_spec.template
         if change:
             template = merge(template, msgspec.to_builtins(change))
-    return msgspec.structs.replace(
-        runtime, template=msgspec.convert(template, type(runtime.template))
-    )
+    try:
+        patched = msgspec.convert(template, type(runtime.template))
+    except msgspec.ValidationError as error:
+        raise ValueError(f"spec.runtimePatches: {error}") from error
+    return msgspec.structs.replace(runtime, template=patched)
 
 
 def claim_name(template: Json, job: str) -> str:
@@ -195,7 +199,11 @@ def claim_name(template: Json, job: str) -> str:
 
 
 def claim_templates(spec: JobSetSpec) -> list[Json]:
-    return [template for policy in spec.volume_claim_policies for template in policy.templates]
+    return [
+        msgspec.to_builtins(template)
+        for policy in spec.volume_claim_policies
+        for template in policy.templates
+    ]
 
 
 def with_claim_volumes(template: Json, spec: JobSetSpec, job: str) -> Json:
@@ -209,11 +217,12 @@ def with_claim_volumes(template: Json, spec: JobSetSpec, job: str) -> Json:
     missing = mounted - {volume.get("name") for volume in volumes}
     added = [
         {
-            "name": claim["metadata"]["name"],
-            "persistentVolumeClaim": {"claimName": claim_name(claim, job)},
+            "name": claim.metadata.name,
+            "persistentVolumeClaim": {"claimName": f"{claim.metadata.name}-{job}"},
         }
-        for claim in claim_templates(spec)
-        if (claim.get("metadata") or {}).get("name") in missing
+        for policy in spec.volume_claim_policies
+        for claim in policy.templates
+        if claim.metadata.name in missing
     ]
     if not added:
         return template

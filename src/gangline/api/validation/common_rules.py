@@ -203,9 +203,9 @@ def pod_template_errors(template: Mapping[str, Any], path: str) -> Iterator[Fiel
     yield from cause_errors(template_causes(path, modelled))
 
 
-def metadata_errors(meta: ObjectMeta) -> Iterator[FieldError]:
-    yield from cause_errors(label_causes("metadata.labels", meta.labels))
-    yield from cause_errors(annotation_causes("metadata.annotations", meta.annotations))
+def metadata_errors(meta: ObjectMeta, path: str = "metadata") -> Iterator[FieldError]:
+    yield from cause_errors(label_causes(f"{path}.labels", meta.labels))
+    yield from cause_errors(annotation_causes(f"{path}.annotations", meta.annotations))
 
 
 def cause_errors(causes: Iterable[StatusCause]) -> Iterator[FieldError]:

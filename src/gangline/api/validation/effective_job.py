@@ -19,7 +19,7 @@ from gangline.api.meta.json_objects import objects_in
 from gangline.api.schema.field_error import FieldError
 from gangline.api.trainer.effective import EffectiveJob, find_container
 from gangline.api.trainer.policy import RESERVED
-from gangline.api.validation.common_rules import MAX_JOB_REPLICAS
+from gangline.api.validation.common_rules import MAX_JOB_REPLICAS, pod_template_errors
 
 
 def effective_job_errors(
@@ -48,6 +48,12 @@ def effective_job_errors(
     yield from _patch_errors(job, runtime)
     yield from _size_errors(merged)
     yield from _coordinator_errors(merged)
+
+
+def merged_template_errors(merged: EffectiveJob) -> Iterator[FieldError]:
+    """Check the pods that a valid runtime and a valid job make together."""
+    for role in merged.roles:
+        yield from pod_template_errors(role.template, f"{role.name}.template")
 
 
 def _patch_errors(job: TrainJob, runtime: TrainingRuntimeSpec) -> Iterator[FieldError]:

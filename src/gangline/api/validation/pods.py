@@ -433,3 +433,25 @@ def _toleration_causes(path: str, spec: Json) -> Causes:
         if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
             detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
             yield field_causes.invalid(child(where, "effect"), effect, detail)
+
+
+_ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+
+
+def claim_causes(path: str, spec: Json) -> Causes:
+    yield from access_mode_causes(path, spec)
+    requests, where = subobject(spec, "resources", "requests"), f"{path}.resources[storage]"
+    if "storage" not in requests:
+        yield field_causes.required(where)
+    else:
+        yield from quantity_causes(where, requests["storage"], positive=True)
+    modes = ("Block", "Filesystem")
+    yield from enum_causes(child(path, "volumeMode"), spec.get("volumeMode") or None, modes)
+
+
+def access_mode_causes(path: str, spec: Json) -> Causes:
+    modes, where = spec.get("accessModes"), child(path, "accessModes")
+    if not modes:
+        yield field_causes.required(where, "at least 1 access mode is required")
+    for mode in modes if isinstance(modes, list) else ():
+        yield from enum_causes(where, mode, _ACCESS_MODES)

@@ -33,9 +33,16 @@ from gangline.api.jobs.training_runtime import (
     TrainingRuntimeSpec,
 )
 from gangline.api.meta.json_objects import objects_in
-from gangline.api.schema.field_error import FieldError, name_errors
+from gangline.api.schema.check import check_schema
+from gangline.api.schema.field_error import FieldError, is_below, name_errors
 from gangline.api.trainer.effective import find_container, with_claim_volumes
-from gangline.api.validation.common_rules import pod_template_errors
+from gangline.api.validation.common_rules import (
+    cause_errors,
+    conversion_error,
+    metadata_errors,
+    pod_template_errors,
+)
+from gangline.api.validation.pods import claim_causes
 
 _SET = "spec.template.spec"
 _REFUSED = "has no effect on TrainJobs"
@@ -106,6 +113,18 @@ def validate(
         yield from runtime_spec_errors(runtime.spec)
 
 
+def read_runtime(manifest: bytes) -> tuple[TrainingRuntimeSpec, list[FieldError]]:
+    """Decode a runtime without its parts of the wrong type; return all errors."""
+    shape = check_schema(msgspec.json.decode(manifest), TrainingRuntime)
+    wrong = [error for error in shape.errors if is_below(error.path, shape.invalid_paths)]
+    try:
+        spec = msgspec.convert(shape.valid, TrainingRuntime).spec
+    except msgspec.ValidationError as error:
+        return TrainingRuntimeSpec(), [*wrong, conversion_error(error, "")]
+    found = (e for e in runtime_spec_errors(spec) if not is_below(e.path, shape.invalid_paths))
+    return spec, [*wrong, *found]
+
+
 def runtime_spec_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
     given = [name for name in FRAMEWORKS if getattr(spec.ml_policy, name) is not None]
     if len(given) > 1:
@@ -125,6 +144,7 @@ def runtime_spec_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
     if MPI in given and jobs and LAUNCHER not in earlier:
         problem = f"has no job {LAUNCHER!r}, which runs mpirun"
         yield FieldError(_JOBS, None, problem, f"name the job of the trainer step {LAUNCHER!r}")
+    yield from _claim_errors(spec.template.spec)
     yield from _success_errors(spec.template.spec, earlier)
     yield from _coordinator_errors(spec, earlier)
     yield from refused_field_errors(spec)
@@ -150,6 +170,21 @@ def _job_errors(
     yield from _container_errors(job, path)
     template = with_claim_volumes(job.template.spec.template, job_set, "job")
     yield from pod_template_errors(template, f"{path}.template.spec.template")
+
+
+def _claim_errors(job_set: JobSetSpec) -> Iterator[FieldError]:
+    earlier = set[str]()
+    for number, policy in enumerate(job_set.volume_claim_policies):
+        for place, claim in enumerate(policy.templates):
+            where = f"{_SET}.volumeClaimPolicies[{number}].templates[{place}]"
+            name = claim.metadata.name
+            path = f"{where}.metadata.name"
+            yield from name_errors(path, name, names.validate_dns_label(name))
+            if name in earlier:
+                yield FieldError(path, name, "is the name of an earlier claim", "rename it")
+            earlier.add(name)
+            yield from cause_errors(claim_causes(f"{where}.spec", msgspec.to_builtins(claim.spec)))
+            yield from metadata_errors(claim.metadata, f"{where}.metadata")
 
 
 def _coordinator_errors(spec: TrainingRuntimeSpec, job_names: set[str]) -> Iterator[FieldError]:

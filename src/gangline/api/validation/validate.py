@@ -26,7 +26,7 @@ from gangline.api.jobs.kubeflow import RunPolicy
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
 from gangline.api.schema.check import check_schema, unknown_field_errors
-from gangline.api.schema.field_error import FieldError, child_path
+from gangline.api.schema.field_error import FieldError, child_path, is_below
 from gangline.api.validation.common_rules import (
     MAX_JOB_REPLICAS,
     conversion_error,
@@ -131,7 +131,7 @@ class ManifestCheck:
     errors: list[FieldError] = field(default_factory=list)
     warnings: list[FieldError] = field(default_factory=list)
     """Fields of the wrong type cause none. Unknown fields are warnings unless checked strictly."""
-    job: Object | None = None
+    job: Any = None
     """The object without null fields and without parts of the wrong type, also inside pod
     templates; None if it cannot be decoded, or is of another kind.
     """
@@ -167,12 +167,17 @@ def validate_manifest(
 
 
 def validate_job(job: Object, old: Object | None = None) -> list[FieldError]:
-    """Return every error in a job, and in its change from ``old``, that was read from the API.
+    """Return the errors that ``check_job`` finds."""
+    return check_job(job, old).errors
+
+
+def check_job(job: Object, old: Object | None = None) -> ManifestCheck:
+    """Check a job, and its change from ``old``, that was read from the API.
 
     Fields that this version does not know are no errors here: the API server has accepted them.
     """
     rules = next(rules for rules in _KINDS.values() if rules.type is type(job))
-    return _check(msgspec.to_builtins(job), rules, strict=False, old=old).errors
+    return _check(msgspec.to_builtins(job), rules, strict=False, old=old)
 
 
 def _check(
@@ -192,10 +197,6 @@ def _check(
     errors += [
         error
         for error in (*metadata_errors(job.metadata), *rules.validate(job, old))
-        if error.path not in paths and not _is_below(error.path, shape.invalid_paths)
+        if error.path not in paths and not is_below(error.path, shape.invalid_paths)
     ]
     return ManifestCheck(errors, unknown, job)
-
-
-def _is_below(path: str, parts: Iterable[str]) -> bool:
-    return any(path == part or path.startswith((f"{part}.", f"{part}[")) for part in parts)

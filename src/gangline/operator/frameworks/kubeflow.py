@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -11,7 +11,7 @@ import msgspec
 from gangline.api.jobs import kubeflow as api
 from gangline.api.jobs.kind import original_api_version
 from gangline.api.meta.objects import Object
-from gangline.api.validation.validate import validate_job, validate_manifest
+from gangline.api.validation.validate import MAX_JOB_REPLICAS, check_job, validate_manifest
 from gangline.operator.model import pod_template
 from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
@@ -71,7 +71,7 @@ class KubeflowFramework(ABC, Generic[_Job]):
             self.kind.entry, stored.api_version, meta.annotations, meta.managed_fields
         )
         stored = msgspec.structs.replace(stored, api_version=version)
-        return parse_job(stored, self.kind.resource.type, validate_job, self._normalize)
+        return parse_job(stored, self.kind.resource.type, self._normalize)
 
     def _normalize(self, job: _Job) -> NormalizedJob:
         specs = self.replica_specs(job)
@@ -92,12 +92,13 @@ def _spec(job: Any) -> Any:
 
 
 def parse_job(
-    stored: RawJob,
-    type_: type[_Job],
-    validate: Callable[[_Job], Sequence[object]],
-    normalize: Callable[[_Job], NormalizedJob],
+    stored: RawJob, type_: type[_Job], normalize: Callable[[_Job], NormalizedJob]
 ) -> ParsedJob:
-    """Read a job of a kind. ``normalize`` may raise ValueError for an invalid one."""
+    """Read a job of a kind.
+
+    ``normalize`` gets an invalid job without the parts that have the wrong type, also inside of pod
+    templates, and may raise ValueError for it.
+    """
     empty = type_(api_version=stored.api_version, kind=stored.kind, metadata=stored.metadata)
     written = {"apiVersion": stored.api_version, "kind": stored.kind}
     encoded = msgspec.json.encode(written | {"metadata": stored.metadata, "spec": stored.spec})
@@ -106,11 +107,20 @@ def parse_job(
     except msgspec.ValidationError as error:
         errors = _join_errors(validate_manifest(msgspec.json.decode(encoded)))
         return ParsedJob(normalize(empty), errors or str(error))
-    errors = _join_errors(validate(job))
+    check = check_job(job)
+    errors = _join_errors(check.errors)
     try:
-        return ParsedJob(normalize(job), errors)
+        return ParsedJob(_bounded(normalize(check.job or empty if errors else job)), errors)
     except ValueError as error:
-        return ParsedJob(normalize(empty), errors or str(error))
+        return ParsedJob(_bounded(normalize(empty)), errors or str(error))
+
+
+def _bounded(job: NormalizedJob) -> NormalizedJob:
+    """Limit the replicas of an invalid job, for each of which a plan has a slot."""
+    if all(role.replicas <= MAX_JOB_REPLICAS for role in job.roles):
+        return job
+    limited = [replace(r, replicas=min(r.replicas, MAX_JOB_REPLICAS)) for r in job.roles]
+    return replace(job, roles=limited)
 
 
 def parse_run_policy(policy: api.RunPolicy, defaults: KindDefaults) -> JobRunPolicy:

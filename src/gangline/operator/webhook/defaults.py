@@ -44,9 +44,12 @@ def frameworks_by_kind(frameworks: Sequence[Framework]) -> Mapping[tuple[str, st
     return {(version, f.kind.kind): f for f in frameworks for version in f.kind.entry.api_versions}
 
 
-def read_manifest(framework: Framework, manifest: Mapping[str, Any]) -> ParsedJob:
-    """Read a job that is not stored yet. Raises msgspec.DecodeError: its metadata is invalid."""
-    return framework.read(_STORED.decode(msgspec.json.encode(manifest)))
+def read_manifest(framework: Framework, manifest: Mapping[str, Any]) -> ParsedJob | None:
+    """Read a job that is not stored yet; None if its metadata is invalid, or it is not JSON."""
+    try:
+        return framework.read(_STORED.decode(msgspec.json.encode(manifest)))
+    except (msgspec.DecodeError, OverflowError):
+        return None
 
 
 class JobDefaulter:
@@ -66,6 +69,8 @@ class JobDefaulter:
         if framework is None:
             return []
         reading = read_manifest(framework, manifest)
+        if reading is None:
+            return []
         newer = reading.job.api_version not in ("", framework.kind.api_version)
         places = _defaulted_fields(framework.kind.resource.type, newer=newer)
         if places is None:

@@ -280,11 +280,10 @@ class QueueReader:
         framework = self._frameworks.get(key)
         if framework is None:
             return None
-        try:
-            job = read_manifest(framework, manifest).job
-        except msgspec.DecodeError:
+        reading = read_manifest(framework, manifest)
+        if reading is None:
             return None  # the job is refused as invalid
-        return job.policy.scheduling.queue or DEFAULT_QUEUE
+        return reading.job.policy.scheduling.queue or DEFAULT_QUEUE
 
 
 class QueueAccess:

@@ -13,7 +13,7 @@ from gangline.operator.engine.manifests import build_pod, build_service
 from gangline.operator.engine.slots import assign_slots
 from gangline.operator.model.plan import ObservedJob
 from gangline.operator.policies.replica_tracker import tracker_of
-from security.fuzz.targets import write_object
+from security.fuzz.jobs import admit
 from unit.operator.builders import SETTINGS, stored
 from unit.operator.kinds import KINDS, KindUnderTest
 
@@ -54,8 +54,7 @@ def build(kind: KindUnderTest, written: Json) -> Iterator[tuple[Json, Json | Non
 
 def assert_accepted(written: Json | None) -> None:
     if written is not None:
-        metadata = {**written["metadata"], "namespace": "default"}
-        write_object(json.dumps({**written, "metadata": metadata}).encode())
+        admit(json.loads(json.dumps(written)))
 
 
 @each_kind

@@ -22,7 +22,6 @@ from gangline.api.jobs.elastic import (
 )
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.resources import SCALE_PLANS
-from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.elastic.master import master_template
 from gangline.operator.frameworks.elastic.pods import PORT, replica_spec_of
@@ -63,7 +62,7 @@ class ElasticFramework:
         return KIND
 
     def read(self, stored: RawJob) -> ParsedJob:
-        return kubeflow.parse_job(stored, ElasticJob, validate_job, self._normalize)
+        return kubeflow.parse_job(stored, ElasticJob, self._normalize)
 
     def read_status(self, stored: RawJob) -> JobStatus:
         return STATUS_DECODER.decode(stored.status)

@@ -17,7 +17,6 @@ from gangline.api.jobs import paddle as api
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.jobs.kubeflow import RunPolicy as RunPolicyFields
 from gangline.api.jobs.paddle import PS, SERVICE, WORKER, PaddleJob, PaddleJobSpec, ResourceSpec
-from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.paddle import pods
 from gangline.operator.frameworks.paddle import status as paddle_status
@@ -68,7 +67,7 @@ class PaddleFramework:
         self._settings = PaddleSettings(init_image, etcd_server)
 
     def read(self, stored: RawJob) -> ParsedJob:
-        return kubeflow.parse_job(stored, PaddleJob, validate_job, self._normalize)
+        return kubeflow.parse_job(stored, PaddleJob, self._normalize)
 
     def read_status(self, stored: RawJob) -> JobStatus:
         """Decode the stored status, also one written by upstream's operator."""

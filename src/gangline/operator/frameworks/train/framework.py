@@ -20,14 +20,12 @@ from gangline.api.jobs.train import (
 from gangline.api.jobs.training_runtime import (
     NODE,
     READY,
-    TrainingRuntimeSpec,
 )
 from gangline.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from gangline.api.trainer.effective import EffectiveJob, EffectiveRole
 from gangline.api.trainer.policy import effective_job
-from gangline.api.validation.effective_job import effective_job_errors
-from gangline.api.validation.training_runtime import runtime_spec_errors
-from gangline.api.validation.validate import validate_job
+from gangline.api.validation.effective_job import effective_job_errors, merged_template_errors
+from gangline.api.validation.training_runtime import read_runtime
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.train import status
 from gangline.operator.frameworks.train.rules import MissingRuntimeRules, TrainRules
@@ -58,11 +56,6 @@ MANAGED_BY_JOB_SET = "jobset.sigs.k8s.io/jobset-controller"
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 
 
-class _SpecOnly(msgspec.Struct):
-    spec: TrainingRuntimeSpec = TrainingRuntimeSpec()
-
-
-_RUNTIME = msgspec.json.Decoder(_SpecOnly)
 _JOB = msgspec.json.Decoder(TrainJob)
 
 
@@ -97,23 +90,20 @@ class TrainFramework:
     def _read(self, stored: RawJob, runtime: RuntimeCopy | None, *, is_known: bool) -> ParsedJob:
         incomplete = partial(_without_runtime, is_known=is_known)
         if runtime is None:
-            return kubeflow.parse_job(stored, TrainJob, validate_job, incomplete)
-        try:
-            spec = _RUNTIME.decode(runtime.manifest).spec
-        except msgspec.ValidationError as error:
-            parsed = kubeflow.parse_job(stored, TrainJob, validate_job, incomplete)
-            return replace(parsed, spec_errors=parsed.spec_errors or f"runtime: {error}")
+            return kubeflow.parse_job(stored, TrainJob, incomplete)
+        spec, runtime_errors = read_runtime(runtime.manifest)
         errors: list[object] = []
 
         def normalize(job: TrainJob) -> NormalizedJob:
             merged, ref = effective_job(job, spec), job.spec.runtime_ref
             errors[:] = [
-                *(f"{ref.kind} {ref.name}: {error}" for error in runtime_spec_errors(spec)),
+                *(f"{ref.kind} {ref.name}: {error}" for error in runtime_errors),
                 *effective_job_errors(job, spec, merged),
+                *([] if runtime_errors else merged_template_errors(merged)),
             ]
             return _normalize(job, merged, runtime)
 
-        parsed = kubeflow.parse_job(stored, TrainJob, validate_job, normalize)
+        parsed = kubeflow.parse_job(stored, TrainJob, normalize)
         if not errors:
             return parsed
         listed = "; ".join(str(error) for error in errors)

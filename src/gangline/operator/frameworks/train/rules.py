@@ -50,6 +50,7 @@ from gangline.operator.policies.replica_tracker import ReplicaTracker
 JOB_SET = "jobset.sigs.k8s.io/"
 JOB_SET_NAME = f"{JOB_SET}jobset-name"
 HOST_FILE = "hostfile"
+_NONE: frozenset[str] = frozenset()
 
 _KEY_MODES: Mapping[str, int] = {"id_rsa": 0o640, "id_rsa.pub": 0o644, "authorized_keys": 0o644}
 _ROOT_KEY_MODES: Mapping[str, int] = {**_KEY_MODES, "id_rsa": 0o600}
@@ -201,10 +202,10 @@ class TrainRules(ReplicaTracker):
             {
                 "apiVersion": "v1",
                 "kind": "PersistentVolumeClaim",
-                "metadata": {"name": claim_name(template, job.name)},
-                "spec": template.get("spec") or {},
+                "metadata": {**(claim.get("metadata") or {}), "name": claim_name(claim, job.name)},
+                "spec": claim.get("spec") or {},
             }
-            for template in claim_templates(self.merged.spec.template.spec)
+            for claim in claim_templates(self.merged.spec.template.spec)
         ]
         objects = [self._runtime_copy(job), *claims]
         if self.merged.mpi is not None:
@@ -261,12 +262,21 @@ class TrainRules(ReplicaTracker):
     def status_fields(self, job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> Manifest:
         return train_status_fields(job, self.merged, gang, status)
 
-    def _is_in_phase(self, name: str, completed: set[str]) -> bool:
-        """Return whether a role starts now, or when the pods of this phase are ready."""
-        return all(
+    def _is_in_phase(self, name: str, completed: set[str], above: frozenset[str] = _NONE) -> bool:
+        """Return whether a role starts now, or when the pods of this phase are ready.
+
+        An invalid runtime may have unknown dependencies, and those of roles on each other
+        (``above``).
+        """
+        role, above = self.merged.find_role(name), above | {name}
+        return role is not None and all(
             dependency.name in completed
-            or (dependency.status != COMPLETE and self._is_in_phase(dependency.name, completed))
-            for dependency in self._role(name).depends_on
+            or (
+                dependency.status != COMPLETE
+                and dependency.name not in above
+                and self._is_in_phase(dependency.name, completed, above)
+            )
+            for dependency in role.depends_on
         )
 
     @staticmethod

@@ -29,7 +29,7 @@ from gangline.api.validation.field_rules import (
     quantity_causes,
     rule_causes,
 )
-from gangline.api.validation.pods import pod_causes
+from gangline.api.validation.pods import access_mode_causes, claim_causes, pod_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation import webhooks
 from gangline.local.apiserver.machinery.validation.metadata import (
@@ -298,7 +298,6 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 MAX_DATA_BYTES = 1024 * 1024
 """Maximum size of the values of a ConfigMap or a Secret, in bytes."""
 MAX_USER_PRIORITY = 1_000_000_000
-ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 NON_SOURCE_FIELDS = frozenset(
     {
         "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
@@ -399,14 +398,7 @@ def _data_update(old: Json, new: Json) -> Causes:
 
 
 def _claim(obj: Json) -> Causes:
-    spec = subobject(obj, "spec")
-    yield from _access_mode_causes(spec)
-    requests = subobject(spec, "resources", "requests")
-    if "storage" not in requests:
-        yield field_causes.required("spec.resources[storage]")
-    else:
-        yield from quantity_causes("spec.resources[storage]", requests["storage"], positive=True)
-    yield from enum_causes("spec.volumeMode", spec.get("volumeMode"), ("Block", "Filesystem"))
+    return claim_causes("spec", subobject(obj, "spec"))
 
 
 def _claim_update(old: Json, new: Json) -> Causes:
@@ -425,7 +417,7 @@ def _claim_update(old: Json, new: Json) -> Causes:
 
 def _volume(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
-    yield from _access_mode_causes(spec)
+    yield from access_mode_causes("spec", spec)
     if "storage" not in subobject(spec, "capacity"):
         yield field_causes.required("spec.capacity", "the capacity of storage must be given")
     else:
@@ -436,14 +428,6 @@ def _volume(obj: Json) -> Causes:
     policies = ("Delete", "Recycle", "Retain")
     policy = spec.get("persistentVolumeReclaimPolicy")
     yield from enum_causes("spec.persistentVolumeReclaimPolicy", policy, policies)
-
-
-def _access_mode_causes(spec: Json) -> Causes:
-    modes = spec.get("accessModes")
-    if not modes:
-        yield field_causes.required("spec.accessModes", "at least 1 access mode is required")
-    for mode in modes if isinstance(modes, list) else ():
-        yield from enum_causes("spec.accessModes", mode, ACCESS_MODES)
 
 
 def _priority_class(obj: Json) -> Causes:

@@ -50,7 +50,7 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/operator/test_operator_kubeflow_kinds.py::test_job_runs_and_succeeds_with_its_deciding_replicas",
     ),
     "getting-started": (
-        "integration/docs/test_quick_starts_run.py::test_commands_run_as_printed_one_page_after_the_other[below-tmp]",
+        "integration/docs/test_quick_starts_run.py::test_commands_run_as_printed_one_page_after_the_other[checkout]",
     ),
     "kinds": (
         "integration/operator/test_operator_kubeflow_kinds.py::test_an_mpijob_from_its_workers_to_its_end",

@@ -193,11 +193,14 @@ def have_same_shape(spec: LeanPodSpec, other: LeanPodSpec) -> bool:
 
 def group_info(group: PodGroup, priorities: Mapping[str, int]) -> types.PodGroupInfo:
     spec = group.spec
+    # Volcano's controller writes all replicas as minimum of a role whose user wrote none, and its
+    # scheduler ignores the roles' minimums where they exceed that of the gang.
+    counts_roles = sum(spec.min_task_member.values()) <= spec.min_member
     return types.PodGroupInfo(
         key=GroupKey(_key(group.metadata)),
         uid=group.metadata.uid,
         min_member=spec.min_member,
-        min_task_member=tuple(sorted(spec.min_task_member.items())),
+        min_task_member=tuple(sorted(spec.min_task_member.items())) if counts_roles else (),
         queue=spec.queue or DEFAULT_QUEUE,
         priority=priorities.get(spec.priority_class_name, 0),
         priority_class=spec.priority_class_name,

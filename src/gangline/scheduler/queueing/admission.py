@@ -235,6 +235,21 @@ def too_few_pods(group: PodGroupInfo, existing: int, pods: Iterable[PodInfo]) ->
     return _pending_reason(messages.NOT_ENOUGH_PODS, message, pods, group.key)
 
 
+def held_by_gates(
+    group: PodGroupInfo, members: Iterable[PodInfo], waiting: Iterable[PodInfo] = ()
+) -> PendingReason | None:
+    """Return the reason if a gang cannot start because scheduling gates hold some of its pods."""
+    lasting = [pod for pod in members if not (pod.phase == "Failed" or pod.is_terminating)]
+    gated = sum(pod.is_gated and pod.node is None for pod in lasting)
+    if not gated or len(lasting) - gated >= group.min_member:
+        return None
+    message = (
+        f"Scheduling gates hold {gated} of its {len(lasting)} pods, and {group.min_member} must "
+        "start together: who has set a gate removes it."
+    )
+    return _pending_reason(messages.SCHEDULING_GATED, message, waiting, group.key)
+
+
 def too_few_pods_of_role(
     group: PodGroupInfo, role: str, lacking: int, pods: Iterable[PodInfo]
 ) -> PendingReason:

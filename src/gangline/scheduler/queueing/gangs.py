@@ -11,7 +11,7 @@ complete. A pod belongs to the first rule that selects it.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -286,7 +286,7 @@ def _with_joining(group: PodGroupInfo) -> PodGroupInfo:
 
 
 def make_pending_gang(
-    group: PodGroupInfo, members: Iterable[PodInfo], waiting: list[PodInfo]
+    group: PodGroupInfo, members: Collection[PodInfo], waiting: list[PodInfo]
 ) -> PendingGang | PendingReason:
     """Return what a gang still needs, or the reason if some of its pods do not exist."""
     if any(pod.uses_resource_claims for pod in waiting):
@@ -296,6 +296,8 @@ def make_pending_gang(
     missing = max(0, required.min_member - len(settled))
     roles = missing_roles(required, settled)
     if missing > len(waiting):
+        if gated := admission.held_by_gates(group, members, waiting):
+            return gated
         existing_pods = [pod for pod in waiting if not pod.is_expected]
         return admission.too_few_pods(group, len(settled) + len(existing_pods), existing_pods)
     existing = Counter(pod.role for pod in waiting) if roles else Counter()

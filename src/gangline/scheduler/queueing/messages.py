@@ -33,6 +33,7 @@ QUEUE_LIMIT = "QueueLimit"
 QUOTA_EXCEEDED = "QuotaExceeded"
 RESOURCE_CLAIMS = "ResourceClaimsNotSupported"
 BINDING_REFUSED = "BindingRefused"
+SCHEDULING_GATED = "SchedulingGated"
 
 GANG_CREATION_REASONS = frozenset(
     {NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP, QUOTA_EXCEEDED}

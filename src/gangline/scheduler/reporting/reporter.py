@@ -40,7 +40,11 @@ from gangline.kube.http.request import PatchKind
 from gangline.scheduler.apply.throttle import BindingsInFlight
 from gangline.scheduler.informers import SchedulerInformers
 from gangline.scheduler.queueing import messages
-from gangline.scheduler.queueing.admission import check_admission, check_queue_limit
+from gangline.scheduler.queueing.admission import (
+    check_admission,
+    check_queue_limit,
+    held_by_gates,
+)
 from gangline.scheduler.queueing.messages import GANG_CREATION_REASONS
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types import (
@@ -203,11 +207,15 @@ class PendingReporter:
             return RequeueAfter(wait_s)
         state = self._informers.state
         done: ReconcileResult = ReconcileDone()
-        verdict = self._pending_reasons.get(key) or check_admission(state, facts)
-        if verdict is None and (verdict := check_queue_limit(state, facts)) is not None:
-            # No cycle considers a gang without pods.
-            done = RequeueAfter(LIMIT_CHECK_S)
         members = state.members.get(key, {}).values()
+        # No cycle considers a gang without pending pods.
+        verdict = (
+            self._pending_reasons.get(key)
+            or check_admission(state, facts)
+            or held_by_gates(facts, members)
+        )
+        if verdict is None and (verdict := check_queue_limit(state, facts)) is not None:
+            done = RequeueAfter(LIMIT_CHECK_S)
         current = self._current(key, group)
         expected = self._expected_starts.get(key, "")
         desired = pod_group_status(current, facts, list(members), verdict, _now(), expected)
@@ -250,12 +258,12 @@ class PendingReporter:
             },
         }
         name, namespace = group.metadata.name, group.metadata.namespace
+        # Another write may clear it meanwhile: this one needs what it has used itself.
+        subresource = self._status_subresource
         try:
-            await self._client.patch(
-                POD_GROUPS, name, body, namespace, subresource=self._status_subresource
-            )
+            await self._client.patch(POD_GROUPS, name, body, namespace, subresource=subresource)
         except NotFound:
-            if not self._status_subresource:
+            if not subresource:
                 raise
             # Volcano's own CRD has no status subresource: then the object itself is patched.
             await self._client.patch(POD_GROUPS, name, body, namespace)

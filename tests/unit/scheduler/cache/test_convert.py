@@ -157,6 +157,11 @@ def test_a_group_has_the_default_queue_and_the_priority_of_its_class() -> None:
     assert facts.min_task_member == (("ps", 1),)
 
 
+def test_minimums_of_roles_that_exceed_that_of_the_gang_are_ignored() -> None:
+    raw = {"metadata": {"name": "g"}, "spec": {"minMember": 4, "minTaskMember": {"w": 6}}}
+    assert convert.group_info(msgspec.convert(raw, PodGroup), {}).min_task_member == ()
+
+
 @pytest.mark.parametrize(
     ("state", "is_open"), [("", True), ("Open", True), ("Closing", False), ("Closed", False)]
 )

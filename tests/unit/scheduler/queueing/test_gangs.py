@@ -12,6 +12,7 @@ from gangline.api.meta.selectors import Requirement, Selector
 from gangline.api.resources import POD_GROUPS
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.scheduler.cache.convert import group_info
+from gangline.scheduler.queueing.admission import held_by_gates
 from gangline.scheduler.queueing.gangs import (
     MAX_RESTART_RESERVATION_S,
     PendingGang,
@@ -31,6 +32,7 @@ from gangline.scheduler.types import (
     PodInfo,
     PodKey,
     PreviousNodes,
+    RefusedBinding,
     SubgroupRule,
 )
 from unit.scheduler.builders import ANYWHERE, cluster, gang, group, node, pod, request
@@ -42,6 +44,35 @@ NOW = 1000.0
 def pending(*things: PodGroupInfo | PodInfo) -> dict[str, PendingGang]:
     found, _ = pending_gangs(cluster(node("n", cpu=64), *things), NOW)
     return {each.name.removeprefix("d/"): each for each in found}
+
+
+def test_a_gang_whose_pods_are_held_by_gates_says_so() -> None:
+    gated = [pod(f"g-{n}", group="g", is_gated=True) for n in range(2)]
+    info = group("g", 3)
+    state = cluster(node("n"), info, pod("g-2", group="g"), *gated)
+    gangs, [reason] = pending_gangs(state, NOW)
+    assert not gangs
+    assert (reason.reason, reason.pods[0][0]) == ("SchedulingGated", "d/g-2")
+    assert "hold 2 of its 3 pods" in reason.message
+    only_gated = held_by_gates(info, gated)
+    assert only_gated is not None
+    assert not only_gated.pods
+    assert held_by_gates(group("g", 1), [pod("g-2", group="g"), *gated]) is None
+
+
+def test_a_gang_is_tried_again_when_the_pause_after_a_refused_binding_has_ended() -> None:
+    state = cluster(node("n"), *gang("g", 2), pod("alone"))
+    for name in ("g-worker-0", "alone"):
+        key = PodKey(f"d/{name}")
+        refused = RefusedBinding(f"uid-{name}", 1, NOW + 1, "denied")
+        state.refused_bindings[key] = refused
+    gangs, reasons = pending_gangs(state, NOW)
+    assert not gangs
+    assert {(reason.reason, reason.group, len(reason.pods)) for reason in reasons} == {
+        ("BindingRefused", None, 1),
+        ("BindingRefused", "d/g", 2),
+    }
+    assert len(pending_gangs(state, NOW + 1)[0]) == 2
 
 
 def test_gang_requests_what_it_cannot_start_without() -> None:

@@ -140,6 +140,7 @@ async def _run_engine(
             "jobs",
             reconciler.reconcile,
             workers=settings.workers,
+            on_error=reconciler.report_error,
             describe=partial(log_fields, cache),
         )
         adopter = AdoptionController(client, cache, settings.namespaces, gangs=with_groups)

@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from gangline.api import crd
 from gangline.api.resources import LEASES, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
+from gangline.operator.engine import controller
 from integration.operator.cluster import (
     NAMESPACE,
     Scene,
@@ -199,7 +200,31 @@ async def test_crd_that_drops_restarts_is_reported_without_flooding(
             return any("kubectl apply -f deploy/crds" in r.message for r in caplog.records)
 
         await stage.until(expected, "the log says what to do")
+        job = await stage.until_condition("Stalled")
+        assert controller.INCOMPLETE_CRD in [c.message for c in job.status.conditions]
         assert len(transport.writes) < 20
+
+
+async def test_an_error_of_a_pass_is_a_condition_until_a_pass_succeeds(
+    stage: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AttributeError("'list' object has no attribute 'get'")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(controller, "plan_reconcile", fail)
+        await stage.start_operator()
+        await stage.submit(1, 0)
+        job = await stage.until_condition("Stalled")
+    (why,) = [c.message for c in job.status.conditions if c.type == "Stalled"]
+    assert why.startswith(controller.RECONCILE_FAILED)
+    assert "AttributeError: 'list' object" in why
+    await stage.until_condition("Running")
+
+    async def no_longer_stalled() -> bool:
+        return not any(c.type == "Stalled" for c in (await stage.job()).status.conditions)
+
+    await stage.until(no_longer_stalled, "the job is not stalled")
 
 
 async def test_a_deleted_job_is_left_alone(stage: Scene) -> None:

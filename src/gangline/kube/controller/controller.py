@@ -3,7 +3,8 @@
 A reconcile is level-triggered: it compares the current state with the desired one, whatever caused
 it. It ends in one of three ways: ``Done()``; ``After(seconds)``, to requeue the key after a delay;
 or an exception. ``TerminalError`` means that a retry cannot help; any other exception is retried
-with increasing delay. No exception of a reconcile ends the loop.
+with increasing delay. No exception of a reconcile ends the loop. ``on_error`` reports those that a
+user must see: all but expected ones, and errors of the API server once they have lasted.
 
 Rules of the queue, as in client-go. All delays use the clock of the event loop.
 
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 RECONCILE_TIMEOUT_S = 120.0
+REPORTED_API_FAILURES = 5
+"""Failed passes after which errors of the API server are reported: after 1.5 s."""
 
 
 class QueueObserver(Protocol):
@@ -150,6 +153,10 @@ class WorkQueue(Generic[K]):
         self.add_after(key, delay)
         return delay
 
+    def failures(self, key: K) -> int:
+        """Return how often a key has failed since its last success."""
+        return self._failures.get(key, 0)
+
     def forget(self, key: K) -> None:
         """Reset the failure count of a key after a success."""
         self._failures.pop(key, None)
@@ -244,7 +251,7 @@ ReconcileResult = ReconcileDone | RequeueAfter
 
 
 class TerminalError(Exception):
-    """A retry cannot help. The reason has been reported, or is reported by ``on_terminal``."""
+    """A retry cannot help."""
 
 
 class Controller(Generic[K]):
@@ -257,7 +264,7 @@ class Controller(Generic[K]):
         *,
         workers: int = 4,
         queue: WorkQueue[K] | None = None,
-        on_terminal: Callable[[K, TerminalError], Awaitable[None]] | None = None,
+        on_error: Callable[[K, Exception], Awaitable[None]] | None = None,
         describe: Callable[[K], Mapping[str, object]] = lambda key: {"key": str(key)},
         timeout_s: float = RECONCILE_TIMEOUT_S,
     ) -> None:
@@ -267,7 +274,7 @@ class Controller(Generic[K]):
         self.queue: WorkQueue[K] = made
         self._reconcile = reconcile
         self._workers = workers
-        self._on_terminal = on_terminal
+        self._on_error = on_error
         self._describe = describe
         self._timeout_s = timeout_s
         self._time = metrics.RECONCILE_TIME.labels(name)
@@ -321,10 +328,14 @@ class Controller(Generic[K]):
                 self._count("error")
                 metrics.TERMINAL_ERRORS.labels(self.name).inc()
                 self.queue.forget(key)
-                await self._terminate(key, error)
+                log.warning("reconcile failed permanently: %s", error)
+                await self._report(key, error)
             case Exception() as error:
                 self._count("error")
                 self._log_failure(error, self.queue.add_rate_limited(key))
+                is_passing = self.queue.failures(key) < REPORTED_API_FAILURES
+                if not isinstance(error, ApiError) or not (_is_expected(error) or is_passing):
+                    await self._report(key, error)
 
     async def _reconcile_safely(self, key: K) -> ReconcileResult | Exception:
         try:
@@ -334,20 +345,19 @@ class Controller(Generic[K]):
             # The only broad catch: an exception of a reconcile concerns its own key only.
             return error
 
-    async def _terminate(self, key: K, error: TerminalError) -> None:
-        log.warning("reconcile failed permanently: %s", error)
-        if self._on_terminal is None:
+    async def _report(self, key: K, error: Exception) -> None:
+        if self._on_error is None:
             return
         try:
-            await self._on_terminal(key, error)
+            async with asyncio.timeout(self._timeout_s):
+                await self._on_error(key, error)
         except Exception as failure:
             self._log_failure(failure, self.queue.add_rate_limited(key))
 
     def _log_failure(self, error: Exception, wait_s: float) -> None:
         fields = {"again_in_s": round(wait_s, 2)}
         match error:
-            case Conflict() | Unreachable():
-                # Expected: the cached object was outdated, or the server is unreachable.
+            case _ if _is_expected(error):
                 log.debug("reconcile will be retried: %s", error, extra=fields)
             case ApiError():
                 log.warning("reconcile refused: %s", error, extra=fields)
@@ -358,3 +368,8 @@ class Controller(Generic[K]):
         self._results[result].inc()
         if result == "error":
             metrics.RECONCILE_ERRORS.labels(self.name).inc()
+
+
+def _is_expected(error: Exception) -> bool:
+    """Return whether the cached object was outdated, or the server is unreachable."""
+    return isinstance(error, Conflict | Unreachable)

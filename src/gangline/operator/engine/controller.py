@@ -18,17 +18,24 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import msgspec
+from msgspec.structs import replace
+
 from gangline.api.jobs.kubeflow import JobStatus
-from gangline.api.meta.conditions import TRUE, find_condition, is_condition_true
+from gangline.api.meta.conditions import (
+    TRUE,
+    find_condition,
+    is_condition_true,
+    remove_condition,
+)
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.controller.controller import (
     ReconcileDone,
     ReconcileResult,
     RequeueAfter,
-    TerminalError,
 )
 from gangline.kube.controller.event_recorder import EventRecorder
-from gangline.kube.errors import NotFound
+from gangline.kube.errors import ApiError, NotFound
 from gangline.operator import metrics
 from gangline.operator.engine.apply import (
     ExecutionResult,
@@ -45,11 +52,18 @@ from gangline.operator.engine.status import (
     encode_status,
     is_first_start,
     is_minor_change,
+    kind_fields,
     mark_stalled,
     transition_events,
 )
 from gangline.operator.model import conditions
-from gangline.operator.model.job import Manifest, OrdersStartup, RawJob, implements
+from gangline.operator.model.job import (
+    JobKindInfo,
+    Manifest,
+    OrdersStartup,
+    RawJob,
+    implements,
+)
 from gangline.operator.model.plan import EngineSettings, PlannedEvent, ReconcilePlan
 
 log = logging.getLogger(__name__)
@@ -70,6 +84,9 @@ INCOMPLETE_CRD = (
     "the cluster's CRD of this kind drops status.restarts, so that restarts cannot be "
     "counted: install Gangline's (kubectl apply -f deploy/crds)"
 )
+
+RECONCILE_FAILED = "the operator cannot process the job, and tries again"
+"""Begin of the message about an error of a pass; the operator's log has its traceback."""
 
 STALLED_RETRY_S = (1.0, 300.0)
 """The shortest and the longest delay in seconds before a refused creation is retried."""
@@ -93,6 +110,8 @@ class JobReconciler:
         self._clock = clock
         self._stored_at: dict[JobKey, float] = {}
         self._minor_since: dict[JobKey, float] = {}
+        self._incomplete_kinds: set[str] = set()
+        """Kinds whose CRD drops fields of the status."""
         self._pending_events: deque[tuple[RawJob, PlannedEvent]] = deque(maxlen=MAX_PENDING_EVENTS)
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
@@ -108,9 +127,12 @@ class JobReconciler:
         # 2. Write objects. Each write can be repeated, so that nothing is lost between two of them.
         result = await self._executor.execute(observation, plan)
         job, status = observation.job_state.job, plan.status
+        status, stamp = _without_error(status), now.replace(microsecond=0)
+        is_incomplete = job.kind.identity in self._incomplete_kinds
         if result.problems:
-            stamp = now.replace(microsecond=0)
             status = mark_stalled(job, status, result.problem_message(), stamp)
+        elif is_incomplete and not conditions.is_finished(status.conditions):
+            status = mark_stalled(job, status, INCOMPLETE_CRD, stamp)
         fields = plan.kind_status if plan.kind_status is not None else observation.kind_status
         changed = status != observation.job_state.status or fields != observation.kind_status
         if not changed:
@@ -132,9 +154,37 @@ class JobReconciler:
             wait,
             _stalled_delay(status, now) if result.problems else None,
             WATCH_TIMEOUT_S + 1 if unobserved else None,
+            0.0 if job.kind.identity in self._incomplete_kinds and not is_incomplete else None,
         )
         delay = min((delay for delay in delays if delay is not None), default=None)
         return ReconcileDone() if delay is None else RequeueAfter(delay)
+
+    async def report_error(self, key: JobKey, error: Exception) -> None:
+        """Report an error of a pass as condition and event; the next pass that succeeds ends it.
+
+        A status that cannot be decoded is not replaced: only the event reports the error then.
+        """
+        kind, cached = self._cache.frameworks[key.kind].kind, self._cache.find(key)
+        if cached is None:
+            return
+        stored = self._cache.written_statuses.latest(cached)
+        text = str(error) if isinstance(error, ApiError) else f"{type(error).__name__}: {error}"
+        message = f"{RECONCILE_FAILED}: {text}"
+        reason, now = f"{kind.kind}{conditions.STALLED}", self._clock().replace(microsecond=0)
+        try:
+            before = self._cache.status_of(key.kind, stored)
+            fields = kind_fields(kind, stored.status)
+        except msgspec.DecodeError:
+            self._events.event(stored, "Warning", reason, message)
+            return
+        current = conditions.set_condition_true(
+            before.conditions, conditions.STALLED, reason, message, now
+        )
+        status = replace(before, conditions=current)
+        if status == before:
+            return
+        if await self._patch_status(kind, stored, status, fields):
+            self._events.event(stored, "Warning", reason, message)
 
     def _store_delay(self, key: JobKey, before: JobStatus, after: JobStatus) -> float | None:
         """Return the delay of a minor status change; None: store it now.
@@ -166,12 +216,33 @@ class JobReconciler:
     async def _store(
         self, key: JobKey, observation: JobObservation, status: JobStatus, fields: Manifest
     ) -> bool:
-        """Write the status; return False if the job was deleted. Raises TerminalError: the
-        cluster's CRD of the kind drops fields that are required.
-        """
+        """Write the status; return False if the job was deleted."""
         # A patch in this pass has changed the stored job.
         stored = self._cache.written_statuses.latest(observation.stored)
         kind = observation.job_state.job.kind
+        after = await self._patch_status(kind, stored, status, fields)
+        if after is None:
+            return False
+        self._stored_at[key] = time.monotonic()
+        self._minor_since.pop(key, None)
+        # With a CRD that lacks this field the API server drops it silently: no restart would count.
+        kept = decode_status(kind, after.status)
+        if kept.last_valid_spec != status.last_valid_spec:
+            self._cache.kinds_without_record.add(kind.identity)
+        counts, counted = kept.restarts, status.restarts
+        if (counts.total, counts.ranks.keys()) == (counted.total, counted.ranks.keys()):
+            self._incomplete_kinds.discard(kind.identity)
+        elif kind.identity not in self._incomplete_kinds:
+            log.warning(INCOMPLETE_CRD)
+            self._incomplete_kinds.add(kind.identity)
+        metrics.count_transitions(observation.job_state, status)
+        log_transitions(observation.job_state.status, status)
+        return True
+
+    async def _patch_status(
+        self, kind: JobKindInfo, stored: RawJob, status: JobStatus, fields: Manifest
+    ) -> RawJob | None:
+        """Write a status that is based on ``stored``; return None if the job was deleted."""
         version = stored.metadata.resource_version
         operations = [
             {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
@@ -181,27 +252,16 @@ class JobReconciler:
         try:
             after: RawJob = await self._client.patch(
                 job_resource(kind),
-                key.name,
+                stored.metadata.name,
                 operations,
-                key.namespace,
+                stored.metadata.namespace,
                 kind=PatchKind.JSON,
                 subresource="status",
             )
         except NotFound:
-            return False
+            return None
         self._cache.written_statuses.record_write(stored, after)
-        self._stored_at[key] = time.monotonic()
-        self._minor_since.pop(key, None)
-        # With a CRD that lacks this field the API server drops it silently: no restart would count.
-        kept = decode_status(kind, after.status)
-        if kept.last_valid_spec != status.last_valid_spec:
-            self._cache.kinds_without_record.add(kind.identity)
-        counts, counted = kept.restarts, status.restarts
-        if (counts.total, counts.ranks.keys()) != (counted.total, counted.ranks.keys()):
-            raise TerminalError(INCOMPLETE_CRD)
-        metrics.count_transitions(observation.job_state, status)
-        log_transitions(observation.job_state.status, status)
-        return True
+        return after
 
     def _emit_events(self, observation: JobObservation, events: list[PlannedEvent]) -> None:
         """Emit events, unless pods of other jobs wait to be created."""
@@ -210,6 +270,15 @@ class JobReconciler:
             involved, event = self._pending_events.popleft()
             kind = "Warning" if event.warning else "Normal"
             self._events.event(involved, kind, event.reason, event.message)
+
+
+def _without_error(status: JobStatus) -> JobStatus:
+    """Remove the report of an error that an earlier pass ended with."""
+    stalled = find_condition(status.conditions, conditions.STALLED)
+    if stalled is None or not stalled.message.startswith(RECONCILE_FAILED):
+        return status
+    remaining = remove_condition(status.conditions, conditions.STALLED)
+    return replace(status, conditions=remaining)
 
 
 def _requeue_after(plan: ReconcilePlan, result: ExecutionResult) -> float | None:

@@ -241,12 +241,12 @@ class ClusterCache:
 
     def observe(self, key: JobKey) -> JobObservation | None:
         """Build the observation of a job; None if there is none, or it cannot be read yet."""
-        cached = self.jobs[key.kind].get(key.namespace, key.name)
+        cached = self.find(key)
         if cached is None or not self._can_read(key.kind):
             return None
         stored = self.written_statuses.latest(cached)
         uid = stored.metadata.uid
-        status = self._status(key.kind, stored)
+        status = self.status_of(key.kind, stored)
         reading = self._parse(key, stored)
         pods, other_pods = _split_by_owner(uid, self._objects_of(self.pods, key))
         services, other_services = _split_by_owner(uid, self._objects_of(self.services, key))
@@ -359,7 +359,11 @@ class ClusterCache:
                     if namespace in ("", meta.namespace):
                         enqueue(JobKey(kind, meta.namespace, meta.name))
 
-    def _status(self, kind: str, stored: RawJob) -> JobStatus:
+    def find(self, key: JobKey) -> RawJob | None:
+        return self.jobs[key.kind].get(key.namespace, key.name)
+
+    def status_of(self, kind: str, stored: RawJob) -> JobStatus:
+        """Decode a stored status. Raises msgspec.DecodeError: it has another form."""
         framework = self.frameworks[kind]
         if isinstance(framework, DecodesStatus):
             return framework.read_status(stored)

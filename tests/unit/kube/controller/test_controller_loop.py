@@ -13,7 +13,7 @@ from gangline.kube.controller.controller import (
     TerminalError,
     WorkQueue,
 )
-from gangline.kube.errors import Conflict
+from gangline.kube.errors import Conflict, Forbidden
 from unit.kube.virtual_clock import run_jumping, virtual_time
 
 
@@ -127,10 +127,32 @@ async def test_terminal_error_is_reported_once_and_a_failed_report_is_retried():
             raise ConnectionError
 
     script = Script(TerminalError("bad job"), TerminalError("bad job"))
-    async with running(script, on_terminal=report) as controller:
+    async with running(script, on_error=report) as controller:
         controller.queue.add("a")
         await settled(controller)
     assert reported == ["bad job", "bad job"]
+
+
+@virtual_time
+@pytest.mark.parametrize(
+    ("error", "count"),
+    [
+        (ZeroDivisionError("bug"), 6),
+        (Forbidden(Status(message="no right")), 2),
+        (Conflict(Status(message="changed")), 0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_errors_that_last_are_reported(error: Exception, count: int) -> None:
+    reported = []
+
+    async def report(key, error):
+        reported.append(error)
+
+    async with running(Script(*[error] * 6), on_error=report) as controller:
+        controller.queue.add("a")
+        await settled(controller)
+    assert reported == [error] * count
 
 
 def test_conflict_is_not_logged_and_a_programming_error_is(caplog):

@@ -224,10 +224,10 @@ class JobClient:
                 if job is None or job.metadata.uid != stored.metadata.uid:
                     raise NoSuchJob(f"job {own!r} was deleted meanwhile")
                 if build_job(kind, job, [], []).state.finished:
-                    return reporter.report(await self.get(name, namespace))
+                    return reporter.report(await self._get_again(name, namespace))
                 if reporter.is_active:
                     with suppress(Unreachable):  # the next change includes this one
-                        reporter.report(await self.get(name, namespace))
+                        reporter.report(await self._get_again(name, namespace))
                 # Pods and pod groups change too, which this informer does not watch.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_PROGRESS_POLL_S if reporter.is_active else None):
@@ -235,6 +235,13 @@ class JobClient:
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+
+    async def _get_again(self, name: str, namespace: str) -> Job:
+        """Return a job that was there; its deletion may be known before it is watched."""
+        try:
+            return await self.get(name, namespace)
+        except NoSuchJob as error:
+            raise NoSuchJob(f"job {name!r} was deleted meanwhile") from error
 
     async def _gather(self, requests: Iterable[Awaitable[T]]) -> Sequence[T]:
         """Return the results of requests, which are concurrent if they have far to go.

@@ -53,8 +53,12 @@ async def test_work_above_the_target_brings_more_replicas(shared_cluster: Embedd
             return is_condition_true(found.status.conditions, "ScalingActive")
 
         await until(says_so, within_s=30)
-        events = await client.list(EVENTS, "default", fields="involvedObject.name=works")
-        assert "SuccessfulRescale" in {event.reason for event in events.items}
+
+        async def is_told() -> bool:
+            events = await client.list(EVENTS, "default", fields="involvedObject.name=works")
+            return "SuccessfulRescale" in {event.reason for event in events.items}
+
+        await until(is_told, within_s=30)
 
 
 async def test_a_measure_that_is_not_taken_here_is_named(shared_cluster: EmbeddedCluster):

@@ -14,13 +14,15 @@ import jsonpatch
 import msgspec
 from msgspec.structs import replace
 
+from gangline.api.failure import PREEMPTED_CONDITION, PREEMPTION_BY_SCHEDULER
 from gangline.api.jobs.kubeflow import JobStatus
-from gangline.api.meta.objects import ObjectMeta
+from gangline.api.meta.objects import Condition, ObjectMeta
 from gangline.api.volcano.scheduling import PodGroup, PodGroupSpec
 from gangline.operator.engine.plan import plan_reconcile
+from gangline.operator.engine.valid_spec import job_in_force, record_spec
 from gangline.operator.model import conditions
-from gangline.operator.model.framework import DecodesStatus
-from gangline.operator.model.job import NormalizedJob, RawJob
+from gangline.operator.model.framework import DecodesStatus, ParsedJob
+from gangline.operator.model.job import RawJob
 from gangline.operator.model.plan import (
     EngineSettings,
     ObservedJob,
@@ -82,7 +84,8 @@ class World:
         self._uids = itertools.count(1)
         self._random = random.Random(seed)
         self._deleting: datetime | None = None
-        self._job: NormalizedJob | None = None
+        self.spec_generation = 1
+        self._reading: ParsedJob | None = None
 
     def _no_status(self) -> JobStatus:
         framework = self.kind.framework
@@ -94,7 +97,16 @@ class World:
 
     def observe(self) -> ObservedJob:
         """The current observation, in random order."""
-        job = self._job = self._job or self.kind.framework.read(stored(self.written)).job
+        written = stored(self.written)
+        written = replace(
+            written, metadata=replace(written.metadata, generation=self.spec_generation)
+        )
+        read = self.kind.framework.read
+        reading = self._reading = self._reading or read(written)
+        job, is_earlier = job_in_force(written, reading, self.status, self.pods.values(), read)
+        record = self.status.last_valid_spec
+        if not reading.spec_errors:
+            record = record_spec(written, record)
         if self._deleting:
             meta = replace(job.meta, deletion_timestamp=self._deleting)
             job = dataclasses.replace(job, meta=meta)
@@ -102,7 +114,17 @@ class World:
         self._random.shuffle(pods)
         self._random.shuffle(services)
         extras = list(self.extras.values())
-        return ObservedJob(job, self.status, pods, services, self.group, extras)
+        return ObservedJob(
+            job,
+            self.status,
+            pods,
+            services,
+            self.group,
+            extras,
+            spec_errors=reading.spec_errors,
+            has_earlier_spec=is_earlier,
+            last_valid_spec=record,
+        )
 
     def decide(self, observed: ObservedJob | None = None) -> ReconcilePlan:
         """Plan from the current observation, or from the given one."""
@@ -182,7 +204,7 @@ class World:
                 self.written = jsonpatch.apply_patch(
                     {**self.written, "metadata": meta}, patch.operations
                 )
-                self._job = None
+                self._reading = None
         else:
             key = patch.target, patch.name
             extra = self.extras.get(key)
@@ -246,6 +268,20 @@ class World:
             self._set(pod, "Running", restarts=count_in_place_restarts(pod) + 1)
             self.in_place_restarts += 1
 
+    def preempt(self, pod: ObservedPod) -> None:
+        """The scheduler evicts a pod for another job."""
+        condition = Condition(
+            type=PREEMPTED_CONDITION,
+            status="True",
+            reason=PREEMPTION_BY_SCHEDULER,
+            message="Evicted: preempted by team/urgent of higher priority",
+        )
+        self._terminate(replace(pod, status=replace(pod.status, conditions=(condition,))))
+
+    def vanish(self, pod: ObservedPod) -> None:
+        """A pod disappears with its node."""
+        del self.pods[pod.name]
+
     def finish_terminating(self) -> None:
         """Terminating pods disappear."""
         self.pods = {name: pod for name, pod in self.pods.items() if not pod.is_terminating}
@@ -293,8 +329,7 @@ class World:
     def scale(self, workers: int) -> None:
         """A user changes the number of workers."""
         self.written = self.kind.scale(self.written, workers)
-        self._job = None
-        self.version += 1
+        self._spec_changed()
 
     def delete_job(self) -> None:
         """A user deletes the job in the foreground."""
@@ -307,7 +342,11 @@ class World:
 
     def _edit(self, field: str, value: Any) -> None:
         self.written = {**self.written, "spec": {**self.written["spec"], field: value}}
-        self._job = None
+        self._spec_changed()
+
+    def _spec_changed(self) -> None:
+        self._reading = None
+        self.spec_generation += 1
         self.version += 1
 
     # Queries

@@ -18,6 +18,7 @@ from gangline.elastic.checkpoint.errors import (
     StepTakenError,
     StorageError,
     UnsavableError,
+    UnsharedFolderError,
 )
 from gangline.elastic.checkpoint.saver.client import flush_job
 
@@ -41,6 +42,7 @@ __all__ = [
     "StepTakenError",
     "StorageError",
     "UnsavableError",
+    "UnsharedFolderError",
     "flush_job",
 ]
 

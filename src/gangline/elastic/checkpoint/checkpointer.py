@@ -25,14 +25,22 @@ from typing import Any, Literal, Self
 
 from torch.distributed.checkpoint.stateful import Stateful
 
+from gangline.elastic.checkpoint.branch_switch import BranchSwitch, resumed_run
 from gangline.elastic.checkpoint.errors import CheckpointError, StorageError
+from gangline.elastic.checkpoint.format.manifest import branch_of
 from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.checkpoint.replicas import ReplicaCheck
-from gangline.elastic.checkpoint.restore.restore import Loaded, Restorer, incomplete_steps
+from gangline.elastic.checkpoint.restore.restore import (
+    Loaded,
+    Restorer,
+    incomplete_steps,
+    list_stored,
+)
 from gangline.elastic.checkpoint.save_schedule import AutoInterval, RequestedSaves, TunedPrior
 from gangline.elastic.checkpoint.saver.messages import SaveNotice
 from gangline.elastic.checkpoint.session import BufferOptions, open_session
+from gangline.elastic.checkpoint.shared_folder import SharedFolderProof
 from gangline.elastic.checkpoint.snapshot.copy import find_accelerator
 from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest
 from gangline.elastic.checkpoint.snapshot.segment import (
@@ -40,7 +48,8 @@ from gangline.elastic.checkpoint.snapshot.segment import (
     memory_request,
     memory_warning,
 )
-from gangline.elastic.checkpoint.storage.commit import committed_steps
+from gangline.elastic.checkpoint.storage.branches import read_record
+from gangline.elastic.checkpoint.storage.commit import delay_text, is_committed
 from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.checkpoint.training import TrainingState
 from gangline.elastic.progress import PhaseReporter, SaveCounts, SaveReporter
@@ -113,7 +122,17 @@ class Checkpointer:
         self.plan, self.replicas = SavePlan(self.ranks, self.node), ReplicaCheck(self.ranks)
         self.auto_interval, self._tuned_prior = AutoInterval(), TunedPrior(environment)
         self.auto_interval.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
-        self._awaiting_storage: set[int] = set()
+        self._is_closed = False
+        self._awaiting_storage: list[tuple[int, str]] = []
+        """Steps and plans that were saved to storage, in this order."""
+        self._delayed: set[tuple[int, str]] = set()
+        """Those of which a delay was logged."""
+        settings_of_saver = self._session.settings
+        self._folder_proof = SharedFolderProof(self.ranks, self.job_folder, settings_of_saver)
+        self._branch = BranchSwitch(self.ranks, self.plan, self.job_folder, self._open_restorer)
+        self._run: str | None = settings_of_saver.job
+        """The name of the run; None after the first load."""
+        self._resumed_run = resumed_run(settings_of_saver.job, environment)
         self._progress_reporter = SaveReporter(environment)
         self._phase_reporter = PhaseReporter(environment)
         self._orders = SaveOrders(environment)
@@ -136,8 +155,10 @@ class Checkpointer:
         Otherwise, or if the process dies, the saver writes the newest save to storage and retains
         the memory for a restart for ``linger_s`` seconds.
         """
-        self._session.close(finished)
-        self.ranks.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self._session.close(finished)
+            self.ranks.close()
 
     def due(self, step: int) -> bool:
         """Return whether to save after this step; all ranks get the same answer.
@@ -196,8 +217,13 @@ class Checkpointer:
             MemoryShortError: the state does not fit into shared memory.
             UnsavableError: a value cannot be pickled, or loading it would run code.
             RuntimeError: an accelerator failed; with ``overlap`` possibly during the previous save.
+            UnsharedFolderError: the nodes do not share the folder; all ranks raise at the first
+                save to storage.
         """
         begin = time.monotonic()
+        if level == "storage":
+            self._folder_proof.prove()
+        self._branch.before_save(step)
         plain, agreement = state_dicts_of(state), self.plan.agreement
         self.plan.declare_common(common_paths(state))
         fitted = self.plan.fit(plain)
@@ -237,6 +263,7 @@ class Checkpointer:
 
     def _on_save_complete(self, step: int) -> None:
         """Report a complete save; with ``overlap`` this may happen after ``save`` returned."""
+        self._branch.after_save()
         self._progress_reporter.report_saved(step)
         self.saver_client.send(SaveNotice(step))
 
@@ -247,26 +274,31 @@ class Checkpointer:
             log.warning(f"step {step} not saved: every buffer is needed", extra={"step": step})
             return
         self.counts.saves += 1
-        if level == "storage":
-            self._awaiting_storage.add(step)
         if saved.superseded is not None:
             self.counts.superseded += 1
-            self._awaiting_storage.discard(saved.superseded)
+            self._awaiting_storage = [
+                one for one in self._awaiting_storage if one[0] != saved.superseded
+            ]
             log.warning(
                 f"storage is slower than saves: step {step} replaces step {saved.superseded}",
                 extra={"step": saved.superseded, "by": step},
             )
+        if level == "storage":
+            self._awaiting_storage.append((step, self.plan.name))
 
     def _process_reports(self) -> None:
         """Process reports of the saver without waiting."""
         while self.saver_client.poll(0):
             pass
-        for step, outcome in list(self.saver_client.outcomes.items()):
+        outcomes, self.saver_client.outcomes = self.saver_client.outcomes, []
+        for outcome in outcomes:
             if outcome.committed:
-                self._awaiting_storage = {asked for asked in self._awaiting_storage if asked > step}
+                self._mark_stored(outcome.step, outcome.plan)
             else:
-                self.counts.failures.append(f"step {step}: {outcome.reason}")
-            del self.saver_client.outcomes[step]
+                self.counts.failures.append(f"step {outcome.step}: {outcome.reason}")
+        self._awaiting_storage = [
+            one for one in self._awaiting_storage if not self._branch.abandons(*one)
+        ]
         counts = self.counts
         self._progress_reporter.report_counts(
             SaveCounts(counts.skipped, counts.superseded, len(counts.failures))
@@ -275,7 +307,8 @@ class Checkpointer:
     def wait(self, timeout_s: float = 1800.0) -> bool:
         """Wait until storage has every step that was saved to it; return whether it has.
 
-        Steps that newer ones replaced before their upload are not waited for.
+        Steps that newer ones replaced before their upload are not waited for, and abandoned ones
+        neither. If the time is over, a warning says what is missing.
         """
         deadline = time.monotonic() + timeout_s
         self.buffers.wait_for_transfers()
@@ -284,28 +317,60 @@ class Checkpointer:
             if not self.saver_client.poll(min(left, 1.0)):
                 self._refresh_from_storage()
             self._process_reports()
+        self._log_delay()
         return not self._awaiting_storage
 
+    def _mark_stored(self, step: int, plan: str) -> None:
+        """Wait no longer for a step, nor for those that were saved before it."""
+        awaiting = self._awaiting_storage
+        if (step, plan) in awaiting:
+            awaiting = awaiting[awaiting.index((step, plan)) + 1 :]
+        branch = branch_of(plan)
+        self._awaiting_storage = [
+            one for one in awaiting if branch_of(one[1]) != branch or one[0] > step
+        ]
+
     def _refresh_from_storage(self) -> None:
-        """Read the committed steps, in case no saver reported them to this process."""
+        """Read whether a step is committed, in case no saver reported it to this process."""
         with contextlib.suppress(OSError, StorageError):
-            if (newest := self.latest()) is not None:
-                self._awaiting_storage = {n for n in self._awaiting_storage if n > newest}
+            target = open_target(self.folder, self._session.settings.options)
+            for step, plan in reversed(self._awaiting_storage):
+                if is_committed(target, step, plan):
+                    self._mark_stored(step, plan)
+                    return
+
+    def _log_delay(self) -> None:
+        """Log why the newest step that is awaited is not in storage, once for each step."""
+        if not self._awaiting_storage or self._awaiting_storage[-1] in self._delayed:
+            return
+        step, plan = self._awaiting_storage[-1]
+        self._delayed.add((step, plan))
+        try:
+            target = open_target(self.folder, self._session.settings.options)
+            reason = delay_text(target, step, plan, self._session.settings.hosts)
+        except (OSError, StorageError) as error:
+            reason = str(error) or type(error).__name__
+        log.warning(
+            f"step {step} is not in storage yet: {reason}", extra={"step": step, "reason": reason}
+        )
 
     def latest(self) -> int | None:
-        """Return the newest step in storage; None if there is none.
+        """Return the newest step in storage that is not abandoned; None if there is none.
 
         Raises:
             OSError, StorageError: storage cannot be reached.
         """
-        return max(
-            committed_steps(open_target(self.folder, self._session.settings.options)), default=None
-        )
+        target = open_target(self.folder, self._session.settings.options)
+        return max(list_stored(target, read_record(target)).live, default=None)
 
     def load(self, state: dict[str, Any] | None = None, step: int | None = None) -> Loaded | None:
         """Restore the newest step that is complete on all ranks, or ``step``.
 
         Returns None if there is none.
+
+        The first save after it abandons newer steps: they are no longer loaded by default. If a
+        launcher restarts a script that began with a ``step``, its first load restores the newest
+        step that this run has saved since, so continue from ``Loaded.step``.
 
         Tensors of ``state`` are overwritten in place. Without ``state`` everything that was saved
         is returned. Incomplete and damaged steps are skipped with a warning that gives the reason.
@@ -319,19 +384,21 @@ class Checkpointer:
         self.buffers.wait_for_transfers()
         plain = state_templates_of(state) if state is not None else None
         self.buffers.accelerator = find_accelerator(plain)
-        restorer = Restorer(
-            self.ranks,
-            self.job_folder,
-            self.node,
-            self._session.settings,
-            self.buffers.mapped_segment,
-        )
+        restorer = self._open_restorer()
         for skipped, reason in sorted(incomplete_steps(restorer.holders).items(), reverse=True):
             log.warning(
                 f"step {skipped} in memory is incomplete: {reason}",
                 extra={"step": skipped, "reason": reason},
             )
-        loaded = restorer.load(plain, step, optional_paths(state or {}), common_paths(state or {}))
+        run, self._run = self._run, None
+        loaded = restorer.load(
+            plain,
+            step,
+            optional_paths(state or {}),
+            common_paths(state or {}),
+            self._resumed_run if run is not None else None,
+        )
+        self._branch.prepare_after_load(restorer, loaded, step, run)
         if state is not None:
             if loaded is not None:
                 load_objects(state, loaded.state)
@@ -344,6 +411,15 @@ class Checkpointer:
         if loaded is not None:
             self._progress_reporter.report_saved(loaded.step)
         return loaded
+
+    def _open_restorer(self) -> Restorer:
+        return Restorer(
+            self.ranks,
+            self.job_folder,
+            self.node,
+            self._session.settings,
+            self.buffers.mapped_segment,
+        )
 
     def _continues_own_save(self, restorer: Restorer, step: int) -> bool:
         """True if this rank saved ``step`` with this world size, and all its buffers exist."""

@@ -7,6 +7,7 @@ CheckpointError
 ├── ForeignFolderError    the folder holds another format
 ├── FolderInUseError      another running job or process writes into the folder
 ├── InsecureMemoryError   another user can change the folder in shared memory
+├── UnsharedFolderError   the nodes do not see the same folder
 └── StorageError          the target cannot be written or read
     └── StepTakenError    another saver committed the step meanwhile
 """
@@ -34,6 +35,10 @@ class ForeignFolderError(CheckpointError):
 
 class FolderInUseError(CheckpointError):
     """Another running job, or another process as the same rank, writes into the folder."""
+
+
+class UnsharedFolderError(CheckpointError):
+    """The folder is not the same on all nodes; the message names those that do not see it."""
 
 
 class InsecureMemoryError(CheckpointError):

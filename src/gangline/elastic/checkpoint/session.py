@@ -106,10 +106,9 @@ def open_session(
         opened.callback(saver_client.close)
         saver_client.connect()
         # 6. The addresses of the other nodes' savers: a saver has its port once it is connected.
-        if replicas:
-            saver_settings = _exchange_addresses(
-                ranks, node, job_folder, saver_settings, environment
-            )
+        saver_settings = _exchange_addresses(
+            ranks, node, job_folder, saver_settings, environment, replicas
+        )
         return CheckpointSession(
             node, job_folder, saver_settings, ring, saver_client, opened.pop_all()
         )
@@ -133,20 +132,24 @@ def _exchange_addresses(
     job_folder: Path,
     settings: SaverSettings,
     environment: Mapping[str, str],
+    replicas: bool,
 ) -> SaverSettings:
-    """Exchange saver addresses. The next node by rank stores this node's copies."""
-    own_host = environment.get("POD_IP") or socket.gethostname()
-    savers = ranks.all_gather((node, own_host, (job_folder / "port").read_text()))
+    """Exchange hosts and saver addresses. The next node by rank stores this node's ``replicas``."""
+    host = socket.gethostname()
+    own_host = environment.get("POD_IP") or host
+    port = (job_folder / "port").read_text()
+    views = ranks.all_gather((host, (node, own_host, port)))
+    settings = msgspec.structs.replace(settings, hosts=[host for host, _ in views])
+    savers = [saver for _, saver in views]
     if len({host for _, host, _ in savers}) == 1:
         savers = [(name, "127.0.0.1", port) for name, _, port in savers]
     addresses = {name: join_address(host, port) for name, host, port in savers}
     token = ranks.broadcast(secrets.token_hex(16))
-    if len(addresses) == 1:
-        return settings
-    nodes = list(addresses)
-    peer = nodes[(nodes.index(node) + 1) % len(nodes)]
-    settings = msgspec.structs.replace(
-        settings, address=addresses[node], peer=addresses[peer], token=token
-    )
+    if replicas and len(addresses) > 1:
+        nodes = list(addresses)
+        peer = nodes[(nodes.index(node) + 1) % len(nodes)]
+        settings = msgspec.structs.replace(
+            settings, address=addresses[node], peer=addresses[peer], token=token
+        )
     directory.write_settings(job_folder, settings)
     return settings

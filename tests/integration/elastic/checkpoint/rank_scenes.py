@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -17,13 +18,21 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from gangline.elastic.checkpoint import Checkpointer, FlashReader, FlashWriter, failpoints
+from gangline.elastic.checkpoint import (
+    Checkpointer,
+    FlashReader,
+    FlashWriter,
+    UnsharedFolderError,
+    failpoints,
+    shared_folder,
+)
 from gangline.elastic.checkpoint.checkpointer import SaveLevel
 from gangline.elastic.checkpoint.dlrover import FsdpShardCheckpointer, StorageType
 from gangline.elastic.checkpoint.saver import replication
@@ -181,6 +190,19 @@ def memory_load(rank: int, world: int, folder: str) -> Any:
     right = all(torch.equal(state[key], value) for key, value in shards(rank).items())
     checkpointer.close(finished=False)
     return {"step": loaded.step, "source": loaded.source, "right": right}
+
+
+def save_apart(rank: int, world: int, folder: str) -> Any:
+    """Save to another folder on each rank, as to a path that is a disk of its own on each node."""
+    checkpointer = Checkpointer(f"{folder}/{rank}", linger_s=1)
+    checkpointer.save(1, shards(rank))
+    shared_folder.READ_TIMEOUT_S = 0.5
+    with pytest.raises(UnsharedFolderError) as raised:
+        checkpointer.save(2, shards(rank), "storage")
+    checkpointer.close(finished=False)
+    while checkpointer.job_folder.exists():  # the saver would write the save to memory
+        time.sleep(0.02)
+    return [str(raised.value), os.listdir(f"{folder}/{rank}") if rank == 0 else []]
 
 
 def die_in_save(point: str) -> Scene:
@@ -373,6 +395,8 @@ def play(scene: str, folder: str, memory: str) -> list[Any]:
             acts = [run(2, memory_save, folder, memory, nodes=2)]
             lose_node(memory, 1)
             return [*acts, run(2, memory_load, folder, memory, nodes=2)]
+        case "apart":
+            return run(2, save_apart, folder, memory, nodes=2)
         case "no room":
             run(2, partial(memory_save, level="storage"), folder, memory, nodes=2)
             lose_node(memory, 1)

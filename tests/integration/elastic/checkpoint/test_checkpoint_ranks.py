@@ -36,6 +36,16 @@ def test_a_new_node_restores_from_the_memory_of_its_peer(acts: Any) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_a_folder_that_is_not_shared_is_an_error_on_all_ranks_and_nothing_is_written(
+    acts: Any,
+) -> None:
+    for text, names in acts("apart"):
+        assert "rank 1 on " in text
+        assert "does not see what rank 0 on " in text
+        assert names == []
+
+
+@pytest.mark.timeout(300)
 def test_a_node_without_memory_for_a_copy_restores_from_storage(acts: Any) -> None:
     restored = acts("no room")
     for act in restored:

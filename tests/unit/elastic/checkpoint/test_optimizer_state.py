@@ -21,7 +21,7 @@ from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.checkpoint.training import TrainingState
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-STEPS = 50
+STEPS = 30
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "Adadelta": lambda p: torch.optim.Adadelta(p, lr=0.5, weight_decay=0.01),
     "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),

@@ -5,6 +5,7 @@
         .metadata              PyTorch's; plain ``dcp.load`` opens the folder
         gangline.json          the manifest; without it the step does not exist
     FOLDER/.partial-000000000120-PLAN/   an unfinished step; renamed when all parts are written
+    FOLDER/abandoned.json      branches that were left for an older step; see ``storage.branches``
 
 A part is a sequence of entries without gaps, each as ``torch.save`` writes it. It has the same
 bytes in memory and in the file, except that entries after the first ``owned`` stay in memory: they
@@ -13,7 +14,8 @@ rank writes its part and then a note beside it; any saver that sees all notes ma
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from hashlib import sha256
 
 import msgspec
 
@@ -27,6 +29,7 @@ METADATA = ".metadata"
 FORMAT = 2
 """Format 1 used other checksums."""
 _STEP = re.compile(r"^step-(\d{12,})$")
+_OF_RANK = re.compile(r"^(?:__|rank-)(\d+)(?:_0\.distcp|\.json)$")
 _PARTIAL = re.compile(r"^\.partial-(\d{12,})-([0-9a-f]{32})$")
 
 
@@ -53,7 +56,7 @@ class PartLayout(msgspec.Struct, frozen=True):
     """The layout of one rank's part, which is stored beside the data."""
 
     plan: str
-    """Random name of the save agreement that this part belongs to."""
+    """Name of the save agreement that this part belongs to; see ``next_plan``."""
     rank: int
     world: int
     entries: list[LayoutEntry]
@@ -175,6 +178,33 @@ def parse_partial_folder(name: str) -> tuple[int, str] | None:
     """Return step and plan of an unfinished folder's name; ``None`` for other names."""
     match = _PARTIAL.match(name)
     return (int(match[1]), match[2]) if match else None
+
+
+def first_plan(branch: str) -> str:
+    """Return the plan of the first save of a branch, a random name."""
+    return f"{branch}{0:016x}"
+
+
+def next_plan(plan: str) -> str:
+    """Return the plan that follows in the same branch; it is greater as text."""
+    return f"{branch_of(plan)}{(int(plan[16:], 16) + 1) % (1 << 64):016x}"
+
+
+def next_branch(plan: str) -> str:
+    """Return the first plan of the branch that follows; all ranks get the same one."""
+    return first_plan(sha256(plan.encode()).hexdigest()[:16])
+
+
+def branch_of(plan: str) -> str:
+    """Return the branch of a plan: what was saved from one load to the next."""
+    return plan[:16]
+
+
+def missing_file(names: Collection[str]) -> str | None:
+    """Return the first file that a committed step lacks, from its file names; None if complete."""
+    ranks = {int(match[1]) for name in names if (match := _OF_RANK.match(name))}
+    needed = [MANIFEST, METADATA, *map(part_file_name, range(max(ranks, default=0) + 1))]
+    return next((name for name in needed if name not in names), None)
 
 
 def combine_notes(notes: Iterable[PartNote]) -> Manifest:

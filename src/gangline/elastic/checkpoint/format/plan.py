@@ -11,11 +11,12 @@ collective for a few numbers.
 
 import logging
 import pickle
-import uuid
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -30,6 +31,9 @@ from gangline.elastic.checkpoint.format.manifest import (
     LayoutEntry,
     PartLayout,
     align_up,
+    first_plan,
+    next_branch,
+    next_plan,
     part_file_name,
 )
 from gangline.elastic.checkpoint.format.structure import STRUCTURED, flatten_state, is_below
@@ -124,6 +128,8 @@ class SavePlan:
     def __init__(self, ranks: SaveGroup, node: str) -> None:
         self.agreement: SaveAgreement | None = None
         self._ranks, self._node = ranks, node
+        self.name = ranks.broadcast(first_plan(secrets.token_hex(8)))
+        """The plan of the next save."""
         self._common: Collection[tuple[str, ...]] = ()
         self._pickled: dict[str, tuple[object, bytes]] = {}
         """The last pickled form of simple values, by name."""
@@ -136,6 +142,20 @@ class SavePlan:
     def declare_common(self, paths: Collection[tuple[str, ...]]) -> None:
         """Declare that values below these paths are equal on all ranks."""
         self._common = paths
+
+    def begin_branch(self) -> None:
+        """Begin a branch: the next save does not continue the previous one. All ranks call it."""
+        self._rename(next_branch(self.name))
+
+    def renew(self) -> None:
+        """Tell the next save of the same step from the previous one. All ranks call it."""
+        self._rename(next_plan(self.name))
+
+    def _rename(self, name: str) -> None:
+        self.name = name
+        if self.agreement is not None:
+            layout = msgspec.structs.replace(self.agreement.layout, plan=name)
+            self.agreement = replace(self.agreement, layout=layout)
 
     def agree(self, state: dict[str, Any]) -> SaveAgreement:
         """Agree with the other ranks on a layout for this state; all ranks call it together."""
@@ -184,7 +204,9 @@ class SavePlan:
         self._compared = names_of_all(by_rank) - self._own.keys()
         self._replica_sets = find_replica_sets([chunks for _, chunks in gathered])
         self._rename_own(planner)
-        self.agreement = agree_on_layout(self._ranks, self._node, planner)
+        if self.agreement is not None:
+            self.name = next_plan(self.name)
+        self.agreement = agree_on_layout(self._ranks, self._node, planner, self.name)
         return self.agreement
 
     def _digests(self, planner: DefaultSavePlanner, fresh: dict[str, bytes]) -> dict[str, int]:
@@ -296,8 +318,10 @@ def _kind(key: str, value: object) -> tuple[object, ...]:
     return key, type(value).__name__
 
 
-def agree_on_layout(ranks: SaveGroup, node: str, planner: DefaultSavePlanner) -> SaveAgreement:
-    """Create the save agreement; all ranks call it together.
+def agree_on_layout(
+    ranks: SaveGroup, node: str, planner: DefaultSavePlanner, name: str
+) -> SaveAgreement:
+    """Create the save agreement ``name``; all ranks call it together.
 
     Raises:
         UnsavableError: a value of some rank cannot be saved; all ranks raise.
@@ -328,7 +352,7 @@ def agree_on_layout(ranks: SaveGroup, node: str, planner: DefaultSavePlanner) ->
     if metadata is not None:
         metadata.storage_data = build_storage_data(parts)
         blob = pickle.dumps(metadata)
-    name, blob = ranks.broadcast((uuid.uuid4().hex, blob))
+    blob = ranks.broadcast(blob)
     holders = holder_sets(parts)
     layout = PartLayout(
         name,

@@ -7,8 +7,8 @@ storage. A step in memory is complete if every part has at least one holder, on 
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -37,6 +37,13 @@ from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentState
 from gangline.elastic.checkpoint.storage import commit
+from gangline.elastic.checkpoint.storage.branches import (
+    RECORD,
+    BranchRecord,
+    FirstLoad,
+    decode_record,
+    read_record,
+)
 from gangline.elastic.checkpoint.storage.target import StorageTarget, open_target
 
 log = logging.getLogger(__name__)
@@ -78,7 +85,7 @@ def part_holders(node: str, address: str, snapshots: Iterable[SnapshotInfo]) -> 
 
 
 def restore_candidates(
-    holders: Sequence[PartHolder], stored: Sequence[int]
+    holders: Sequence[PartHolder], stored: Iterable[int]
 ) -> list[RestoreCandidate]:
     """Return the steps that can be restored, the best first."""
     complete = [
@@ -117,6 +124,30 @@ def _steps(holders: Sequence[PartHolder]) -> set[tuple[int, str]]:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredSteps:
+    """The steps in storage."""
+
+    live: Sequence[int] = ()
+    abandoned: Collection[int] = ()
+    incomplete: Mapping[int, str] = field(default_factory=dict)
+    """Steps of which files were removed, each with a missing one."""
+    is_known: bool = False
+    """False if storage could not be read."""
+
+
+def list_stored(target: StorageTarget, record: BranchRecord) -> StoredSteps:
+    """List the steps in storage.
+
+    Raises:
+        OSError, StorageError: it cannot be read.
+    """
+    steps, incomplete = commit.list_steps(target)
+    abandoned = commit.abandoned_steps(target, steps, record)
+    live = [step for step in steps if step not in abandoned]
+    return StoredSteps(live, sorted(abandoned), incomplete, is_known=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """The result of a restore."""
 
@@ -140,14 +171,21 @@ class Restorer:
         self.ranks, self.job_folder, self.settings = ranks, job_folder, settings
         self._mapped = mapped
         self.snapshots = _newest_of_each(inventory.list_snapshots(job_folder))
-        holder_lists = ranks.all_gather(part_holders(node, settings.address, self.snapshots))
-        self.holders: list[PartHolder] = sorted({one for view in holder_lists for one in view})
+        views = ranks.all_gather(
+            (
+                part_holders(node, settings.address, self.snapshots),
+                decode_record(directory.read_file(job_folder / RECORD) or b""),
+            )
+        )
+        self.holders: list[PartHolder] = sorted({one for held, _ in views for one in held})
+        self.record = max((record for _, record in views), key=lambda one: one.number)
+        """The abandoned branches."""
+        self.stored = StoredSteps()
+        self.loaded: RestoreCandidate | None = None
         self.target: StorageTarget | None = None
         self.foreign_format: str | None = None
         """Format of foreign checkpoints in the folder if it has none of ours."""
         self.fetched = False
-        self._is_readable = False
-        """Whether rank 0 could list the steps in storage."""
 
     def load(
         self,
@@ -155,11 +193,13 @@ class Restorer:
         step: int | None,
         optional: Sequence[tuple[str, ...]] = (),
         fixed: Sequence[tuple[str, ...]] = (),
+        resumed_run: str | None = None,
     ) -> Loaded | None:
         """Load the best candidate that all ranks can load.
 
         ``optional`` are paths of groups of values that may be missing in the checkpoint, ``fixed``
         those below which the structure of the state is not adapted to that of the checkpoint.
+        ``resumed_run`` is the run that this is the first load of a later attempt of.
 
         Raises:
             CheckpointError: there are candidates, but none could be loaded.
@@ -176,23 +216,32 @@ class Restorer:
             fixed=fixed,
             elsewhere=self._names_elsewhere(state, fixed),
         )
-        options = restore_candidates(*self._agreeing())
+        self.survey()
+        if step is not None and self.record.first_load == FirstLoad(resumed_run or "", step):
+            if self.ranks.rank == 0:
+                log.warning(
+                    f"an earlier attempt of this run has loaded step {step} and continued from it: "
+                    "its newest step is loaded"
+                )
+            step = None
+        options = self._options(step)
         if not options and self.foreign_format:
             raise ForeignFolderError(
                 commit.foreign_folder_message(self.settings.target, self.foreign_format)
             )
         # 2. A candidate is loaded by all ranks or by none: if one rank fails, all try the next one.
         for candidate in options:
-            if step is not None and candidate.step != step:
-                continue
             loaded = self._try(candidate, state, load, reasons)
             if loaded is not None:
                 # 3. Newer saves end here. Training computes these steps again, perhaps with other
-                #    numbers, and a later restore must not mix parts of both.
-                self._invalidate_newer(candidate.step)
+                #    numbers, and a later restore must not mix parts of both. If the step was asked
+                #    for, this may be an inspection: then they end with the next save.
+                if step is None:
+                    self._invalidate_newer(candidate.step)
+                self.loaded = candidate
                 return loaded
         if step is not None and not reasons:
-            raise CheckpointError(f"step {step} is neither in memory nor in storage")
+            raise CheckpointError(self._absent_message(step))
         if reasons:
             raise CheckpointError("no checkpoint could be loaded: " + "; ".join(reasons))
         return None
@@ -207,18 +256,37 @@ class Restorer:
             names = [name for name, path in paths.items() if not is_below(path, fixed)]
         return set[str]().union(*self.ranks.all_gather(names))
 
-    def _agreeing(self) -> tuple[list[PartHolder], list[int]]:
-        """Return what can be restored from memory and from storage.
-
-        If steps were deleted from storage after memory was written, memory is ignored.
-        """
-        stored = self._stored()
-        recorded = max(
-            self.ranks.all_gather(directory.read_stored_step(self.job_folder) or 0), default=0
+    def _options(self, step: int | None) -> list[RestoreCandidate]:
+        """Return the candidates, the best first: live ones, or those of the step asked for."""
+        live = restore_candidates(
+            [one for one in self.holders if not self.record.abandons(one.step, one.plan)],
+            self.stored.live,
         )
-        newest = max(stored, default=None)
-        if not self._is_readable or recorded <= (newest or 0):
-            return self.holders, stored
+        if step is None:
+            return live
+        of_all = restore_candidates(self.holders, [*self.stored.live, *self.stored.abandoned])
+        return [one for one in live if one.step == step] or [
+            one for one in of_all if one.step == step
+        ]
+
+    def _absent_message(self, step: int) -> str:
+        if name := self.stored.incomplete.get(step):
+            return f"step {step} in {self.settings.target} is incomplete: it lacks {name}"
+        return f"step {step} is neither in memory nor in storage"
+
+    def survey(self) -> None:
+        """Find the steps in storage.
+
+        If steps were deleted from there after memory was written, memory is ignored.
+        """
+        self._list_stored()
+        noted = self.ranks.all_gather(directory.read_stored_step(self.job_folder))
+        recorded = max(
+            (one[0] for one in noted if one and not self.record.abandons(*one)), default=0
+        )
+        newest = max(self.stored.live, default=None)
+        if not self.stored.is_known or recorded <= (newest or 0):
+            return
         if self.holders and self.ranks.rank == 0:
             steps = ", ".join(str(step) for step in sorted({one.step for one in self.holders}))
             log.warning(
@@ -227,26 +295,63 @@ class Restorer:
             )
         # Otherwise the saver would write them to storage after the next crash.
         self._invalidate_newer(-1)
-        directory.write_stored_step(self.job_folder, newest)
-        return [], stored
+        plan = commit.stored_plan(self.target, newest) if self.target and newest else None
+        directory.write_stored_step(self.job_folder, newest, plan or "")
+        self.holders = []
 
-    def _stored(self) -> list[int]:
-        """Return the steps in storage as rank 0 sees them."""
-        problem, steps, kind = "", list[int](), None
+    def _list_stored(self) -> None:
+        """List storage as rank 0 sees it."""
+        problem, stored, kind, record = "", StoredSteps(), None, self.record
         try:
             self.target = open_target(self.settings.target, self.settings.options)
             if self.ranks.rank == 0:
-                steps = commit.committed_steps(self.target)
-                kind = (
-                    None if steps else commit.detect_format(commit.list_folder_names(self.target))
-                )
+                record = max(read_record(self.target), record, key=lambda one: one.number)
+                stored = list_stored(self.target, record)
+                if not (stored.live or stored.abandoned):
+                    kind = commit.detect_format(commit.list_folder_names(self.target))
         except (OSError, StorageError) as error:
             problem = str(error)
             log.warning(f"storage cannot be read: {problem}", extra={"reason": problem})
-        steps, self.foreign_format, self._is_readable = self.ranks.broadcast(
-            (steps, kind, not problem)
-        )
-        return steps
+        self.stored, self.foreign_format, self.record = self.ranks.broadcast((stored, kind, record))
+        for step, name in self.stored.incomplete.items() if self.ranks.rank == 0 else ():
+            log.warning(f"step {step} in storage is ignored: it lacks {name}", extra={"step": step})
+
+    def begin_branch(
+        self, branch: str, step: int, is_asked: bool, first_load: FirstLoad | None = None
+    ) -> BranchRecord | None:
+        """Return the record of a training that continues from ``step``, after ``survey``.
+
+        Returns None if this abandons nothing and is not to be recorded otherwise. All ranks call
+        it.
+
+        Args:
+            branch: the new branch.
+            step: the step to continue from.
+            is_asked: the script has chosen the step. Otherwise newer ones in memory are incomplete,
+                and have been invalidated.
+            first_load: to record.
+        """
+        assert self.loaded is not None
+        stored, holders = self.stored, self.holders if is_asked else []
+        newer = [one for one in [*stored.live, *(held.step for held in holders)] if one > step]
+        if not (newer or first_load or step in stored.abandoned):
+            return None
+        record = None
+        if self.ranks.rank == 0:
+            first = min(self.record.first_affected(step), step)
+            steps = [one for one in [*stored.live, *stored.abandoned] if one >= first]
+            plans = {one: plan for one in steps if (plan := self._plan_of(one))}
+            loaded = (step, self.loaded.plan or plans.get(step, branch))
+            existing = [*plans.items(), *((held.step, held.plan) for held in holders)]
+            record = self.record.begin_branch(branch, loaded, existing, first_load)
+            if not first_load and record.abandoned == self.record.abandoned:
+                record = None
+        return self.ranks.broadcast(record)
+
+    def _plan_of(self, step: int) -> str | None:
+        with contextlib.suppress(OSError, StorageError):
+            return commit.stored_plan(self.target, step) if self.target else None
+        return None
 
     def _try(
         self,
@@ -346,11 +451,15 @@ class Restorer:
         """Invalidate saves newer than the restored step: training computes them again."""
         for snapshot in inventory.list_snapshots(self.job_folder):
             if snapshot.step > step:
-                segment = Segment(snapshot.path)
-                if segment.read_header() == snapshot.header and segment.try_lock(exclusive=True):
-                    segment.write_header(replace(snapshot.header, state=SegmentState.CORRUPT))
-                    segment.unlock()
-                segment.close()
+                invalidate(snapshot)
+
+
+def invalidate(snapshot: SnapshotInfo) -> None:
+    """Let a save in memory count as absent, unless its buffer is being overwritten."""
+    with contextlib.closing(Segment(snapshot.path)) as segment, segment.reading() as free:
+        # The saver may be reading it too: only the header changes.
+        if free and segment.read_header() == snapshot.header:
+            segment.write_header(replace(snapshot.header, state=SegmentState.CORRUPT))
 
 
 def owner_rank(metadata: Metadata, key: EntryKey) -> int:

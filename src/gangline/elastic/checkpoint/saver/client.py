@@ -48,8 +48,8 @@ class SaverClient:
 
     def __init__(self, job_folder: Path, introduction: SaverMessage | None = None) -> None:
         self.job_folder, self.hello = job_folder, introduction
-        self.outcomes: dict[int, StorageOutcome] = {}
-        """The last outcome that the saver reported, by step."""
+        self.outcomes: list[StorageOutcome] = []
+        """What the saver has reported and the owner has not processed yet."""
         self.flushed: list[int | None] = []
         self._socket: socket.socket | None = None
         self._unread = b""
@@ -155,12 +155,13 @@ class SaverClient:
     def _take(self, message: SaverMessage | None) -> None:
         match message:
             case StorageOutcome():
-                if not message.committed:
+                if message.reason:
+                    text = "is in storage" if message.committed else "is not in storage yet"
                     log.warning(
-                        f"step {message.step} is not in storage yet: {message.reason}",
+                        f"step {message.step} {text}: {message.reason}",
                         extra={"step": message.step, "reason": message.reason},
                     )
-                self.outcomes[message.step] = message
+                self.outcomes.append(message)
             case FlushReply():
                 self.flushed.append(message.step)
 

@@ -40,7 +40,10 @@ class StorageOutcome(msgspec.Struct, frozen=True, tag="outcome"):
     step: int
     committed: bool
     reason: str = ""
-    """Why it is not committed, for display; the saver tries again."""
+    """Why it is not committed, for display; the saver tries again. Of a committed step, what else
+    the user should know.
+    """
+    plan: str = ""
 
 
 SaverMessage = (

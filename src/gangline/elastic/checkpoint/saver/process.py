@@ -12,6 +12,7 @@ it frees the memory and ends.
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import shutil
 import signal
@@ -31,7 +32,12 @@ from gangline.elastic.checkpoint.errors import (
     StepTakenError,
     StorageError,
 )
-from gangline.elastic.checkpoint.format.manifest import PartNote, parse_partial_folder
+from gangline.elastic.checkpoint.format.manifest import (
+    PartNote,
+    branch_of,
+    parse_partial_folder,
+    part_file_name,
+)
 from gangline.elastic.checkpoint.saver import messages
 from gangline.elastic.checkpoint.saver.messages import (
     ClientFinished,
@@ -50,12 +56,15 @@ from gangline.elastic.checkpoint.snapshot import directory, inventory
 from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentState
-from gangline.elastic.checkpoint.storage import commit
+from gangline.elastic.checkpoint.storage import branches, commit
+from gangline.elastic.checkpoint.storage.branches import RECORD, BranchRecord
 from gangline.elastic.checkpoint.storage.target import StorageTarget, open_target
 
 log = logging.getLogger(__name__)
 COMMIT_WAIT_S = 10.0
 """Time that a step waits for the other nodes before an older one is tried as well."""
+OBSOLETE_AFTER_S = 3600.0
+"""An unfinished step to which nothing was written for this time is removed."""
 POLL_S = 1.0
 """Seconds between polls without a message: parts of other nodes appear without one."""
 MAX_RETRY_PAUSE_S = 30.0
@@ -70,6 +79,8 @@ class Uploader:
         self.stop = threading.Event()
         self.uncommitted: dict[tuple[int, str], int] = {}
         """Uncommitted steps and plans that wait for other ranks, with the number of ranks."""
+        self._waiting_since: dict[tuple[int, str], float] = {}
+        """When this saver first tried to commit them; absent once a delay is reported."""
         self.consecutive_failures = 0
         self.taken_steps: set[tuple[int, str]] = set()
         """Steps and plans that another saver committed first; they are not tried again."""
@@ -77,6 +88,10 @@ class Uploader:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="write")
         self._mapped: dict[Path, Segment] = {}
         """Segments that stay mapped for repeated checksums."""
+        self._published: bytes | None = None
+        """The record of branches that is in storage."""
+        self._foreign_to = ""
+        """The branch for which it was reported that storage has newer steps of another one."""
 
     def close(self) -> None:
         """Stop waiting for bandwidth and end the threads."""
@@ -84,6 +99,8 @@ class Uploader:
         self._pool.shutdown()
 
     def _open(self, settings: SaverSettings) -> tuple[StorageTarget, commit.BandwidthLimiter]:
+        if settings.refusal:
+            raise StorageError(settings.refusal)
         if self._target is None or self._target[0] != settings:
             target = open_target(settings.target, settings.options)
             self._find_unfinished(target)
@@ -92,19 +109,25 @@ class Uploader:
         return self._target[1:]
 
     def _find_unfinished(self, target: StorageTarget) -> None:
-        """Find the uncommitted steps that an earlier saver left.
+        """Find the uncommitted steps that an earlier saver left; remove those of ended attempts.
 
         In an object store a step is written under its final name, so it may belong to another job.
         """
         own_plans = {snapshot.layout.plan for snapshot in inventory.list_snapshots(self.job_folder)}
-        for _, name in target.list_unfinished():
+        for step, name in target.list_unfinished():
+            partial = parse_partial_folder(name)
+            is_own = partial is not None and partial[1] in own_plans
+            if not is_own and target.idle_s(name) > OBSOLETE_AFTER_S:
+                log.info(f"removed unfinished step {step}", extra={"step": step})
+                target.remove(name)
+                continue
             notes = [one for one in target.list_names(name) if one.startswith("rank-")]
             for one in notes[:1]:
                 try:
                     note = msgspec.json.decode(target.read(f"{name}/{one}"), type=PartNote)
                 except (msgspec.MsgspecError, FileNotFoundError):
                     continue
-                if parse_partial_folder(name) or note.plan in own_plans:
+                if partial or note.plan in own_plans:
                     self.uncommitted[note.step, note.plan] = note.world
 
     def resume_commits(self, settings: SaverSettings, snapshots: Sequence[SnapshotInfo]) -> None:
@@ -132,9 +155,7 @@ class Uploader:
                 extra={"step": snapshots[0].step},
                 exc_info=error,
             )
-            self.report(
-                StorageOutcome(snapshots[0].step, committed=False, reason=_error_text(error))
-            )
+            self._report_failure(snapshots[0].step, snapshots[0].layout.plan, error)
             return False
         self.consecutive_failures = 0
         return all(done)
@@ -160,32 +181,115 @@ class Uploader:
             segment.close()
         return True
 
+    def note_branches(self, settings: SaverSettings) -> None:
+        """Copy a new record of branches to storage, before there is a step of the new branch."""
+        if directory.read_file(self.job_folder / RECORD) == self._published:
+            return
+        try:
+            self.publish_branches(settings)
+        except (OSError, StorageError) as error:
+            self.consecutive_failures += 1
+            log.warning(f"{RECORD} was not written: {error}", exc_info=error)
+
+    def publish_branches(self, settings: SaverSettings) -> BranchRecord:
+        """Copy the record of abandoned branches from memory to storage; return the valid one.
+
+        It comes before the first step of the new branch, which would count as older than they.
+
+        Raises:
+            OSError, StorageError: storage cannot be read or written.
+        """
+        target, _ = self._open(settings)
+        data = directory.read_file(self.job_folder / RECORD)
+        if data == self._published:
+            return branches.read_record(target)
+        record = branches.publish_record(target, branches.decode_record(data or b""))
+        self._published = data
+        return record
+
     def commit(self, settings: SaverSettings) -> list[int]:
         """Commit complete steps and return them. Other steps stay uncommitted."""
         done = []
         for (step, plan), world in sorted(self.uncommitted.items(), reverse=True):
             try:
                 target, _ = self._open(settings)
+                if self.publish_branches(settings).abandons(step, plan):
+                    log.info(f"step {step} is abandoned", extra={"step": step})
+                    del self.uncommitted[step, plan]
+                    continue
                 if not commit.try_commit(target, step, plan, world):
+                    self._report_delay(target, settings, step, plan)
                     continue
                 del self.uncommitted[step, plan]
                 done.append(step)
-                self.report(StorageOutcome(step, committed=True))
-                newest = commit.apply_retention(target, settings.keep, settings.keep_every, step)
-                directory.write_stored_step(self.job_folder, newest)
+                self._retain(target, settings, step, plan)
             except StepTakenError as error:
                 del self.uncommitted[step, plan]
                 self.taken_steps.add((step, plan))
                 log.warning(
                     f"step {step} was not committed: {error}", extra={"step": step}, exc_info=error
                 )
-                self.report(StorageOutcome(step, committed=False, reason=_error_text(error)))
+                self._report_failure(step, plan, error)
             except (OSError, StorageError) as error:
                 self.consecutive_failures += 1
-                self.report(StorageOutcome(step, committed=False, reason=_error_text(error)))
+                self._report_failure(step, plan, error)
         if done:  # older steps are obsolete, and retention has removed their parts
             self.uncommitted = {key: n for key, n in self.uncommitted.items() if key[0] > max(done)}
+        self._waiting_since = {
+            key: since for key, since in self._waiting_since.items() if key in self.uncommitted
+        }
         return done
+
+    def _retain(self, target: StorageTarget, settings: SaverSettings, step: int, plan: str) -> None:
+        """Report a committed step, and remove those that it makes obsolete."""
+        self.report(StorageOutcome(step, committed=True, plan=plan))
+        result = commit.apply_retention(target, settings.keep, settings.keep_every, step, plan)
+        newest_plan = plan if result.newest == step else commit.stored_plan(target, result.newest)
+        directory.write_stored_step(self.job_folder, result.newest, newest_plan or "")
+        reasons = []
+        if result.removed:
+            was = "were" if len(result.removed) > 1 else "was"
+            reasons.append(f"the abandoned {commit.steps_text(result.removed)} {was} removed")
+        branch = branch_of(plan)
+        if result.newest > step and branch_of(newest_plan or "") != branch != self._foreign_to:
+            self._foreign_to = branch
+            reasons.append(
+                f"step {result.newest}, from which this training has not continued, remains the "
+                "one that is loaded by default: load the step to continue from, or use a folder "
+                "for each training"
+            )
+        for reason in reasons:
+            self.report(StorageOutcome(step, committed=True, reason=reason, plan=plan))
+
+    def _report_failure(self, step: int, plan: str, error: Exception) -> None:
+        self.report(StorageOutcome(step, False, str(error) or type(error).__name__, plan))
+
+    def _report_delay(
+        self, target: StorageTarget, settings: SaverSettings, step: int, plan: str
+    ) -> None:
+        """Report once the parts that a step has been waiting for too long."""
+        now, world = time.monotonic(), self.uncommitted[step, plan]
+        since = self._waiting_since.setdefault((step, plan), now)
+        if now - since <= COMMIT_WAIT_S:
+            if since == math.inf and step < max(self.uncommitted)[0]:
+                self._remove_superseded(target, step, plan, world)
+            return
+        self._waiting_since[step, plan] = math.inf
+        hosts = settings.hosts if len(settings.hosts) == world else [""] * world
+        reason = commit.delay_text(target, step, plan, hosts)
+        log.warning(f"step {step} is incomplete: {reason}", extra={"step": step, "reason": reason})
+        self.report(StorageOutcome(step, False, reason, plan))
+
+    def _remove_superseded(self, target: StorageTarget, step: int, plan: str, world: int) -> None:
+        """Remove a delayed step if the missing ranks have not begun it: they write newer ones."""
+        folder = target.staging_folder(step, plan)
+        begun = set(target.list_names(folder))
+        missing = commit.missing_ranks(target, step, plan, world)
+        is_idle = target.idle_s(folder) > COMMIT_WAIT_S
+        if is_idle and not any(part_file_name(rank) in begun for rank in missing):
+            log.info(f"removed unfinished step {step}", extra={"step": step})
+            del self.uncommitted[step, plan]
+            target.remove(folder)
 
     def write_newest(self, settings: SaverSettings) -> int | None:
         """Write the newest save that all ranks of this node hold, and wait for its commit.
@@ -250,10 +354,6 @@ class Uploader:
             if segment.read_seal(snapshot.header, len(snapshot.layout.entries)) is None:
                 count += commit.seal_if_unchanged(segment, snapshot.header, snapshot.layout)
         return count
-
-
-def _error_text(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 class Saver:
@@ -337,10 +437,13 @@ class Saver:
         # 1. What asks for the newest save is read before the inventory: a request that arrives
         #    during the round waits for the next one, whose inventory has its save.
         needs_newest = self.crashes > 0 or self.is_stopping or bool(self.flush_waiters)
+        self.settings = directory.read_settings(self.job_folder) or self.settings
         # 2. The steps that a killed saver had written but not committed.
         snapshots = await asyncio.to_thread(inventory.list_snapshots, self.job_folder)
         await asyncio.to_thread(self.uploader.resume_commits, self.settings, snapshots)
-        # 3. Requested saves, then commits: a step appears when the last node has written its part.
+        # 3. Abandoned branches, requested saves, then commits: a step appears when the last node
+        #    has written its part.
+        await asyncio.to_thread(self.uploader.note_branches, self.settings)
         await asyncio.to_thread(
             self.uploader.write_snapshots, self.settings, inventory.storage_requests(snapshots)
         )

@@ -4,7 +4,8 @@
         settings.json      settings of the saver; written by the training process
         saver.lock         locked by the running saver
         saver.sock         where training processes connect to the saver
-        stored.json        newest step that storage had when the saver last committed one
+        stored.json        newest step that storage had when the saver last committed one, its plan
+        abandoned.json     abandoned branches; see ``storage.branches``
         port               where savers of other nodes connect to it
         job.lock           locked, shared, by each running training process
         r00003.lock        locked by the process of rank 3: no second one saves as the same rank
@@ -70,6 +71,10 @@ class SaverSettings(msgspec.Struct, frozen=True):
     """``host:port`` at which other nodes reach this node's saver; empty if there are none."""
     peer: str = ""
     """``host:port`` of the saver that stores this node's copies; empty for none."""
+    hosts: list[str] = []
+    """The host of each rank."""
+    refusal: str = ""
+    """Why nothing may be written to the target; empty if it may."""
 
 
 def shared_memory_root(environment: Mapping[str, str]) -> Path:
@@ -212,36 +217,48 @@ def list_segments(job_folder: Path) -> list[tuple[int, int | None, Path]]:
 
 def write_settings(job_folder: Path, settings: SaverSettings) -> None:
     """Replace the settings atomically."""
-    temporary = job_folder / f"settings.{os.getpid()}.new"
-    descriptor = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    with open(descriptor, "wb") as stream:
-        stream.write(msgspec.json.encode(settings))
-    temporary.rename(job_folder / "settings.json")
+    write_file(job_folder / "settings.json", msgspec.json.encode(settings))
 
 
 def read_settings(job_folder: Path) -> SaverSettings | None:
     """Return the settings, or ``None`` if there are none yet."""
     try:
-        with open(open_own(job_folder / "settings.json", os.O_RDONLY), "rb") as file:
-            return msgspec.json.decode(file.read(), type=SaverSettings)
-    except (FileNotFoundError, InsecureMemoryError, msgspec.MsgspecError):
+        return msgspec.json.decode(
+            read_file(job_folder / "settings.json") or b"", type=SaverSettings
+        )
+    except msgspec.MsgspecError:
         return None
 
 
-def write_stored_step(job_folder: Path, step: int | None) -> None:
-    """Record the newest step in storage, if any."""
-    temporary = job_folder / f"stored.{os.getpid()}.new"
-    with open(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as stream:
-        stream.write(msgspec.json.encode(step))
-    temporary.rename(job_folder / "stored.json")
+def write_stored_step(job_folder: Path, step: int | None, plan: str = "") -> None:
+    """Record the newest step in storage, if any, and its plan."""
+    write_file(job_folder / "stored.json", msgspec.json.encode((step, plan)))
 
 
-def read_stored_step(job_folder: Path) -> int | None:
+def read_stored_step(job_folder: Path) -> tuple[int, str] | None:
     """Return the newest step that storage has had, as recorded; ``None`` if none was."""
     try:
-        with open(open_own(job_folder / "stored.json", os.O_RDONLY), "rb") as file:
-            return msgspec.json.decode(file.read(), type=int | None)
-    except (FileNotFoundError, InsecureMemoryError, msgspec.MsgspecError):
+        data = read_file(job_folder / "stored.json")
+        step, plan = msgspec.json.decode(data or b'[null,""]', type=tuple[int | None, str])
+    except msgspec.MsgspecError:
+        return None
+    return None if step is None else (step, plan)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace a small file of the job's folder atomically."""
+    temporary = path.with_suffix(f".{os.getpid()}.new")
+    with open(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as stream:
+        stream.write(data)
+    temporary.rename(path)
+
+
+def read_file(path: Path) -> bytes | None:
+    """Return the content of a file of the job's folder; ``None`` if there is none of this user."""
+    try:
+        with open(open_own(path, os.O_RDONLY), "rb") as file:
+            return file.read()
+    except (FileNotFoundError, InsecureMemoryError):
         return None
 
 

@@ -61,11 +61,23 @@ def current_plan(snapshots: Iterable[SnapshotInfo]) -> str | None:
 
 
 def storage_requests(snapshots: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
-    """Return the saves to write to storage: each rank's newest one that is not there yet."""
+    """Return the saves to write to storage: each rank's newest one that is not there yet.
+
+    If other nodes write parts too, a save is not written after a newer one: the commit of that one
+    removes unfinished older steps.
+    """
+    written = newest_by_rank(one for one in snapshots if one.is_in_storage)
+    ranks = {one.rank for one in snapshots if one.is_local}
     newest = newest_by_rank(
         one for one in snapshots if one.header.for_storage and not one.is_in_storage
     )
-    return [newest[rank] for rank in sorted(newest)]
+    return [
+        one
+        for rank, one in sorted(newest.items())
+        if one.layout.world <= len(ranks)
+        or rank not in written
+        or one.header.generation > written[rank].header.generation
+    ]
 
 
 def newest_by_rank(snapshots: Iterable[SnapshotInfo]) -> dict[int, SnapshotInfo]:

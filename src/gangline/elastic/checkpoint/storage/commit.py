@@ -12,9 +12,10 @@ A folder without a step of ours but with checkpoints of another program is most 
 and training would start from scratch: it is refused, with a message that explains how to load them.
 """
 
+import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -27,18 +28,22 @@ from gangline.elastic.checkpoint.format.manifest import (
     METADATA,
     PartLayout,
     PartNote,
+    branch_of,
     combine_notes,
     decode_manifest,
     describe_part,
     encode_manifest,
+    missing_file,
     note_file_name,
     parse_partial_folder,
     parse_step_folder,
     step_folder,
 )
 from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentHeader
+from gangline.elastic.checkpoint.storage.branches import BranchRecord, read_record
 from gangline.elastic.checkpoint.storage.target import StorageTarget
 
+log = logging.getLogger(__name__)
 _LOOKED_INTO = 50
 """Largest number of entries of the folder that are listed, because a store may hold many."""
 _SAVED = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
@@ -55,6 +60,8 @@ HINTS = {
     "checkpoint_id=…)",
     "of torch.save": "load them with torch.load(…, weights_only=True), or with safetensors",
 }
+_NAMED = 10
+"""Steps in a message; of more only the first ones and the last are named."""
 CHUNK = 1 << 24
 """Bytes per write: small enough for an even rate under a bandwidth limit."""
 
@@ -206,6 +213,38 @@ def missing_ranks(target: StorageTarget, step: int, plan: str, world: int) -> li
     return [rank for rank in range(world) if note_file_name(rank) not in present]
 
 
+def ranks_text(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    """Name ranks and their hosts, as far as these are known."""
+    by_host: dict[str, list[int]] = {}
+    for rank in ranks:
+        by_host.setdefault(hosts[rank] if rank < len(hosts) else "", []).append(rank)
+    named = [
+        f"rank{'s' * (len(own) > 1)} {', '.join(map(str, own))}{f' on {host}' if host else ''}"
+        for host, own in by_host.items()
+    ]
+    return " and ".join(named)
+
+
+def delay_text(target: StorageTarget, step: int, plan: str, hosts: Sequence[str]) -> str:
+    """Explain why a step is not in storage yet.
+
+    Raises:
+        OSError, StorageError: storage cannot be read.
+    """
+    missing = missing_ranks(target, step, plan, len(hosts))
+    if not missing:
+        return "it is complete, but not committed yet"
+    return f"it lacks the part{'s' * (len(missing) > 1)} of {ranks_text(missing, hosts)}"
+
+
+def steps_text(steps: Iterable[int]) -> str:
+    """Name some steps in a message."""
+    names = [str(step) for step in sorted(steps)]
+    if len(names) > _NAMED:
+        names = [*names[: _NAMED - 1], "…", names[-1]]
+    return f"step{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
 def try_commit(target: StorageTarget, step: int, plan: str, world: int) -> bool:
     """Commit the step if the parts of all ranks are there; return whether it is committed now.
 
@@ -237,37 +276,93 @@ def try_commit(target: StorageTarget, step: int, plan: str, world: int) -> bool:
 
 def is_committed(target: StorageTarget, step: int, plan: str) -> bool:
     """Return whether storage has the step as this plan saved it."""
+    return stored_plan(target, step) == plan
+
+
+def stored_plan(target: StorageTarget, step: int) -> str | None:
+    """Return the plan of a step in storage; ``None`` if it has no valid manifest."""
     try:
-        return decode_manifest(target.read(f"{step_folder(step)}/{MANIFEST}")).plan == plan
+        return decode_manifest(target.read(f"{step_folder(step)}/{MANIFEST}")).plan
     except (FileNotFoundError, CorruptError):
-        return False
+        return None
+
+
+def list_steps(target: StorageTarget) -> tuple[list[int], dict[int, str]]:
+    """Return the steps in storage, the oldest first, and the incomplete ones with a missing file.
+
+    The content of files is not verified.
+    """
+    missing = {
+        step: missing_file(target.list_names(name))
+        for name in target.list_names("")
+        if (step := parse_step_folder(name)) is not None
+    }
+    return sorted(step for step, name in missing.items() if name is None), {
+        step: name for step, name in sorted(missing.items()) if name is not None
+    }
 
 
 def committed_steps(target: StorageTarget) -> list[int]:
-    """Return the steps in storage, the oldest first; their content is not verified."""
-    steps = [
-        step for name in target.list_names("") if (step := parse_step_folder(name)) is not None
-    ]
-    return sorted(step for step in steps if MANIFEST in target.list_names(step_folder(step)))
+    """Return the complete steps in storage, the oldest first, abandoned ones among them."""
+    return list_steps(target)[0]
 
 
-def expired_steps(steps: list[int], keep: int, keep_every: int) -> list[int]:
-    """Return the expired steps: all but the newest ``keep`` and the multiples of ``keep_every``."""
+def expired_steps(
+    steps: Iterable[int], keep: int, keep_every: int, abandoned: Container[int] = ()
+) -> list[int]:
+    """Return the expired steps: all but the newest ``keep`` and the multiples of ``keep_every``.
+
+    Abandoned steps count as older than all others.
+    """
     if keep <= 0:
         return []
-    return [step for step in sorted(steps)[:-keep] if not (keep_every and step % keep_every == 0)]
+    ordered = sorted(steps, key=lambda step: (step not in abandoned, step))
+    return [step for step in ordered[:-keep] if not (keep_every and step % keep_every == 0)]
 
 
-def apply_retention(target: StorageTarget, keep: int, keep_every: int, newest: int) -> int:
-    """Remove expired steps, and unfinished ones older than the newest commit.
+@dataclass(frozen=True, slots=True)
+class RetentionResult:
+    """What is in storage after a commit."""
 
-    Returns the newest step that is there.
+    newest: int
+    """The newest step that is not abandoned."""
+    removed: list[int]
+    """Abandoned steps that were removed."""
+
+
+def apply_retention(
+    target: StorageTarget, keep: int, keep_every: int, committed: int, plan: str = ""
+) -> RetentionResult:
+    """Remove expired steps, and unfinished ones that the step just committed makes obsolete.
+
+    These are the older ones, and all of branches other than that of ``plan``: every saver has
+    written its part of the committed step after it had ended its part of any other one.
     """
-    steps = committed_steps(target)
-    for step in expired_steps(steps, keep, keep_every):
+    steps, record = committed_steps(target), read_record(target)
+    abandoned = abandoned_steps(target, steps, record)
+    # A live step that is newer belongs to a training that was not loaded, and remains.
+    counted = [step for step in steps if step <= committed or step in abandoned]
+    expired = expired_steps(counted, keep, keep_every, abandoned)
+    for step in expired:
+        log.info(f"removed step {step}", extra={"step": step})
         target.remove(step_folder(step))
         pass_failpoint("removed")
-    old = [name for step, name in target.list_unfinished() if step < newest]
-    for name in [*old, *(name for name in target.list_names("") if name.startswith(".trash-"))]:
-        target.remove(name)
-    return max(steps, default=newest)
+    for step, name in target.list_unfinished():
+        partial = parse_partial_folder(name)
+        is_of_another = partial and plan and branch_of(partial[1]) != branch_of(plan)
+        if step <= committed or is_of_another:
+            log.info(f"removed unfinished step {step}", extra={"step": step})
+            target.remove(name)
+    for name in target.list_names(""):
+        if name.startswith(".trash-"):
+            target.remove(name)
+    newest = max((step for step in steps if step not in abandoned), default=committed)
+    return RetentionResult(newest, [step for step in expired if step in abandoned])
+
+
+def abandoned_steps(
+    target: StorageTarget, steps: Iterable[int], record: BranchRecord
+) -> dict[int, str]:
+    """Return the abandoned ones of these steps, with their plans."""
+    plans = {step: stored_plan(target, step) for step in steps if record.may_abandon(step)}
+    return {step: plan for step, plan in plans.items() if plan and record.abandons(step, plan)}

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -57,6 +58,9 @@ class StorageTarget(Protocol):
     def list_unfinished(self) -> list[tuple[int, str]]:
         """Return the steps that are not committed, and their folders."""
 
+    def idle_s(self, folder: str) -> float:
+        """Return the seconds since something was written to a folder; 0 if that is not known."""
+
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
         """Commit the step. Repeating it does no harm.
 
@@ -65,7 +69,7 @@ class StorageTarget(Protocol):
         """
 
     def remove(self, folder: str) -> None:
-        """Delete a folder with its content."""
+        """Delete a folder with its content, or a file."""
 
 
 class LocalTarget:
@@ -121,6 +125,13 @@ class LocalTarget:
             if (partial := parse_partial_folder(name))
         ]
 
+    def idle_s(self, folder: str) -> float:
+        try:
+            paths = [self.root / folder, *(self.root / folder).iterdir()]
+            return time.time() - max(path.stat().st_mtime for path in paths)
+        except FileNotFoundError:
+            return 0.0
+
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
         partial, final = self.root / partial_folder(step, plan), self.root / step_folder(step)
         self.put(f"{partial.name}/{MANIFEST}", manifest)
@@ -137,7 +148,10 @@ class LocalTarget:
         trash = self.root / f".trash-{os.getpid()}-{folder.lstrip('.')}"
         with contextlib.suppress(FileNotFoundError):
             (self.root / folder).rename(trash)
-            shutil.rmtree(trash, ignore_errors=True)
+            if trash.is_dir():
+                shutil.rmtree(trash, ignore_errors=True)
+            else:
+                trash.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
@@ -220,6 +234,10 @@ class RemoteTarget:
             if (step := parse_step_folder(name)) is not None
             and MANIFEST not in self.list_names(name)
         ]
+
+    def idle_s(self, folder: str) -> float:
+        del folder
+        return 0.0
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
         """Commit the step by writing its manifest, the last of its objects.

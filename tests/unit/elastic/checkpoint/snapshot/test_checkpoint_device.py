@@ -287,7 +287,7 @@ def test_memory_is_not_replaced_during_a_transfer(rig: Any, module: Module) -> N
     module.holds_back = True
     rig.save({"w": torch.ones(3)}, 1)
     larger = agree_on_layout(
-        rig.ranks, "here", create_planner({"w": torch.ones(1 << 17)}, first=True)
+        rig.ranks, "here", create_planner({"w": torch.ones(1 << 17)}, first=True), "larger"
     )
     rig.buffers.prepare(larger)
     rig.buffers.wait_for_memory()

@@ -91,7 +91,7 @@ class EffectiveRole:
 
     def pod_name(self, job: str, index: int) -> str:
         """Return the name of a pod, which is its host name too."""
-        return "{}-{}-{}-{}".format(job, self.name, *divmod(index, self.pods_per_job))
+        return "{}-{}-{}-{}".format(job, self.name, *divmod(index, self.pods_per_job or 1))
 
     @property
     def is_initial(self) -> bool:
@@ -329,15 +329,11 @@ def _count(
     if mpi is not None:
         counts = {LAUNCHER: 1, NODE: nodes - 1 if mpi.run_launcher_as_node else nodes}
     return [
-        _with_pods(role, counts.get(role.name, nodes))
+        replace(role, pods_per_job=max(counts.get(role.name, nodes), 0))
         if role.name in counts or role.step == TRAINER
         else role
         for role in roles
     ]
-
-
-def _with_pods(role: EffectiveRole, pods: int) -> EffectiveRole:
-    return replace(role, pods_per_job=pods) if pods > 0 else replace(role, jobs=0)
 
 
 def _without_empty_waits(roles: list[EffectiveRole]) -> list[EffectiveRole]:

@@ -96,8 +96,8 @@ def _coordinator_errors(merged: EffectiveJob) -> Iterator[FieldError]:
         ("jobIndex", coordinator.job_index or 0, role.jobs),
         ("podIndex", coordinator.pod_index or 0, role.pods_per_job),
     ):
-        if given >= count:
-            remedy = f"the largest of {role.name} is {count - 1}" if count else "name another job"
+        if given >= max(count, 1):
+            remedy = f"the largest of {role.name} is {max(count, 1) - 1}"
             yield FieldError(f"{path}.{field}", given, "is no pod of the job", remedy)
     if len(merged.coordinator) > names.MAX_LABEL_LENGTH:
         problem = f"makes the address {merged.coordinator!r}, which is too long for a label"

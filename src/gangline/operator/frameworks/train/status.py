@@ -162,7 +162,10 @@ def _message(status: JobStatus) -> str:
 
 
 def _step(role: EffectiveRole, gang: ReplicaGang, status: JobStatus) -> Manifest:
-    """Count the batch Jobs that a JobSet would make of a replicated job."""
+    """Count the batch Jobs that a JobSet would make of a replicated job.
+
+    One without pods is ready, as in a JobSet: Kueue waits until all batch Jobs are.
+    """
     slots = gang[role.name]
     counted = status.replica_statuses.get(role.name)
     finished = conditions.is_finished(status.conditions)
@@ -174,9 +177,9 @@ def _step(role: EffectiveRole, gang: ReplicaGang, status: JobStatus) -> Manifest
     for number in range(role.jobs):
         indexes = range(number * role.pods_per_job, (number + 1) * role.pods_per_job)
         pods = slots.pods[indexes.start : indexes.stop]
-        succeeded = all(index in done for index in indexes)
+        succeeded = bool(indexes) and all(index in done for index in indexes)
         step["succeeded"] += succeeded
-        step["ready"] += not succeeded and bool(pods) and all(map(_is_ready, pods))
+        step["ready"] += not (succeeded or finished or suspended) and all(map(_is_ready, pods))
         step["active"] += not finished and not succeeded and any(p and p.is_active for p in pods)
         step["failed"] += has_failed and not succeeded and any(p and p.failed for p in pods)
     if has_failed and counted and counted.failed and step["succeeded"] < role.jobs:

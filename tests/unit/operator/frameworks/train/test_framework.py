@@ -15,6 +15,7 @@ from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.engine.status import decode_status, encode_status, kind_fields
 from gangline.operator.frameworks.train.framework import KIND, TrainFramework
 from gangline.operator.model.plan import ObservedJob, ReconcilePlan, TargetKind
+from gangline.operator.model.replicas import ObservedContainerStatus
 from gangline.operator.policies.replica_tracker import tracker_of
 from unit.api.trainer.jobs import SHIPPED, train_job
 from unit.operator.builders import NOW, a_pod, stored
@@ -204,6 +205,17 @@ def test_mpi_job_of_one_node_is_a_launcher_that_waits_for_no_pod() -> None:
     assert made[TargetKind.CONFIG_MAP, "digits-mpi-hostfile"]["data"] == {
         "hostfile": "digits-launcher-0-0.digits slots=1\n"
     }
+    # Kueue waits until the counts of ready and succeeded jobs are those of the runtime.
+    running = a_pod("launcher-0", job="digits")
+    ready = msgspec.structs.replace(
+        running.status, container_statuses=(ObservedContainerStatus(ready=True),)
+    )
+    pods = [msgspec.structs.replace(running, status=ready)]
+    status = plan(dataclasses.replace(observed, pods=pods)).kind_status
+    assert status is not None
+    assert [(step["name"], step["ready"]) for step in status["jobsStatus"]] == [
+        ("node", 1), ("launcher", 1),
+    ]  # fmt: skip
     ended = dataclasses.replace(observed, pods=[a_pod("launcher-0", "Succeeded", job="digits")])
     assert find_condition(plan(ended).status.conditions, "Succeeded")
 

@@ -76,6 +76,21 @@ def test_few_failed_tests_run_once_more_alone(
     )
     stage = stages.Stage("tests", tests="test_it.py")
     assert run("--again", "some", some=[stage]) == 0
-    assert "test_it.py::test_slow PASSED" in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert "\nonce more, alone, what failed:\ntest_it.py::test_slow\n" in printed
+    assert "test_it.py::test_slow PASSED" in printed
     (tmp_path / "before").unlink()
     assert run("some", some=[stage]) == 1
+
+
+def test_a_stage_beside_others_starts_with_them_and_is_shown_after_them(
+    stages: Any, run: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    waits = stages.Stage("waits", "until test -e made; do sleep 0.02; done; echo waited")
+    makes = stages.Stage("makes", "touch made; echo made; exit 2", beside=True)
+    assert run("some", some=[waits, makes]) == 1
+    assert re.search(
+        r"=== waits\nwaited\n\n=== makes\nmade\n\n\n"
+        r"waits .*  passed\nmakes .*  FAILED\n",
+        capfd.readouterr().out,
+    )

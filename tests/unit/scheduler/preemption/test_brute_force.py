@@ -26,7 +26,7 @@ from unit.scheduler.builders import checked_cycle, cluster, decide, group, node,
 
 COUNT = 12
 """Number of clusters in a test."""
-PARTS = 12
+PARTS = 6
 PART_OF_SEEDS = [range(start, start + COUNT) for start in range(0, PARTS * COUNT, COUNT)]
 WEB = (("app", "web"),)
 BUDGET = DisruptionBudgetInfo("d/web", "d", Selector((Requirement("app", "=", ("web",)),)), 2)

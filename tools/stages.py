@@ -213,7 +213,7 @@ def groups() -> dict[str, list[Stage]]:
         "release": release,
         "due": release,
         "selected": [Stage("selected", tests=f"--numprocesses 3 {near}")],
-        "embedded": [Stage("embedded", tests="--numprocesses 2 tests/e2e --cluster embedded")],
+        "embedded": [Stage("embedded", tests="--numprocesses 3 tests/e2e --cluster embedded")],
         "on-kubernetes": [Stage("on-kubernetes", tests=f"{KUBERNETES} {ONLY_THERE}")],
     }
 

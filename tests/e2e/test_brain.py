@@ -1,6 +1,8 @@
 """The Brain and real PyTorch jobs: right sizes from the history, and sizes that measurements show.
 
 Segments of two seconds and short pauses are settings of the jobs and of the policy.
+
+Takes 150 s: jobs run long enough for what is measured in segments of two seconds.
 """
 
 import json

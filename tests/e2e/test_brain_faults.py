@@ -1,6 +1,8 @@
 """The Brain when things break: killed at its writes, two of them, wrong clocks, lies, no database.
 
 The job is real, and its pods sleep: the facts of its master are written by the tests.
+
+Takes 80 s: the Brain is killed and started again, and each change is observed.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Faults during an elastic training: processes, pods, nodes, links, clocks, the cluster."""
+"""Faults during an elastic training: processes, pods, nodes, links, clocks, the cluster.
+
+Takes 50 s: each fault costs a start of PyTorch, and a silent node is waited for.
+"""
 
 import os
 import signal

@@ -1,4 +1,7 @@
-"""Every kind of job on a cluster: the environment of its replicas, and its life cycle."""
+"""Every kind of job on a cluster: the environment of its replicas, and its life cycle.
+
+Takes 50 s: jobs of every kind end, restart, are suspended and run into their deadlines.
+"""
 
 import json
 from collections.abc import Callable

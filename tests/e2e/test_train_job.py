@@ -1,4 +1,7 @@
-"""TrainJob: two PyTorch processes of a runtime learn digits."""
+"""TrainJob: two PyTorch processes of a runtime learn digits.
+
+Takes 40 s: nodes import PyTorch, and initializers fetch before they start.
+"""
 
 import importlib.util
 import re

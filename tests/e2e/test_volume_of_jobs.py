@@ -2,6 +2,8 @@
 
 After all others: a real controller manager sends twenty requests a second, and the endpoints of six
 hundred services keep it from those of later scenarios for minutes, in which no pod finds another.
+
+Takes 40 s: two hundred jobs.
 """
 
 import asyncio

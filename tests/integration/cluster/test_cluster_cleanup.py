@@ -1,4 +1,7 @@
-"""A cluster that ends in any way leaves nothing on the machine and loses no stored object."""
+"""A cluster that ends in any way leaves nothing on the machine and loses no stored object.
+
+Takes 35 s: each test starts clusters of its own, and ends them.
+"""
 
 import os
 import signal

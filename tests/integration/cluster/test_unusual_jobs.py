@@ -1,4 +1,7 @@
-"""Jobs in unusual situations on a running cluster: refusals, resources, groups."""
+"""Jobs in unusual situations on a running cluster: refusals, resources, groups.
+
+Takes 25 s: refused pods are tried again after a growing delay.
+"""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""What is written comes back on each database, the same in any order, with names by bytes."""
+"""What is written comes back on each database, the same in any order, with names by bytes.
+
+Takes 35 s: servers of three databases start.
+"""
 
 import random
 from collections.abc import Callable

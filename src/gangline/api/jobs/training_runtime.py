@@ -131,18 +131,16 @@ class TopologyPolicy(Wire):
     mode: Annotated[
         str,
         doc("hard requires it, soft prefers it.", values=("hard", "soft"), default="hard"),
-    ] = ""
+    ] = "hard"
     highest_tier_allowed: Annotated[
-        int | None, doc("Highest network tier that may separate the nodes.", default=1)
-    ] = None
+        int, doc("Highest network tier that may separate the nodes.", default=1)
+    ] = 1
 
 
 class VolcanoPolicy(Wire):
     """Volcano; pods are a gang under every policy."""
 
-    network_topology: Annotated[
-        FreeForm | None, doc("Topology of the group.", shape=TopologyPolicy)
-    ] = None
+    network_topology: Annotated[TopologyPolicy | None, doc("Topology of the group.")] = None
 
 
 class PodGroupPolicy(Wire):

@@ -23,6 +23,7 @@ from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.meta.resource import Resource
 from gangline.api.validation.jobs import rules_of
+from gangline.api.volcano.scheduling import NetworkTopology
 from gangline.operator.model.replicas import ReplicaGang
 
 Manifest: TypeAlias = dict[str, Any]
@@ -81,6 +82,7 @@ class SchedulingRequest:
     priority_class: str = ""
     min_resources: Mapping[str, int | float | str] | None = None
     timeout: timedelta | None = None
+    topology: NetworkTopology | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,7 @@ def desired_spec(job: NormalizedJob) -> PodGroupSpec:
         min_task_member=tasks,
         queue=scheduling.queue,
         priority_class_name=scheduling.priority_class,
+        network_topology=scheduling.topology,
         min_resources=dict(given) if given is not None else _resources(counts),
     )
 

@@ -26,6 +26,7 @@ from gangline.api.trainer.effective import EffectiveJob, EffectiveRole
 from gangline.api.trainer.policy import effective_job
 from gangline.api.validation.effective_job import effective_job_errors, merged_template_errors
 from gangline.api.validation.training_runtime import read_runtime
+from gangline.api.volcano.scheduling import NetworkTopology
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.train import status
 from gangline.operator.frameworks.train.rules import MissingRuntimeRules, TrainRules
@@ -199,4 +200,12 @@ def _scheduling(job: TrainJob, merged: EffectiveJob) -> SchedulingRequest:
         str(pod_template.pod_spec(role.template).get("priorityClassName") or "")
         for role in merged.training_roles
     )
-    return SchedulingRequest(queue=queue, priority_class=next(filter(None, classes), ""))
+    group = merged.spec.pod_group_policy
+    topology = group.volcano.network_topology if group and group.volcano else None
+    return SchedulingRequest(
+        queue=queue,
+        priority_class=next(filter(None, classes), ""),
+        topology=NetworkTopology(topology.mode, topology.highest_tier_allowed)
+        if topology
+        else None,
+    )

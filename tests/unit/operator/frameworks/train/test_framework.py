@@ -175,6 +175,17 @@ def test_private_key_in_the_folder_of_root_is_readable_by_its_owner_alone() -> N
     assert mode("/home/mpiuser/.ssh") == 0o640
 
 
+def test_topology_of_the_runtime_is_that_of_the_gang() -> None:
+    runtime = copy.deepcopy(SHIPPED["torch-distributed"])
+    runtime["spec"]["podGroupPolicy"] = {"volcano": {"networkTopology": {"mode": "soft"}}}
+    parsed = TrainFramework().read_with_runtime(
+        stored(train_job()), runtime_copy(runtime), is_known=True
+    )
+    observed = ObservedJob(parsed.job, decode_status(KIND, msgspec.Raw(b"{}")))
+    group = created(plan(observed))[TargetKind.POD_GROUP, "digits"]
+    assert group["spec"]["networkTopology"] == {"mode": "soft", "highestTierAllowed": 1}
+
+
 def test_gang_consists_of_one_phase_at_a_time() -> None:
     """trainjob-7"""
     world = World(KINDS["TrainJob"].job(3))

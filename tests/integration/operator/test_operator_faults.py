@@ -7,6 +7,7 @@ import asyncio
 import itertools
 from contextlib import suppress
 from copy import deepcopy
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -225,6 +226,35 @@ async def test_an_error_of_a_pass_is_a_condition_until_a_pass_succeeds(
         return not any(c.type == "Stalled" for c in (await stage.job()).status.conditions)
 
     await stage.until(no_longer_stalled, "the job is not stalled")
+
+
+async def test_restarted_operator_runs_a_job_by_its_last_valid_specification(
+    stage: Scene,
+) -> None:
+    await stage.start_operator()
+    await stage.submit(None, 2, cleanPodPolicy="All")
+    await stage.until_pods({"worker-0": "Running", "worker-1": "Running"})
+
+    async def is_recorded() -> bool:
+        return (await stage.job()).status.last_valid_spec is not None
+
+    await stage.until(is_recorded, "the specification is recorded")
+    await stage.kill_operator()
+    worker: dict[str, Any] = {"pytorchReplicaSpecs": {"Worker": {"replicas": 9000}}}
+    for change in (worker, {"runPolicy": {"suspend": True}}):
+        await stage.client.patch(PYTORCH_JOBS, "train", {"spec": change}, NAMESPACE)
+    await stage.start_operator()
+    await stage.until_condition("Suspended")
+    await stage.until_pods({})
+    resume = {"spec": {"runPolicy": {"suspend": False}}}
+    await stage.client.patch(PYTORCH_JOBS, "train", resume, NAMESPACE)
+    await stage.until_pods({"worker-0": "Running", "worker-1": "Running"})
+    job = await stage.until_condition("InvalidSpec")
+    assert "9000" in next(c.message for c in job.status.conditions if c.type == "InvalidSpec")
+    for name in ("train-worker-0", "train-worker-1"):
+        await stage.kubelets.end(name, 0)
+    await stage.until_condition("Succeeded")
+    await stage.until_pods({})
 
 
 async def test_a_deleted_job_is_left_alone(stage: Scene) -> None:

@@ -60,6 +60,17 @@ async def test_a_job_with_mistakes_is_refused_naming_all_of_them(cluster: ApiCli
         assert any(field.startswith(mistake) for field in fields), fields
 
 
+async def test_scale_is_refused_as_a_change_of_the_job_is(cluster: ApiClient) -> None:
+    path = PYTORCH_JOBS.path(NAMESPACE, "scaled", "scale")
+    async with webhook(cluster):
+        await create(cluster, job("scaled"))
+        scale = await cluster.request_json("GET", path)
+        many = {**scale, "spec": {"replicas": 9000}}
+        with pytest.raises(Invalid, match=r"Worker.replicas: 9000 makes a job of 9001 pods"):
+            await cluster.request_json("PUT", path, body=many)
+        await cluster.request_json("PUT", path, body={**scale, "spec": {"replicas": 0}})
+
+
 async def test_elastic_jobs_and_their_plans_are_refused_with_all_mistakes(
     cluster: ApiClient,
 ) -> None:

@@ -21,6 +21,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
 from gangline.api.failure import Blame, Failure
 from gangline.api.job_names import replica_name
+from gangline.api.job_resources import MAIN_CONTAINERS
 from gangline.api.meta.conditions import find_condition
 from gangline.api.symptoms import find_symptom
 
@@ -83,13 +84,22 @@ class Finding:
     exit_code: int | None = None
     at: datetime | None = None
     consequence: bool = False
-    init_container: str = ""
-    """The init container that failed; empty if another container did."""
+    container: str = ""
+    """The container that failed; empty if it is the one that trains."""
+    is_init: bool = False
+    """True if ``container`` is an init container."""
+
+    @property
+    def title(self) -> str:
+        """The cause with the exit code, and the container if it is not the one that trains."""
+        code = "" if self.exit_code is None else f" (exit code {self.exit_code})"
+        kind = "init container" if self.is_init else "container"
+        where = f" in {kind} {self.container}" if self.container else ""
+        return f"{self.cause}{where}{code}"
 
     def __str__(self) -> str:
-        code = "" if self.exit_code is None else f" (exit code {self.exit_code})"
         evidence = f" Message: {self.evidence}" if self.evidence else ""
-        return f"{self.cause}{code}: {self.meaning}{evidence}"
+        return f"{self.title}: {self.meaning}{evidence}"
 
 
 def finding_order(finding: Finding) -> tuple[bool, datetime, str]:
@@ -109,12 +119,14 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
 
     ``log_tail`` is the end of the failed container's log, if it is known.
     """
-    happened = failure.failure_of_pod(pod, container)
+    trains = _training_container(pod, container)
+    happened = failure.failure_of_pod(pod, trains)
     ended = _first_termination(pod)
     if happened is None and ended is not None:
         happened = failure.failure_of_exit(ended.exit_code, ended.reason, ended.message)
     if happened is None:
         return None
+    name, is_init = _failed_container(pod, happened, trains)
     finding = Finding(
         replica=replica_name(pod),
         cause=happened.cause,
@@ -126,10 +138,8 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
         exit_code=happened.exit_code,
         at=ended.finished_at if ended else None,
         consequence=happened.cause in _STOPPED_FROM_OUTSIDE,
-        init_container=next(
-            (status.name for status in pod.status.init_container_statuses if _has_failed(status)),
-            "",
-        ),
+        container=name,
+        is_init=is_init,
     )
     message, cause = happened.message, happened.cause
     if report := _find_report(happened, log_tail):
@@ -203,9 +213,30 @@ def pod_problem(pod: Pod, log_tail: str = "") -> str:
     return pod.status.message
 
 
-def _has_failed(status: ContainerStatus) -> bool:
-    end = status.state.terminated or (status.state.waiting and status.last_state.terminated)
-    return bool(end and end.exit_code)
+def _training_container(pod: Pod, main: str) -> str:
+    """Return ``main``, or the container with the name of the kinds of jobs, or the first."""
+    names = [status.name for status in pod.status.container_statuses]
+    likely = (name for name in names if name == main or (not main and name in MAIN_CONTAINERS))
+    return next(likely, names[0] if names else "")
+
+
+def _failed_container(pod: Pod, happened: Failure, trains: str) -> tuple[str, bool]:
+    """Return the container whose exit is the failure, and whether it is an init container.
+
+    The name is empty for the container that trains.
+    """
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    ordered = sorted(statuses, key=lambda status: status.name != trains)
+    failed = next((s.name for s in ordered if _has_exited(s, happened.exit_code)), trains)
+    if happened.exit_code is None or failed == trains:
+        return "", False
+    return failed, any(s.name == failed for s in pod.status.init_container_statuses)
+
+
+def _has_exited(status: ContainerStatus, code: int | None) -> bool:
+    ends = filter(None, (status.state.terminated, status.last_state.terminated))
+    codes = (end.exit_code or (end.signal and failure.SIGNAL_BASE + end.signal) for end in ends)
+    return code in codes
 
 
 def _meaning(pod: Pod, happened: Failure) -> str:

@@ -346,7 +346,7 @@ _MEANINGS = {
 
 def _sentence(finding: Finding) -> str:
     where = f"{finding.replica}{f' on {finding.node}' if finding.node else ''}:"
-    return f"{where if finding.replica else ''}{_named(finding)}{finding.meaning}".strip()
+    return f"{where if finding.replica else ''} {finding.title}: {finding.meaning}".strip()
 
 
 def _summary_without_finding(job: Job, events: Sequence[EventRecord]) -> str:
@@ -372,7 +372,7 @@ def _steps(job: Job, root: Finding | None) -> tuple[str, ...]:
     where = f"-n {job.namespace}"
     steps = [root.remedy] if root and root.remedy else []
     if root and root.replica:
-        which = f"{root.replica} -c {root.init_container}" if root.init_container else root.replica
+        which = f"{root.replica} -c {root.container}" if root.container else root.replica
         steps.append(f"'gangline logs {job.name} -i {which} {where}' prints its log.")
     if job.state is JobState.QUEUING:
         steps.append(f"'gangline explain {job.name} {where}' shows the figures.")
@@ -433,14 +433,9 @@ async def with_cause(jobs: JobClient, job: Job) -> Job:
     except (ApiError, JobError):
         return job
     root = diagnosis.root
-    if root is None or not root.replica or f"{_named(root)}{root.meaning}" in job.reason:
+    if root is None or not root.replica or f"{root.title}: {root.meaning}" in job.reason:
         return job
     return replace(job, reason=f"{root.replica}: {root}")
-
-
-def _named(finding: Finding) -> str:
-    code = "" if finding.exit_code is None else f" (exit code {finding.exit_code})"
-    return f" {finding.cause}{code}: "
 
 
 async def _deleted_pods(client: ApiClient, job: Job, present: Sequence[Pod]) -> list[Pod]:

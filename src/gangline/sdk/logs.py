@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gangline.api.core.pod import Pod
-from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.core.pod_status import TERMINAL_PHASES, ContainerStatus
 from gangline.api.meta.objects import Object
 from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
@@ -434,7 +434,7 @@ async def read_timestamped(
     lines = client.logs(
         pod.metadata.name,
         pod.metadata.namespace,
-        container=options.container or pod.spec.containers[0].name,
+        container=log_container(pod, options.container),
         follow=follow,
         tail=None if since else options.tail,
         since_seconds=None if since else options.since_seconds,
@@ -472,19 +472,39 @@ def _last_state(text: str) -> str:
     return states[-1] if states else ""
 
 
+def log_container(pod: Pod, container: str = "") -> str:
+    """Return the container whose log is read: by default the first, or if it has not run, the init
+    container that has failed.
+    """
+    first = container or pod.spec.containers[0].name
+    if container or any(s.name == first and _has_run(s) for s in pod.status.container_statuses):
+        return first
+    failed = (s.name for s in pod.status.init_container_statuses if _has_failed(s))
+    return next(failed, first)
+
+
 def has_started(pod: Pod, container: str) -> bool:
     """Return whether a container has run, so that it may have a log."""
-    name = container or pod.spec.containers[0].name
+    name = log_container(pod, container)
     return any(
-        status.name == name
-        and (status.state.running or status.state.terminated or status.restart_count)
+        status.name == name and _has_run(status)
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
     )
 
 
+def _has_run(status: ContainerStatus) -> bool:
+    ended = status.state.terminated or status.last_state.terminated
+    return bool(status.state.running or ended or status.restart_count)
+
+
+def _has_failed(status: ContainerStatus) -> bool:
+    ends = (status.state.terminated, status.last_state.terminated)
+    return any(end is not None and (end.exit_code or end.signal) for end in ends)
+
+
 def was_restarted(pod: Pod, container: str) -> bool:
     """Return whether a container of this pod has run before."""
-    name = container or pod.spec.containers[0].name
+    name = log_container(pod, container)
     return any(
         status.name == name and status.last_state.terminated is not None
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)

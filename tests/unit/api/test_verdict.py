@@ -151,3 +151,35 @@ def test_out_of_memory_names_the_limit_of_the_container(group: str) -> None:
     finding = finding_of_pod(msgspec.convert(pod, Pod))
     assert finding is not None
     assert "exceeded its limit of 2Gi" in finding.meaning
+
+
+@pytest.mark.parametrize(
+    ("trained", "others", "title"),
+    [
+        pytest.param(None, {"prep": 4}, "Error in init container prep (exit code 4)", id="init"),
+        pytest.param(0, {"log": 1}, "Error in container log (exit code 1)", id="beside it"),
+        pytest.param(3, {"log": 1}, "Error (exit code 3)", id="it failed as well"),
+    ],
+)
+def test_a_container_that_does_not_train_is_named(
+    trained: int | None, others: dict[str, int], title: str
+) -> None:
+    def status(name: str, code: int | None) -> dict[str, Any]:
+        waits, ended = (
+            {"waiting": {"reason": "PodInitializing"}},
+            {"terminated": {"exitCode": code}},
+        )
+        return {"name": name, "state": waits if code is None else ended}
+
+    pod = written(0)
+    listed = [status(name, code) for name, code in others.items()]
+    before = trained is None
+    pod["status"] |= {
+        "phase": "Failed",
+        "containerStatuses": [*([] if before else listed), status("pytorch", trained)],
+        "initContainerStatuses": listed if before else [],
+    }
+    for main in ("pytorch", ""):
+        finding = finding_of_pod(msgspec.convert(pod, Pod), container=main)
+        assert finding is not None
+        assert finding.title == title

@@ -87,6 +87,7 @@ def _data(finding: "Finding") -> dict[str, Any]:
         "evidence": finding.evidence,
         "node": finding.node,
         "exitCode": finding.exit_code,
+        "container": finding.container,
         "time": finding.at.isoformat() if finding.at else None,
     }
 

@@ -61,16 +61,25 @@ def with_shared_memory(job: NormalizedJob, role: ReplicaRole, pod: Manifest) -> 
 
 
 def with_termination_message(job: NormalizedJob, pod: Manifest) -> Manifest:
-    """Have the kubelet copy the end of a failed program's log into the pod's status.
+    """Have the kubelet copy the end of a failed program's log into the pod's status, and that of a
+    failed init container.
 
     The verdict about a failure is then the same in the job's conditions as in a diagnosis that
     reads the log. A policy of the user takes precedence.
     """
-    trains = pod_template.main_container(pod, job.kind.container)
-    if not trains or trains.get("terminationMessagePolicy"):
-        return pod
     policy = "FallbackToLogsOnError"
-    return pod_template.with_container(pod, job.kind.container, terminationMessagePolicy=policy)
+    trains = pod_template.main_container(pod, job.kind.container)
+    if trains and not trains.get("terminationMessagePolicy"):
+        name = job.kind.container
+        pod = pod_template.with_container(pod, name, terminationMessagePolicy=policy)
+    before = [
+        {
+            **container,
+            "terminationMessagePolicy": container.get("terminationMessagePolicy") or policy,
+        }
+        for container in pod_template.pod_spec(pod).get("initContainers") or []
+    ]
+    return pod_template.with_spec(pod, initContainers=before) if before else pod
 
 
 def _has_shared_memory(pod: Manifest, container: str) -> bool:

@@ -120,5 +120,8 @@ async def test_get_gives_cause_and_exit_code_of_diagnose_for_an_init_container(
     assert (root["cause"], root["exitCode"]) == ("ModuleMissing", 1)
     assert await asyncio.to_thread(main.run, ["get", "digits", "-o", "json"]) == ExitCode.DONE
     shown = json.loads(capsys.readouterr().out)
-    assert shown["reason"].startswith("master-0: ModuleMissing (exit code 1): ")
+    named = "master-0: ModuleMissing in init container fetch (exit code 1): "
+    assert shown["reason"].startswith(named)
     assert [instance["exitCode"] for instance in shown["instances"]] == [1]
+    assert await asyncio.to_thread(main.run, ["logs", "digits"]) == ExitCode.DONE
+    assert "No module named 'fetcher'" in capsys.readouterr().out

@@ -196,7 +196,9 @@ def test_every_container_gets_the_environment_before_the_users_variables():
     assert environment(pod)["RANK"] == "0"
     assert pod["spec"]["containers"][1]["env"][-2:] == own[1:]
     assert environment(pod, 1)["RANK"] == "0"
-    assert pod["spec"]["initContainers"] == [{"name": "fetch", "image": "x"}]
+    (fetch,) = pod["spec"]["initContainers"]
+    assert "env" not in fetch
+    assert fetch["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 def test_the_users_port_is_used_and_no_other_added():

@@ -227,6 +227,7 @@ def test_nothing_is_pulled_to_reach_workers_unless_an_image_is_named():
     (delivery,) = pod["initContainers"]
     amounts = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
     assert delivery == {
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "name": "kubectl-delivery",
         "image": "tools/kubectl:1",
         "imagePullPolicy": "IfNotPresent",

@@ -195,6 +195,10 @@ class SpreadTerm:
     max_skew: int = 1
     min_domains: int = 1
     hard: bool = True
+    honors_affinity: bool = True
+    """Nodes that the pod's node affinity and selector exclude are no domains."""
+    honors_taints: bool = False
+    """Nodes with taints that the pod does not tolerate are no domains."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,8 @@ def _spread(constraint: TopologySpreadConstraint, labels: Mapping[str, str]) -> 
         max_skew=constraint.max_skew or 1,
         min_domains=constraint.min_domains or 1,
         hard=constraint.when_unsatisfiable != "ScheduleAnyway",
+        honors_affinity=constraint.node_affinity_policy != "Ignore",
+        honors_taints=constraint.node_taints_policy == "Honor",
     )
 
 

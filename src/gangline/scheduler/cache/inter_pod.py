@@ -14,11 +14,18 @@ from gangline.scheduler.plugins.inter_pod import (
     required_anti_affinity,
 )
 from gangline.scheduler.plugins.scores import Scores
-from gangline.scheduler.types import PodInfo, PodKey, PodTerm
+from gangline.scheduler.types import (
+    PlacementConstraints,
+    PodInfo,
+    PodKey,
+    SpreadTerm,
+    TolerationInfo,
+)
 
 TentativePods = Sequence[tuple[PodInfo, int]]
 """Tentatively placed pods and their rows."""
 
+_TOLERATES_ALL = (TolerationInfo(operator="Exists"),)
 FULL_WEIGHT = 100
 """The maximal weight in Kubernetes."""
 
@@ -67,15 +74,19 @@ def inter_pod_score(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Sc
     for sign, terms in ((1.0, relations.affinity), (-1.0, relations.anti_affinity)):
         for term in terms:
             if term.weight:
-                has_match = (
-                    inter_pod.count_per_domain(*_count_selected(nodes, pod, term, placed)) > 0
-                )
+                has_match = _count_in_domains(nodes, PodSelection.of(pod, term), placed) > 0
                 score += nodes.weights.pod_affinity * sign * term.weight / FULL_WEIGHT * has_match
     for spread in relations.spread:
         if not spread.hard:
-            seen = inter_pod.count_per_domain(*_count_selected(nodes, pod, spread.pods, placed))
+            selection = PodSelection.of(pod, spread.pods, lasting_only=True)
+            seen = _count_in_domains(nodes, selection, placed)
             score -= nodes.weights.spreading * seen / max(1, int(seen.max(initial=0)))
     return score
+
+
+def _count_in_domains(nodes: NodeTable, selection: PodSelection, placed: TentativePods) -> Counts:
+    counts = _count_selected(nodes, selection, placed)
+    return inter_pod.count_per_domain(counts, nodes.topology_domains_of(selection.topology_key))
 
 
 def blocking_pods(
@@ -89,12 +100,12 @@ def blocking_pods(
     blocking: dict[PodKey, PodInfo] = {}
     for selection in required_anti_affinity(pod):
         rows = np.flatnonzero(nodes.count_pods(selection)).tolist()
-        for other in _pods_in_domain(nodes, row, selection.term, rows):
+        for other in _pods_in_domain(nodes, row, selection.topology_key, rows):
             if selection.matches(other):
                 blocking[other.key] = other
     for owner, owners in nodes.anti_affinity_owners.items():
         if owner.matches(pod):
-            for other in _pods_in_domain(nodes, row, owner.term, list(owners)):
+            for other in _pods_in_domain(nodes, row, owner.topology_key, list(owners)):
                 if owner in required_anti_affinity(other):
                     blocking[other.key] = other
     skipped = set(gone)
@@ -102,9 +113,9 @@ def blocking_pods(
 
 
 def _pods_in_domain(
-    nodes: NodeTable, row: int, term: PodTerm, rows: Sequence[int]
+    nodes: NodeTable, row: int, topology_key: str, rows: Sequence[int]
 ) -> Iterator[PodInfo]:
-    parts = nodes.topology_domains_of(term.topology_key)
+    parts = nodes.topology_domains_of(topology_key)
     if parts[row] < 0:
         return
     for candidate in rows:
@@ -117,40 +128,65 @@ def _rules(
 ) -> Iterator[tuple[str, Mask]]:
     relations = pod.shape.constraints.inter_pod
     if relations is not None:
-        for term in relations.affinity:
-            if not term.weight:
-                counts, parts = _count_selected(nodes, pod, term, placed, gone)
-                rows = inter_pod.affinity_mask(
-                    counts, parts, PodSelection.of(pod, term).matches(pod)
-                )
-                yield inter_pod.AFFINITY_MISMATCH, rows
-        for term in relations.anti_affinity:
-            if not term.weight:
-                yield (
-                    inter_pod.ANTI_AFFINITY_MISMATCH,
-                    inter_pod.anti_affinity_mask(*_count_selected(nodes, pod, term, placed, gone)),
-                )
-        for spread in relations.spread:
-            if spread.hard:
-                counts, parts = _count_selected(nodes, pod, spread.pods, placed, gone)
-                itself = PodSelection.of(pod, spread.pods).matches(pod)
-                eligible = nodes.eligible(pod.shape.constraints).accepted
-                rows = inter_pod.spread_mask(spread, counts, parts, eligible, itself)
-                yield inter_pod.SPREAD_VIOLATED, rows
+        if terms := [term for term in relations.affinity if not term.weight]:
+            selection = PodSelection.of(pod, *terms)
+            counts = _count_selected(nodes, selection, placed, gone)
+            domains = [nodes.topology_domains_of(term.topology_key) for term in terms]
+            yield (
+                inter_pod.AFFINITY_MISMATCH,
+                inter_pod.affinity_mask(counts, domains, selection.matches(pod)),
+            )
+        for selection in required_anti_affinity(pod):
+            counts = _count_selected(nodes, selection, placed, gone)
+            parts = nodes.topology_domains_of(selection.topology_key)
+            yield (
+                inter_pod.ANTI_AFFINITY_MISMATCH,
+                inter_pod.anti_affinity_mask(counts, parts),
+            )
+        hard = [spread for spread in relations.spread if spread.hard]
+        for spread in hard:
+            selection = PodSelection.of(pod, spread.pods, lasting_only=True)
+            counts = _count_selected(nodes, selection, placed, gone)
+            parts = nodes.topology_domains_of(spread.pods.topology_key)
+            eligible = _spread_domains(nodes, pod, spread, hard)
+            rows = inter_pod.spread_mask(spread, counts, parts, eligible, selection.matches(pod))
+            yield inter_pod.SPREAD_VIOLATED, rows
     for owner, counts in _anti_affinity_owners(nodes, pod, placed, gone):
-        parts = nodes.topology_domains_of(owner.term.topology_key)
+        parts = nodes.topology_domains_of(owner.topology_key)
         yield inter_pod.EXISTING_ANTI_AFFINITY, inter_pod.anti_affinity_mask(counts, parts)
+
+
+def _spread_domains(
+    nodes: NodeTable, pod: PodInfo, spread: SpreadTerm, hard: Iterable[SpreadTerm]
+) -> Mask:
+    """Return the rows that a constraint counts: they have the labels of all constraints, and the
+    policies of the constraint do not exclude them.
+    """
+    counted = np.ones(len(nodes.infos), dtype=bool)
+    for other in hard:
+        counted &= nodes.topology_domains_of(other.pods.topology_key) >= 0
+    constraints = pod.shape.constraints
+    if spread.honors_affinity:
+        only_affinity = PlacementConstraints(
+            selector=constraints.selector,
+            required=constraints.required,
+            tolerations=_TOLERATES_ALL,
+            required_node_terms=constraints.required_node_terms,
+        )
+        counted &= nodes.eligible(only_affinity).accepted
+    if spread.honors_taints:
+        only_taints = PlacementConstraints(tolerations=constraints.tolerations)
+        counted &= nodes.eligible(only_taints).accepted
+    return counted
 
 
 def _count_selected(
     nodes: NodeTable,
-    pod: PodInfo,
-    term: PodTerm,
+    selection: PodSelection,
     placed: TentativePods,
     gone: TentativePods = (),
-) -> tuple[Counts, inter_pod.TopologyDomains]:
-    """Count the pods that a term selects on each row; return the counts and the domain numbers."""
-    selection = PodSelection.of(pod, term)
+) -> Counts:
+    """Count the selected pods on each row."""
     counts = nodes.count_pods(selection).copy()
     for other, row in placed:
         if selection.matches(other):
@@ -158,7 +194,7 @@ def _count_selected(
     for other, row in gone:
         if selection.matches(other):
             counts[row] -= 1
-    return counts, nodes.topology_domains_of(term.topology_key)
+    return counts
 
 
 def _anti_affinity_owners(

@@ -5,6 +5,7 @@ A topology domain is the set of nodes with one value of a label. Everything work
 one domain number for each row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,22 +27,31 @@ SPREAD_VIOLATED = "node(s) didn't match pod topology spread constraints"
 
 @dataclass(frozen=True, slots=True)
 class PodSelection:
-    """The pods that a term selects."""
+    """The pods that all of some terms select."""
 
-    term: PodTerm
+    terms: tuple[PodTerm, ...]
     namespace: str
     """Namespace of the owner, for terms that name no namespaces."""
+    lasting_only: bool = False
+    """True if terminating pods are not selected."""
 
     @classmethod
-    def of(cls, owner: PodInfo, term: PodTerm) -> Self:
-        return cls(term, owner.key.partition("/")[0])
+    def of(cls, owner: PodInfo, *terms: PodTerm, lasting_only: bool = False) -> Self:
+        return cls(terms, owner.key.partition("/")[0], lasting_only)
+
+    @property
+    def topology_key(self) -> str:
+        return self.terms[0].topology_key
 
     def matches(self, pod: PodInfo) -> bool:
-        namespace = pod.key.partition("/")[0]
-        namespaces = self.term.namespaces
-        if namespaces is not None and namespace not in (namespaces or (self.namespace,)):
+        if self.lasting_only and pod.is_terminating:
             return False
-        return self.term.selector.matches(dict(pod.labels))
+        namespace, labels = pod.key.partition("/")[0], dict(pod.labels)
+        return all(
+            (term.namespaces is None or namespace in (term.namespaces or (self.namespace,)))
+            and term.selector.matches(labels)
+            for term in self.terms
+        )
 
 
 def required_anti_affinity(pod: PodInfo) -> list[PodSelection]:
@@ -60,13 +70,16 @@ def count_per_domain(counts: Counts, parts: TopologyDomains) -> Counts:
     return np.where(parts >= 0, totals[parts], 0).astype(np.int64)
 
 
-def affinity_mask(counts: Counts, parts: TopologyDomains, itself: bool) -> Mask:
-    """Rows in a domain with a matching pod. The first of pods that select themselves may use any
-    domain.
+def affinity_mask(counts: Counts, domains: Sequence[TopologyDomains], itself: bool) -> Mask:
+    """Rows that share a domain of each term with a pod that all terms select.
+
+    The first of pods that select themselves may use any domain. So kube-scheduler decides too.
     """
-    if itself and not counts[parts >= 0].any():
-        return parts >= 0
-    return (parts >= 0) & (count_per_domain(counts, parts) > 0)
+    is_first = itself and not any(counts[parts >= 0].any() for parts in domains)
+    rows: Mask = np.ones(len(counts), dtype=bool)
+    for parts in domains:
+        rows &= parts >= 0 if is_first else count_per_domain(counts, parts) > 0
+    return rows
 
 
 def anti_affinity_mask(counts: Counts, parts: TopologyDomains) -> Mask:
@@ -78,11 +91,16 @@ def anti_affinity_mask(counts: Counts, parts: TopologyDomains) -> Mask:
 def spread_mask(
     term: SpreadTerm, counts: Counts, parts: TopologyDomains, eligible: Mask, itself: bool
 ) -> Mask:
-    """Rows where one more pod keeps the skew within its limit."""
+    """Rows where one more pod keeps the skew within its limit.
+
+    Args:
+        eligible: the rows that count as domains, with their pods.
+        itself: whether the pod is selected too.
+    """
     per_domain = count_per_domain(np.where(eligible, counts, 0), parts)
     counted = eligible & (parts >= 0)
     if not counted.any():
-        return counted
+        return parts >= 0
     least = int(per_domain[counted].min())
     if len(np.unique(parts[counted])) < term.min_domains:
         least = 0

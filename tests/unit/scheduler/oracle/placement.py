@@ -6,6 +6,7 @@ Bindings are checked in their order, each with the earlier ones in place.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.types import (
@@ -115,9 +116,9 @@ class ClusterOracle:
         """
         relations = pod.shape.constraints.inter_pod
         if relations is not None:
-            for term in relations.affinity:
-                if not term.weight and not self._finds_company(pod, term, node):
-                    yield "its affinity selects no pod there"
+            required = [term for term in relations.affinity if not term.weight]
+            if required and not self._finds_company(pod, required, node):
+                yield "its affinity selects no pod there"
             for spread in relations.spread:
                 if spread.hard and not self._is_even(pod, spread, node):
                     yield "its topology spread is violated"
@@ -147,18 +148,24 @@ class ClusterOracle:
                 if dict(other.labels).get(key) == value:
                     yield from self.pods_on[str(other.name)]
 
-    def _finds_company(self, pod: PodInfo, term: PodTerm, node: NodeInfo) -> bool:
-        if term.topology_key not in dict(node.labels):
+    def _finds_company(self, pod: PodInfo, terms: list[PodTerm], node: NodeInfo) -> bool:
+        """Whether each term's domain has a pod that all terms select, or the pod is the first."""
+        keys = [term.topology_key for term in terms]
+        if not all(key in dict(node.labels) for key in keys):
             return False
-        if any(_term_selects(pod, term, other) for other in self._within(node, term.topology_key)):
+
+        def is_selected(other: PodInfo) -> bool:
+            return all(_term_selects(pod, term, other) for term in terms)
+
+        if all(any(map(is_selected, self._within(node, key))) for key in keys):
             return True
         anywhere = any(
-            _term_selects(pod, term, other)
+            is_selected(other)
             for each in self.nodes.values()
-            if term.topology_key in dict(each.labels)
+            if any(key in dict(each.labels) for key in keys)
             for other in self.pods_on[str(each.name)]
         )
-        return not anywhere and _term_selects(pod, term, pod)
+        return not anywhere and is_selected(pod)
 
     def _is_even(self, pod: PodInfo, spread: SpreadTerm, node: NodeInfo) -> bool:
         key = spread.pods.topology_key
@@ -168,14 +175,34 @@ class ClusterOracle:
         counts: dict[str, int] = {}
         for each in self.nodes.values():
             place = dict(each.labels).get(key)
-            if place is not None and not list(filter_messages(pod.shape.constraints, each)):
+            if place is not None and self._is_spread_domain(pod, spread, each):
                 there = sum(
-                    _term_selects(pod, spread.pods, o) for o in self.pods_on[str(each.name)]
+                    _term_selects(pod, spread.pods, o)
+                    for o in self.pods_on[str(each.name)]
+                    if not o.is_terminating
                 )
                 counts[place] = counts.get(place, 0) + there
+        if not counts:
+            return True
         least = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0
         mine = counts.get(here, 0) + _term_selects(pod, spread.pods, pod)
         return mine - least <= spread.max_skew
+
+    @staticmethod
+    def _is_spread_domain(pod: PodInfo, spread: SpreadTerm, node: NodeInfo) -> bool:
+        """Whether the policies of a constraint count a node."""
+        constraints, relations = pod.shape.constraints, pod.shape.constraints.inter_pod
+        assert relations is not None
+        labels = dict(node.labels)
+        if not all(s.pods.topology_key in labels for s in relations.spread if s.hard):
+            return False
+        everything = (TolerationInfo(operator="Exists"),)
+        affinity = replace(constraints, tolerations=everything)
+        taints = PlacementConstraints(tolerations=constraints.tolerations)
+        return not (
+            (spread.honors_affinity and any(filter_messages(affinity, node)))
+            or (spread.honors_taints and any(filter_messages(taints, node)))
+        )
 
 
 def _required_anti_affinity(pod: PodInfo) -> list[PodTerm]:

@@ -16,6 +16,7 @@ from gangline.scheduler.types import (
     PodInfo,
     PodTerm,
     SpreadTerm,
+    TaintInfo,
 )
 from gangline.scheduler.wire import LeanPodSpec
 from unit.scheduler.builders import cluster, decide, group, node, pod
@@ -101,6 +102,57 @@ def test_too_few_places_count_as_uneven() -> None:
     assert decide(cluster(*hosts(4), *gang(2, constraints=even, labels=WEB))).bindings
 
 
+TAINTED = (TaintInfo("x", "y", "NoSchedule"),)
+
+
+@pytest.mark.parametrize(
+    ("policies", "selector", "expected"),
+    [
+        # A node that the pod may not use is a domain with no pod: no other may have two.
+        pytest.param({}, (), 3, id="a taint is ignored"),
+        pytest.param({"honors_taints": True}, (), 6, id="a taint is honored"),
+        pytest.param({}, (("zone", "a"),), 6, id="a selector is honored"),
+        pytest.param({"honors_affinity": False}, (("zone", "a"),), 2, id="a selector is ignored"),
+    ],
+)
+@pytest.mark.parametrize("cordoned", [False, True])
+def test_policies_of_spread_decide_which_nodes_are_domains(
+    policies: dict[str, bool], selector: Any, expected: int, cordoned: bool
+) -> None:
+    """The numbers are those of kube-scheduler 1.37."""
+    last = {"unschedulable": True} if cordoned else {"taints": TAINTED}
+    nodes = [*hosts(3), node("n3", cpu=8, labels={HOST: "n3", "zone": "b"}, **last)]
+    constraints = PlacementConstraints(
+        selector=selector, inter_pod=InterPodRules(spread=(SpreadTerm(web(), **policies),))
+    )
+    pods = [pod(f"p{n}", constraints=constraints, labels=WEB) for n in range(6)]
+    assert counts(decide(cluster(*nodes, *pods))).total() == expected
+
+
+def test_terminating_pods_do_not_count_for_spread() -> None:
+    even = wanting(spread=(SpreadTerm(web()),))
+    ending = pod("ending", on="n0", labels=WEB, is_terminating=True)
+    pods = [pod(f"p{n}", constraints=even, labels=WEB) for n in range(2)]
+    assert counts(decide(cluster(*hosts(2), ending, *pods))) == Counter(n0=1, n1=1)
+
+
+def test_nodes_that_lack_a_label_of_another_constraint_are_no_domains() -> None:
+    both = wanting(spread=(SpreadTerm(web()), SpreadTerm(web("rack"))))
+    nodes = [*hosts(2), node("n2", labels={HOST: "n2", "rack": "r"})]
+    pods = [pod(f"p{n}", constraints=both, labels=WEB) for n in range(3)]
+    assert counts(decide(cluster(*nodes, *pods))) == Counter(n2=3)
+
+
+def test_all_required_affinity_terms_select_the_same_pod() -> None:
+    database = PodTerm(parse_label_selector("tier=db"), "zone")
+    near = wanting(affinity=(web("zone"), database))
+    apart = [pod("web", on="n0", labels=WEB), pod("db", on="n1", labels=(("tier", "db"),))]
+    wants = pod("p", constraints=near)
+    assert not decide(cluster(*hosts(4), *apart, wants)).bindings
+    one = pod("both", on="n2", labels=(*WEB, ("tier", "db")))
+    assert set(counts(decide(cluster(*hosts(4), *apart, one, wants)))) <= {"n2", "n3"}
+
+
 @pytest.mark.parametrize(
     ("wants", "expected"),
     [
@@ -129,7 +181,8 @@ def test_terms_are_read() -> None:
                 "podAntiAffinity": {required: [{**term, "matchLabelKeys": ["hash"]}]},
             },
             "topologySpreadConstraints": [
-                {**term, "maxSkew": 2, "whenUnsatisfiable": "ScheduleAnyway"}
+                {**term, "maxSkew": 2, "whenUnsatisfiable": "ScheduleAnyway"},
+                {**term, "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"},
             ],
         },
         LeanPodSpec,
@@ -139,4 +192,6 @@ def test_terms_are_read() -> None:
     assert found.affinity[0].namespaces is None
     assert str(found.anti_affinity[0].selector) == "app=web,hash in (7)"
     assert (found.spread[0].max_skew, found.spread[0].hard) == (2, False)
+    policies = [(spread.honors_affinity, spread.honors_taints) for spread in found.spread]
+    assert policies == [(True, False), (False, True)]
     assert inter_pod_rules(LeanPodSpec(), {}) is None

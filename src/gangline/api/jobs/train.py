@@ -21,6 +21,7 @@ from gangline.api.jobs.kubeflow import JobStatus, RunPolicy, SchedulingPolicy
 from gangline.api.jobs.training_runtime import (
     CLUSTER_TRAINING_RUNTIME,
     GROUP,
+    LAUNCHER,
     NODE,
     TRAINING_RUNTIME,
     TemplateMeta,
@@ -284,10 +285,13 @@ class TrainJob(Object):
         return self.status.gangline
 
     def replica_specs(self) -> Mapping[str, RoleSummary]:
-        """Return the roles that the operator reports; before that, what the job itself gives."""
-        trainer = self.spec.trainer
-        if self.status.gangline.roles or trainer is None:
-            return self.status.gangline.roles
+        """Return the roles that the operator reports; before that, what the job itself gives.
+
+        A launcher leads, else the nodes. An API server stores roles in the order of their names.
+        """
+        trainer, roles = self.spec.trainer, self.status.gangline.roles
+        if roles or trainer is None:
+            return {name: roles[name] for name in (LAUNCHER, NODE, *roles) if name in roles}
         container: FreeForm = {"name": NODE, "command": trainer.command, "args": trainer.args}
         if trainer.image:
             container["image"] = trainer.image

@@ -241,8 +241,9 @@ class TrainRules(ReplicaTracker):
         return replace(job, roles=roles)
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        leading = self._with_pods((*self.merged.training_roles, *self.merged.roles))[0]
-        return (role.name, index) == (leading.name, 0)
+        roles = self._with_pods((*self.merged.training_roles, *self.merged.roles))
+        launcher = self.merged.mpi and self.merged.find_role(LAUNCHER)
+        return (role.name, index) == ((launcher or roles[0]).name, 0)
 
     def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """All replicated jobs must succeed, or those that the success policy names."""

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gangline.api.jobs.kubeflow import JobStatus, ReplicaStatus
+from gangline.api.jobs.train import TrainJob
 from gangline.api.meta.conditions import find_condition
 from gangline.api.volcano.scheduling import JOINING_PODS_ANNOTATION
 from gangline.operator.engine.plan import plan_reconcile
@@ -229,6 +230,15 @@ def test_mpi_job_of_one_node_is_a_launcher_that_waits_for_no_pod() -> None:
     ]  # fmt: skip
     ended = dataclasses.replace(observed, pods=[a_pod("launcher-0", "Succeeded", job="digits")])
     assert find_condition(plan(ended).status.conditions, "Succeeded")
+
+
+def test_launcher_leads_in_labels_and_lists() -> None:
+    job = observe(train_job("deepspeed-distributed", trainer={"numNodes": 3})).job
+    leads = [role.name for role in job.roles if job.rules.is_master(job, role, 0)]
+    assert leads == ["launcher"]
+    roles: dict[str, Any] = {"cache": {}, "launcher": {}, "node": {}}
+    listed = {**train_job(), "status": {"gangline": {"roles": roles}}}
+    assert list(msgspec.convert(listed, TrainJob).replica_specs()) == ["launcher", "node", "cache"]
 
 
 def test_each_replica_of_a_job_without_step_has_its_batch_job() -> None:

@@ -5,7 +5,8 @@ limit first. The validation of a job's name therefore takes its roles into accou
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import chain, count
 from typing import NamedTuple
 
 MAX_LABEL_LENGTH = 63
@@ -138,6 +139,12 @@ def _validate_length(name: str, longest: int) -> NameProblem | None:
 def _suggest_name(name: str) -> str:
     likely = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return f", such as {likely[:MAX_LABEL_LENGTH]!r}" if likely else ""
+
+
+def free_name(name: str, taken: Collection[object]) -> str:
+    """Return the name, with a number if it is taken."""
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(free for free in chain([name], numbered) if free not in taken)
 
 
 def family_of(namespace: str, name: str, *attributes: object) -> str:

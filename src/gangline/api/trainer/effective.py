@@ -30,6 +30,7 @@ from gangline.api.jobs.training_runtime import (
     ReplicatedJob,
     TrainingRuntimeSpec,
 )
+from gangline.api.names import free_name
 from gangline.api.trainer.merge import Json, merge, merge_list, upsert_env
 from gangline.api.trainer.storage_uri import (
     PVC,
@@ -46,11 +47,12 @@ def with_source_claim(template: Json, container: Json) -> Json:
     """Mount the claim of a ``pvc`` source read-only, given the initializer's merged container."""
     if claim := _source_claim(container):
         pod: Json = template.get("spec") or {}
+        volumes: list[Json] = pod.get("volumes") or []
+        name = free_name(_VOLUME, {volume.get("name") for volume in volumes})
         source = {"claimName": claim, "readOnly": True}
-        volume = {"name": _VOLUME, "persistentVolumeClaim": source}
-        mount = {"name": _VOLUME, "mountPath": SOURCE_CLAIM_PATH, "readOnly": True}
-        volumes = merge_list(pod.get("volumes") or [], [volume], "name")
-        template = {**template, "spec": {**pod, "volumes": volumes}}
+        volume = {"name": name, "persistentVolumeClaim": source}
+        mount = {"name": name, "mountPath": SOURCE_CLAIM_PATH, "readOnly": True}
+        template = {**template, "spec": {**pod, "volumes": [*volumes, volume]}}
         mounts = merge_list(container.get("volumeMounts") or [], [mount], "mountPath")
         container = {**container, "volumeMounts": mounts}
     return with_container(template, container)

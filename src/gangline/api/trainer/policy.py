@@ -21,6 +21,7 @@ from gangline.api.jobs.training_runtime import (
     MPIPolicy,
     TrainingRuntimeSpec,
 )
+from gangline.api.names import free_name
 from gangline.api.quantity import QuantityError, parse_quantity
 from gangline.api.resource_list import is_extended_resource
 from gangline.api.trainer.effective import (
@@ -134,7 +135,7 @@ def _apply(job: EffectiveJob, role: EffectiveRole, trainer: Trainer, runtime: st
             container = {**container, "command": with_rendezvous(launch, address)}
         container = upsert_env(container, _variables(job, container, trainer))
         if job.framework in (TORCH, JAX, XGBOOST):
-            container = _with_port(container)
+            container = _with_port(container, role.template)
         role = replace(role, template=with_container(role.template, container))
     return _inject(job, role, trainer)
 
@@ -246,11 +247,15 @@ def _leader(job: EffectiveJob) -> str:
     return job.host(role, 0)
 
 
-def _with_port(container: Json) -> Json:
+def _with_port(container: Json, template: Json) -> Json:
+    """Declare the port, unless the pod declares it under any name."""
     ports = container.get("ports") or []
-    if any(port.get("containerPort") == PORT for port in ports):
+    containers = (template.get("spec") or {}).get("containers") or []
+    declared = [port for other in containers for port in other.get("ports") or []]
+    if any((p.get("containerPort"), p.get("protocol") or "TCP") == (PORT, "TCP") for p in declared):
         return container
-    return {**container, "ports": [*ports, {"name": PORT_NAME, "containerPort": PORT}]}
+    name = free_name(PORT_NAME, {port.get("name") for port in ports})
+    return {**container, "ports": [*ports, {"name": name, "containerPort": PORT}]}
 
 
 def _value(name: str, value: object) -> Json:

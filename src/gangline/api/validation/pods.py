@@ -293,6 +293,7 @@ def pod_causes(path: str, spec: Json) -> Causes:
                 yield field_causes.duplicate(child(where, "name"), name)
             seen.add(str(name))
             yield from container_causes(where, container, volumes, init=kind != "containers")
+    yield from _host_port_causes(child(path, "containers"), spec)
     yield from _policy_causes(path, spec)
     yield from resource_causes(child(path, "resources"), subobject(spec, "resources"))
     for name, amount in subobject(spec, "overhead").items():
@@ -305,6 +306,23 @@ def pod_causes(path: str, spec: Json) -> Causes:
     for name in ("nodeName", "serviceAccountName", "priorityClassName"):
         if spec.get(name):
             yield from rule_causes(names.validate_dns_subdomain, child(path, name), spec[name])
+
+
+def _host_port_causes(path: str, spec: Json) -> Causes:
+    """On the host network each container port is a port of the node."""
+    host_network, taken = spec.get("hostNetwork") is True, set[tuple[Any, ...]]()
+    for index, container in enumerate(objects_in(spec.get("containers"))):
+        for place, port in enumerate(objects_in(container.get("ports"))):
+            where = child(indexed(child(indexed(path, index), "ports"), place), "hostPort")
+            number = port.get("containerPort")
+            on_host = port.get("hostPort") or (number if host_network else None)
+            if host_network and on_host != number:
+                detail = "must match `containerPort` when `hostNetwork` is true"
+                yield field_causes.invalid(where, on_host, detail)
+            key = (port.get("protocol") or "TCP", port.get("hostIP") or "", on_host)
+            if on_host and key in taken:
+                yield field_causes.duplicate(where, "/".join(map(str, key)))
+            taken.add(key)
 
 
 def template_causes(path: str, template: Json) -> Causes:

@@ -21,6 +21,7 @@ from gangline.api.jobs.training_runtime import (
     LAUNCHER,
     MODEL_INITIALIZER,
     MPI,
+    NODE,
     REFUSED_JOB_FIELDS,
     STEP_CONTAINERS,
     STEPS,
@@ -32,10 +33,11 @@ from gangline.api.jobs.training_runtime import (
     TrainingRuntime,
     TrainingRuntimeSpec,
 )
-from gangline.api.meta.json_objects import objects_in
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.schema.check import check_schema
 from gangline.api.schema.field_error import FieldError, is_below, name_errors
 from gangline.api.trainer.effective import find_container, with_claim_volumes
+from gangline.api.trainer.policy import RESERVED
 from gangline.api.validation.common_rules import (
     cause_errors,
     conversion_error,
@@ -111,6 +113,19 @@ def validate(
 ) -> Iterator[FieldError]:
     if runtime.metadata.labels.get(VALIDATION_LABEL) != "disabled":
         yield from runtime_spec_errors(runtime.spec)
+
+
+def list_warnings(runtime: TrainingRuntime | ClusterTrainingRuntime) -> Iterator[FieldError]:
+    framework = runtime.spec.ml_policy.framework
+    for number, job in enumerate(runtime.spec.template.spec.replicated_jobs):
+        containers = subobject(job.template.spec.template, "spec").get("containers")
+        for index, container in enumerate(objects_in(containers)):
+            for place, variable in enumerate(objects_in(container.get("env"))):
+                name = variable.get("name")
+                if container.get("name") == NODE and name in RESERVED.get(framework, ()):
+                    where = f"{_JOBS}[{number}].template.spec.template.spec.containers[{index}]"
+                    problem = f"is set by the policy {framework!r}: this value is ignored"
+                    yield FieldError(f"{where}.env[{place}]", name, problem, "omit the variable")
 
 
 def read_runtime(manifest: bytes) -> tuple[TrainingRuntimeSpec, list[FieldError]]:

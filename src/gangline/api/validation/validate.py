@@ -84,6 +84,12 @@ def _runtime_errors(runtime: Any, old: Any) -> Iterable[FieldError]:
     return training_runtime.validate(runtime, old)
 
 
+def _runtime_warnings(runtime: Any) -> Iterable[FieldError]:
+    from gangline.api.validation import training_runtime
+
+    return training_runtime.list_warnings(runtime)
+
+
 def _validate_pod_group(group: PodGroup, old: PodGroup | None = None) -> Iterator[FieldError]:
     for name, written in (group.spec.min_resources or {}).items():
         yield from quantity_errors(child_path("spec.minResources", name), written)
@@ -108,7 +114,7 @@ def _validate_queue(queue: Queue, old: Queue | None = None) -> Iterator[FieldErr
 _RULES: tuple[tuple[Resource[Any], _KindRules], ...] = (
     (SCALE_PLANS, _KindRules(SCALE_PLANS.type, _scale_plan_errors)),
     *(
-        (resource, _KindRules(resource.type, _runtime_errors))
+        (resource, _KindRules(resource.type, _runtime_errors, _runtime_warnings))
         for resource in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
     ),
     (POD_GROUPS, _KindRules(POD_GROUPS.type, _validate_pod_group)),

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gangline.api.jobs.kubeflow import SHARED_MEMORY_ANNOTATION
+from gangline.api.names import free_name
 from gangline.operator.model import labels, pod_template
 from gangline.operator.model.job import (
     CleanPodPolicy,
@@ -212,7 +213,7 @@ def _service_ports(template: Manifest, kind: JobKindInfo) -> list[Manifest]:
         number, protocol = entry.get("containerPort"), entry.get("protocol") or "TCP"
         if not number or (number, protocol) in ports:
             continue
-        name = pod_template.free_name(entry.get("name") or f"port-{number}", names)
+        name = free_name(entry.get("name") or f"port-{number}", names)
         names.add(name)
         ports[number, protocol] = {
             "name": name,

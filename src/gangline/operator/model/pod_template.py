@@ -10,8 +10,9 @@ validation warns of these by name.
 
 import posixpath
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain, count
+from itertools import chain
 
+from gangline.api.names import free_name
 from gangline.api.trainer.merge import upsert_env
 from gangline.operator.model.job import Manifest
 
@@ -72,12 +73,6 @@ def declares_port(template: Manifest, number: int) -> bool:
         for container in list_containers(template)
         for entry in container.get("ports") or []
     )
-
-
-def free_name(name: str, taken: Collection[object]) -> str:
-    """Return the name, with a number if it is taken."""
-    numbered = (f"{name}-{number}" for number in count(2))
-    return next(free for free in chain([name], numbered) if free not in taken)
 
 
 def mounts_path(container: Manifest, path: str) -> bool:

@@ -168,6 +168,18 @@ def test_initializer_gets_source_variables_and_secret() -> None:
     assert step["envFrom"] == [{"secretRef": {"name": "keys"}}]
 
 
+def test_a_port_of_the_runtime_stays_under_its_name() -> None:
+    added_port = {"name": "trainer-2", "containerPort": 29500}
+    for ports, added in (
+        ([{"containerPort": 29500, "name": "own"}], []),
+        ([{"containerPort": 5, "name": "trainer"}], [added_port]),
+    ):
+        runtime = copy.deepcopy(SHIPPED["torch-distributed"])
+        (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+        job["template"]["spec"]["template"]["spec"]["containers"][0]["ports"] = ports
+        assert container(effective(train_job(), runtime))["ports"] == [*ports, *added]
+
+
 def test_claim_of_a_source_is_mounted_in_its_initializer_only() -> None:
     given = {"model": {"storageUri": "pvc://models/net/1"}}
     merged = effective(train_job("torchtune-llama3.2-1b", initializer=given))

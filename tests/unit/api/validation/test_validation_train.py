@@ -10,7 +10,7 @@ from gangline.api.jobs.training_runtime import ClusterTrainingRuntime
 from gangline.api.trainer.policy import effective_job
 from gangline.api.validation.effective_job import effective_job_errors
 from gangline.api.validation.jobs.train import list_warnings
-from gangline.api.validation.validate import validate_manifest
+from gangline.api.validation.validate import check_manifest, validate_manifest
 from unit.api.trainer.jobs import SHIPPED, train_job
 
 NODE_SPEC = (
@@ -90,6 +90,17 @@ def test_shipped_runtimes_have_no_errors(name: str) -> None:
         (
             {"initializer": {"dataset": {"storageUri": "pvc://Claim_/x"}}},
             "spec.initializer.dataset.storageUri",
+        ),
+        (
+            {
+                "initializer": {
+                    "dataset": {
+                        "storageUri": "hf://a/b",
+                        "env": [{"name": "STORAGE_URI", "value": "hf://c/d"}],
+                    }
+                }
+            },
+            "spec.initializer.dataset.env[0]",
         ),
         ({"managedBy": "someone"}, "spec.managedBy"),
         ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds"),
@@ -212,6 +223,15 @@ def test_time_of_a_patch_may_change_while_the_job_runs() -> None:
 )
 def test_error_of_a_runtime_names_its_field(written: dict[str, Any], path: str) -> None:
     assert paths(validate_manifest(written)) == [path]
+
+
+def test_variable_that_a_policy_sets_is_warned_of() -> None:
+    job = replicated("node", step="trainer")
+    (node,) = job["template"]["spec"]["template"]["spec"]["containers"]
+    node["env"] = [{"name": "OWN", "value": "1"}, {"name": "PET_NNODES", "value": "7"}]
+    checked = check_manifest(runtime(job, policy={"torch": {}}))
+    assert [str(warning.value) for warning in checked.warnings] == ["PET_NNODES"]
+    assert check_manifest(runtime(job, policy={"jax": {}})).warnings == []
 
 
 def test_a_job_without_step_may_have_any_container_and_several_replicas() -> None:

@@ -27,7 +27,12 @@ from gangline.api.jobs.training_runtime import (
 )
 from gangline.api.meta.json_objects import objects_in
 from gangline.api.schema.field_error import FieldError, child_path, name_errors
-from gangline.api.trainer.storage_uri import SCHEMES, StorageUriError, parse_storage_uri
+from gangline.api.trainer.storage_uri import (
+    SCHEMES,
+    STORAGE_URI,
+    StorageUriError,
+    parse_storage_uri,
+)
 from gangline.api.validation import common_rules
 
 _OWN_ENV = frozenset({NODE, *STEPS})
@@ -64,6 +69,7 @@ def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]
             parse_storage_uri(uri)
         except StorageUriError as error:
             yield FieldError(where, uri, str(error), error.remedy)
+    yield from _source_variable_errors(spec)
     for number, patch in enumerate(spec.runtime_patches):
         yield from _patch_errors(patch, f"spec.runtimePatches[{number}]")
     if old is not None:
@@ -81,6 +87,17 @@ def list_warnings(job: TrainJob) -> Iterator[FieldError]:
             schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
             problem = "has a scheme that Gangline's initializer does not know"
             yield FieldError(where, uri, problem, f"use one of {schemes}")
+
+
+def _source_variable_errors(spec: TrainJobSpec) -> Iterator[FieldError]:
+    """The variable of an initializer's source must not differ from its field."""
+    for name in ("dataset", "model"):
+        given: StepInitializer | None = getattr(spec.initializer, name, None)
+        for place, variable in enumerate(given.env if given and given.storage_uri else ()):
+            if variable.name == STORAGE_URI and given and variable.value != given.storage_uri:
+                where = f"spec.initializer.{name}.env[{place}]"
+                problem = f"differs from spec.initializer.{name}.storageUri, which sets it"
+                yield FieldError(where, STORAGE_URI, problem, "give one of the two")
 
 
 def _sources(spec: TrainJobSpec) -> Iterator[tuple[str, str]]:

@@ -144,6 +144,34 @@ def test_a_mistake_in_a_container_is_found(
         ({"tolerations": [{"effect": "X", "key": "a"}]}, "spec.tolerations[0].effect", "Unsupp"),
         ({"tolerations": [{"value": "x"}]}, "spec.tolerations[0].operator", "must be Exists"),
         ({"initContainers": [{"name": "c", "image": "i"}]}, CONTAINER + ".name", "Duplicate value"),
+        (
+            {
+                "hostNetwork": True,
+                "containers": [
+                    {
+                        "name": "c",
+                        "image": "i",
+                        "ports": [
+                            {"containerPort": 5},
+                            {"containerPort": 5, "protocol": "UDP"},
+                            {"containerPort": 5},
+                        ],
+                    }
+                ],
+            },
+            CONTAINER + ".ports[2].hostPort",
+            'Duplicate value: "TCP//5"',
+        ),
+        (
+            {
+                "hostNetwork": True,
+                "containers": [
+                    {"name": "c", "image": "i", "ports": [{"containerPort": 5, "hostPort": 6}]}
+                ],
+            },
+            CONTAINER + ".ports[0].hostPort",
+            "must match `containerPort`",
+        ),
     ],
 )
 def test_a_mistake_in_a_pod_is_found(spec: dict[str, Any], field: str, message: str) -> None:

@@ -48,6 +48,7 @@ def flash_callback(
         def __init__(self) -> None:
             self.checkpointer: Checkpointer | None = None
             self.restored: int | None = None
+            self._stored: int | None = None
             self._place: _ResumeFolder | None = None
             self._random: dict[str, Any] | None = None
 
@@ -113,12 +114,15 @@ def flash_callback(
         def _save(self, state: Any, parts: dict[str, Any], level: SaveLevel) -> None:
             assert self.checkpointer is not None
             self.checkpointer.save(state.global_step, _full_state(state, parts), level)
+            if level == "storage":
+                self._stored = state.global_step
 
         def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
             """Write the last state to storage and close the checkpointer."""
             del args, control
             assert self.checkpointer is not None
-            self._save(state, parts, "storage")
+            if state.global_step != self._stored:
+                self._save(state, parts, "storage")
             self.checkpointer.wait()
             self.checkpointer.close()
             self.checkpointer = None

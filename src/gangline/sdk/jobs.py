@@ -347,6 +347,9 @@ def _reason(
         if is_interrupted(condition):
             return condition.message
     waiting = [_unschedulable_message(group) for group in groups if _unschedulable_message(group)]
+    restarting = find_condition(conditions, "Restarting")
+    if waiting and restarting is not None and state is JobState.RESTARTING:
+        return f"{restarting.message} Pending: {waiting[0]}"
     failures = [finding for finding in findings if finding]
     failed = [_root_message(failures)] if failures else []
     troubles = [

@@ -84,6 +84,8 @@ async def test_every_refusal_is_a_status(http: Http) -> None:
         ("POST", MAPS, config_map("a", namespace="other"), {}, 400, "BadRequest"),
         ("POST", MAPS, config_map("a", resourceVersion="3"), {}, 400, "BadRequest"),
         ("POST", MAPS, config_map("Not_A_Name"), {}, 422, "Invalid"),
+        ("POST", MAPS, config_map("a", labels=[]), {}, 422, "Invalid"),
+        ("POST", MAPS, config_map("a", finalizers={}), {}, 422, "Invalid"),
         ("POST", MAPS, {"metadata": {"name": "a"}, "data": {"a": 1}}, {}, 422, "Invalid"),
         ("POST", MAPS, b"x", {"Content_Type": "text/html"}, 415, "UnsupportedMediaType"),
         ("PATCH", f"{MAPS}/kube", {}, {"Content_Type": "text/html"}, 415, "UnsupportedMediaType"),

@@ -304,7 +304,8 @@ class World:
         ended = ObservedTermination(code) if code is not None else None
         count = count_in_place_restarts(pod) if restarts is None else restarts
         name = self.kind.framework.kind.container
-        container = ObservedContainerStatus(name, count, ObservedContainerState(terminated=ended))
+        state = ObservedContainerState(terminated=ended)
+        container = ObservedContainerStatus(name, count, state, ready=phase == "Running")
         self.pods[pod.name] = replace(
             pod,
             spec=replace(pod.spec, node_name=node or pod.spec.node_name),

@@ -88,6 +88,15 @@ def test_failed_or_invalid_job_has_a_reason(condition: str) -> None:
     assert read(a_job((condition, "True"))).reason == f"{condition} it is"
 
 
+def test_reason_says_why_pods_of_a_job_that_ran_are_missing() -> None:
+    raw = msgspec.to_builtins(a_job(("Running", "False")))
+    raw["status"]["conditions"][0]["reason"] = "PyTorchJobPreempted"
+    preempted = read(msgspec.convert(raw, PyTorchJob), a_pod(), groups=(a_group("True"),))
+    assert (preempted.state, preempted.reason) == (JobState.QUEUING, "Running it is")
+    restarting = read(a_job(("Restarting", "True")), a_pod(), groups=(a_group("True"),))
+    assert restarting.reason == "Restarting it is Pending: 2 cpu short"
+
+
 def test_a_container_that_does_not_start_is_the_reason() -> None:
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     pod = a_pod(status={"containerStatuses": [{"name": "c", "state": waiting}]})

@@ -6,12 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from gangline.api.failure import DISRUPTION_TARGET, PREEMPTED_CONDITION
+from gangline.api.meta.conditions import is_condition_true
 from gangline.api.meta.objects import Condition
 from gangline.api.volcano.scheduling import PodGroup, PodGroupCondition, PodGroupStatus
 from gangline.operator.engine.status import is_minor_change, transition_events
 from gangline.operator.model.plan import EngineSettings
 from gangline.operator.model.replicas import ObservedPod
 from unit.operator.builders import Case, a_job, a_pod, at, conditions, look, message
+from unit.operator.kinds import KINDS
+from unit.operator.world import World
 
 POLICY = "PyTorchJob team/train waits for"
 
@@ -77,6 +80,30 @@ def test_event_names_the_preemption_once_while_its_pods_end_one_after_the_other(
     back = gone.later(9, a_pod("worker-0"), a_pod("worker-1")).decide().status
     assert conditions(back) == ["Created", "Running"]
     assert message(back, "Running") == "PyTorchJob team/train is running."
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_no_kind_says_running_while_all_pods_are_preempted(kind: str) -> None:
+    world = World(KINDS[kind].job(2))
+    for _ in range(3):  # some pods follow others
+        world.settle()
+        world.start_all()
+    for pod in list(world.pods.values()):
+        if kind == "TrainJob":
+            world.succeed(pod)  # the step that the nodes wait for
+    world.settle()
+    world.start_all()
+    assert is_condition_true(world.settle().status.conditions, "Running")
+    for pod in list(world.pods.values()):
+        world.preempt(pod)
+    world.settle()
+    world.finish_terminating()
+    plan = world.settle()
+    assert not is_condition_true(world.status.conditions, "Running")
+    assert "preempted by team/urgent" in message(world.status, "Running")
+    fields = plan.kind_status or {}
+    assert fields.get("gangline", fields).get("phase", "Pending") == "Pending"
+    assert "waits for" in fields.get("gangline", {"message": "waits for"})["message"]
 
 
 def test_job_that_runs_without_one_of_its_pods_says_so() -> None:

@@ -7,7 +7,7 @@ object may be removed.
 
 import secrets
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -156,7 +156,12 @@ SMALL_RESULT_BYTES = MIN_VALUE_BYTES * limits.MAX_VALUES // 2
 """An object of at most this size has less than half of the values of the largest document."""
 VALIDATION_MODES = ("", "Ignore", "Warn", "Strict")
 MAX_WARNINGS = 20
-OMITTED_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
+OMITTED_WHEN_EMPTY: Mapping[str, Any] = {
+    "labels": {},
+    "annotations": {},
+    "finalizers": [],
+    "ownerReferences": [],
+}
 """Empty and absent mean the same for these fields. Only absent is stored, so that tools that
 compare objects see no difference.
 """
@@ -179,8 +184,8 @@ def check_identity(request: ApiRequest, obj: Any) -> Json:
     meta = obj.setdefault("metadata", {})
     if not isinstance(meta, dict):
         raise bad_request("metadata must be an object")
-    for name in OMITTED_WHEN_EMPTY:
-        if meta.get(name, name) in ({}, [], None):
+    for name, empty in OMITTED_WHEN_EMPTY.items():
+        if meta.get(name, name) in (empty, None):
             del meta[name]
     _check_namespace(request, meta)
     if request.verb != "create" and meta.setdefault("name", request.name) != request.name:

@@ -54,9 +54,10 @@ def check_admission(
         inner = {child.parent for child in state.queues.values()}
     if group.queue in inner or group.queue == ROOT_QUEUE:
         return queue_not_leaf(group, waiting)
-    for name in (group.queue, *ancestors(state.queues, group.queue)):
-        if not state.queues[name].open:
-            return queue_closed(group, name, waiting)
+    if not _has_started(state, group):
+        for name in (group.queue, *ancestors(state.queues, group.queue)):
+            if not state.queues[name].open:
+                return queue_closed(group, name, waiting)
     if quotas := state.quotas.get(group.key.partition("/")[0]):
         members = state.members.get(group.key, {}).values()
         asked = missing_pods_request(group, members)
@@ -65,6 +66,18 @@ def check_admission(
         ):
             return over_quota(group, figures, waiting)
     return None
+
+
+def _has_started(state: SchedulerCache, group: PodGroupInfo) -> bool:
+    """Return whether a gang has, or had, pods with nodes. A closed queue is for new gangs only:
+    those that run may replace their pods, so that it drains.
+    """
+    key = group.key
+    return (
+        key in state.former_members
+        or key in state.restarting_groups
+        or any(pod.node is not None for pod in state.members.get(key, {}).values())
+    )
 
 
 def binding_refused(

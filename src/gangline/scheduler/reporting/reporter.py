@@ -208,12 +208,10 @@ class PendingReporter:
         state = self._informers.state
         done: ReconcileResult = ReconcileDone()
         members = state.members.get(key, {}).values()
-        # No cycle considers a gang without pending pods.
-        verdict = (
-            self._pending_reasons.get(key)
-            or check_admission(state, facts)
-            or held_by_gates(facts, members)
-        )
+        verdict = self._pending_reasons.get(key)
+        if verdict is None and not _is_complete(facts, _placed(members)):
+            # No cycle considers a gang without pending pods.
+            verdict = check_admission(state, facts) or held_by_gates(facts, members)
         if verdict is None and (verdict := check_queue_limit(state, facts)) is not None:
             done = RequeueAfter(LIMIT_CHECK_S)
         current = self._current(key, group)
@@ -390,13 +388,22 @@ def pod_group_status(
     )
 
 
+def _placed(members: Collection[PodInfo]) -> list[PodInfo]:
+    return [pod for pod in members if pod.node is not None or pod.is_finished]
+
+
+def _is_complete(group: PodGroupInfo, placed: Collection[PodInfo]) -> bool:
+    return len(placed) >= max(1, group.min_member)
+
+
 def phase_of(
     current: str, group: PodGroupInfo, members: Collection[PodInfo], verdict: PendingReason | None
 ) -> str:
-    placed = [pod for pod in members if pod.node is not None or pod.is_finished]
-    if verdict is not None and any(pod.phase == "Running" for pod in placed):
+    placed = _placed(members)
+    is_complete = _is_complete(group, placed)
+    if any(pod.phase == "Running" for pod in placed) and not (is_complete and verdict is None):
         return UNKNOWN
-    if len(placed) >= max(1, group.min_member):
+    if is_complete:
         # A member that is pending, or is being created, keeps the group from being Completed.
         return COMPLETED if all(pod.is_finished for pod in members) else RUNNING
     if verdict is not None and verdict.reason == messages.QUEUE_LIMIT:

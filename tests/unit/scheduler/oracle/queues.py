@@ -221,7 +221,10 @@ def queue_violations(state: SchedulerCache, decision: CycleResult) -> Iterator[s
             continue
         for name in books.path(queue):
             grown[name].update({n: amount for n, amount in pod.shape.request if amount})
-            if not state.queues.get(name, QueueInfo(name)).open:
+            is_new = pod.group is None or not any(
+                member.node is not None for member in state.members[pod.group].values()
+            )
+            if is_new and not state.queues.get(name, QueueInfo(name)).open:
                 yield f"{pod.key} is bound and queue {name} is closed"
     for name, amounts in sorted(grown.items()):
         figures = books.figures[name]

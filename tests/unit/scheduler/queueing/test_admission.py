@@ -397,6 +397,19 @@ def test_gang_without_pods_is_described_by_its_group(
     assert (check_admission(state, facts) is not None) is held
 
 
+def test_a_closed_queue_stops_new_gangs_only() -> None:
+    shut, facts = QueueInfo("shut", open=False), group("job", 2, queue="shut")
+    lost = pod("job-0", group="job", on="n")
+    state = cluster(node("n"), shut, facts, lost)
+    assert check_admission(state, facts) is None
+    state.remove_pod(lost.key)
+    assert check_admission(state, facts) is None
+    state = cluster(node("n"), shut, facts, pod("job-0", group="job"))
+    refused = check_admission(state, facts)
+    assert refused is not None
+    assert refused.reason == "QueueClosed"
+
+
 def test_the_priority_class_of_a_group_is_read() -> None:
     written = {"metadata": {"name": "g"}, "spec": {"priorityClassName": "high"}}
     assert group_info(msgspec.convert(written, PodGroup), {}).priority_class == "high"

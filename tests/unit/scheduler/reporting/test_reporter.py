@@ -106,6 +106,7 @@ WAITS = pod("w", group="job")
             "Running", group("job", 1), [ENDED, WAITS], None, "Running", id="one is still to come"
         ),
         pytest.param("Running", group("job", 2), [RUNS, WAITS], SHORT, "Unknown", id="broken"),
+        pytest.param("Running", group("job", 2), [RUNS], None, "Unknown", id="lost a member"),
         pytest.param("Running", group("job", 2), [], None, "Inqueue", id="lost all members"),
         pytest.param("", group("job", 0), [], None, "Inqueue", id="nothing asked, nothing there"),
         pytest.param("", group("job", 0), [RUNS], None, "Running", id="no minimum"),

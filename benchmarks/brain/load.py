@@ -81,7 +81,7 @@ def watched_job(number: int, pods: int, now_ms: int) -> WatchedJob:
     for rank in range(pods):
         observations.add_run(
             ContainerRun(
-                pod=f"{name}-{rank}", pod_uid=f"{number}-{rank}", role="worker", rank=rank,
+                pod=f"{name}-{rank}", role="worker", rank=rank,
                 node=f"node-{rank}", started_ms=now_ms - AGE_MS,
                 limit_memory_bytes=16 << 30,
             )

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from gangline.api.resources import NODES, SERVICES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.embedded import RunRecord, process_start_ticks
-from gangline.kube.informers.shared_informers import SharedInformerFactory
+from gangline.kube.informers.informer import SharedInformerFactory
 from gangline.local import cleanup, machine, ports
 from gangline.local.apiserver.audit import AuditSettings
 from gangline.local.apiserver.auth.node_authorizer import (
@@ -53,9 +53,9 @@ from gangline.local.kubelet.server.server import KubeletServer, NodeTls, Serving
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.kubelet.volumes.pod_volumes import remove_memory_folders
 from gangline.local.machine import NodeShape
+from gangline.local.network.addresses import NetworkError, PodNetwork
 from gangline.local.network.bridge import kernel_prefix
 from gangline.local.network.cluster_network import ClusterNetwork
-from gangline.local.network.interface import NetworkError, PodNetwork
 from gangline.local.settings import ClusterSettings
 from gangline.local.virtual_nodes import VIRTUAL_LABEL
 

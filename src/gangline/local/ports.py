@@ -17,7 +17,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.resources import PODS
 from gangline.kube.controller.event_recorder import EventRecorder
-from gangline.kube.informers.shared_informers import SharedInformerFactory
+from gangline.kube.informers.informer import SharedInformerFactory
 from gangline.local.directory import ClusterError
 
 

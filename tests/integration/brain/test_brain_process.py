@@ -279,6 +279,9 @@ async def test_second_brain_takes_over(cluster: EmbeddedCluster, tmp_path: Path)
                 assert "leading" not in second.said()
                 await first.end()
                 await until(lambda: leads(second), 60.0, second.said)
+                # A job whose end nobody sees is not known completely.
+                await submit(client, training("train-2", release))
+                await until(lambda: stored_run(url, "train-2"), 60.0, second.said)
                 release_jobs(release)
                 found = await ended(url, "train-1", second)
                 assert [pod["number"] for pod in found["pods"]] == [0, 0]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gangline.local.network.addresses import NetworkAttachment, NetworkError, PodName
 from gangline.local.network.bridge import (
     NETNS_FOLDER,
     BridgeNetwork,
@@ -22,7 +23,6 @@ from gangline.local.network.bridge import (
 )
 from gangline.local.network.cluster_network import ServiceForwarder
 from gangline.local.network.dns import DnsServer, DnsZone, host_resolvers
-from gangline.local.network.interface import NetworkAttachment, NetworkError, PodName
 
 pytestmark = [
     pytest.mark.root,

@@ -21,8 +21,7 @@ from gangline.local.kubelet.runtime.interface import (
     WarmEnvironment,
 )
 from gangline.local.kubelet.runtime.isolation import IsolationLevel, detect_isolation
-from gangline.local.kubelet.runtime.process_container import ProcessContainer
-from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
+from gangline.local.kubelet.runtime.process_runtime import ProcessContainer, ProcessRuntime
 from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
 from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
 from integration.kubelet.start_probe import PYTHON, was_imported_before, write_probe

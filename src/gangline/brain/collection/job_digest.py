@@ -40,7 +40,16 @@ from gangline.api.names import name_stem
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resource
 from gangline.api.symptoms import find_symptom
-from gangline.brain.facts.records import Image, Job, Mode, Outcome, PlannedSize, RoleSize, Wishes
+from gangline.brain.facts.records import (
+    Image,
+    Job,
+    Mode,
+    Outcome,
+    PlannedSize,
+    PodRun,
+    RoleSize,
+    Wishes,
+)
 
 _NODE_MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
 
@@ -345,19 +354,11 @@ _OOM_CAUSE = "OutOfMemory"
 _PROGRAM_FAILURES = frozenset(("Error", "Aborted"))
 
 
-class ContainerRun(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerRun(PodRun, frozen=True, kw_only=True):
     """One run of the main container of one pod. ``(role, rank, started_ms)`` identifies it."""
 
     pod: str
-    pod_uid: str
-    role: str
-    rank: int
-    node: str
-    started_ms: int
-    ended_ms: int | None = None
-    cause: str = ""
-    oom: bool = False
-    limit_memory_bytes: int | None = None
+    number: int = 0
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -391,7 +392,6 @@ def merge_runs(first: ContainerRun, second: ContainerRun) -> ContainerRun:
         better,
         node=max(first.node, second.node),
         pod=max(first.pod, second.pod),
-        pod_uid=max(first.pod_uid, second.pod_uid),
         oom=first.oom or second.oom,
         limit_memory_bytes=max(limits, default=None),
     )
@@ -422,7 +422,6 @@ def _runs(pod: Pod, status: ContainerStatus, role: str, rank: int) -> Iterator[C
         ended = state.terminated.finished_at if state.terminated else None
         yield ContainerRun(
             pod=pod.metadata.name,
-            pod_uid=pod.metadata.uid,
             role=role,
             rank=rank,
             node=pod.spec.node_name,

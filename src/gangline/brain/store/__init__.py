@@ -9,7 +9,7 @@
     await store.update(lambda write: write.advice_of_jobs(cluster, records, fence=fence))
 
 ``read`` and ``write`` have the same methods without a loop. ``errors`` is the tree of exceptions,
-``reader`` what can be asked, ``writer`` and ``fact_writer`` what can be stored, ``deletion`` what
+``reader`` what can be asked, ``writer`` what can be stored, ``deletion`` what
 is deleted. Nothing outside of this package imports SQLAlchemy. Imports ``facts``, ``models`` and
 ``advisers``.
 """

@@ -187,8 +187,8 @@ class Context:
         if not digests:
             return set()
         column = tables.forgotten.c.digest
-        rows = connection.execute(select(column).where(column.in_(sorted(digests)))).scalars()
-        return {digests[digest] for digest in rows}
+        marks = connection.execute(select(column).where(column.in_(sorted(digests)))).scalars()
+        return {digests[digest] for digest in marks}
 
     def mark(self, what: str, *parts: str) -> str:
         """Digest of what was forgotten."""

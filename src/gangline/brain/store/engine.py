@@ -24,12 +24,11 @@ from gangline.brain.store.batch import Fact, FactBuffer
 from gangline.brain.store.context import Context, Keys
 from gangline.brain.store.deletion import Forget, Forgetting, Forgotten, Pruning, RetentionSettings
 from gangline.brain.store.errors import BadAddress, NoRights, StoreError, StoreUnavailable
-from gangline.brain.store.fact_writer import Written
 from gangline.brain.store.reader import Reader
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import insert_missing
 from gangline.brain.store.sql.database import Database, parse_address
-from gangline.brain.store.writer import Writer
+from gangline.brain.store.writer import Writer, Written
 
 log = logging.getLogger(__name__)
 

@@ -178,8 +178,8 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
 
 async def _kept_jobs(cluster: ClusterSession) -> "list[Problem]":
     """Return a note on jobs that Kubeflow Trainer has begun, if there are any."""
+    from gangline.deploy.adoption import job_set_note, jobs_with_job_sets
     from gangline.deploy.preflight import Problem
-    from gangline.deploy.upstream_jobs import job_set_note, jobs_with_job_sets
 
     note = job_set_note(await jobs_with_job_sets(cluster.client))
     remedy = "Keep the controller of JobSets until then. New TrainJobs are run by Gangline."

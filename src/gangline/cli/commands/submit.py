@@ -178,9 +178,9 @@ def _run(
     **options: Any,
 ) -> None:
     from gangline.cli.submit.from_flags import build_objects
-    from gangline.cli.submit.local_files import note_local_files
     from gangline.cli.submit.submission import SubmitOptions, submit_manifests
     from gangline.cli.submit.user_settings import apply_settings
+    from gangline.cli.submit.working_folder import note_local_files
 
     options = apply_settings(context, options, target.profile, kind_commands)
     sending = SubmitOptions(

@@ -18,8 +18,7 @@ from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.controller.controller import Controller
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import NotFound
-from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.kube.informers.shared_informers import SharedInformerFactory
+from gangline.kube.informers.informer import ObjectKey, SharedInformerFactory, object_key
 
 REQUIRED_VERBS = frozenset({"list", "watch", "delete"})
 IGNORED_RESOURCES = frozenset({("", "events"), ("events.k8s.io", "events")})

@@ -5,12 +5,11 @@ import logging
 
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
-from gangline.kube.informers.shared_informers import SharedInformerFactory
+from gangline.kube.informers.informer import SharedInformerFactory
 from gangline.local.controllers.context import ControllerContext, ControllerLoop, ControllerSettings
 from gangline.local.controllers.deployments.controller import DeploymentController
 from gangline.local.controllers.disruption import DisruptionController
-from gangline.local.controllers.endpoint_slices import EndpointSliceController
-from gangline.local.controllers.endpoints import EndpointsController
+from gangline.local.controllers.endpoints import EndpointsController, EndpointSliceController
 from gangline.local.controllers.garbage_collector.controller import GarbageCollector
 from gangline.local.controllers.jobs.controller import JobController
 from gangline.local.controllers.namespaces import NamespaceController, NamespaceDefaultsController

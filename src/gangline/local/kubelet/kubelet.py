@@ -25,7 +25,7 @@ from gangline.local.kubelet.pods.pod_worker import PodWorker
 from gangline.local.kubelet.records import PodRecord, is_pod_finished, recover_record
 from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
-from gangline.local.network.interface import PodNetwork
+from gangline.local.network.addresses import PodNetwork
 
 log = logging.getLogger(__name__)
 

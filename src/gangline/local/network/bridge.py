@@ -36,13 +36,15 @@ from typing import Any
 from gangline.local.network.addresses import (
     AddressPool,
     Network,
+    NetworkAttachment,
+    NetworkError,
     PodFiles,
+    PodName,
     choose_range,
     render_cluster_resolv_conf,
     render_hosts,
     split_range,
 )
-from gangline.local.network.interface import NetworkAttachment, NetworkError, PodName
 
 
 class NetworkNotPermitted(NetworkError):
@@ -298,7 +300,7 @@ class BridgeNetwork:
         await remove_kernel_objects(self._data)
 
     async def attach(self, pod_uid: str, pod: PodName, host_network: bool) -> NetworkAttachment:
-        """Create a namespace with an address for the pod; see `interface.PodNetwork`."""
+        """Create a namespace with an address for the pod; see `addresses.PodNetwork`."""
         async with self._locks.setdefault(pod_uid, asyncio.Lock()):
             if pod_uid not in self._attached:
                 place = self._on_host if host_network else self._in_namespace

@@ -24,13 +24,11 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.objects import Object
 from gangline.api.resources import ENDPOINTS, PODS, SERVICES
-from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.kube.informers.shared_informers import SharedInformerFactory
+from gangline.kube.informers.informer import ObjectKey, SharedInformerFactory, object_key
 from gangline.local.network import bridge
-from gangline.local.network.addresses import api_service_port
+from gangline.local.network.addresses import NetworkError, PodNetwork, api_service_port
 from gangline.local.network.bridge import BridgeNetwork
 from gangline.local.network.dns import HEADLESS, DnsServer, DnsZone, host_resolvers, service_records
-from gangline.local.network.interface import NetworkError, PodNetwork
 from gangline.local.network.loopback import LoopbackNetwork
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import cast
 import dnslib
 
 from gangline.api.core.service import Endpoints, Service
-from gangline.local.network.interface import DOMAIN
+from gangline.local.network.addresses import DOMAIN
 
 PLAIN_UDP_SIZE = 512
 TTL_SECONDS = 5

@@ -19,13 +19,15 @@ from gangline.local.network.addresses import (
     AddressPool,
     AddressRanges,
     Network,
+    NetworkAttachment,
+    NetworkError,
     PodFiles,
+    PodName,
     render_host_resolv_conf,
     render_hosts,
     short_names,
 )
 from gangline.local.network.dns import DnsZone
-from gangline.local.network.interface import NetworkAttachment, NetworkError, PodName
 
 SLOTS = 32
 FIRST_POD_RANGE, FIRST_SERVICE_RANGE = 64, 96
@@ -62,7 +64,7 @@ class LoopbackNetwork:
             self._reservation.close()
 
     async def attach(self, pod_uid: str, pod: PodName, host_network: bool) -> NetworkAttachment:
-        """Assign an address to the pod; see `interface.PodNetwork`."""
+        """Assign an address to the pod; see `addresses.PodNetwork`."""
         if pod_uid not in self._attached:
             address = self.host_address if host_network else self._pool.allocate()
             self._attached[pod_uid] = (pod, self._write(pod_uid, pod, address))

@@ -31,7 +31,6 @@ JOB = Job(
 def run(rank: int, started_s: int, **more: Any) -> ContainerRun:
     return ContainerRun(
         pod=f"train-worker-{rank}",
-        pod_uid=f"{rank}-{started_s}",
         role="worker",
         rank=rank,
         node="n",

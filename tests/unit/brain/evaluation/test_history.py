@@ -13,8 +13,8 @@ from gangline.brain.facts.records import Run
 from gangline.brain.store.batch import FactBuffer, changed_facts, facts_of
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.errors import StoreUnavailable
-from gangline.brain.store.fact_writer import Written
 from gangline.brain.store.reader import Reader
+from gangline.brain.store.writer import Written
 
 CLUSTER = "cluster"
 

@@ -75,7 +75,6 @@ def observed(**document: Any) -> JobObservations:
         observations.add_run(
             ContainerRun(
                 pod=f"train-worker-{number}",
-                pod_uid=str(number),
                 role="worker",
                 rank=number,
                 node=f"node-{number}",

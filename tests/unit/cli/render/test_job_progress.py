@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gangline.cli.render.job_progress import format_progress
-from gangline.cli.render.live_view import PlainView
+from gangline.cli.render.live_view import PlainView, format_progress
 from gangline.sdk.jobs import Job, JobState, Replica
 from gangline.sdk.kinds import JOB_KINDS
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from gangline.cli.render.job_progress import format_restart
-from gangline.cli.render.live_view import LiveView, PlainView, can_update_rows
+from gangline.cli.render.live_view import LiveView, PlainView, can_update_rows, format_restart
 from gangline.cli.render.log_lines import LogLineWriter
 from gangline.sdk.goodput import Goodput
 from gangline.sdk.jobs import Job, JobState, Replica

@@ -9,8 +9,7 @@ import pytest
 
 from gangline.api.meta.objects import ObjectMeta
 from gangline.kube.informers.indexer import Indexer
-from gangline.kube.informers.informer import Informer, ObjectKey, object_key
-from gangline.kube.informers.shared_informers import SharedInformerFactory
+from gangline.kube.informers.informer import Informer, ObjectKey, SharedInformerFactory, object_key
 from unit.kube.fake_server import (
     THINGS,
     Thing,

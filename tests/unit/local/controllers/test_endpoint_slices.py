@@ -3,7 +3,7 @@
 from gangline.api.core.core import Endpoints
 from gangline.api.core.service import EndpointAddress, EndpointPort, EndpointSubset
 from gangline.api.meta.objects import ObjectMeta
-from gangline.local.controllers.endpoint_slices import (
+from gangline.local.controllers.endpoints import (
     SERVICE_NAME_LABEL,
     mirror_endpoints,
     slice_content,

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from gangline.local.network.addresses import (
     CANDIDATES,
     AddressPool,
+    NetworkError,
     PodFiles,
+    PodName,
     api_service_port,
     choose_range,
     render_cluster_resolv_conf,
@@ -21,7 +23,6 @@ from gangline.local.network.addresses import (
     split_range,
 )
 from gangline.local.network.dns import DnsZone
-from gangline.local.network.interface import NetworkError, PodName
 from gangline.local.network.loopback import LoopbackNetwork
 
 DEFAULTS_OF_OTHERS = [

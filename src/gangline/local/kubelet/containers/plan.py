@@ -30,8 +30,8 @@ from gangline.local.kubelet.runtime.interface import (
     ContainerPlan,
 )
 from gangline.local.kubelet.volumes.pod_volumes import PodFolders
-from gangline.local.kubelet.volumes.tokens import ACCESS_PATH
-from gangline.local.network.interface import NetworkAttachment
+from gangline.local.kubelet.volumes.projection import ACCESS_PATH
+from gangline.local.network.addresses import NetworkAttachment
 
 NAMES = (
     "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID",

@@ -19,8 +19,8 @@ from gangline.local.kubelet.records import ContainerRecord, PodRecord
 from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.kubelet.volumes.pod_volumes import PodFolders, pod_folders
-from gangline.local.kubelet.volumes.tokens import PodTokens
-from gangline.local.network.interface import NetworkAttachment, PodNetwork
+from gangline.local.kubelet.volumes.projection import PodTokens
+from gangline.local.network.addresses import NetworkAttachment, PodNetwork
 
 log = logging.getLogger(__name__)
 

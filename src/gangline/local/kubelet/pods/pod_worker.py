@@ -30,8 +30,8 @@ from gangline.local.kubelet.pods.pod_status import (
 )
 from gangline.local.kubelet.records import PodRecord, StartProblem
 from gangline.local.kubelet.volumes.pod_volumes import make_volumes, refresh_volumes, remove_files
-from gangline.local.kubelet.volumes.tokens import write_api_access
-from gangline.local.network.interface import NetworkAttachment, NetworkError, PodName
+from gangline.local.kubelet.volumes.projection import write_api_access
+from gangline.local.network.addresses import NetworkAttachment, NetworkError, PodName
 
 log = logging.getLogger(__name__)
 

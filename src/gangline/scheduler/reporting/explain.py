@@ -33,9 +33,10 @@ from gangline.scheduler.types import (
 HAS_CAPACITY = "has enough free resources"
 CAPACITY_RESERVED = "has enough free resources, reserved for others"
 
-WAITS, STARTS, PLACED, NOT_OURS, GATED, ENDED, EMPTY = (
+WAITS, STARTS, RUNS_PARTLY, PLACED, NOT_OURS, GATED, ENDED, EMPTY = (
     "waits",
     "gets its nodes now",
+    "runs, and some of its extra pods wait",
     "has its nodes",
     "is for another scheduler",
     "is held back by scheduling gates",
@@ -162,7 +163,7 @@ def _explain(  # noqa: PLR0913, PLR0917 - identity and context
     return Explanation(
         kind=kind,
         name=name,
-        state=_gang_state(members, left, starting),
+        state=_gang_state(members, left, starting, minimum),
         reason=reason,
         message=message,
         queues=queue_usages(state, queue),
@@ -176,10 +177,20 @@ def _explain(  # noqa: PLR0913, PLR0917 - identity and context
 
 
 def _gang_state(
-    members: Sequence[PodInfo], left: Sequence[PodInfo], starting: Mapping[str, str]
+    members: Sequence[PodInfo],
+    left: Sequence[PodInfo],
+    starting: Mapping[str, str],
+    minimum: int,
 ) -> str:
-    if left:
+    """Return what the gang does; of an elastic one, the pods beyond the minimum may wait."""
+    running = sum(pod.holds_resources and not pod.is_terminating for pod in members)
+    has_minimum = running + len(starting) >= max(1, minimum)
+    if left and not has_minimum:
         return WAITS
+    if starting and running < minimum:
+        return STARTS
+    if left:
+        return RUNS_PARTLY
     if starting:
         return STARTS
     open_ended = [pod for pod in members if not (pod.is_finished or pod.is_terminating)]

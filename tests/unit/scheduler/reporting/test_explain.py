@@ -8,6 +8,7 @@ from gangline.scheduler.reporting.explain import (
     HAS_CAPACITY,
     NOT_OURS,
     PLACED,
+    RUNS_PARTLY,
     STARTS,
     WAITS,
     explain_group,
@@ -91,6 +92,23 @@ def test_running_starting_and_foreign_pods_are_explained() -> None:
     assert (explanation["up"].state, explanation["up"].placed) == (PLACED, {"d/up-0": "a"})
     assert explanation["gated"].state == GATED
     assert explain_group(state, GroupKey("d/foreign"), 0.0).state == NOT_OURS
+
+
+@pytest.mark.parametrize(
+    ("running", "free", "state"),
+    [(0, 0, WAITS), (0, 3, STARTS), (2, 0, RUNS_PARTLY), (1, 0, WAITS)],
+)
+def test_an_elastic_gang_that_has_its_minimum_does_not_wait(
+    running: int, free: int, state: str
+) -> None:
+    members = [
+        pod(f"job-{n}", cpu=1, group="job", on="a" if n < running else None) for n in range(4)
+    ]
+    elastic = cluster(node("a", cpu=running + free), group("job", 2), *members)
+    explained = explain_group(elastic, JOB, 0.0)
+    assert explained.state == state
+    assert len(explained.starting) == free
+    assert explained.message
 
 
 def test_a_pod_of_its_own_is_explained_too() -> None:

@@ -272,7 +272,7 @@ def _build_replica(pod: AnyPod, leader: str, finding: "Finding | None") -> Repli
         ip=pod.status.pod_ip,
         node_ip=pod.status.host_ip,
         restarts=int(labels.get(RELAUNCH_COUNT_LABEL) or 0)
-        + sum([status.restart_count for status in statuses]),
+        + sum([s.restart_count for s in (*pod.status.init_container_statuses, *statuses)]),
         exit_code=finding.exit_code if finding else 0 if ended else None,
         gpus=pod_request_for(pod.spec, GPU),
         created=pod.metadata.creation_timestamp,

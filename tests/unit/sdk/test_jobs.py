@@ -171,8 +171,9 @@ def test_a_pod_is_called_what_kubectl_calls_it(fields: dict[str, Any], word: str
     assert pod_status_text(a_pod(**fields)) == word
 
 
-def test_the_exit_code_of_an_ended_replica_is_shown() -> None:
-    pod = a_pod(status={"containerStatuses": [{"restartCount": 2, "state": ended(3, "Error")}]})
+@pytest.mark.parametrize("statuses", ["containerStatuses", "initContainerStatuses"])
+def test_the_exit_code_and_restarts_of_an_ended_replica_are_shown(statuses: str) -> None:
+    pod = a_pod(status={statuses: [{"restartCount": 2, "state": ended(3, "Error")}]})
     replica = read(a_job(), pod).replicas[0]
     assert (replica.exit_code, replica.restarts) == (3, 2)
     assert replica.message.startswith("Error (exit code 3): The program failed")

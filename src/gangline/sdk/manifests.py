@@ -17,14 +17,11 @@ from gangline.api.jobs.training_runtime import (
 from gangline.api.resources import CONFIG_MAPS
 from gangline.api.trainer.effective import EffectiveJob
 from gangline.api.trainer.policy import effective_job
+from gangline.api.validation.training_runtime import read_runtime
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.sdk.client import JobError
 from gangline.sdk.jobs import Job
-
-
-class _Runtime(msgspec.Struct):
-    spec: TrainingRuntimeSpec = TrainingRuntimeSpec()
 
 
 async def effective_manifest(client: ApiClient, job: Job) -> dict[str, Any]:
@@ -33,7 +30,7 @@ async def effective_manifest(client: ApiClient, job: Job) -> dict[str, Any]:
     The runtime is the copy that the operator stored for the job, or the present one before that.
 
     Raises:
-        JobError: the job is of another kind, or its runtime does not exist.
+        JobError: the job is of another kind, its runtime does not exist, or they do not fit.
     """
     if job.kind.resource is not TRAIN_JOBS:
         message = f"{job.qualified_name} has no runtime: 'gangline get --spec' prints what it runs"
@@ -41,7 +38,10 @@ async def effective_manifest(client: ApiClient, job: Job) -> dict[str, Any]:
     train_job = await client.get(TRAIN_JOBS, job.name, job.namespace)
     ref = train_job.spec.runtime_ref
     spec, source = await _runtime_spec(client, job, ref.kind, ref.name)
-    return _describe(effective_job(train_job, spec), source)
+    try:
+        return _describe(effective_job(train_job, spec), source)
+    except ValueError as error:
+        raise JobError(f"{job.qualified_name} cannot be merged with {source}: {error}") from error
 
 
 async def _runtime_spec(
@@ -55,7 +55,7 @@ async def _runtime_spec(
     owner = stored.metadata.controller if stored else None
     if stored and owner and owner.uid == job.uid and RUNTIME_COPY_KEY in stored.data:
         text = stored.data[RUNTIME_COPY_KEY]
-        return msgspec.json.decode(text, type=_Runtime).spec, f"configmap/{copy}"
+        return read_runtime(text.encode())[0], f"configmap/{copy}"
     try:
         if kind == TRAINING_RUNTIME:
             own = await client.get(TRAINING_RUNTIMES, name, job.namespace)

@@ -35,7 +35,9 @@ def queue_limit(tree: QueueTree, queue: QueueAttributes, amount: Vector) -> Queu
     """Return the amounts of the resources for which a queue's limit blocks a request."""
     over = queue.used + queue.reserved + amount > queue.limit
     short = {name: c for name, c in tree.columns.items() if amount[c] > 0 and over[c]}
+    own = dict(queue.info.capability)
     return QueueLimit(
+        leaves_guarantees=all(own.get(n, np.inf) > queue.limit[c] for n, c in short.items()),
         queue=queue.info.name,
         used={name: int(queue.used[column]) for name, column in short.items()},
         reserved={name: int(queue.reserved[column]) for name, column in short.items()},

@@ -544,8 +544,7 @@ def unavailable_message(
 def gang_capacity(scratch: ScratchAllocation, gang: PendingGang) -> GangCapacity:
     """Return the request of a gang and the resources of the nodes that accept any of its pods."""
     nodes = scratch.nodes
-    total = messages.total_request(gang.pending)
-    asked = {name: amount for name, amount in total.items() if messages.is_amount(name)}
+    asked = {name: amount for name, amount in gang.requested if messages.is_amount(name)}
     accepts = accepting_rows(nodes, gang)
     columns = [nodes.columns[name] for name in asked]
     free = np.maximum(scratch.free[columns], 0) * accepts

@@ -56,6 +56,7 @@ _EXACT = 10
 """Positions below this number are exact, others are rounded."""
 _SHOWN_NAMES = 3
 _NO_NODES = "no nodes available to schedule pods"
+_NOT_TOGETHER = "node(s) didn't fit the pods of the gang together"
 _SHOWN_FIRST = ("cpu", "memory")
 _BINARY_UNITS = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 _BYTES = frozenset({"memory", "ephemeral-storage"})
@@ -66,7 +67,7 @@ class GangCapacity:
     """Resources for a gang, summed over the nodes that accept its pods."""
 
     requested: Mapping[str, int]
-    """Total request of its pending pods."""
+    """What it cannot start without."""
     free: Mapping[str, int]
     max_node_free: Mapping[str, int]
     """The most that a single node has free."""
@@ -131,6 +132,8 @@ def availability_message(
         why = shortage_message(resource)
         # A node without two of the ports counts once.
         reasons[why] = max(reasons[why], count)
+    # Each node has room for this pod, and not for all that must start with it.
+    reasons = reasons or Counter({_NOT_TOGETHER: nodes})
     listed = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
     return f"0/{nodes} nodes are available: {listed}."
 
@@ -173,6 +176,8 @@ class QueueLimit:
     """The part of it that is reserved for an earlier gang."""
     limit: Mapping[str, int]
     requested: Mapping[str, int]
+    leaves_guarantees: bool = False
+    """True if not its own limit blocks, but what other queues are guaranteed."""
 
 
 def queue_limit_message(limit: QueueLimit, users: ResourceHolders | None = None) -> str:
@@ -182,12 +187,22 @@ def queue_limit_message(limit: QueueLimit, users: ResourceHolders | None = None)
         for name, most in limit.limit.items()
     )
     if any(limit.requested[name] > most for name, most in limit.limit.items()):
-        return clip_message(f"Queue {limit.queue!r} can never run it ({figures}): raise its limit.")
+        advice = (
+            "other queues are guaranteed the rest; lower their guarantees"
+            if limit.leaves_guarantees
+            else "raise its limit"
+        )
+        return clip_message(f"Queue {limit.queue!r} can never run it ({figures}): {advice}.")
     earlier = " An earlier gang waits for the same limit." if any(limit.reserved.values()) else ""
     used = in_use_message(users) if users is not None else ""
+    cause, change = (
+        ("uses all that the guarantees of other queues leave", "these guarantees are lowered")
+        if limit.leaves_guarantees
+        else ("is at its limit", "its limit is raised")
+    )
     return clip_message(
-        f"Queue {limit.queue!r} is at its limit ({figures}).{earlier} It starts when jobs of the "
-        f"queue end, or its limit is raised. {used}".rstrip()
+        f"Queue {limit.queue!r} {cause} ({figures}).{earlier} It waits until jobs of the queue "
+        f"end, or {change}. {used}".rstrip()
     )
 
 
@@ -284,9 +299,9 @@ def _what_helps(attempt: PlacementAttempt) -> str:
         if asked > capacity.free[name]
     }
     if lacking:
-        return f"It starts when {amounts_text(lacking)} more is freed or added."
+        return f"It needs at least {amounts_text(lacking)} more, freed or added."
     if ports := _taken_ports(attempt):
-        return f"It starts when a node has these ports free: {ports}."
+        return f"It needs nodes that have these ports free: {ports}."
     requested = dict(attempt.unplaced_pod.shape.request)
     largest = {
         name: capacity.max_node_free[name] for name in requested if name in capacity.max_node_free

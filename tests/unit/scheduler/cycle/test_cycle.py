@@ -8,6 +8,7 @@ from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
     LabelExpression,
+    NetworkTopologyRule,
     NodeTerm,
     PlacementConstraints,
     QueueInfo,
@@ -229,7 +230,7 @@ def test_message_names_what_would_help() -> None:
     )
     text = message(decide(state), "job")
     assert "0 of the gang's 2 waiting pods" in text
-    assert f"It starts when {GPU} 3 more is freed or added." in text
+    assert f"It needs at least {GPU} 3 more, freed or added." in text
 
 
 def test_an_assumed_pod_is_not_placed_again() -> None:
@@ -341,3 +342,34 @@ def test_pods_with_claims_of_devices_are_refused_with_a_reason() -> None:
     texts = {str(key): text for v in result.pending_reasons for key, text in v.pods}
     assert texts.keys() == {"d/alone", "d/gang-0", "d/gang-1"}
     assert all("spec.resourceClaims" in text for text in texts.values())
+
+
+def test_an_elastic_gang_is_told_what_its_minimum_lacks() -> None:
+    members = [pod(f"job-{n}", cpu=5, group="job") for n in range(10)]
+    first = pod("first-0", cpu=5, group="first", on="n")
+    state = cluster(node("n", cpu=10), group("first", 1), first, group("job", 2), *members)
+    [waits] = decide(state).pending_reasons
+    assert "Requested: cpu 10; free on the 1 node that accept it: cpu 5." in waits.message
+    assert "It needs at least cpu 5 more, freed or added." in waits.message
+    state.set_node(node("more", cpu=5))
+    assert len(decide(state).bindings) == 2
+
+
+def test_a_queue_without_a_limit_is_told_of_the_guarantees_of_others() -> None:
+    guaranteed = QueueInfo("g", guarantee=(("cpu", 6000),))
+    state = cluster(node("n", cpu=8), guaranteed, *gang("job", 1, cpu=3))
+    [waits] = decide(state).pending_reasons
+    assert "can never run it (0 of 2 cpu in use, 3 requested): other queues" in waits.message
+    state = cluster(node("n", cpu=8), guaranteed, pod("p", cpu=1, on="n"), *gang("job", 1, cpu=2))
+    [waits] = decide(state).pending_reasons
+    assert "uses all that the guarantees of other queues leave" in waits.message
+    state.queues["g"] = QueueInfo("g", guarantee=(("cpu", 5000),))
+    assert decide(state).bindings
+
+
+def test_a_pod_that_would_fit_alone_has_a_reason() -> None:
+    rule = NetworkTopologyRule(tier=1)
+    members = [pod(f"job-{n}", cpu=1, group="job") for n in range(2)]
+    state = cluster(node("a", cpu=4), node("b", cpu=4), group("job", 2, network=rule), *members)
+    [waits] = decide(state).pending_reasons
+    assert "2 node(s) didn't fit the pods of the gang together." in waits.message

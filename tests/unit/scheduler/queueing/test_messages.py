@@ -55,7 +55,7 @@ def test_message_names_the_shortage_and_the_users() -> None:
         "1 of the gang's 2 waiting pods would find a node, 2 must start together. "
         f"0/3 nodes are available: 3 Insufficient {GPU}."
     )
-    assert f"It starts when {GPU} 2 more is freed or added." in message
+    assert f"It needs at least {GPU} 2 more, freed or added." in message
     assert f"Usage of {GPU}: d/big 6, d/small 3, pods without a gang 1." in message
     assert "Nodes are reserved for it: n1, n2; running there now: d/big, d/small." in message
     assert message.endswith("First in queue 'default', waiting since 1970-01-01 00:01:30 UTC.")
@@ -145,7 +145,7 @@ def test_message_of_a_preemptor_does_not_claim_it_never_fits() -> None:
     decision = decide(state)
     assert [eviction.pod for eviction in decision.evictions] == [alone.key]
     for message in (group_message(decision, "job"), pod_message(decision, "p")):
-        assert "It starts when cpu 1 more is freed or added." in message
+        assert "It needs at least cpu 1 more, freed or added." in message
         assert "Pods are being evicted for it" in message
         assert "would not fit" not in message
     without = cluster(node("n", cpu=4), alone, group("job", 1), pod("p", group="job"))
@@ -241,4 +241,4 @@ def test_message_without_users_ends_with_what_would_help() -> None:
         is_feasible=True,
         holders=ResourceHolders("cpu"),
     )
-    assert gang_message(attempt).endswith("It starts when cpu 1 more is freed or added.")
+    assert gang_message(attempt).endswith("It needs at least cpu 1 more, freed or added.")

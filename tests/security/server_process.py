@@ -10,12 +10,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["gangline.local.apiserver.__main__"])
+FORKS.set_forkserver_preload(["apiserver_process"])
 STARTS_WITHIN_S = 60.0
 
 
 def start_server(*arguments: str) -> tuple[ForkServerProcess, str]:
-    """Run ``python -m gangline.local.apiserver`` with these arguments; return it and its URL."""
+    """Run the program ``apiserver_process`` with these arguments; return it and its URL."""
     receiver, sender = FORKS.Pipe(duplex=False)
     process = FORKS.Process(target=_serve, args=(sender, arguments))
     process.start()
@@ -26,9 +26,8 @@ def start_server(*arguments: str) -> tuple[ForkServerProcess, str]:
 
 
 def _serve(output: Connection, arguments: tuple[str, ...]) -> None:
-    from gangline.local.apiserver.__main__ import main
+    from apiserver_process import main
 
     os.dup2(output.fileno(), 1)
     sys.stdout = os.fdopen(1, "w", closefd=False)
-    sys.argv = ["gangline.local.apiserver", *arguments]
-    main()
+    main(list(arguments))

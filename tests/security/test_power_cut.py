@@ -12,8 +12,6 @@ import random
 import shutil
 import sqlite3
 import ssl
-import sys
-from asyncio.subprocess import PIPE
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import aiohttp
 import pytest
 import yaml
 
+from apiserver_process import start
 from gangline.local.apiserver.storage.state_file import check_files
 from security.power_cut import Disk, Operation, build_recorder, read_log
 
@@ -56,18 +55,6 @@ class Recording:
     ready: int
     """The size of the log when the server reported that it serves."""
     answers: list[Acknowledged]
-
-
-async def start(data: Path, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), *arguments),
-        stdout=PIPE,
-        env={**os.environ, **environment},
-    )
-    assert process.stdout is not None
-    async with asyncio.timeout(60):
-        assert (await process.stdout.readline()).startswith(b"https://")
-    return process
 
 
 @contextlib.asynccontextmanager
@@ -115,9 +102,8 @@ async def record(folder: Path, durability: str) -> Recording:
         root,
         "--durability",
         durability,
-        LD_PRELOAD=str(library),
-        RECORD_ROOT=str(root),
-        RECORD_LOG=str(log),
+        env=os.environ
+        | {"LD_PRELOAD": str(library), "RECORD_ROOT": str(root), "RECORD_LOG": str(log)},
     )
     ready = log.stat().st_size
     try:

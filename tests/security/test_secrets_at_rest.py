@@ -2,11 +2,10 @@
 
 import asyncio
 import base64
-import sys
 import tarfile
-from asyncio.subprocess import PIPE
 from pathlib import Path
 
+from apiserver_process import refusal
 from gangline.local.backups import create_backup
 from gangline.local.directory import ClusterDirectory
 from security.conftest import AttackedServer, attacked_server
@@ -38,16 +37,6 @@ def files_with_marker(folder: Path) -> list[str]:
         for path in found
         if any(text in path.read_bytes() for text in (MARKER.encode(), ENCODED, ENCODED[4:-4]))
     ]
-
-
-async def refusal(data: Path, *arguments: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), *arguments),
-        stderr=PIPE,
-    )
-    _, output = await process.communicate()
-    assert process.returncode == 1
-    return output.decode()
 
 
 async def test_state_log_and_backup_have_no_plain_secret(tmp_path: Path) -> None:

@@ -5,12 +5,11 @@ Takes 30 s: the server is killed at many moments, with real fsync.
 
 import asyncio
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
 import pytest
 
+from apiserver_process import refusal, start
 from gangline.api import resources
 from gangline.api.core import core
 from gangline.api.meta.objects import ObjectMeta
@@ -19,16 +18,6 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import load_config
 
 WRITERS = 4
-
-
-async def start(data: Path) -> Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), stdout=PIPE
-    )
-    assert process.stdout is not None
-    async with asyncio.timeout(30):
-        assert (await process.stdout.readline()).startswith(b"https://")
-    return process
 
 
 def connect(data: Path) -> ApiClient:
@@ -130,13 +119,3 @@ async def test_damaged_file_is_reported_with_a_remedy(tmp_path: Path):
     assert "damaged" in refused
     assert "restore it from a copy" in refused
     assert "Traceback" not in refused
-
-
-async def refusal(data: Path) -> str:
-    """Start a server that must end with an error; returns its message."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), stderr=PIPE
-    )
-    _, output = await process.communicate()
-    assert process.returncode == 1
-    return output.decode()

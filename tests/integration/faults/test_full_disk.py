@@ -1,15 +1,13 @@
 """A full disk: writes are refused with a message, no acknowledged write is lost, it recovers."""
 
-import asyncio
 import os
 import subprocess
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from apiserver_process import start
 from gangline.api.core import core
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.resources import CONFIG_MAPS, PODS
@@ -39,17 +37,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
-
-
-async def start(data: Path) -> Process:
-    """An API server alone, once it responds."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), stdout=PIPE
-    )
-    assert process.stdout is not None
-    async with asyncio.timeout(30):
-        assert (await process.stdout.readline()).startswith(b"https://")
-    return process
 
 
 async def fill(client: ApiClient, kept: set[str]) -> ApiError:

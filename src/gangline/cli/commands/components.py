@@ -147,6 +147,7 @@ def apiserver_command(
 ) -> None:
     """Run the API server of the embedded cluster, without controllers."""
     from gangline.local.apiserver.auth.pki import CertificateError
+    from gangline.local.apiserver.memory import configure_allocator
     from gangline.local.apiserver.server import ApiServer, ApiServerSettings
     from gangline.local.apiserver.storage.durable_files import Durability
     from gangline.local.apiserver.storage.encryption import EncryptionKeyError
@@ -161,6 +162,7 @@ def apiserver_command(
         encryption_key=encryption_key,
         audit=audit_settings(**audit),
     )
+    configure_allocator()
     server = ApiServer(settings)
 
     async def until_stopped(stop: asyncio.Event) -> None:

@@ -235,8 +235,9 @@ def _failed_container(pod: Pod, happened: Failure, trains: str) -> tuple[str, bo
 
 def _has_exited(status: ContainerStatus, code: int | None) -> bool:
     ends = filter(None, (status.state.terminated, status.last_state.terminated))
-    codes = (end.exit_code or (end.signal and failure.SIGNAL_BASE + end.signal) for end in ends)
-    return code in codes
+    return any(
+        code == (end.exit_code or (end.signal and failure.SIGNAL_BASE + end.signal)) for end in ends
+    )
 
 
 def _meaning(pod: Pod, happened: Failure) -> str:

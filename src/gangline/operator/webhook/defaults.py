@@ -72,7 +72,8 @@ class JobDefaulter:
         if reading is None:
             return []
         newer = reading.job.api_version not in ("", framework.kind.api_version)
-        places = _defaulted_fields(framework.kind.resource.type, newer=newer)
+        type_: type[Object] = framework.kind.resource.type
+        places = _defaulted_fields(type_, newer=newer)
         if places is None:
             return []
         if reading.spec_errors or reading.job.policy.managed_by not in (None, MANAGED_BY_US):

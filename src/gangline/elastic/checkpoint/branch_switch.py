@@ -84,7 +84,7 @@ class BranchSwitch:
         if self._step is not None and step < self._step:
             # The script has gone back by its own means.
             restorer = self._open_restorer()
-            restorer.survey()
+            restorer.read_storage()
             restorer.loaded = RestoreCandidate(step - 1, self._plan.name)
             self._plan.begin_branch()
             self._next = restorer.begin_branch(branch_of(self._plan.name), step - 1, is_asked=True)

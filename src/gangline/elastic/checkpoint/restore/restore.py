@@ -216,7 +216,7 @@ class Restorer:
             fixed=fixed,
             elsewhere=self._names_elsewhere(state, fixed),
         )
-        self.survey()
+        self._survey()
         if step is not None and self.record.first_load == FirstLoad(resumed_run or "", step):
             if self.ranks.rank == 0:
                 log.warning(
@@ -274,12 +274,12 @@ class Restorer:
             return f"step {step} in {self.settings.target} is incomplete: it lacks {name}"
         return f"step {step} is neither in memory nor in storage"
 
-    def survey(self) -> None:
+    def _survey(self) -> None:
         """Find the steps in storage.
 
         If steps were deleted from there after memory was written, memory is ignored.
         """
-        self._list_stored()
+        self.read_storage()
         noted = self.ranks.all_gather(directory.read_stored_step(self.job_folder))
         recorded = max(
             (one[0] for one in noted if one and not self.record.abandons(*one)), default=0
@@ -299,8 +299,8 @@ class Restorer:
         directory.write_stored_step(self.job_folder, newest, plan or "")
         self.holders = []
 
-    def _list_stored(self) -> None:
-        """List storage as rank 0 sees it."""
+    def read_storage(self) -> None:
+        """List the steps in storage, and read its record of branches, as rank 0 sees them."""
         problem, stored, kind, record = "", StoredSteps(), None, self.record
         try:
             self.target = open_target(self.settings.target, self.settings.options)
@@ -319,7 +319,7 @@ class Restorer:
     def begin_branch(
         self, branch: str, step: int, is_asked: bool, first_load: FirstLoad | None = None
     ) -> BranchRecord | None:
-        """Return the record of a training that continues from ``step``, after ``survey``.
+        """Return the record of a training that continues from ``step``, after ``load``.
 
         Returns None if this abandons nothing and is not to be recorded otherwise. All ranks call
         it.

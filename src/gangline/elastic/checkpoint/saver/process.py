@@ -63,6 +63,8 @@ from gangline.elastic.checkpoint.storage.target import StorageTarget, open_targe
 log = logging.getLogger(__name__)
 COMMIT_WAIT_S = 10.0
 """Time that a step waits for the other nodes before an older one is tried as well."""
+MAX_SILENCE_S = 120.0
+"""Time after which a step is reported that waits for nodes which may be writing."""
 OBSOLETE_AFTER_S = 3600.0
 """An unfinished step to which nothing was written for this time is removed."""
 POLL_S = 1.0
@@ -80,7 +82,7 @@ class Uploader:
         self.uncommitted: dict[tuple[int, str], int] = {}
         """Uncommitted steps and plans that wait for other ranks, with the number of ranks."""
         self._waiting_since: dict[tuple[int, str], float] = {}
-        """When this saver first tried to commit them; absent once a delay is reported."""
+        """When this saver had written its part; infinite once a delay is reported."""
         self.consecutive_failures = 0
         self.taken_steps: set[tuple[int, str]] = set()
         """Steps and plans that another saver committed first; they are not tried again."""
@@ -117,7 +119,7 @@ class Uploader:
         for step, name in target.list_unfinished():
             partial = parse_partial_folder(name)
             is_own = partial is not None and partial[1] in own_plans
-            if not is_own and target.idle_s(name) > OBSOLETE_AFTER_S:
+            if not is_own and (target.idle_s(name) or 0.0) > OBSOLETE_AFTER_S:
                 log.info(f"removed unfinished step {step}", extra={"step": step})
                 target.remove(name)
                 continue
@@ -172,7 +174,9 @@ class Uploader:
                     return False  # a newer save replaces it, and will be requested itself
                 if not commit.is_committed(target, snapshot.step, snapshot.layout.plan):
                     commit.write_part(target, segment, snapshot.header, snapshot.layout, pace)
-                    self.uncommitted[snapshot.step, snapshot.layout.plan] = snapshot.layout.world
+                    key = (snapshot.step, snapshot.layout.plan)
+                    self.uncommitted[key] = snapshot.layout.world
+                    self._waiting_since.setdefault(key, time.monotonic())
                 segment.mark_persisted(snapshot.header.generation)
         except CorruptError:
             segment.write_header(replace(snapshot.header, state=SegmentState.CORRUPT))
@@ -209,7 +213,7 @@ class Uploader:
 
     def commit(self, settings: SaverSettings) -> list[int]:
         """Commit complete steps and return them. Other steps stay uncommitted."""
-        done = []
+        done = dict[int, str]()
         for (step, plan), world in sorted(self.uncommitted.items(), reverse=True):
             try:
                 target, _ = self._open(settings)
@@ -221,7 +225,7 @@ class Uploader:
                     self._report_delay(target, settings, step, plan)
                     continue
                 del self.uncommitted[step, plan]
-                done.append(step)
+                done[step] = plan
                 self._retain(target, settings, step, plan)
             except StepTakenError as error:
                 del self.uncommitted[step, plan]
@@ -233,12 +237,17 @@ class Uploader:
             except (OSError, StorageError) as error:
                 self.consecutive_failures += 1
                 self._report_failure(step, plan, error)
-        if done:  # older steps are obsolete, and retention has removed their parts
-            self.uncommitted = {key: n for key, n in self.uncommitted.items() if key[0] > max(done)}
+        if done:  # older steps and other branches are obsolete; retention has removed their parts
+            newest, branch = max(done), branch_of(done[max(done)])
+            self.uncommitted = {
+                (step, plan): world
+                for (step, plan), world in self.uncommitted.items()
+                if step > newest and branch_of(plan) == branch
+            }
         self._waiting_since = {
             key: since for key, since in self._waiting_since.items() if key in self.uncommitted
         }
-        return done
+        return list(done)
 
     def _retain(self, target: StorageTarget, settings: SaverSettings, step: int, plan: str) -> None:
         """Report a committed step, and remove those that it makes obsolete."""
@@ -268,12 +277,17 @@ class Uploader:
         self, target: StorageTarget, settings: SaverSettings, step: int, plan: str
     ) -> None:
         """Report once the parts that a step has been waiting for too long."""
-        now, world = time.monotonic(), self.uncommitted[step, plan]
-        since = self._waiting_since.setdefault((step, plan), now)
-        if now - since <= COMMIT_WAIT_S:
-            if since == math.inf and step < max(self.uncommitted)[0]:
-                self._remove_superseded(target, step, plan, world)
+        since, world = self._waiting_since.get((step, plan)), self.uncommitted[step, plan]
+        if since is None:
+            return  # of an ended attempt
+        if since == math.inf and step < max(self.uncommitted)[0]:
+            self._remove_superseded(target, step, plan, world)
+        waited_s = time.monotonic() - since
+        if waited_s <= COMMIT_WAIT_S:
             return
+        idle_s = target.idle_s(target.staging_folder(step, plan))
+        if waited_s <= MAX_SILENCE_S and (idle_s is None or idle_s <= COMMIT_WAIT_S):
+            return  # another node is probably writing its part
         self._waiting_since[step, plan] = math.inf
         hosts = settings.hosts if len(settings.hosts) == world else [""] * world
         reason = commit.delay_text(target, step, plan, hosts)
@@ -285,7 +299,7 @@ class Uploader:
         folder = target.staging_folder(step, plan)
         begun = set(target.list_names(folder))
         missing = commit.missing_ranks(target, step, plan, world)
-        is_idle = target.idle_s(folder) > COMMIT_WAIT_S
+        is_idle = (target.idle_s(folder) or 0.0) > COMMIT_WAIT_S
         if is_idle and not any(part_file_name(rank) in begun for rank in missing):
             log.info(f"removed unfinished step {step}", extra={"step": step})
             del self.uncommitted[step, plan]

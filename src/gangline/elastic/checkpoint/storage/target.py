@@ -58,8 +58,8 @@ class StorageTarget(Protocol):
     def list_unfinished(self) -> list[tuple[int, str]]:
         """Return the steps that are not committed, and their folders."""
 
-    def idle_s(self, folder: str) -> float:
-        """Return the seconds since something was written to a folder; 0 if that is not known."""
+    def idle_s(self, folder: str) -> float | None:
+        """Return the seconds since something was written to a folder; ``None`` if not known."""
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
         """Commit the step. Repeating it does no harm.
@@ -125,12 +125,12 @@ class LocalTarget:
             if (partial := parse_partial_folder(name))
         ]
 
-    def idle_s(self, folder: str) -> float:
+    def idle_s(self, folder: str) -> float | None:
         try:
             paths = [self.root / folder, *(self.root / folder).iterdir()]
             return time.time() - max(path.stat().st_mtime for path in paths)
         except FileNotFoundError:
-            return 0.0
+            return None
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
         partial, final = self.root / partial_folder(step, plan), self.root / step_folder(step)
@@ -235,9 +235,9 @@ class RemoteTarget:
             and MANIFEST not in self.list_names(name)
         ]
 
-    def idle_s(self, folder: str) -> float:
+    def idle_s(self, folder: str) -> float | None:
         del folder
-        return 0.0
+        return None
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
         """Commit the step by writing its manifest, the last of its objects.

@@ -1,9 +1,11 @@
 """Rollbacks in storage: which steps a new branch abandons, and what retention removes then."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ from gangline.elastic.checkpoint.format.manifest import (
 )
 from gangline.elastic.checkpoint.saver.messages import StorageOutcome
 from gangline.elastic.checkpoint.saver.process import OBSOLETE_AFTER_S, Uploader
-from gangline.elastic.checkpoint.snapshot import directory
+from gangline.elastic.checkpoint.snapshot import directory, inventory
 from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.branches import (
@@ -187,11 +189,8 @@ def test_unfinished_steps_of_ended_attempts_are_removed_and_others_are_not(
     idle = {1: OBSOLETE_AFTER_S + 1, 2: OBSOLETE_AFTER_S - 1, 3: OBSOLETE_AFTER_S + 1}
     monkeypatch.setattr(LocalTarget, "idle_s", lambda _, name: idle[int(name.split("-")[1])])
     saver = Uploader(rig.job_folder, lambda _: None)
-    saver.note_branches(settings)
-    saver.write_snapshots(settings, [])
     try:
-        assert saver.commit(settings) == []
-        saver._open(settings)
+        assert saver.write_snapshots(settings, [rig.held(3)])
         assert [step for step, _ in rig.target.list_unfinished()] == [2, 3], "3 is in memory"
     finally:
         saver.close()
@@ -204,3 +203,19 @@ def test_a_step_that_lacks_a_file_is_no_step(name: str, rig: Any) -> None:
         rig.persist(step)
     (rig.folder / step_folder(2) / name).unlink()
     assert commit.list_steps(rig.target) == ([1], {2: name})
+
+
+@pytest.mark.parametrize(("world", "steps"), [(1, [1]), (2, [])])
+def test_an_older_save_is_not_written_after_a_newer_one_if_other_nodes_write_parts(
+    world: int, steps: list[int], rig: Any
+) -> None:
+    for step in (1, 2):
+        rig.save({"w": torch.ones(5)}, step)
+    saver = Uploader(rig.job_folder, lambda _: None)
+    assert saver.write_snapshots(SaverSettings(str(rig.folder), "job"), [rig.held(2)])
+    saver.close()
+    snapshots = [
+        replace(one, layout=msgspec.structs.replace(one.layout, world=world))
+        for one in inventory.list_snapshots(rig.job_folder)
+    ]
+    assert [one.step for one in inventory.storage_requests(snapshots)] == steps

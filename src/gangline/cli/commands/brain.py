@@ -1,7 +1,6 @@
 """``gangline brain``: the Brain alone, as in a real cluster."""
 
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,20 +42,6 @@ database_option = _option(
     help="History: sqlite:////FOLDER/FILE, postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME; "
     "default: a file in ~/.gangline.",
 )
-
-
-def require_brain_packages() -> None:
-    """Refuse to start without the packages of the extra ``brain``.
-
-    Raises:
-        CommandError: one is missing.
-    """
-    missing = [name for name in ("sqlalchemy", "alembic") if find_spec(name) is None]
-    if missing:
-        raise CommandError(
-            f"the package {missing[0]} is missing",
-            hint="Install it with: pip install 'gangline[brain]'",
-        )
 
 
 @group(
@@ -141,7 +126,6 @@ def brain_command(
     context.obj.database = flags["database"]
     if context.invoked_subcommand is not None:
         return
-    require_brain_packages()
     from gangline.brain.main import run
     from gangline.brain.settings import BadSettings
 
@@ -164,7 +148,6 @@ def brain_command(
 @click.pass_context
 def migrate_command(context: click.Context, database: str) -> None:
     """Create or update the schema of the database."""
-    require_brain_packages()
     from gangline.brain.store.engine import open_store
     from gangline.brain.store.errors import StoreError
 

@@ -168,7 +168,6 @@ def up_command(
     It runs until Ctrl-C, or with --detach until 'gangline down'. Its jobs and all other objects are
     stored, and continue when it is started again.
     """
-    from gangline.cli.commands.brain import require_brain_packages
     from gangline.cli.embedded_components import embedded_components
     from gangline.local.apiserver.storage.durable_files import Durability
     from gangline.local.settings import ClusterSettings
@@ -179,7 +178,7 @@ def up_command(
     if queue_access and webhook == "off":
         raise click.UsageError("--queue-access needs --webhook on")
     if brain:
-        require_brain_packages()
+        import gangline.brain.store.engine  # noqa: F401 - a missing package is named here
     if detach:
         _start_in_background(settings, _repeated_arguments(context))
     else:

@@ -7,11 +7,7 @@ from typing import Any
 import click
 
 from gangline.api.figures import format_scaled
-from gangline.cli.commands.brain import (
-    database_option,
-    prepared_default_database,
-    require_brain_packages,
-)
+from gangline.cli.commands.brain import database_option, prepared_default_database
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.command import Group, group
 from gangline.cli.params.options import output_option
@@ -204,7 +200,8 @@ async def forget_command(
         raise click.UsageError("give --owner or --namespace (with --job for one name)")
     if job and not space:
         raise click.UsageError("--job needs --namespace")
-    require_brain_packages()
+    import gangline.brain.store.engine  # noqa: F401 - a missing package is named before the question
+
     subject = f"user {owner}" if owner else f"namespace {space}"
     if not yes:
         click.confirm(f"Delete {f'job {job} of ' if job else 'all jobs of '}{subject}?", abort=True)

@@ -126,6 +126,7 @@ class LeanPodStatus(Wire):
     phase: str = ""
     start_time: datetime | None = None
     conditions: list[Condition] = []
+    nominated_node_name: str = ""
 
 
 class LeanPod(Object):

@@ -348,6 +348,12 @@ async def test_gang_of_higher_priority_evicts_what_it_needs(cluster: ApiClient) 
             )
 
         await eventually(two_are_told_to_go, "two pods are evicted, and say why")
+
+        async def nominated() -> bool:
+            urgent = await pods(cluster, "urgent")
+            return all(pod.status.nominated_node_name == "a" for pod in urgent)
+
+        await eventually(nominated, "autoscalers see the node that is made free")
         for pod in await pods(cluster, "elastic"):
             if pod.metadata.deletion_timestamp:
                 name = pod.metadata.name

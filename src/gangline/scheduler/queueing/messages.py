@@ -56,6 +56,7 @@ _EXACT = 10
 """Positions below this number are exact, others are rounded."""
 _SHOWN_NAMES = 3
 _NO_NODES = "no nodes available to schedule pods"
+_POD_RULES = ("node affinity/selector", "untolerated taint")
 _NOT_TOGETHER = "node(s) didn't fit the pods of the gang together"
 _SHOWN_FIRST = ("cpu", "memory")
 _BINARY_UNITS = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
@@ -223,7 +224,9 @@ def _gang_text(attempt: PlacementAttempt) -> str:
 def _cause_texts(attempt: PlacementAttempt) -> list[str]:
     capacity = attempt.capacity
     if not capacity.eligible_nodes:
-        return ["No node accepts it: check its node selector, affinity and tolerations."]
+        is_placed_by_rules = any(rule in attempt.kubernetes_message for rule in _POD_RULES)
+        advice = ": check its node selector, affinity and tolerations" if is_placed_by_rules else ""
+        return [f"No node accepts it{advice}."]
     nodes = _nodes(capacity.eligible_nodes)
     amounts = f"Requested: {amounts_text(capacity.requested)}; free on {nodes} that accept it: "
     amounts += f"{amounts_text(capacity.free)}."

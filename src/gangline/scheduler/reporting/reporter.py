@@ -103,6 +103,8 @@ class PodMessage(NamedTuple):
     reason: str
     text: str
     group: GroupKey | None
+    nominated_node: str = ""
+    """The node that evictions make free for it; autoscalers read this. Empty: none."""
 
 
 class PendingReporter:
@@ -136,8 +138,14 @@ class PendingReporter:
     def set_result(self, decision: CycleResult) -> None:
         """Replace the reasons by those of a cycle, and queue the objects whose report differs."""
         verdicts = {v.group: v for v in decision.pending_reasons if v.group is not None}
+        nominated = {
+            pod: node
+            for reservation in decision.reservations.values()
+            if reservation.preempting
+            for pod, node in reservation.nodes
+        }
         messages = {
-            key: PodMessage(verdict.reason, text, verdict.group)
+            key: PodMessage(verdict.reason, text, verdict.group, nominated.get(key, ""))
             for verdict in decision.pending_reasons
             for key, text in verdict.pods
         }
@@ -276,10 +284,12 @@ class PendingReporter:
             self._written.pop(subject, None)
             return ReconcileDone()
         conditions = [c for c in pod.status.conditions if c.type == POD_SCHEDULED]
-        if conditions and (conditions[0].reason, conditions[0].message) == (
+        is_said = bool(conditions) and (conditions[0].reason, conditions[0].message) == (
             UNSCHEDULABLE,
             message.text,
-        ):
+        )
+        is_nominated = pod.status.nominated_node_name == message.nominated_node
+        if is_said and is_nominated:
             return ReconcileDone()
         if wait_s := self._creation_delay(message.group) or self._update_delay(
             subject, message.reason
@@ -297,7 +307,10 @@ class PendingReporter:
             message=message.text,
             last_transition_time=since or _now(),
         )
-        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
+        status: dict[str, object] = {"conditions": [condition]}
+        if not is_nominated:
+            status["nominatedNodeName"] = message.nominated_node or None
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": status}
         await self._client.patch(
             LEAN_PODS, name, body, namespace, kind=PatchKind.STRATEGIC, subresource="status"
         )

@@ -86,15 +86,11 @@ def segment_details(facts: SegmentFacts) -> SegmentDetails:
     )
 
 
-class RankWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """One minute of one pod."""
+class RankWindow(RankSpeed, frozen=True, kw_only=True):
+    """One minute of one pod, whose node is not known yet."""
 
     pod: str
-    rank: int
-    gpu_model: str
-    window_ms: int
-    compute_us: float
-    wait_us: float | None = None
+    node: str = ""
 
 
 def rank_windows(facts: RankFacts, since_ms: int, now_ms: int) -> list[RankWindow] | None:
@@ -133,14 +129,7 @@ def rank_speeds(
     no node could be named.
     """
     return tuple(
-        RankSpeed(
-            rank=window.rank,
-            node=node,
-            gpu_model=window.gpu_model,
-            window_ms=window.window_ms,
-            compute_us=window.compute_us,
-            wait_us=window.wait_us,
-        )
+        msgspec.structs.replace(window, node=node)
         for window in windows
         if now_ms - window.window_ms <= FRESH_MS and (node := node_of(window.pod))
     )

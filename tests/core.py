@@ -5,12 +5,23 @@ too. Pages about the project, its figures and its terms describe no feature.
 """
 
 CORE: dict[str, tuple[str, ...]] = {
-    "apiserver": (
-        "integration/apiserver/test_server_python_client.py::test_pods_are_bound_and_evicted",
+    # The longest start first, so that none of them runs alone at the end.
+    "getting-started": (
+        "integration/docs/test_quick_starts_run.py::test_commands_run_as_printed_one_page_after_the_other[checkout]",
     ),
     "arena": ("integration/cli/test_effective_job.py",),
+    "elastic-trainer": ("integration/elastic/trainer/test_training_report.py",),
+    "diagnose": ("integration/cli/test_changing_jobs.py::test_diagnose_and_doctor_find_problems",),
     "brain": (
         "integration/brain/test_brain_process.py::test_third_run_is_advised_from_the_first_two",
+    ),
+    "cli": (
+        "integration/cli/test_jobs_from_the_command_line.py::test_a_job_from_submission_to_deletion",
+        "integration/cli/test_jobs_from_the_command_line.py::test_failed_job_sets_exit_status",
+    ),
+    "sdk": ("integration/sdk/test_session.py",),
+    "apiserver": (
+        "integration/apiserver/test_server_python_client.py::test_pods_are_bound_and_evicted",
     ),
     "brain-models": ("integration/brain/test_collector.py",),
     "causes": (
@@ -20,10 +31,6 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/elastic/checkpoint/test_checkpoint_saver.py::test_a_save_to_storage_is_there_after_wait",
         "integration/elastic/checkpoint/test_checkpoint_saver.py::test_the_newest_save_of_a_killed_worker_gets_to_storage_and_its_memory_is_freed",
     ),
-    "cli": (
-        "integration/cli/test_jobs_from_the_command_line.py::test_a_job_from_submission_to_deletion",
-        "integration/cli/test_jobs_from_the_command_line.py::test_failed_job_sets_exit_status",
-    ),
     "cluster": (
         "integration/cluster/test_cluster_nodes.py::test_a_service_leads_to_its_pod_by_name",
         "integration/cluster/test_cluster_nodes.py::test_status_counts_nodes_and_pods",
@@ -32,7 +39,6 @@ CORE: dict[str, tuple[str, ...]] = {
     "deployment": (
         "integration/deploy/test_deploy_command.py::test_it_is_installed_upgraded_and_removed",
     ),
-    "diagnose": ("integration/cli/test_changing_jobs.py::test_diagnose_and_doctor_find_problems",),
     "elastic": (
         "integration/elastic/launcher/test_launcher_nodes.py::test_a_killed_worker_restarts_both_nodes_also_while_the_master_is_gone",
     ),
@@ -42,15 +48,11 @@ CORE: dict[str, tuple[str, ...]] = {
     "elastic-master": (
         "integration/elastic/master/test_master_process.py::test_nodes_form_a_world_and_restart_after_a_death",
     ),
-    "elastic-trainer": ("integration/elastic/trainer/test_training_report.py",),
     "embedded-cluster": (
         "integration/cluster/test_cluster_detached.py::test_detached_cluster_starts_reports_status_and_stops",
     ),
     "frameworks": (
         "integration/operator/test_operator_kubeflow_kinds.py::test_job_runs_and_succeeds_with_its_deciding_replicas",
-    ),
-    "getting-started": (
-        "integration/docs/test_quick_starts_run.py::test_commands_run_as_printed_one_page_after_the_other[checkout]",
     ),
     "kinds": (
         "integration/operator/test_operator_kubeflow_kinds.py::test_an_mpijob_from_its_workers_to_its_end",
@@ -89,7 +91,6 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/scheduler/test_scheduling.py::test_gang_is_placed_and_its_status_is_running",
         "integration/scheduler/test_scheduling.py::test_gang_of_higher_priority_evicts_what_it_needs",
     ),
-    "sdk": ("integration/sdk/test_session.py",),
     "security": ("security/test_tokens.py",),
     "trainjob": (
         "integration/operator/test_operator_train.py::test_job_runs_and_completes_with_all_its_nodes",

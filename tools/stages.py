@@ -187,7 +187,7 @@ ONLY_THERE = "-m kubernetes_only -k 'not two_hundred'"
 def groups() -> dict[str, list[Stage]]:
     """The stages by the name of their group."""
     core = shlex.join(f"tests/{test}" for test in dict.fromkeys(sum(CORE.values(), ())))
-    core_stage = Stage("core", tests=f"--numprocesses 2 {core}", beside=True)
+    core_stage = Stage("core", tests=f"--numprocesses 3 --maxschedchunk 1 {core}", beside=True)
     unit = Stage("unit", tests="--numprocesses 2 --dist worksteal tests/unit")
     folders = list(_folders())
     release = [

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -219,6 +219,7 @@ def build_job(
     kind: JobKind, job: JobObject, pods: Sequence[AnyPod], groups: Sequence[_AnyPodGroup]
 ) -> Job:
     """Build a job from its stored objects."""
+    job = _with_spec_in_force(kind, job)
     specs = kind.replica_specs(job)
     leader = next(iter(specs), "").lower()
     findings = [_finding(pod) for pod in pods]
@@ -250,6 +251,23 @@ def build_job(
         recorded_restarts=status.restarts.total,
         last_restart=_last_restart(status.conditions),
     )
+
+
+def _with_spec_in_force(kind: JobKind, job: JobObject) -> JobObject:
+    """Return an invalid job with the specification by which it runs."""
+    status = kind.status(job)
+    if status.last_valid_spec is None or not is_condition_true(status.conditions, "InvalidSpec"):
+        return job
+    from gangline.api.jobs.spec_record import unpack_spec
+
+    text = unpack_spec(status.last_valid_spec.spec)
+    stored: Any = job
+    if text is None:
+        return job
+    replaced: JobObject = msgspec.structs.replace(
+        stored, spec=msgspec.json.decode(text, type=type(job.spec))
+    )
+    return replaced
 
 
 def read_replica(pod: AnyPod, leader: str) -> Replica:

@@ -98,6 +98,12 @@ class ListedRestarts(Wire):
     total: int = 0
 
 
+class ListedValidSpec(Wire):
+    """The specification by which an invalid job runs."""
+
+    spec: str = ""
+
+
 class ListedJobStatus(Wire):
     """The state of a job."""
 
@@ -105,6 +111,7 @@ class ListedJobStatus(Wire):
     start_time: datetime | None = None
     completion_time: datetime | None = None
     restarts: ListedRestarts = ListedRestarts()
+    last_valid_spec: ListedValidSpec | None = None
 
 
 class ListedJobSpec(Wire):

@@ -8,9 +8,10 @@ import pytest
 from gangline.api.core.pod import Pod
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import PyTorchJob
+from gangline.api.jobs.spec_record import pack_spec
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.sdk.jobs import Job, JobState, build_job, pod_status_text
-from gangline.sdk.kinds import JOB_KINDS
+from gangline.sdk.kinds import JOB_KINDS, ListedJob
 from gangline.sdk.lean_pods import ListedPod
 
 KIND = JOB_KINDS[0]
@@ -86,6 +87,16 @@ def test_pending_gang_is_queuing_with_a_reason() -> None:
 @pytest.mark.parametrize("condition", ["Failed", "InvalidSpec"])
 def test_failed_or_invalid_job_has_a_reason(condition: str) -> None:
     assert read(a_job((condition, "True"))).reason == f"{condition} it is"
+
+
+def test_invalid_job_has_the_replicas_of_the_specification_by_which_it_runs() -> None:
+    raw = msgspec.to_builtins(a_job(("InvalidSpec", "True"), workers=9000))
+    valid = msgspec.to_builtins(a_job(workers=3))["spec"]
+    record = pack_spec(msgspec.json.encode(valid))
+    raw["status"]["lastValidSpec"] = {"generation": 1, "spec": record}
+    assert read(msgspec.convert(raw, PyTorchJob)).desired == 4
+    listed = msgspec.convert(raw, ListedJob)
+    assert build_job(KIND, listed, [], []).desired == 4
 
 
 def test_reason_says_why_pods_of_a_job_that_ran_are_missing() -> None:

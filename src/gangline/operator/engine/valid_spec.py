@@ -13,9 +13,6 @@ are decided as before.
 A job that was never valid is only reported.
 """
 
-import base64
-import binascii
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -23,6 +20,7 @@ from dataclasses import replace
 import msgspec
 
 from gangline.api.jobs.kubeflow import JobStatus, ValidSpec
+from gangline.api.jobs.spec_record import pack_spec, unpack_spec
 from gangline.api.meta.json_objects import subobject
 from gangline.operator.model import labels
 from gangline.operator.model.framework import ParsedJob
@@ -38,7 +36,7 @@ def record_spec(stored: RawJob, before: ValidSpec | None) -> ValidSpec:
     generation = stored.metadata.generation
     if before is not None and generation and before.generation == generation:
         return before
-    text = base64.b64encode(zlib.compress(stored.spec)).decode()
+    text = pack_spec(memoryview(stored.spec))
     return ValidSpec(generation, text if len(text) <= MAX_RECORD_BYTES else "")
 
 
@@ -67,11 +65,8 @@ def job_in_force(
 def _recorded_job(
     stored: RawJob, status: JobStatus, read: Callable[[RawJob], ParsedJob]
 ) -> NormalizedJob | None:
-    if status.last_valid_spec is None or not status.last_valid_spec.spec:
-        return None
-    try:
-        text = zlib.decompress(base64.b64decode(status.last_valid_spec.spec, validate=True))
-    except (binascii.Error, zlib.error):
+    text = unpack_spec(status.last_valid_spec.spec) if status.last_valid_spec else None
+    if text is None:
         return None
     # Stricter rules of a newer operator may refuse it: it was valid when the job started.
     job = read(msgspec.structs.replace(stored, spec=msgspec.Raw(text))).job

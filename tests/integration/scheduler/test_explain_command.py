@@ -61,9 +61,9 @@ async def waiting(client: ApiClient) -> None:
 async def test_a_gang_is_explained_by_the_name_of_its_group_and_of_its_pods(
     api_server: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def explain(*arguments: str) -> str:
+    async def explain(*arguments: str, code: ExitCode = ExitCode.DONE) -> str:
         line = ["explain", *arguments, "--kubeconfig", str(api_server.kubeconfig)]
-        assert await asyncio.to_thread(main.run, line) == ExitCode.DONE
+        assert await asyncio.to_thread(main.run, line) == code
         return capsys.readouterr().out
 
     (told,) = json.loads(await explain("job", "-o", "json"))
@@ -73,6 +73,7 @@ async def test_a_gang_is_explained_by_the_name_of_its_group_and_of_its_pods(
     nodes = {alike["why"]: alike["nodes"] for alike in told["needs"][0]["nodes"]}
     assert nodes == {"has enough free resources": ["large"], "Insufficient cpu": ["small"]}
 
+    await explain("podgroup/", code=ExitCode.USAGE)
     shown = await explain("pod/job-1")
     assert shown.startswith("PodGroup default/job waits (NotEnoughResources)")
     assert "├─ Queue team" in shown

@@ -130,6 +130,8 @@ async def _subjects(cluster: ClusterSession, name: str) -> tuple[list[str], list
 
     client, namespace = cluster.client, cluster.namespace
     kind, _, rest = name.rpartition("/")
+    if kind in _GROUP_KINDS | _POD_KINDS and not rest:
+        raise CommandError(f"{name!r} has no name: write {kind}/NAME", code=ExitCode.USAGE)
     if kind in _GROUP_KINDS:
         await client.get(POD_GROUPS, rest, namespace)
         return [rest], await _group_members(client, rest, namespace)

@@ -48,6 +48,8 @@ class BranchSwitch:
         self._open_restorer = open_restorer
         self._step: int | None = None
         """The step that was loaded or saved last."""
+        self._has_saved = False
+        """Whether the current branch has that step."""
         self._next: BranchRecord | None = None
         """The record that is valid as soon as a save is complete."""
         self.abandons: Callable[[int, str], bool] = lambda step, plan: False
@@ -64,7 +66,7 @@ class BranchSwitch:
             asked: the step that the script has asked for.
             run: the run's name, if this is the process's first load.
         """
-        self._step, self._next = None, None
+        self._step, self._next, self._has_saved = None, None, False
         if loaded is None:
             return
         self._plan.begin_branch()
@@ -81,8 +83,8 @@ class BranchSwitch:
 
     def before_save(self, step: int) -> None:
         """Give the save a plan of its own if it repeats a step."""
-        if self._step is not None and step < self._step:
-            # The script has gone back by its own means.
+        if self._step is not None and step < self._step + (not self._has_saved):
+            # The script has gone back by its own means, or replaces the step that it has loaded.
             restorer = self._open_restorer()
             restorer.read_storage()
             restorer.loaded = RestoreCandidate(step - 1, self._plan.name)
@@ -90,7 +92,7 @@ class BranchSwitch:
             self._next = restorer.begin_branch(branch_of(self._plan.name), step - 1, is_asked=True)
         elif step == self._step:
             self._plan.renew()
-        self._step = step
+        self._step, self._has_saved = step, True
 
     def after_save(self) -> None:
         """Begin the prepared branch on this node, after the first save of it is complete."""

@@ -149,6 +149,17 @@ def test_a_step_that_is_saved_twice_has_the_second_value(tmp_path: Path, memory:
         assert value_of(checkpointer, 1) == (1, 2001.0)
 
 
+def test_a_loaded_step_that_is_saved_again_has_the_new_value(tmp_path: Path, memory: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        save(checkpointer, [1, 2], 0)
+        for branch in range(1, 4):  # by chance the old one could be found first
+            assert value_of(checkpointer) == (2, 1000.0 * (branch - 1) + 2)
+            save(checkpointer, [2], branch)
+        assert value_of(checkpointer) == (2, 3002.0)
+        lose_memory(memory)
+        assert value_of(checkpointer) == (2, 3002.0)
+
+
 def test_a_training_that_loads_nothing_is_told_of_newer_steps(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -270,7 +270,7 @@ class RemoteTarget:
     def remove(self, folder: str) -> None:
         """Delete a prefix, the manifest first: a step without it does not exist."""
         with wrapped_store_errors(self.root):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 self.files.rm(self._at(f"{folder}/{MANIFEST}"))
             with contextlib.suppress(FileNotFoundError):
                 self.files.rm(self._at(folder), recursive=True)

@@ -2,6 +2,7 @@
 
 import errno
 import uuid
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -215,3 +216,14 @@ def test_a_store_unreachable_at_saver_start_is_retried(rig: Any) -> None:
         assert writer.commit(settings) == [STEP]
     finally:
         writer.close()
+
+
+@pytest.mark.parametrize("scheme", ["", "local://", "memory://"])
+def test_files_and_folders_are_removed(scheme: str, tmp_path: Path) -> None:
+    target = open_target(f"{scheme}{tmp_path}")
+    target.put("step-1/part", b"abc")
+    target.put("token", b"")
+    assert target.list_names("") == ["step-1", "token"]
+    for name in ("token", "step-1", "nothing"):
+        target.remove(name)
+    assert target.list_names("") == []

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from gangline.api.core.pod import Pod
 from gangline.api.failure import Blame
+from gangline.api.job_names import NOT_ALL_PODS_RAN
 from gangline.api.resources import PODS
 from gangline.api.verdict import REMEDIES, Finding, finding_of_pod, finding_order
 from gangline.kube.client.client import ApiClient
@@ -146,7 +147,10 @@ def find_pending_cause(
 
 def _failure_of_whole_job(job: Job) -> Finding | None:
     """Return the cause of a failure that ended the complete job and left no failed replica."""
-    if re.search(r"(?i)active longer than|deadline", job.reason):
+    text, _, pending = job.reason.partition(NOT_ALL_PODS_RAN)
+    if re.search(r"(?i)active longer than|deadline", text):
+        if pending and (cause := _match_pattern(pending)):
+            return cause  # the deadline is only its consequence
         return Finding(
             "", "DeadlineExceeded", _USER, "The job exceeded its time limit.",
             "Raise --running-timeout, or write checkpoints and resume.", job.reason,

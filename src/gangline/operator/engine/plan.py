@@ -28,7 +28,7 @@ from itertools import islice
 from msgspec import structs
 
 from gangline.api.failure import is_node_refusal
-from gangline.api.job_names import LAST_VALID_SPEC_IN_FORCE, is_interrupted
+from gangline.api.job_names import LAST_VALID_SPEC_IN_FORCE, NOT_ALL_PODS_RAN, is_interrupted
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
 from gangline.api.meta.conditions import (
     TRUE,
@@ -491,7 +491,7 @@ class _Pass:
         failed = [pod for pod in self.gang.pods if restart.failure_of(pod, container)]
         last = f" {self._describe(failed)[0]}" if failed else ""
         return (
-            f"{self.job.kind.kind} {self.job.name} has failed because {limited} has failed "
+            f"{self.job.kind.kind} {self.job.name} has failed because {limited} failed "
             f"{_count(exceeded.failures, 'time')}: its backoff limit allows "
             f"{_count(exceeded.limit, 'restart')}.{last}"
         )
@@ -511,7 +511,7 @@ class _Pass:
             limit = self.job.policy.active_deadline
             text = f"{name} has failed because it was active longer than its deadline of {limit}."
             pending = interruption.pending_reason(self.gang, self._unschedulable())
-            return f"{text} Not all pods ran: {pending}" if pending else text
+            return f"{text}{NOT_ALL_PODS_RAN}{pending}" if pending else text
         if cleanup.has_passed(
             pod_group.time_to_schedule_timeout(self.job, self.gang, self.status, self.now)
         ):

@@ -9,7 +9,7 @@ import pytest
 
 from gangline.api.core.pod import Pod
 from gangline.api.failure import AGENT_CAUSES
-from gangline.api.job_names import RUNS_AGAIN
+from gangline.api.job_names import NOT_ALL_PODS_RAN, RUNS_AGAIN
 from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.api.symptoms import SYMPTOMS
 from gangline.api.volcano.scheduling import PodGroup
@@ -257,6 +257,14 @@ def test_pending_causes_are_distinguished(cause: str) -> None:
     assert root is not None
     assert root.cause == cause
     assert cause in WAITS[cause].summary
+
+
+def test_deadline_does_not_hide_why_containers_could_not_be_created() -> None:
+    reason = 'CreateContainerConfigError: secret "token" not found'
+    late = f"PyTorchJob j was active longer than its deadline.{NOT_ALL_PODS_RAN}j-0: {reason}"
+    root = diagnose(a_job(("Failed", late)), []).root
+    assert root is not None
+    assert root.cause == "SecretMissing"
 
 
 def test_resumed_job_that_waits_for_its_former_pods_needs_no_remedy() -> None:

@@ -91,7 +91,7 @@ def test_each_role_has_its_own_limit_of_restarts() -> None:
     observed = observe(train_job("torchtune-llama3.2-1b"), limits={"dataset-initializer": 0})
     limits = {role.name: role.backoff_limit for role in observed.job.roles}
     assert limits == {"dataset-initializer": 0, "model-initializer": 6, "node": 6}
-    limit = "has failed 1 time: its backoff limit allows no restarts"
+    limit = "failed 1 time: its backoff limit allows no restarts"
     for role, reason in (("model-initializer", ""), ("dataset-initializer", limit)):
         failed = a_pod(f"{role}-0", "Failed", code=1, job="digits")
         status = plan(dataclasses.replace(observed, pods=[failed])).status

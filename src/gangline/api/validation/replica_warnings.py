@@ -14,8 +14,8 @@ from gangline.api.validation import common_rules
 
 Json = Mapping[str, Any]
 
-_OPERATOR_LABELS = "training.kubeflow.org/"
-"""The prefix of labels by which pods and services belong to their job."""
+_OPERATOR_LABELS = ("training.kubeflow.org/", "paddle-res-", "elasticjob.dlrover/")
+"""Prefixes of labels by which pods and services belong to their job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class ReplicaRules:
     """The only container in which the operator sets variables; empty if it sets them in all."""
     operator_variables: Collection[str] = ()
     """Environment variables that the operator sets, also over a value of the user."""
+    operator_labels: Collection[str] = ()
+    """Labels without one of the usual prefixes that the operator sets."""
     endless_roles: Collection[str] = ()
     """Roles whose pods need not end for the job to succeed."""
 
@@ -56,7 +58,11 @@ def common_replica_warnings(
         if isinstance(pod, Mapping):
             yield from _restart_policy_warnings(replica, pod, where, rules.default_restart_policy)
             yield from template_warnings(
-                replica.template, f"{where}.template", rules.operator_variables, rules.container
+                replica.template,
+                f"{where}.template",
+                rules.operator_variables,
+                rules.container,
+                rules.operator_labels,
             )
             if several:
                 yield from _host_network_warnings(pod, f"{where}.template.spec")
@@ -76,15 +82,20 @@ def _restart_policy_warnings(
 
 
 def template_warnings(
-    template: Json, where: str, variables: Collection[str], only: str = ""
+    template: Json,
+    where: str,
+    variables: Collection[str],
+    only: str = "",
+    labels: Collection[str] = (),
 ) -> Iterator[FieldError]:
     """Return a warning for each value of a template that the operator's own replaces.
 
-    It sets ``variables`` in all containers, or in the main container, the one named ``only``.
+    It sets ``variables`` in all containers, or in the main container, the one named ``only``, and
+    besides its usual labels the given ones.
     """
     problem = "is set by the operator: this value is ignored"
     for key in subobject(template, "metadata", "labels"):
-        if key.startswith(_OPERATOR_LABELS):
+        if key.startswith(_OPERATOR_LABELS) or key in labels:
             path = child_path(f"{where}.metadata.labels", key)
             yield FieldError(path, None, problem, "omit the label")
     containers = objects_in(subobject(template, "spec").get("containers"))

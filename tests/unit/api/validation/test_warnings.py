@@ -150,6 +150,16 @@ def test_a_dynamic_tfjobs_chief_gets_no_addresses():
     assert "omit Chief" in advice(written)["spec.enableDynamicWorker"]
 
 
+def test_what_takes_the_place_of_an_mpijobs_files_or_is_not_run_is_named():
+    written = usual("MPIJob")
+    pod(written)["volumes"] = [{"name": "own", "emptyDir": {}}]
+    (container,) = pod(written)["containers"]
+    container |= {"volumeMounts": [{"name": "own", "mountPath": "/etc/mpi/"}], "args": ["-D"]}
+    container.pop("command", None)
+    where = path("MPIJob", ".Worker.template.spec.containers[0]")
+    assert advice(written).keys() == {f"{where}.volumeMounts[0].mountPath", f"{where}.args"}
+
+
 @pytest.mark.parametrize("policy", [None, "None"])
 def test_mpi_workers_wait_for_ever_after_the_end(policy):
     written = job("MPIJob", runPolicy={"cleanPodPolicy": policy} if policy else {})

@@ -120,6 +120,20 @@ def test_a_variable_keeps_its_value_or_is_warned_of(kind: KindUnderTest) -> None
 
 
 @each_kind
+def test_a_label_keeps_its_value_or_is_warned_of(kind: KindUnderTest) -> None:
+    """All labels that the operator sets anywhere in the job are given by the user."""
+    written = a_job(kind, lambda spec: None)
+    ours = {key for pod, _ in build(kind, written) for key in pod["metadata"]["labels"]}
+    for template in templates_of(kind, written):
+        template["metadata"] = {"labels": dict.fromkeys(ours, "mine")}
+    warned = {warning.path for warning in check_manifest(written).warnings}
+    for pod, service in build(kind, written):
+        assert_accepted(service)
+        changed = [key for key, value in pod["metadata"]["labels"].items() if value != "mine"]
+        assert not [key for key in changed if not any(key in path for path in warned)]
+
+
+@each_kind
 def test_volumes_and_mounts_stay(kind: KindUnderTest) -> None:
     """The user's volumes have the names of all volumes that the operator adds."""
     job = a_job(kind, lambda spec: None)

@@ -37,6 +37,7 @@ _RULES = replica_warnings.ReplicaRules(
     default_restart_policy="Never",
     container=CONTAINER,
     operator_variables=OPERATOR_VARIABLES,
+    operator_labels=("group-name", "job-name", "replica-type", "replica-index"),
     endless_roles=(SCHEDULER, PS),
 )
 

@@ -77,24 +77,30 @@ def list_warnings(job: MPIJob) -> Iterator[FieldError]:
         problem = "None, also the default, lets the workers keep their resources after the end"
         remedy = "give Running: workers never end by themselves"
         yield FieldError("spec.runPolicy.cleanPodPolicy", None, problem, remedy)
-    yield from _mount_warnings(job, roles, v2=v2)
+    yield from _container_warnings(job, roles, v2=v2)
 
 
-def _mount_warnings(job: MPIJob, roles: RoleSpecs, *, v2: bool) -> Iterator[FieldError]:
-    """Mounts at the places of the operator's files, which these do not reach then."""
+def _container_warnings(job: MPIJob, roles: RoleSpecs, *, v2: bool) -> Iterator[FieldError]:
+    """Mounts at the places of the operator's files, which these do not reach then, and arguments
+    that workers of ``v1`` do not get.
+    """
     keys = (job.spec.ssh_auth_mount_path or ROOT_SSH_PATH,) if v2 else ()
     for role, spec in roles.items():
+        where = f"{_PATH}.{role}.template.spec.containers"
         paths = (FILES_PATH, *keys) if role == "Launcher" or not v2 else keys
         containers = objects_in(subobject(spec.template, "spec").get("containers"))
         names = [container.get("name") for container in containers]
         index = names.index(CONTAINER) if CONTAINER in names else 0
-        mounts = containers[index].get("volumeMounts") if containers else ()
-        for place, mount in enumerate(objects_in(mounts)):
+        main = containers[index] if containers else {}
+        for place, mount in enumerate(objects_in(main.get("volumeMounts"))):
             given = mount.get("mountPath")
             if isinstance(given, str) and normpath(given) in map(normpath, paths):
-                where = f"{_PATH}.{role}.template.spec.containers[{index}].volumeMounts[{place}]"
+                path = f"{where}[{index}].volumeMounts[{place}].mountPath"
                 problem = "is where the operator mounts its files: this mount takes their place"
-                yield FieldError(f"{where}.mountPath", given, problem, "mount it elsewhere")
+                yield FieldError(path, given, problem, "mount it elsewhere")
+        if role == "Worker" and not v2 and main.get("args") and not main.get("command"):
+            problem = "is ignored: a worker without a command waits for mpirun"
+            yield FieldError(f"{where}[{index}].args", main["args"], problem, "give command")
 
 
 def _read_roles(specs: Mapping[str, ReplicaSpec]) -> RoleSpecs:

@@ -12,6 +12,7 @@ pass of the layers.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 
 class ShapeError(ValueError):
@@ -25,7 +26,7 @@ class ShapeError(ValueError):
 _DIVISOR_SEARCH = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelShape:
     """A decoder-only transformer, or an encoder of the same structure."""
 
@@ -111,17 +112,17 @@ class ModelShape:
     def _head(self) -> int:
         return self.head_size or self.hidden // self.heads
 
-    @property
+    @cached_property
     def attention_matrix(self) -> int:
         """Elements of the attention's matrices in a layer."""
         return 2 * self.hidden * (self.query_width + self.kv_width)
 
-    @property
+    @cached_property
     def expert_matrix(self) -> int:
         """Elements of the matrices of one MLP."""
         return (3 if self.gated else 2) * self.hidden * self.mlp_width
 
-    @property
+    @cached_property
     def layer_parameters(self) -> int:
         """Parameters of a layer."""
         matrices = self.attention_matrix + max(self.experts, 1) * self.expert_matrix
@@ -138,7 +139,7 @@ class ModelShape:
             return norms + qkv + self.hidden + max(self.experts, 1) * (inner + self.hidden)
         return norms + (qkv if self.qkv_biases else 0)
 
-    @property
+    @cached_property
     def embedding_parameters(self) -> int:
         """Parameters of input embeddings, output layer and positions."""
         matrices = self.vocab * (1 if self.tied else 2) + self.positions
@@ -152,7 +153,7 @@ class ModelShape:
             return self.exact_parameters
         return self.layers * self.layer_parameters + self.embedding_parameters
 
-    @property
+    @cached_property
     def active_matrix(self) -> int:
         """Elements of the matrices that multiply each token, the output layer included."""
         active = self.active_experts if self.experts else 1

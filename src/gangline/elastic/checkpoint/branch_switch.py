@@ -6,11 +6,12 @@ inspect an older step.
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from gangline.elastic.checkpoint.format.manifest import branch_of
 from gangline.elastic.checkpoint.format.plan import SavePlan
-from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.checkpoint.restore.restore import (
     Loaded,
     RestoreCandidate,
@@ -28,10 +29,19 @@ from gangline.elastic.checkpoint.storage.branches import (
 log = logging.getLogger(__name__)
 
 
-def resumed_run(job: str, environment: Mapping[str, str]) -> str | None:
-    """Return the name of the run, if this may be a later attempt of it."""
-    is_later = environment.get("JOB_UID") or int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
-    return job if is_later else None
+@dataclass(frozen=True, slots=True)
+class CurrentRun:
+    """The run of a launcher or of a job that this process belongs to."""
+
+    name: str
+    may_be_resumed: bool
+    """Whether this may be a later attempt of it."""
+
+    @classmethod
+    def from_environment(cls, job: str, environment: Mapping[str, str]) -> Self:
+        """Return the run of this process, which ``job`` names."""
+        restarts = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
+        return cls(job, restarts > 0 or bool(environment.get("JOB_UID")))
 
 
 class BranchSwitch:
@@ -39,13 +49,14 @@ class BranchSwitch:
 
     def __init__(
         self,
-        ranks: SaveGroup,
         plan: SavePlan,
         job_folder: Path,
+        run: CurrentRun,
         open_restorer: Callable[[], Restorer],
     ) -> None:
-        self._ranks, self._plan, self._job_folder = ranks, plan, job_folder
+        self._plan, self._job_folder, self._run = plan, job_folder, run
         self._open_restorer = open_restorer
+        self._is_first_load = True
         self._step: int | None = None
         """The step that was loaded or saved last."""
         self._has_saved = False
@@ -55,8 +66,14 @@ class BranchSwitch:
         self.abandons: Callable[[int, str], bool] = lambda step, plan: False
         """Whether this process has abandoned a step and plan."""
 
+    @property
+    def resumed_run(self) -> str | None:
+        """The run that the next load may resume: the process's first one in a later attempt."""
+        is_resumed = self._is_first_load and self._run.may_be_resumed
+        return self._run.name if is_resumed else None
+
     def prepare_after_load(
-        self, restorer: Restorer, loaded: Loaded | None, asked: int | None, run: str | None
+        self, restorer: Restorer, loaded: Loaded | None, asked: int | None
     ) -> None:
         """Prepare the branch of the saves that follow a load.
 
@@ -64,21 +81,19 @@ class BranchSwitch:
             restorer: has loaded.
             loaded: its result.
             asked: the step that the script has asked for.
-            run: the run's name, if this is the process's first load.
         """
+        is_first, self._is_first_load = self._is_first_load, False
         self._step, self._next, self._has_saved = None, None, False
         if loaded is None:
             return
         self._plan.begin_branch()
         self._step = loaded.step
-        first_load = (
-            FirstLoad(run, loaded.step) if run is not None and asked == loaded.step else None
-        )
+        is_start = is_first and asked == loaded.step
         self._next = restorer.begin_branch(
             branch_of(self._plan.name),
             loaded.step,
             is_asked=asked is not None,
-            first_load=first_load,
+            first_load=FirstLoad(self._run.name, loaded.step) if is_start else None,
         )
 
     def before_save(self, step: int) -> None:
@@ -106,7 +121,7 @@ class BranchSwitch:
                 invalidate(snapshot)
         branch = branch_of(self._plan.name)
         new = [one for one in record.abandoned if one.successor == branch]
-        if new and self._ranks.rank == 0:
+        if new and self._plan.is_first_rank:
             first, last = min(one.after for one in new), max(one.newest for one in new)
             log.warning(
                 f"training has continued from step {first}: what was saved after it, up to step "

@@ -25,7 +25,7 @@ from typing import Any, Literal, Self
 
 from torch.distributed.checkpoint.stateful import Stateful
 
-from gangline.elastic.checkpoint.branch_switch import BranchSwitch, resumed_run
+from gangline.elastic.checkpoint.branch_switch import BranchSwitch, CurrentRun
 from gangline.elastic.checkpoint.errors import CheckpointError, StorageError
 from gangline.elastic.checkpoint.format.manifest import branch_of
 from gangline.elastic.checkpoint.format.plan import SavePlan
@@ -127,12 +127,9 @@ class Checkpointer:
         """Steps and plans that were saved to storage, in this order."""
         self._delayed: set[tuple[int, str]] = set()
         """Those of which a delay was logged."""
-        settings_of_saver = self._session.settings
-        self._folder_proof = SharedFolderProof(self.ranks, self.job_folder, settings_of_saver)
-        self._branch = BranchSwitch(self.ranks, self.plan, self.job_folder, self._open_restorer)
-        self._run: str | None = settings_of_saver.job
-        """The name of the run; None after the first load."""
-        self._resumed_run = resumed_run(settings_of_saver.job, environment)
+        self._folder_proof = SharedFolderProof(self.ranks, self.job_folder, self._session.settings)
+        run = CurrentRun.from_environment(self._session.settings.job, environment)
+        self._branch = BranchSwitch(self.plan, self.job_folder, run, self._open_restorer)
         self._progress_reporter = SaveReporter(environment)
         self._phase_reporter = PhaseReporter(environment)
         self._orders = SaveOrders(environment)
@@ -390,15 +387,14 @@ class Checkpointer:
                 f"step {skipped} in memory is incomplete: {reason}",
                 extra={"step": skipped, "reason": reason},
             )
-        run, self._run = self._run, None
         loaded = restorer.load(
             plain,
             step,
             optional_paths(state or {}),
             common_paths(state or {}),
-            self._resumed_run if run is not None else None,
+            self._branch.resumed_run,
         )
-        self._branch.prepare_after_load(restorer, loaded, step, run)
+        self._branch.prepare_after_load(restorer, loaded, step)
         if state is not None:
             if loaded is not None:
                 load_objects(state, loaded.state)

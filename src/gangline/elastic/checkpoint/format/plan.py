@@ -143,6 +143,10 @@ class SavePlan:
         """Declare that values below these paths are equal on all ranks."""
         self._common = paths
 
+    @property
+    def is_first_rank(self) -> bool:
+        return self._ranks.rank == 0
+
     def begin_branch(self) -> None:
         """Begin a branch: the next save does not continue the previous one. All ranks call it."""
         self._rename(next_branch(self.name))

@@ -361,7 +361,6 @@ class EmbeddedCluster:
         from gangline.local.controllers import manager
         from gangline.local.controllers.context import ControllerSettings
         from gangline.local.ports import PortConflicts
-        from gangline.local.training_runtimes import install_runtimes
         from gangline.local.virtual_nodes import VirtualNodes
 
         async with (
@@ -369,7 +368,7 @@ class EmbeddedCluster:
             EventRecorder(client, "network") as recorder,
         ):
             await custom_resources.install_definitions(client)
-            await install_runtimes(client)
+            await custom_resources.install_runtimes(client)
             # After the definitions: clients submit jobs as soon as the cluster is reported ready.
             self._announce(ready)
             report_ready()

@@ -18,7 +18,7 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
-from gangline.local.training_runtimes import install_runtimes
+from gangline.local.custom_resources import install_runtimes
 from integration.operator.cluster import NAMESPACE, Scene, install_definition
 from integration.operator.kueue import (
     Integration,

@@ -23,7 +23,7 @@ from gangline.api.resources import (
 )
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.api.trainer.merge import merge
-from gangline.local.training_runtimes import install_runtimes
+from gangline.local.custom_resources import install_runtimes
 from gangline.sdk.client import JobClient
 from gangline.sdk.job_editor import JobEditor
 from gangline.sdk.jobs import JobState

@@ -5,7 +5,7 @@ from typing import Any
 
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.kube.errors import Unreachable
-from gangline.local.training_runtimes import install_runtimes
+from gangline.local.custom_resources import install_runtimes
 
 NAMES = [manifest["metadata"]["name"] for manifest in builtin_runtimes()]
 

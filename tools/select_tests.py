@@ -143,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="*")
     parser.add_argument("--since", default="HEAD", metavar="COMMIT")
-    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--seconds", type=float, default=240)
     given = parser.parse_args()
     changed = given.files or changed_since(given.since)
     print(*Reach().select(changed, given.seconds), sep="\n")

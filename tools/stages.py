@@ -186,8 +186,8 @@ ONLY_THERE = "-m kubernetes_only -k 'not two_hundred'"
 
 def groups() -> dict[str, list[Stage]]:
     """The stages by the name of their group."""
-    core = shlex.join(f"tests/{test}" for test in dict.fromkeys(sum(CORE.values(), ())))
-    core_stage = Stage("core", tests=f"--numprocesses 3 --maxschedchunk 1 {core}", beside=True)
+    journeys = shlex.join(f"tests/{test}" for test in dict.fromkeys(sum(CORE.values(), ())))
+    core = Stage("core", tests=f"--numprocesses 3 --maxschedchunk 1 {journeys}", beside=True)
     unit = Stage("unit", tests="--numprocesses 2 --dist worksteal tests/unit")
     folders = list(_folders())
     release = [
@@ -203,12 +203,11 @@ def groups() -> dict[str, list[Stage]]:
         *_frameworks(),
         Stage("kubernetes", tests=f"{KUBERNETES} --all-rights", inputs=("tests/e2e", "deploy")),
     ]
-    # Beside the unit tests that ask who runs them: an ordinary user runs all others.
+    # With the unit tests that ask who runs them: .ci/run runs the others as an ordinary user only.
     near = f"$(git grep -l geteuid tests/unit) $({PYTHON} tools/select_tests.py --since {_base()})"
     return {
         "unit": [unit],
-        "core": [core_stage],
-        "test": [unit, core_stage],
+        "test": [unit, core],
         "test-all": [unit, *folders],
         "release": release,
         "due": release,

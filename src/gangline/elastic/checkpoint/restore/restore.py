@@ -295,7 +295,7 @@ class Restorer:
             )
         # Otherwise the saver would write them to storage after the next crash.
         self._invalidate_newer(-1)
-        plan = commit.stored_plan(self.target, newest) if self.target and newest else None
+        plan = None if newest is None else self._plan_of(newest)
         directory.write_stored_step(self.job_folder, newest, plan or "")
         self.holders = []
 

@@ -326,6 +326,8 @@ class World:
     def suspend(self, on: bool) -> None:
         """A user suspends or resumes the job."""
         self._edit("runPolicy", {**self.written["spec"]["runPolicy"], "suspend": on})
+        if self.kind.framework.kind.entry.suspend_path == ("spec", "suspend"):
+            self._edit("suspend", on)
 
     def scale(self, workers: int) -> None:
         """A user changes the number of workers."""

@@ -14,7 +14,9 @@ OF_TRAININGS = {"deepspeed", "lightning", "pytorch_lightning", "transformers", "
 """What only scripts of users bring."""
 
 
-IMPORT = re.compile(r"^ *(?:import (\w+)[\w.]*(?: as \w+)?$|from (\w+)[\w.]* import )", re.MULTILINE)
+IMPORT = re.compile(
+    r"^ *(?:import (\w+)[\w.]*(?: as \w+)?$|from (\w+)[\w.]* import )", re.MULTILINE
+)
 
 
 def imported(path: Path) -> set[str]:

@@ -15,7 +15,7 @@ from unit.operator.builders import has_writes, manifest
 from unit.operator.kinds import KINDS
 from unit.operator.world import World
 
-EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 switches = st.fixed_dictionaries(
     {},
@@ -263,7 +263,7 @@ def test_a_job_that_always_fails_ends_after_its_allowed_restarts(limit: int, pol
     assert world.failures == limit + 1
 
 
-@settings(EXAMPLES, max_examples=100)
+@EXAMPLES
 @given(jobs, st.integers(1, 20))
 def test_a_job_whose_pods_are_only_refused_never_ends_and_slows_down(
     written: dict, rounds: int

@@ -148,7 +148,7 @@ AVOIDS_WEB = PlacementConstraints(
         anti_affinity=(PodTerm(Selector((Requirement("app", "=", ("web",)),)), HOST),)
     )
 )
-ELASTIC_SEEDS = [range(start, start + 10) for start in range(0, 80, 10)]
+ELASTIC_SEEDS = [range(start, start + 10) for start in range(0, 40, 10)]
 
 
 class ElasticCluster:

@@ -34,8 +34,8 @@ class FlushReply(msgspec.Struct, frozen=True, tag="flushed"):
     step: int | None
 
 
-class StorageOutcome(msgspec.Struct, frozen=True, tag="outcome"):
-    """Report on a step that was to be written to storage."""
+class StorageOutcome(msgspec.Struct, frozen=True, tag="outcome", omit_defaults=True):
+    """Report on a step that was to be written to storage; unset fields are not sent."""
 
     step: int
     committed: bool

@@ -49,8 +49,11 @@ _POLL_S = 0.05
 _MAX_PID_BYTES = 32
 
 
-class SaverSettings(msgspec.Struct, frozen=True):
-    """Settings of a job's saver."""
+class SaverSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Settings of a job's saver.
+
+    Unset fields are not written, so that savers of an earlier release read what they know.
+    """
 
     target: str
     """Folder or URL that checkpoints are written to."""

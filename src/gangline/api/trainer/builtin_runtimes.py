@@ -82,7 +82,9 @@ def _job(
     waits = {"dependsOn": list(depends_on)} if depends_on else {}
     rules = {"podFailurePolicy": failures} if failures else {}
     spec = {**rules, "template": {"spec": pod}}
-    return {"name": name, **waits, "template": {**labels, "spec": spec}}
+    # With the server's defaults: `kubectl apply` would send a list without them again each time.
+    defaults = {"groupName": "default", "replicas": 1}
+    return {"name": name, **defaults, **waits, "template": {**labels, "spec": spec}}
 
 
 def _node(framework: str, **fields: Any) -> Json:

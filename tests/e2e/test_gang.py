@@ -37,8 +37,12 @@ async def test_the_second_of_two_jobs_waits_with_a_reason_and_then_runs(
     assert any(digit.isdigit() for digit in message)
     pods = await scenario.pods("second")
     assert not [pod for pod in pods.values() if pod.spec.node_name], "none is placed alone"
-    waits = [condition(pod, "PodScheduled") for pod in pods.values()]
-    assert set(waits) == {"False"}
+
+    async def pods_say_so() -> bool:
+        waits = (await scenario.pods("second")).values()
+        return {condition(pod, "PodScheduled") for pod in waits} == {"False"}
+
+    await eventually(pods_say_so, "each pod says that it waits")
     scenario.let("go")
     assert await scenario.outcome("first") == "Succeeded"
     assert await scenario.outcome("second") == "Succeeded"

@@ -106,8 +106,9 @@ class Stage:
             run.shell(self.command)
             return run
         shutil.rmtree(self.file("d"), ignore_errors=True)
-        pytest = f"{PYTHON} -m pytest -o cache_dir={self.file('d')}"
-        run.shell(f"{pytest} -q --junitxml={self.file('xml')} {self.tests}")
+        cache, report = (shlex.quote(str(self.file(kind))) for kind in ("d", "xml"))
+        pytest = f"{PYTHON} -m pytest -o cache_dir={cache}"
+        run.shell(f"{pytest} -q --junitxml={report} {self.tests}")
         path = self.file("d") / "v/cache/lastfailed"
         failed = sorted(json.loads(path.read_text())) if run.status and path.exists() else []
         if again and 0 < len(failed) <= MOST_FAILURES:

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from enum import Enum, auto
+from typing import NamedTuple
 
 from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from gangline.kube.client.client import ApiClient
@@ -41,13 +41,11 @@ VOLUME_TIMEOUT_S = 600.0
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 
-class _AttemptResult(Enum):
-    """Result of one attempt."""
+class _FailedAttempt(NamedTuple):
+    """Why an attempt has failed, and whether a retry would fail too."""
 
-    BOUND = auto()
-    RETRY = auto()
-    """It failed, and a retry may succeed."""
-    REFUSED = auto()
+    message: str
+    is_refusal: bool
 
 
 class Binder:
@@ -77,8 +75,6 @@ class Binder:
         self._drained = asyncio.Event()
         """Set while the queue is shorter than the number of workers."""
         self._drained.set()
-        self._errors: dict[str, str] = {}
-        """The last error of a binding that is being tried, by uid of the pod."""
         self.in_flight = in_flight or BindingsInFlight()
 
     def bind(self, bindings: Iterable[PodBinding]) -> None:
@@ -113,64 +109,60 @@ class Binder:
             binding = self._queue.popleft()
             if len(self._queue) == self._at_once:
                 self._drained.set()
-            outcome = await self._attempt(binding, 1)
-            if outcome is _AttemptResult.BOUND:
+            failure = await self._attempt(binding, 1)
+            if failure is None:
                 self.in_flight.binding_ended()
             else:
-                self._continue_in_task(binding, 2, outcome)
+                self._continue_in_task(binding, 2, failure)
         self._workers -= 1
 
     def _continue_in_task(
-        self, binding: PodBinding, attempt: int, outcome: _AttemptResult = _AttemptResult.RETRY
+        self, binding: PodBinding, attempt: int, failure: _FailedAttempt | None = None
     ) -> None:
-        """Continue a binding in a task of its own, after an attempt with this outcome."""
-        work = self._bind_with_retries(binding, attempt, outcome)
+        """Continue a binding in a task of its own; ``failure`` is that of the attempt before."""
+        work = self._bind_with_retries(binding, attempt, failure)
         self._tasks.create_task(work, name=f"bind {binding.pod}")
 
     async def _bind_with_retries(
-        self, binding: PodBinding, attempt: int, outcome: _AttemptResult
+        self, binding: PodBinding, attempt: int, failure: _FailedAttempt | None
     ) -> None:
         """Try until the pod is bound or refused; make it pending if it is refused."""
         try:
             wait_s = FIRST_RETRY_S
-            while outcome is _AttemptResult.RETRY and attempt <= MAX_ATTEMPTS:
+            while attempt <= MAX_ATTEMPTS and not (failure and failure.is_refusal):
                 if attempt > 1:
                     await asyncio.sleep(wait_s)
                     wait_s = min(LAST_RETRY_S, wait_s * 2)
-                outcome = await self._attempt(binding, attempt)
+                failure = await self._attempt(binding, attempt)
+                if failure is None:
+                    break
                 attempt += 1
         finally:
             self.in_flight.binding_ended()
-        if outcome is not _AttemptResult.BOUND:
-            pause_s = self._refuse(binding)
+        if failure is not None:
+            pause_s = self._refuse(binding, failure.message)
             self._state.forget_assumed(binding.pod, binding.uid)
             self._released(pause_s)
 
-    async def _attempt(self, binding: PodBinding, attempt: int) -> _AttemptResult:
-        """Bind a pod after its volumes are bound."""
+    async def _attempt(self, binding: PodBinding, attempt: int) -> _FailedAttempt | None:
+        """Bind a pod after its volumes are bound; return None if it is bound."""
         namespace, _, name = binding.pod.partition("/")
         try:
             # Volumes are bound outside of the semaphore: other pods are bound meanwhile.
             if self._prepare is not None and not await self._prepare(binding):
-                self._errors[binding.uid] = "its volume claims cannot be bound for this node"
-                return _AttemptResult.REFUSED
+                return _FailedAttempt("its volume claims cannot be bound for this node", True)
             async with self._slots:
                 await self._client.bind(name, namespace, binding.node, uid=binding.uid)
         except KubeError as error:
             fields = {"pod": binding.pod, "node": binding.node, "attempt": attempt}
             log.warning("binding failed: %s", error, extra=fields)
-            self._errors[binding.uid] = str(error)
-            return (
-                _AttemptResult.REFUSED if isinstance(error, _FINAL_ERRORS) else _AttemptResult.RETRY
-            )
-        self._errors.pop(binding.uid, None)
+            return _FailedAttempt(str(error), isinstance(error, _FINAL_ERRORS))
         self._state.refused_bindings.pop(binding.pod, None)
         self._bound(binding)
-        return _AttemptResult.BOUND
+        return None
 
-    def _refuse(self, binding: PodBinding) -> float:
+    def _refuse(self, binding: PodBinding, error: str) -> float:
         """Record that a binding was refused; return for how many seconds the pod is not tried."""
-        error = self._errors.pop(binding.uid, "")
         pod = self._state.pods.get(binding.pod)
         if pod is None or pod.uid != binding.uid:
             return 0.0

@@ -54,10 +54,10 @@ def check_admission(
         inner = {child.parent for child in state.queues.values()}
     if group.queue in inner or group.queue == ROOT_QUEUE:
         return queue_not_leaf(group, waiting)
-    if not _has_started(state, group):
-        for name in (group.queue, *ancestors(state.queues, group.queue)):
-            if not state.queues[name].open:
-                return queue_closed(group, name, waiting)
+    for name in (group.queue, *ancestors(state.queues, group.queue)):
+        # Its members are looked at only then: this runs for each pending gang of each cycle.
+        if not state.queues[name].open and not _has_started(state, group):
+            return queue_closed(group, name, waiting)
     if quotas := state.quotas.get(group.key.partition("/")[0]):
         members = state.members.get(group.key, {}).values()
         asked = missing_pods_request(group, members)

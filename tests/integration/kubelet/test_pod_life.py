@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStatus
 from gangline.api.resources import CONFIG_MAPS, LEASES, NODES, PODS, SECRETS
@@ -93,7 +95,7 @@ async def test_deletion_is_graceful_and_then_complete(node: Any, log_of: LogOf) 
 
 
 async def test_a_deaf_container_is_killed_after_its_grace(node: Any) -> None:
-    await node.run(containers=[shell("trap '' TERM; echo deaf; while :; do sleep 0.1; done")])
+    await node.run(containers=[shell(DEAF)])
     await node.until_phase("Running")
     await node.client.delete(PODS, "p", "default")
     await node.until_gone()
@@ -199,6 +201,40 @@ async def test_too_much_is_refused_by_the_node(node: Any) -> None:
     pod = await node.until_phase("Failed")
     assert pod.status.reason == "OutOfcpu"
     assert "requested: 9000, used: 0, capacity: 8000" in pod.status.message
+
+
+DEAF = "trap '' TERM; echo deaf; while :; do sleep 0.1; done"
+ALL = {"resources": {"requests": {"cpu": "8"}}}
+
+
+@pytest.mark.parametrize("grace_s", [None, 300])
+async def test_a_pod_waits_for_the_processes_of_one_that_was_deleted_by_force(
+    node: Any, log_of: LogOf, grace_s: int | None
+) -> None:
+    await node.run("former", containers=[shell(DEAF, **ALL)])
+    await node.until_phase("Running", "former")
+    while "deaf" not in log_of(pod="former"):
+        await asyncio.sleep(0.02)
+    (former,) = node.kubelet.workers.values()
+    if grace_s is not None:
+        await node.client.delete(PODS, "former", "default", grace_seconds=grace_s)
+    await node.client.delete(PODS, "former", "default", grace_seconds=0)
+    await node.run("next", containers=[shell("sleep 60", **ALL)])
+    await node.run("surplus", containers=[shell("true", **ALL)])
+    refused = await node.until_phase("Failed", "surplus")
+    assert refused.status.reason == "OutOfcpu"
+    assert former.holds_resources
+    await node.until_phase("Running", "next")
+    assert not former.holds_resources
+
+
+async def test_a_pod_waits_for_the_processes_of_one_that_has_failed(node: Any) -> None:
+    await node.run("former", containers=[shell(DEAF, **ALL)], activeDeadlineSeconds=1)
+    await node.until_phase("Failed", "former")
+    await node.run("next", containers=[shell("true", **ALL)], restartPolicy="Never")
+    await node.until_phase("Succeeded", "next")
+    former = await node.client.get(PODS, "former", "default")
+    assert first(former).state.terminated is not None
 
 
 async def test_gpus_are_assigned_by_index(node: Any, log_of: LogOf) -> None:

@@ -22,7 +22,12 @@ from gangline.local.kubelet.node import NodeStatusReporter, node_allocatable, no
 from gangline.local.kubelet.pods.admission import admit_pod
 from gangline.local.kubelet.pods.pod_context import NodeContext
 from gangline.local.kubelet.pods.pod_worker import PodWorker
-from gangline.local.kubelet.records import PodRecord, is_pod_finished, recover_record
+from gangline.local.kubelet.records import (
+    PodFailureReason,
+    PodRecord,
+    is_pod_finished,
+    recover_record,
+)
 from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.network.addresses import PodNetwork
@@ -83,6 +88,8 @@ class Kubelet:
             client, node, settings, runtime.describe_limitations(), self._observed.node
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._postponed: dict[str, Pod] = {}
+        """Pods that fit once pods that leave have left, by uid."""
         self._bound: Callable[[], Iterable[Pod]] = tuple
 
     async def run(self) -> None:
@@ -147,6 +154,7 @@ class Kubelet:
         """
         now = self._context.clock()
         present = {pod.metadata.uid for pod in pods}
+        self._postponed.clear()
         for uid, worker in self.workers.items():
             if uid not in present:
                 worker.handle_deletion()
@@ -161,7 +169,9 @@ class Kubelet:
     def _on_change(self, old: Pod | None, new: Pod | None) -> None:
         """Pass a change to the pod's worker (called by the informer)."""
         if new is None:
-            if old is not None and (worker := self.workers.get(old.metadata.uid)):
+            assert old is not None
+            self._postponed.pop(old.metadata.uid, None)
+            if worker := self.workers.get(old.metadata.uid):
                 worker.handle_deletion()
             return
         worker = self.workers.get(new.metadata.uid)
@@ -171,28 +181,44 @@ class Kubelet:
             worker.update(new)
 
     def _start_worker(self, pod: Pod) -> None:
-        now = self._context.clock()
+        now, uid = self._context.clock(), pod.metadata.uid
+        self._postponed.pop(uid, None)
         record = recover_record(pod, now)
         if pod.status.start_time is None and not is_pod_finished(pod):
-            record = self._admit(pod, now)
-        worker = PodWorker(self._context, pod, record)
-        uid = pod.metadata.uid
+            refusal = self._refusal(pod)
+            if refusal is not None and self._refusal(pod, after_leaving=True) is None:
+                self._postponed[uid] = pod
+                return
+            record = PodRecord(started_at=now, failure=refusal)
+        worker = PodWorker(self._context, pod, record, self._start_postponed)
         self.workers[uid] = worker
         task = asyncio.create_task(worker.run(), name=f"pod {pod.metadata.name}")
         self._tasks[uid] = task
         task.add_done_callback(lambda task: self._worker_done(uid, task))
 
-    def _admit(self, pod: Pod, now: datetime) -> PodRecord:
+    def _refusal(self, pod: Pod, *, after_leaving: bool = False) -> PodFailureReason | None:
+        """Return why a new pod cannot run here; None if it can.
+
+        Args:
+            after_leaving: assume that pods that schedulers do not count any more have left.
+        """
+        if pod.metadata.deletion_timestamp is not None:
+            return None
         others = [
             worker.pod
             for worker in self.workers.values()
-            if not is_pod_finished(worker.pod) and not worker.context.record.released
+            if worker.holds_resources and not (after_leaving and worker.is_leaving)
         ]
         node = self._observed.node()
         # Users may have added labels; the kubelet's own ones are those of its configuration.
         labels = {**(node.metadata.labels if node else {}), **node_labels(self.node)}
-        refusal = admit_pod(pod, others, self._context.allocatable, labels)
-        return PodRecord(started_at=now, failure=refusal)
+        postponed = self._postponed.values()
+        return admit_pod(pod, [*others, *postponed], self._context.allocatable, labels)
+
+    def _start_postponed(self) -> None:
+        if self._context.online.is_set():
+            for pod in list(self._postponed.values()):
+                self._start_worker(pod)
 
     def _worker_done(self, uid: str, task: asyncio.Task[None]) -> None:
         self.workers.pop(uid, None)
@@ -200,6 +226,7 @@ class Kubelet:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("pod worker failed", exc_info=error, extra={"pod": uid})
             asyncio.get_running_loop().call_later(_WORKER_RESTART_S, self._restart_worker, uid)
+        self._start_postponed()
 
     def _restart_worker(self, uid: str) -> None:
         """Restart the worker of a pod after it failed, as after a restart of the kubelet."""

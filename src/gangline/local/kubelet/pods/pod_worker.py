@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from gangline.local.kubelet.configuration import (
     names_in_volumes,
 )
 from gangline.local.kubelet.logs import archive_logs
-from gangline.local.kubelet.pods.actions import PodActions, compute_pod_actions
+from gangline.local.kubelet.pods.actions import PodActions, compute_pod_actions, grace_period_s
 from gangline.local.kubelet.pods.admission import unsupported_fields
 from gangline.local.kubelet.pods.container_worker import ContainerWorker, fetch_value_sources
 from gangline.local.kubelet.pods.pod_context import NodeContext, PodContext
@@ -28,7 +29,7 @@ from gangline.local.kubelet.pods.pod_status import (
     build_pod_status,
     crash_looping_containers,
 )
-from gangline.local.kubelet.records import PodRecord, StartProblem
+from gangline.local.kubelet.records import PodRecord, StartProblem, is_pod_finished
 from gangline.local.kubelet.volumes.pod_volumes import make_volumes, refresh_volumes, remove_files
 from gangline.local.kubelet.volumes.projection import write_api_access
 from gangline.local.network.addresses import NetworkAttachment, NetworkError, PodName
@@ -42,12 +43,21 @@ _KILL_WAIT_S = 2.0
 
 
 class PodWorker:
-    def __init__(self, node: NodeContext, pod: Pod, record: PodRecord) -> None:
+    """Runs one pod until it is removed.
+
+    Args:
+        on_release: called when the pod has released its resources.
+    """
+
+    def __init__(
+        self, node: NodeContext, pod: Pod, record: PodRecord, on_release: Callable[[], None]
+    ) -> None:
         self.context = PodContext(node, pod, record)
         self.status = pod.status
         self._writer = StatusWriter(node.client, pod, node.online)
         self._deleted_from_server = False
         self._shutting_down = False
+        self._on_release = on_release
         self.containers = {
             container.name: ContainerWorker(self.context, container)
             for container in [*pod.spec.init_containers, *pod.spec.containers]
@@ -58,6 +68,18 @@ class PodWorker:
     @property
     def pod(self) -> Pod:
         return self.context.pod
+
+    @property
+    def holds_resources(self) -> bool:
+        """True until the pod's processes have ended; False for a pod that was refused."""
+        record = self.context.record
+        is_refused = record.failure is not None and not (record.prepared or record.preparing)
+        return not (record.released or is_refused)
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if schedulers do not count the pod any more: it was deleted, or is finished."""
+        return self._deleted_from_server or is_pod_finished(self.pod)
 
     def update(self, pod: Pod) -> None:
         self.context.pod = pod
@@ -70,7 +92,7 @@ class PodWorker:
         """The object was removed from the server: end what is left of the pod."""
         self._deleted_from_server = True
         pod = self.context.pod
-        if self.context.record.terminating_since is None:
+        if grace_period_s(pod) > _FORCED_GRACE_S:
             meta = replace(pod.metadata, deletion_grace_period_seconds=_FORCED_GRACE_S)
             self.context.pod = replace(pod, metadata=meta)
         self._begin_termination()
@@ -245,6 +267,7 @@ class PodWorker:
         await asyncio.to_thread(remove_files, self.context.folders, logs=False)
         self.context.attachment = None
         self.context.update_pod(released=True)
+        self._on_release()
 
     async def _remove_object(self) -> bool:
         """Delete the object after its last status is stored; True if it is deleted."""

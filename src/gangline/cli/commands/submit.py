@@ -177,6 +177,7 @@ def _run(
     command: tuple[str, ...],
     **options: Any,
 ) -> None:
+    from gangline.cli.submit.builders import takes_code
     from gangline.cli.submit.from_flags import build_objects
     from gangline.cli.submit.submission import SubmitOptions, submit_manifests
     from gangline.cli.submit.user_settings import apply_settings
@@ -198,7 +199,7 @@ def _run(
     if not trainer.has_runtime and not options["image"] and not options.get("worker_image"):
         raise _missing_argument("--image is required", "--image pytorch/pytorch:2.7.1")
     objects = build_objects(trainer.word, trainer.trainer, " ".join(command), options, target)
-    if command and not trainer.has_runtime and not options["sync_mode"]:
+    if command and not options["sync_mode"] and takes_code(options):
         note_local_files(objects[0], context.find_root().obj.arguments, len(command), target)
     submit_manifests(objects, target, sending)
 

@@ -1,5 +1,6 @@
 """One builder for each kind of job, from ``JobFlags``: its roles and their pod templates."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from gangline.api.resources import (
 )
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.api.volcano.scheduling import QUEUE_NAME_ANNOTATION
+from gangline.cli.submit.code_sync import CODE_VOLUME
 from gangline.cli.submit.flags import JobFlags, Manifest, Mount, PodFlags, non_empty, parse_pairs
 
 
@@ -282,7 +284,7 @@ PATCH_MANAGER = "gangline.dev/submit"
 
 def train_job(flags: JobFlags) -> Manifest:
     """Build a TrainJob: its trainer, and a runtime patch with what a trainer cannot express."""
-    extra, pod = flags.extra, flags.pod
+    extra, pod = flags.extra, _in_command(flags.pod)
     job = _job(TRAIN_JOBS, flags, {})
     notes = non_empty({QUEUE_NAME_ANNOTATION: flags.queue})
     if flags.ttl_after_finished_s:
@@ -307,7 +309,7 @@ def train_job(flags: JobFlags) -> Manifest:
         for step, uri in sources.items()
         if uri
     }
-    patch = _runtime_patch(flags)
+    patch = _runtime_patch(pod, extra)
     spec = {
         "initializer": fetched,
         "trainer": non_empty(trainer),
@@ -318,9 +320,39 @@ def train_job(flags: JobFlags) -> Manifest:
     return job | {"spec": {"runtimeRef": ref, **non_empty(spec)}}
 
 
-def _runtime_patch(flags: JobFlags) -> Manifest:
+def _in_command(pod: PodFlags) -> PodFlags:
+    """Let the command itself fetch its code and change to the working folder.
+
+    A TrainJob cannot change the working folder of its runtime, nor add init containers to it. The
+    variables of the fetch, such as passwords, are removed before the command starts.
+    """
+    if not pod.working_dir:
+        return pod
+    *shell, command = pod.command
+    lines, code, environment = (
+        [],
+        [*pod.code],
+        {variable["name"]: variable for variable in pod.environment},
+    )
+    for init in pod.init_containers:
+        own = {entry["name"]: entry for entry in init["env"] if entry["name"] not in environment}
+        environment |= own
+        lines += [f"{shlex.join(init['command'])} || exit", f"unset {' '.join(own)}"]
+        [volume] = (volume for volume, _ in pod.code if volume["name"] == CODE_VOLUME)
+        written = init["volumeMounts"][0]
+        if written["mountPath"] not in {mount["mountPath"] for _, mount in code}:
+            code.append((volume, written))
+    text = "\n".join([*lines, f"cd {shlex.quote(pod.working_dir)} || exit", command])
+    return replace(
+        pod,
+        command=(*shell, text),
+        code=tuple(code),
+        environment=tuple(environment.values()),
+    )
+
+
+def _runtime_patch(pod: PodFlags, extra: Mapping[str, Any]) -> Manifest:
     """Return the patch with the volumes, labels and placement of the pods; empty if none differ."""
-    pod, extra = flags.pod, flags.extra
     mounts = [*pod.mounts, *pod.code, *_shared_memory(pod.share_memory)]
     container = {"volumeMounts": [mount for _, mount in mounts], "securityContext": _security(pod)}
     spec = {
@@ -337,23 +369,24 @@ def _runtime_patch(flags: JobFlags) -> Manifest:
     template = non_empty({"metadata": non_empty(metadata), "spec": non_empty(spec)})
     if not template:
         return {}
-    jobs = extra["runtime_jobs"] or _training_jobs(extra["runtime"]) or [NODE]
+    jobs = training_jobs(extra) or [NODE]
     patches = [{"name": name, "template": {"spec": {"template": template}}} for name in jobs]
     change = {"template": {"spec": {"replicatedJobs": patches}}}
     return {"manager": PATCH_MANAGER, "trainingRuntimeSpec": change}
 
 
-def has_known_jobs(options: Mapping[str, Any]) -> bool:
-    """True if the jobs that train are known: they are given, or the runtime is a shipped one."""
-    return bool(options["runtime_jobs"] or _training_jobs(options["runtime"]))
-
-
-def _training_jobs(runtime: str) -> list[str]:
-    """Return the jobs of a shipped runtime that train; empty for another runtime."""
+def training_jobs(options: Mapping[str, Any]) -> list[str]:
+    """Return the jobs of a runtime that train: given, or of a shipped runtime; empty if unknown."""
     specs = {entry["metadata"]["name"]: entry["spec"] for entry in builtin_runtimes()}
-    if runtime not in specs:
-        return []
+    runtime = options["runtime"]
+    if options["runtime_jobs"] or runtime not in specs:
+        return list(options["runtime_jobs"])
     return [NODE, LAUNCHER] if "mpi" in specs[runtime]["mlPolicy"] else [NODE]
+
+
+def takes_code(options: Mapping[str, Any]) -> bool:
+    """False if only the launcher of a runtime would have fetched code, not the nodes (MPI)."""
+    return "runtime" not in options or LAUNCHER not in training_jobs(options)
 
 
 def _tf_pod(flags: JobFlags, role: str) -> PodFlags:

@@ -2,7 +2,8 @@
 
 An init container writes it to a volume that the main container mounts at ``WORKING_DIR/code``. For
 an upload, ``pack_code`` packs a local folder into ConfigMaps. Invariant: user names and passwords
-are in a Secret of the job, and only the init container reads it.
+are in a Secret of the job, and only the init container reads it. The command of a TrainJob does
+what the init container does, as its runtime takes none.
 """
 
 import base64

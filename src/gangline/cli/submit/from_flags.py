@@ -1,6 +1,5 @@
 """From parsed options to ``JobFlags`` and objects; errors have flag, value and remedy."""
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import click
 
 from gangline.cli.params.target import ClusterTarget
 from gangline.cli.submit import flags as parsers
-from gangline.cli.submit.builders import BUILDERS, has_known_jobs
+from gangline.cli.submit.builders import BUILDERS, takes_code, training_jobs
 from gangline.cli.submit.code_sync import CodeSync, add_git_sync, add_rsync, add_upload
 from gangline.cli.submit.flags import JobFlags, Manifest, PodFlags, non_empty
 from gangline.cli.submit.owned_objects import NODE_FOLDER, add_config_files, add_tensorboard
@@ -22,6 +21,7 @@ _ABSENT: dict[str, Any] = {
     "working_dir": "",
     "sync_mode": None,
     "sync_source": "",
+    "sync_image": "",
     "gang": False,
     "retry": 0,
     "clean_task_policy": "",
@@ -80,21 +80,32 @@ def _job_flags(kind: str, trainer: str, command: str, options: dict[str, Any]) -
 
 def _in_working_folder(flags: JobFlags, options: dict[str, Any], target: ClusterTarget) -> JobFlags:
     """Return the job with its working folder, which it mounts if it is one of this machine."""
-    pod = flags.pod
-    if "runtime" in options and (not pod.command or not has_known_jobs(options)):
+    pod, has_runtime = flags.pod, "runtime" in options
+    given = next((name for name in ("sync_mode", "working_dir") if options[name]), "")
+    if has_runtime and given:
+        _check_runtime(_flag(given), pod, options)
+    elif has_runtime and (not pod.command or not training_jobs(options)):
         return flags
     folder = choose_working_folder(
         options["working_dir"], target, code_is_fetched=bool(options["sync_mode"])
     )
     if folder.is_local:
         pod = replace(pod, code=(mount_folder(folder.path), *pod.code))
-    if "runtime" not in options:
+    if given or folder.is_local or not has_runtime:
         pod = replace(pod, working_dir=folder.path)
-    elif folder.is_local:
-        # A TrainJob cannot change the working folder of its runtime.
-        *shell, command = pod.command
-        pod = replace(pod, command=(*shell, f"cd {shlex.quote(folder.path)} || exit\n{command}"))
     return replace(flags, pod=pod)
+
+
+def _check_runtime(flag: str, pod: PodFlags, options: dict[str, Any]) -> None:
+    """Refuse what the command of a TrainJob cannot do for its runtime."""
+    if not pod.command:
+        raise click.BadParameter("the command of a runtime ignores it; add one", param_hint=flag)
+    if options["sync_mode"] and not takes_code(options):
+        problem = (
+            "the launcher of an MPI runtime would have the code, its nodes would not; use an image "
+            "with the code, or a claim (--data)"
+        )
+        raise click.BadParameter(problem, param_hint=flag)
 
 
 def _extra(name: str, value: Any) -> Any:

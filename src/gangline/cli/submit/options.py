@@ -63,27 +63,29 @@ _DATA = section(
     ),
 )
 
-_SHELL = _text("--shell", default="sh", show_default=True, help="Shell that runs the command.")
-
 _CODE_TITLE, _PLACEMENT_TITLE, _PODS_TITLE = "Code", "Queue and placement", "Pods"
 _ENDS_TITLE = "Restarts and end"
 
-_CODE = section(
-    _CODE_TITLE,
-    _text(
-        "--working-dir",
-        show_default="/root; on an embedded cluster of this machine the current folder",
-        help="Working folder of the command; fetched code is in its subfolder code.",
-    ),
-    _SHELL,
-    click.option(
-        "--sync-mode",
-        type=click.Choice(["git", "rsync", "local"]),
-        help="Copy code to WORKING_DIR/code: from git, by rsync, or from this machine.",
-    ),
-    _text("--sync-source", help="URL of the repository, rsync source, or local folder."),
-    _text("--sync-image", help="Image that fetches the code."),
-)
+
+def _code(default: str, *more: Option) -> Option:
+    """Return the options for the code of a job, whose working folder has a default."""
+    return section(
+        _CODE_TITLE,
+        _text(
+            "--working-dir",
+            show_default=f"{default}; on an embedded cluster of this machine the current folder",
+            help="Working folder of the command; fetched code is in its subfolder code.",
+        ),
+        _text("--shell", default="sh", show_default=True, help="Shell that runs the command."),
+        click.option(
+            "--sync-mode",
+            type=click.Choice(["git", "rsync", "local"]),
+            help="Copy code to WORKING_DIR/code: from git, by rsync, or from this machine.",
+        ),
+        _text("--sync-source", help="URL of the repository, rsync source, or local folder."),
+        *more,
+    )
+
 
 _PLACEMENT = (
     click.option("-l", "--label", **_PAIRS, help="Label of job and pods."),
@@ -322,7 +324,7 @@ TRAIN = (
     *_RUNTIME,
     *RESOURCES,
     *_SUBMITTING,
-    section(_CODE_TITLE, _SHELL),
+    _code("the runtime's, /root with --sync-mode"),
     _DATA,
     section(_PLACEMENT_TITLE, _QUEUE, *_PLACEMENT),
     section(
@@ -376,7 +378,7 @@ def kind_options(word: str, clean: str) -> Option:
         *_IDENTITY,
         *_OF_KIND[word],
         *_SUBMITTING,
-        _CODE,
+        _code("/root", _text("--sync-image", help="Image that fetches the code.")),
         _DATA,
         _SCHEDULING,
         _PODS,

@@ -71,9 +71,15 @@ def mount_folder(folder: str) -> Mount:
     }
 
 
-def mounts_working_folder(role: Mapping[str, Any]) -> bool:
-    """True if the pods of a role share a folder of this machine as their working folder."""
-    volumes = role["template"]["spec"].get("volumes") or []
+def mounts_working_folder(job: Mapping[str, Any]) -> bool:
+    """True if pods of a job share a folder of this machine as their working folder."""
+    from gangline.sdk.manifests import iterate_roles
+
+    templates = [role["template"] for _, role in iterate_roles(job)]
+    for change in job["spec"].get("runtimePatches", ()):
+        jobs = change["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+        templates += [entry["template"]["spec"]["template"] for entry in jobs]
+    volumes = [volume for pod in templates for volume in pod.get("spec", {}).get("volumes", ())]
     return any(volume["name"] == WORKING_VOLUME for volume in volumes)
 
 
@@ -120,12 +126,11 @@ def note_local_files(
         words: how many words at its end are the command of the job.
         target: the cluster of the job.
     """
-    from gangline.sdk.manifests import iterate_roles
     from gangline.sdk.missing_files import FILES_ANNOTATION, RESUBMISSION_ANNOTATION
 
     command, here = " ".join(arguments[-words:]), present_folder()
     files = _named_files(command, here)
-    if not files or any(mounts_working_folder(role) for _, role in iterate_roles(job)):
+    if not files or mounts_working_folder(job):
         return
     options = [*arguments[:-words]]
     if options[-1] == "--":

@@ -1,5 +1,9 @@
 """``submit train``: a TrainJob that names a runtime and changes what its flags give."""
 
+import base64
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,6 +38,73 @@ def built(capsys: pytest.CaptureFixture[str], *arguments: str) -> Manifest:
     job: Manifest = yaml.safe_load(capsys.readouterr().out)
     assert check_manifest(job).errors == []
     return job
+
+
+def run_trainer(
+    capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str
+) -> tuple[str, list[Manifest]]:
+    """Run the command of a job here, with its folders below one of the test: what it prints, and
+    the objects of the job.
+    """
+    flags = ("--working-dir", f"{folder}/work", "--sync-source", str(folder / "digits"))
+    given = ["submit", "train", "--name", "job", "--dry-run", *flags, *arguments]
+    assert main.run(given) == ExitCode.DONE, capsys.readouterr().err
+    job, *others = yaml.safe_load_all(capsys.readouterr().out)
+    assert check_manifest(job).errors == []
+    (folder / "work").mkdir()
+    (folder / "work/code").symlink_to(folder / "code")
+    for name in ("code", "uploaded"):
+        (folder / name).mkdir()
+    for part in others:
+        [(name, content)] = part["binaryData"].items()
+        (folder / "uploaded" / name).write_bytes(base64.b64decode(content))
+    trainer = job["spec"]["trainer"]
+    *shell, text = trainer["command"]
+    for name in ("code", "uploaded"):
+        text = text.replace(f" /{name}/", f" {folder}/{name}/").replace(
+            f'"/{name}/', f'"{folder}/{name}/'
+        )
+    variables = {entry["name"]: entry["value"] for entry in trainer["env"]}
+    done = subprocess.run(
+        [*shell, text], env=os.environ | variables, check=True, capture_output=True, text=True
+    )
+    change = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]
+    pod = change["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounts.pop("/uploaded", "uploaded-code") == "uploaded-code"
+    assert mounts == {f"{folder}/work/code": "code-sync", "/code": "code-sync"}
+    return done.stdout, pod["volumes"]
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """A repository with a script, and the folder that it is in."""
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    (folder / "train.sh").write_text('echo "trains $LR in $PWD ${GIT_SYNC_REPO-} ${CODE_NAME-}"\n')
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "."), (*author, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", "-C", folder, *words], check=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", ["git", "local"])
+def test_command_fetches_its_code_and_leaves_no_variable_of_it(
+    capsys: pytest.CaptureFixture[str], digits: Path, mode: str
+) -> None:
+    flags = ("--env", "LR=0.1", "--sync-mode", mode)
+    printed, volumes = run_trainer(capsys, digits, *flags, "sh code/digits/train.sh")
+    assert printed.endswith(f"trains 0.1 in {digits}/work  \n")
+    assert {"name": "code-sync", "emptyDir": {}} in volumes
+
+
+def test_code_that_cannot_be_fetched_ends_the_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        run_trainer(capsys, tmp_path, "--sync-mode", "git", "echo trains")
+    assert "trains" not in failed.value.stdout
+    assert "digits" in failed.value.stderr
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -119,6 +190,12 @@ def test_what_a_runtime_fetches_is_given_by_its_source(capsys: pytest.CaptureFix
         (("--nproc-per-node", "none"), ("--nproc-per-node", "'none'")),
         (("--dataset-uri", "data"), ("spec.initializer.dataset.storageUri", "hf://OWNER/NAME")),
         (("--runtime-kind", "Runtime"), ("--runtime-kind", "TrainingRuntime")),
+        (("--sync-mode", "local"), ("--sync-mode", "add one")),
+        (("--working-dir", "/data"), ("--working-dir", "add one")),
+        (
+            ("--runtime", "mlx-distributed", "--sync-mode", "local", "mpirun train"),
+            ("--sync-mode", "--data"),
+        ),
     ],
 )
 def test_wrong_flags_are_named(

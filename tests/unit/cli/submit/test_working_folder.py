@@ -190,6 +190,33 @@ def test_job_whose_file_stays_behind_knows_the_command_that_sends_it(
     assert sentence.partition("along: ")[2] == (expected if command else "")
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("runtime", "shares_folder", "noted"),
+    [
+        pytest.param("torch-distributed", False, True, id="it could be sent"),
+        pytest.param("torch-distributed", True, False, id="it is there"),
+        pytest.param("mlx-distributed", False, False, id="nodes of MPI could not get it"),
+    ],
+)
+def test_train_job_whose_file_stays_behind_knows_it_too(
+    capsys: pytest.CaptureFixture[str],
+    cluster: Path,
+    here: Path,
+    runtime: str,
+    shares_folder: bool,
+    noted: bool,
+) -> None:
+    if not shares_folder:
+        (cluster.parent / "run.json").unlink()
+    (here / "t.py").touch()
+    argv = ["submit", "train", "--name", "a", "--runtime", runtime, "--dry-run", "python t.py"]
+    assert main.run(argv) == ExitCode.DONE
+    made = yaml.safe_load(capsys.readouterr().out)
+    notes = made["metadata"].get("annotations", {})
+    assert bool(resubmission_sentence(notes, MISSING.format("t.py"))) == noted
+
+
 @pytest.mark.usefixtures("cluster", "here")
 def test_a_working_folder_that_does_not_exist_here_is_refused(
     capsys: pytest.CaptureFixture[str], here: Path

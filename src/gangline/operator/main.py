@@ -30,7 +30,7 @@ from gangline.operator.model.framework import Framework
 from gangline.operator.model.plan import EngineSettings
 from gangline.operator.scaleplan.controller import ScalePlanController
 from gangline.operator.settings import GangScheduling, OperatorSettings
-from gangline.operator.webhook.component import run_webhook
+from gangline.operator.webhook.component import RunningWebhook, run_webhook
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +78,16 @@ async def run(
             log.info("serving", extra={"ports": health.ports})
         if webhook is not None:
             health.extra_checks.append(lambda: webhook.server.is_serving)
-        await _run_until(stop, _run_elected(client, settings, health))
+        await _run_until(stop, _run_elected(client, settings, health, webhook))
 
 
-async def _run_elected(client: ApiClient, settings: OperatorSettings, health: Health) -> None:
-    lead = partial(_run_engine_for_groups, client, settings, health)
+async def _run_elected(
+    client: ApiClient,
+    settings: OperatorSettings,
+    health: Health,
+    webhook: RunningWebhook | None,
+) -> None:
+    lead = partial(_run_engine_for_groups, client, settings, health, webhook)
     if not settings.leader_election:
         return await lead()
     elector = LeaderElector(
@@ -98,7 +103,10 @@ async def _run_elected(client: ApiClient, settings: OperatorSettings, health: He
 
 
 async def _run_engine_for_groups(
-    client: ApiClient, settings: OperatorSettings, health: Health
+    client: ApiClient,
+    settings: OperatorSettings,
+    health: Health,
+    webhook: RunningWebhook | None,
 ) -> None:
     """Run the engine; restart it when the cluster starts or ceases to support pod groups.
 
@@ -109,7 +117,9 @@ async def _run_engine_for_groups(
         with_groups = enabled and await _supports_pod_groups(client)
         log.info("operator starts", extra={"gang_scheduling": with_groups})
         changed, check = asyncio.Event(), asyncio.Event()
-        engine = _run_engine(client, settings, health, with_groups=with_groups, refused=check.set)
+        engine = _run_engine(
+            client, settings, health, webhook, with_groups=with_groups, refused=check.set
+        )
         async with asyncio.TaskGroup() as tasks:
             if enabled:
                 tasks.create_task(_wait_for_change(client, with_groups, check, changed))
@@ -120,6 +130,7 @@ async def _run_engine(
     client: ApiClient,
     settings: OperatorSettings,
     health: Health,
+    webhook: RunningWebhook | None,
     *,
     with_groups: bool,
     refused: Callable[[], None],
@@ -129,13 +140,15 @@ async def _run_engine(
         gang_scheduling=with_groups,
         scheduler_name=settings.scheduler_name,
         force_delete_after=settings.force_delete_after,
+        progress_url=webhook.progress_url if webhook else "",
     )
+    authorities = webhook.authorities if webhook and webhook.progress_url else None
     cache = ClusterCache(
         client, enabled_frameworks(settings), settings.namespaces, with_groups=with_groups
     )
     executor = PlanExecutor(client, cache, settings.writes_in_flight, refused)
     async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
-        reconciler = JobReconciler(client, cache, executor, events, engine)
+        reconciler = JobReconciler(client, cache, executor, events, engine, authorities=authorities)
         controller: Controller[JobKey] = Controller(
             "jobs",
             reconciler.reconcile,
@@ -161,6 +174,9 @@ async def _run_engine(
         # Order: a pass over a job whose pods lack our labels would create its pods again.
         await cache.synced()
         await adopter.adopt_existing()
+        if authorities is not None:
+            await authorities.wait_until_ready()
+            tasks.create_task(authorities.run(cache.namespaces_with_jobs))
         health.ready = True
         await controller.run()
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from gangline.api.core.pod import PodTemplateSpec
 from gangline.api.job_names import MANAGED_BY_MULTI_KUEUE
+from gangline.api.jobs.progress import TrainerStatus
 from gangline.api.meta.field_doc import FreeForm, ResourceList, doc
 from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
 
@@ -161,8 +162,8 @@ class ValidSpec(Wire):
     ] = ""
 
 
-class JobStatus(Wire):
-    """The observed state of a job."""
+class CommonStatus(Wire):
+    """The observed state of a job, as the operator keeps it."""
 
     conditions: Annotated[
         list[Condition],
@@ -178,6 +179,14 @@ class JobStatus(Wire):
     restarts: Annotated[RestartRecord, doc("Restarts of the job.")] = RestartRecord()
     last_valid_spec: Annotated[
         ValidSpec | None, doc("By which the job runs while its specification is invalid.")
+    ] = None
+
+
+class JobStatus(CommonStatus):
+    """The observed state of a job, and what its training reports."""
+
+    trainer_status: Annotated[
+        TrainerStatus | None, doc("Progress and metrics that its pods have reported last.")
     ] = None
 
 

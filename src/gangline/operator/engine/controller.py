@@ -64,7 +64,13 @@ from gangline.operator.model.job import (
     RawJob,
     implements,
 )
-from gangline.operator.model.plan import EngineSettings, PlannedEvent, ReconcilePlan
+from gangline.operator.model.plan import (
+    EngineSettings,
+    PlannedEvent,
+    ReconcilePlan,
+    TargetKind,
+)
+from gangline.operator.webhook.progress import AuthorityPublisher
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +107,7 @@ class JobReconciler:
         events: EventRecorder,
         settings: EngineSettings,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        authorities: AuthorityPublisher | None = None,
     ) -> None:
         self._client = client
         self._cache = cache
@@ -108,6 +115,7 @@ class JobReconciler:
         self._events = events
         self._settings = settings
         self._clock = clock
+        self._authorities = authorities
         self._stored_at: dict[JobKey, float] = {}
         self._minor_since: dict[JobKey, float] = {}
         self._incomplete_kinds: set[str] = set()
@@ -124,6 +132,10 @@ class JobReconciler:
         #    observes again and plans the same.
         now = self._clock()
         plan = plan_reconcile(observation.job_state, now, self._settings)
+        if self._authorities is not None and any(
+            creation.target is TargetKind.POD for creation in plan.creations
+        ):
+            await self._authorities.publish(key.namespace)
         # 2. Write objects. Each write can be repeated, so that nothing is lost between two of them.
         result = await self._executor.execute(observation, plan)
         job, status = observation.job_state.job, plan.status

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gangline.api.jobs import progress
 from gangline.api.jobs.kubeflow import SHARED_MEMORY_ANNOTATION
 from gangline.api.names import free_name
 from gangline.operator.model import labels, pod_template
@@ -47,6 +48,9 @@ from gangline.operator.policies.replica_tracker import tracker_of
 
 SHARED_MEMORY_PATH = "/dev/shm"
 _SHARED_MEMORY_VOLUME = "gangline-shared-memory"
+_PROGRESS_PATH = "/var/run/secrets/kubeflow/trainer"
+_PROGRESS_VOLUME = "kubeflow-trainer-token"
+_TOKEN_LIFETIME_S = 3600
 
 
 def with_shared_memory(job: NormalizedJob, role: ReplicaRole, pod: Manifest) -> Manifest:
@@ -59,6 +63,45 @@ def with_shared_memory(job: NormalizedJob, role: ReplicaRole, pod: Manifest) -> 
     volume = {"name": _SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory", **limit}}
     mount = {"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_PATH}
     return pod_template.with_volume(pod, job.kind.container, volume, mount)
+
+
+def with_progress_endpoint(job: NormalizedJob, pod: Manifest, url: str) -> Manifest:
+    """Give all containers what they need to report the progress of the job.
+
+    A container that has one of the variables, or mounts something at the path, stays as it is.
+    """
+    if not url:
+        return pod
+    resource, meta = job.kind.resource, job.meta
+    values = {
+        progress.URL_VARIABLE: f"{url}{progress.report_path(resource, meta.namespace, job.name)}",
+        progress.CA_VARIABLE: f"{_PROGRESS_PATH}/{progress.AUTHORITY_KEY}",
+        progress.TOKEN_VARIABLE: f"{_PROGRESS_PATH}/token",
+    }
+    volumes = pod_template.pod_spec(pod).get("volumes") or []
+    name = free_name(_PROGRESS_VOLUME, {volume.get("name") for volume in volumes})
+    added: dict[str, list[Manifest]] = {
+        "env": [{"name": key, "value": value} for key, value in values.items()],
+        "volumeMounts": [{"name": name, "mountPath": _PROGRESS_PATH, "readOnly": True}],
+    }
+    containers = [
+        container
+        if pod_template.mounts_path(container, _PROGRESS_PATH)
+        or any(variable.get("name") in values for variable in container.get("env") or [])
+        else container | {key: [*(container.get(key) or []), *more] for key, more in added.items()}
+        for container in pod_template.list_containers(pod)
+    ]
+    audience = progress.token_audience(resource, meta.namespace, job.name)
+    token = {"audience": audience, "expirationSeconds": _TOKEN_LIFETIME_S, "path": "token"}
+    # Training does not wait for CAs that cannot be published.
+    authorities = {
+        "name": progress.AUTHORITY_CONFIG_MAP,
+        "items": [{"key": progress.AUTHORITY_KEY, "path": progress.AUTHORITY_KEY}],
+        "optional": True,
+    }
+    sources = [{"serviceAccountToken": token}, {"configMap": authorities}]
+    volume = {"name": name, "projected": {"sources": sources}}
+    return pod_template.with_spec(pod, containers=containers, volumes=[*volumes, volume])
 
 
 def with_termination_message(job: NormalizedJob, pod: Manifest) -> Manifest:
@@ -136,6 +179,7 @@ def build_pod(
         manifest = job.rules.shape_pod(job, role, index, manifest, gang)
     manifest = with_shared_memory(job, role, manifest)
     manifest = with_termination_message(job, manifest)
+    manifest = with_progress_endpoint(job, manifest, settings.progress_url)
     meta: Manifest = {
         key: value
         for key, value in manifest["metadata"].items()

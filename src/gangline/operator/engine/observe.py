@@ -362,6 +362,9 @@ class ClusterCache:
     def find(self, key: JobKey) -> RawJob | None:
         return self.jobs[key.kind].get(key.namespace, key.name)
 
+    def namespaces_with_jobs(self) -> set[str]:
+        return {job.metadata.namespace for jobs in self.jobs.values() for job in jobs.items()}
+
     def status_of(self, kind: str, stored: RawJob) -> JobStatus:
         """Decode a stored status. Raises msgspec.DecodeError: it has another form."""
         framework = self.frameworks[kind]

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gangline.api.job_names import AWAITS_FORMER_PODS, RUNS_AGAIN, is_interrupted
 from gangline.api.jobs.kind import VERSION_ANNOTATION
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus, ReplicaStatus
+from gangline.api.jobs.progress import TrainerStatus
 from gangline.api.meta.conditions import TRUE, find_condition, remove_condition
 from gangline.api.meta.objects import Condition
 from gangline.operator.model import conditions, labels
@@ -57,19 +58,25 @@ def store_version(job: NormalizedJob) -> PlannedPatch | None:
 
 _STATUS = msgspec.json.Decoder(JobStatus)
 _COMMON_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(JobStatus))
+_PROGRESS = "trainerStatus"
+"""The common field that is in the status itself for every kind: upstream's, for TrainJobs."""
 
 
 def decode_status(kind: JobKindInfo, stored: msgspec.Raw) -> JobStatus:
     if not kind.status_field:
         return _STATUS.decode(stored)
     fields = msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
-    return _STATUS.decode(fields.get(kind.status_field, b"{}"))
+    common = _STATUS.decode(fields.get(kind.status_field, b"{}"))
+    if (progress := fields.get(_PROGRESS)) is None:
+        return common
+    return replace(common, trainer_status=msgspec.json.decode(progress, type=TrainerStatus))
 
 
 def kind_fields(kind: JobKindInfo, stored: msgspec.Raw) -> Manifest:
     status: Manifest = msgspec.json.decode(stored)
     if not kind.status_field:
         return _own(status)
+    status.pop(_PROGRESS, None)
     return {**status, kind.status_field: _own(status.get(kind.status_field) or {})}
 
 
@@ -77,7 +84,9 @@ def encode_status(kind: JobKindInfo, status: JobStatus, fields: Manifest) -> Any
     if not kind.status_field:
         return {**fields, **msgspec.to_builtins(status)} if fields else status
     common = msgspec.to_builtins(status)
-    return {**fields, kind.status_field: {**fields.get(kind.status_field, {}), **common}}
+    progress = {_PROGRESS: common.pop(_PROGRESS)} if _PROGRESS in common else {}
+    own = {kind.status_field: {**fields.get(kind.status_field, {}), **common}}
+    return {**fields, **progress, **own}
 
 
 def _own(status: Manifest) -> Manifest:

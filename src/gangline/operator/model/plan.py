@@ -70,6 +70,8 @@ class EngineSettings:
     """Scheduler of pods in a gang whose template names none. Empty: the template is not changed."""
     force_delete_after: timedelta = timedelta(seconds=10)
     """Time after its grace period at which a pod on a lost node is deleted by force."""
+    progress_url: str = ""
+    """The address to which pods report their progress, without a path; empty if they cannot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ name is used instead.
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -140,6 +140,9 @@ RETRY_S = (1.0, 60.0)
 CONFLICT_RETRY_S = 0.2
 MIN_WAIT_S = 0.05
 
+ServingListener = Callable[[tuple[CertificateAuthority, ...], int], Awaitable[None]]
+"""Receives the CAs that callers must trust, and the served port."""
+
 
 class CertificateController:
     """Reconciles one webhook. Call ``run`` in a task."""
@@ -151,8 +154,11 @@ class CertificateController:
         server: WebhookServer,
         registration: WebhookRegistration,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        on_serving: ServingListener | None = None,
     ) -> None:
+        """Call ``on_serving`` in each pass, before a new certificate is served."""
         self._settings = settings
+        self._on_serving = on_serving
         self._secret = secret
         self._server = server
         self._registration = registration
@@ -202,6 +208,8 @@ class CertificateController:
             await self._server.start(settings.address, desired.serving)
             self._serving = desired.serving
             log.info("webhook is serving", extra={"port": self._server.port})
+        if self._on_serving is not None:
+            await self._on_serving(desired.trusted, self._server.port)
         try:
             self._registered_authorities = await self._registration.register(
                 desired, self._server.port, now

@@ -1,23 +1,36 @@
 """The webhook as a part of the operator: assembled, run, and removed at the end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from aiohttp import web
+
 from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import ApiError
 from gangline.operator.model.framework import Framework
 from gangline.operator.webhook import configuration, review
+from gangline.operator.webhook.certificate import CertificateAuthority
 from gangline.operator.webhook.certificate_controller import (
     CertificateController,
     CertificateSecret,
 )
 from gangline.operator.webhook.configuration import WebhookRegistration
 from gangline.operator.webhook.defaults import JobDefaulter
+from gangline.operator.webhook.progress import (
+    AuthorityPublisher,
+    publish_endpoints,
+    publish_service,
+)
+from gangline.operator.webhook.progress_endpoint import ProgressEndpoint
 from gangline.operator.webhook.review import JobValidator, QueueAccess
 from gangline.operator.webhook.server import Responder, WebhookServer
 from gangline.operator.webhook.settings import WebhookSettings
+
+log = logging.getLogger(__name__)
 
 REMOVE_TIMEOUT_S = 2.0
 
@@ -26,6 +39,9 @@ REMOVE_TIMEOUT_S = 2.0
 class RunningWebhook:
     controller: CertificateController
     server: WebhookServer
+    progress_url: str
+    """The address to which pods report their progress; empty if they cannot."""
+    authorities: AuthorityPublisher
 
 
 @asynccontextmanager
@@ -39,16 +55,28 @@ async def run_webhook(
     if settings is None:
         yield None
         return
+    settings = await _with_service(client, settings)
+    kinds = [framework.kind for framework in frameworks]
     access = QueueAccess(client, frameworks) if settings.queue_access else None
-    server = _server(frameworks, JobValidator(client), access)
-    registration = WebhookRegistration(
-        client, settings, [framework.kind for framework in frameworks]
-    )
+    authorities = AuthorityPublisher(client)
+    endpoint = ProgressEndpoint(client, [kind.entry for kind in kinds], settings.namespaces)
+    routes = endpoint.routes() if settings.progress_url else ()
+    server = _server(frameworks, JobValidator(client), access, routes)
+    registration = WebhookRegistration(client, settings, kinds)
     secret = CertificateSecret(client, settings.secret, settings.namespace)
-    keeper = CertificateController(settings, secret, server, registration)
+
+    async def on_serving(trusted: tuple[CertificateAuthority, ...], port: int) -> None:
+        authorities.set_authorities(trusted)
+        if settings.service_address:
+            try:
+                await publish_endpoints(client, settings, port)
+            except ApiError as error:  # the next pass tries again
+                log.warning("pods cannot report their progress: %s", error)
+
+    keeper = CertificateController(settings, secret, server, registration, on_serving=on_serving)
     task = asyncio.create_task(keeper.run(), name="webhook")
     try:
-        yield RunningWebhook(keeper, server)
+        yield RunningWebhook(keeper, server, settings.progress_url, authorities)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -57,6 +85,17 @@ async def run_webhook(
                 async with asyncio.timeout(REMOVE_TIMEOUT_S):
                     await registration.remove()
         await server.stop()
+        await endpoint.close()
+
+
+async def _with_service(client: ApiClient, settings: WebhookSettings) -> WebhookSettings:
+    if not (settings.progress and settings.has_own_service):
+        return settings
+    try:
+        return replace(settings, service_address=await publish_service(client, settings))
+    except ApiError as error:
+        log.warning("pods cannot report their progress: %s", error)
+        return settings
 
 
 async def remove_webhook(client: ApiClient, settings: WebhookSettings) -> None:
@@ -65,7 +104,10 @@ async def remove_webhook(client: ApiClient, settings: WebhookSettings) -> None:
 
 
 def _server(
-    frameworks: Sequence[Framework], validator: JobValidator, access: QueueAccess | None
+    frameworks: Sequence[Framework],
+    validator: JobValidator,
+    access: QueueAccess | None,
+    routes: Iterable[web.RouteDef],
 ) -> WebhookServer:
     defaulting = JobDefaulter(frameworks)
     responders: dict[str, Responder] = {
@@ -76,4 +118,4 @@ def _server(
     }
     if access is not None:
         responders[configuration.QUEUE_ACCESS_PATH] = access.review
-    return WebhookServer(responders)
+    return WebhookServer(responders, routes)

@@ -1,14 +1,14 @@
 """Serves reviews over HTTPS: reads a body, calls ``review``, writes the response.
 
 The certificate can be replaced while it serves: open connections keep theirs, new ones get the new
-one. Callers are not authenticated, because a response contains nothing but what follows from its
+one. Callers of reviews are not authenticated: a response contains nothing but what follows from its
 request, from rights that its caller could ask for, and from the replicas that a job allows.
 """
 
 import asyncio
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 from prometheus_client import Counter, Gauge
@@ -37,11 +37,15 @@ Responder = Callable[[review.ReviewRequest], AdmissionResponse | Awaitable[Admis
 
 
 class WebhookServer:
-    def __init__(self, responders: dict[str, Responder]) -> None:
+    def __init__(
+        self, responders: dict[str, Responder], routes: Iterable[web.RouteDef] = ()
+    ) -> None:
+        """Serve reviews, and ``routes`` that authenticate their callers themselves."""
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.add_routes([web.post(path, _handler(path, r)) for path, r in responders.items()])
+        app.add_routes(routes)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_GRACE_S)
         self._serving = False
 

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 from gangline.kube.probes import Address
 
 DEFAULT_ADDRESS = Address("", 9443)
+POD_SERVICE_PORT = 9443
+"""Port of the Service that the operator creates (``has_own_service``)."""
 
 
 class FailurePolicy(StrEnum):
@@ -51,6 +53,12 @@ class WebhookSettings:
     failure_policy: FailurePolicy = FailurePolicy.IGNORE
     queue_access: bool = False
     """Whether users need the verb ``use`` on the queues of their jobs, PodGroups and pods."""
+    progress: bool = False
+    """Whether pods may report the progress of their job, and get what they need for that."""
+    has_own_service: bool = False
+    """Whether the operator creates a Service for reports: pods do not reach its ``url``."""
+    service_address: str = ""
+    """Address of that Service, once it exists."""
     timeout_s: int = 5
     """Seconds that the API server waits for a response, 1 to 30. Each takes a few milliseconds."""
     address: Address = DEFAULT_ADDRESS
@@ -73,6 +81,8 @@ class WebhookSettings:
             address=Address("127.0.0.1", 0),
             remove_at_end=True,
             queue_access=queue_access,
+            progress=True,
+            has_own_service=True,
             # A right must not depend on the moment at which a job is written.
             failure_policy=FailurePolicy.FAIL if queue_access else FailurePolicy.IGNORE,
         )
@@ -81,9 +91,20 @@ class WebhookSettings:
     def names(self) -> frozenset[str]:
         """The host names that the certificate must be valid for."""
         if self.url:
-            return frozenset({_normalize_host(urlsplit(self.url).hostname or "")})
+            own = {self.service_address} if self.service_address else set()
+            return frozenset({_normalize_host(urlsplit(self.url).hostname or ""), *own})
         name = f"{self.service}.{self.namespace}"
         return frozenset({name, f"{name}.svc", f"{name}.svc.cluster.local"})
+
+    @property
+    def progress_url(self) -> str:
+        """The address to which pods report, without a path; empty if they cannot."""
+        if not self.progress:
+            return ""
+        if self.has_own_service:
+            address = self.service_address
+            return f"https://{address}:{POD_SERVICE_PORT}" if address else ""
+        return self.url.rstrip("/") or f"https://{self.service}.{self.namespace}.svc"
 
 
 def _normalize_host(host: str) -> str:

@@ -55,13 +55,9 @@ class Candidate:
     step: StepTime
     """At the middle of the efficiency's range."""
 
-    def fits(self, device: Device) -> bool:
-        """Whether it fits, even at the upper end of the range."""
-        return self.memory.high <= TIGHT * device.memory_bytes
-
     def is_tight(self, device: Device) -> bool:
         """Whether it may fit, but not at the upper end of the range."""
-        return not self.fits(device) and self.memory.total <= device.memory_bytes
+        return not _fits(self.memory, device) and self.memory.total <= device.memory_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +82,12 @@ def search(
 ) -> SearchResult:
     """Try all layouts of a model on ``devices`` devices."""
     best: dict[str, Candidate] = {}
-    nearest: Candidate | None = None
+    nearest: tuple[Layout, MemoryUse] | None = None
     problem = ""
+
+    def timed(layout: Layout, memory: MemoryUse) -> Candidate:
+        return Candidate(layout, memory, model.step(layout, states, device, efficiency))
+
     for layout in model.layouts(device, devices, global_batch):
         try:
             model.check(layout)
@@ -95,11 +95,10 @@ def search(
             problem = problem or str(error)
             continue
         memory = model.memory(layout, states)
-        time = model.step(layout, states, device, efficiency)
-        candidate = Candidate(layout, memory, time)
-        if nearest is None or memory.high < nearest.memory.high:
-            nearest = candidate
-        if candidate.fits(device):
+        if nearest is None or memory.high < nearest[1].high:
+            nearest = layout, memory
+        if _fits(memory, device):  # most do not: their time is not predicted
+            candidate = timed(layout, memory)
             former = best.get(layout.title)
             if former is None or _order(candidate) < _order(former):
                 best[layout.title] = candidate
@@ -108,7 +107,13 @@ def search(
             f"no data parallelism of {devices} devices divides the global batch {global_batch}"
         )
     fitting = tuple(sorted(best.values(), key=_order)[:CHOICES])
-    return SearchResult(fitting, None if fitting else nearest, "" if nearest else problem)
+    closest = timed(*nearest) if nearest and not fitting else None
+    return SearchResult(fitting, closest, "" if nearest else problem)
+
+
+def _fits(memory: MemoryUse, device: Device) -> bool:
+    """Whether it fits, even at the upper end of the range."""
+    return memory.high <= TIGHT * device.memory_bytes
 
 
 def _order(candidate: Candidate) -> tuple[int, int, int, float]:

@@ -179,7 +179,7 @@ class JobClient:
         """Wait until a job has ended, and return it. Broken connections are reopened.
 
         ``progress`` is called with the job at the start, and whenever its state, its reason, the
-        number of running replicas or of restarts changes.
+        number of running replicas or of restarts changes, or its training reports its progress.
 
         Raises:
             NoSuchJob: no job has this name, or it was deleted meanwhile.
@@ -429,7 +429,7 @@ class _ProgressReporter:
         return self._progress is not None
 
     def report(self, job: Job) -> Job:
-        point = (job.state, job.reason, job.running, job.restarts)
+        point = (job.state, job.reason, job.running, job.restarts, job.progress)
         if self._progress is not None and point != self._last:
             self._progress(job)
         self._last = point

@@ -4,9 +4,10 @@ The master stores them every few seconds while the job is young, and at least tw
 The age of a step is the one that the master reports, and the time since its report.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,26 +16,13 @@ from gangline.api.jobs.elastic import master_name
 from gangline.api.resources import CONFIG_MAPS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound
-from gangline.sdk.jobs import Job
+from gangline.sdk.jobs import Job, JobState
+from gangline.sdk.progress import Progress, format_clock
 from gangline.sdk.restarts import LastRestart
 
 _TRAINER = "elasticjob"
-
-
-STALE_AFTER_S = 10.0
-"""Age from which a step is shown with its age."""
-
-
-def format_clock(seconds: float) -> str:
-    """Return a time span as ``M:SS`` or ``H:MM:SS``."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def format_time_ago(seconds: float) -> str:
-    """Return an age such as ``12 s ago`` or ``5 min ago``."""
-    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
+MAX_READ = 20
+"""Number of jobs whose steps a list reads; a screen shows few more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +102,13 @@ class Goodput:
         return f"{self.step}{total}, {format_figure(self.steps_per_s)}/s{left}{loss}{saved}"
 
     @property
+    def as_progress(self) -> Progress:
+        """The steps in the form of other jobs' reports."""
+        step, total = self.step, self.total_steps
+        done = None if step is None or not total else min(100, step * 100 // total)
+        return Progress(done, self.left_s, reported_at=self.reported_at)
+
+    @property
     def warmth(self) -> str:
         """Whether the next restart needs imports, in one line; empty if that is not known."""
         if self.warm_nodes is None:
@@ -135,6 +130,19 @@ async def read_goodput(client: ApiClient, job: Job) -> Goodput | None:
     except (NotFound, Forbidden):
         return None
     return parse_goodput(stored.data)
+
+
+async def with_steps(client: ApiClient, jobs: Sequence[Job]) -> Sequence[Job]:
+    """Return jobs with the progress that the masters of running elastic jobs know, of the first
+    ``MAX_READ`` of them.
+    """
+    running = [job for job in jobs if has_goodput(job) and job.state is JobState.RUNNING]
+    read = running[:MAX_READ]
+    accounts = await asyncio.gather(*(read_goodput(client, job) for job in read))
+    steps = {
+        job.uid: account.as_progress for job, account in zip(read, accounts, strict=True) if account
+    }
+    return [replace(job, progress=steps.get(job.uid, job.progress)) for job in jobs]
 
 
 def parse_goodput(data: Mapping[str, str]) -> Goodput | None:

@@ -28,6 +28,7 @@ from gangline.api.meta.objects import Condition
 from gangline.api.resource_list import GPU, pod_request_for
 from gangline.sdk.kinds import JobKind, JobObject, ListedPodGroup, ListedTemplate, ReplicaSpecLike
 from gangline.sdk.lean_pods import ListedCondition, ListedPod
+from gangline.sdk.progress import Progress, read_progress
 
 if TYPE_CHECKING:
     from gangline.api.core.pod import Pod
@@ -132,6 +133,8 @@ class Job:
     """True if MultiKueue runs the job in another cluster, and writes its status."""
     recorded_restarts: int = 0
     """Restarts in the job's status, which also counts those of pods that no longer exist."""
+    progress: Progress | None = None
+    """What its training has reported last; None if it does not report."""
     last_restart: str = ""
     """Why the job restarts, or was restarted last; empty if it was not, or has ended."""
 
@@ -184,6 +187,8 @@ class Job:
         from gangline import display
 
         facts = [f"{self.running} of {self.desired} replicas run", format_run_time(self)]
+        if self.progress:
+            facts.append(self.progress.summary)
         if self.requested_gpus:
             facts.append(f"{self.allocated_gpus} of {self.requested_gpus} GPUs")
         if self.queue:
@@ -249,6 +254,7 @@ def build_job(
         roles=tuple((role.lower(), _count(spec)) for role, spec in specs.items()),
         managed_elsewhere=job.spec.run_policy.managed_by == MANAGED_BY_MULTI_KUEUE,
         recorded_restarts=status.restarts.total,
+        progress=read_progress(status.trainer_status),
         last_restart=_last_restart(status.conditions),
     )
 

@@ -104,6 +104,22 @@ class ListedValidSpec(Wire):
     spec: str = ""
 
 
+class ListedMetric(Wire):
+    """A metric that a training has reported."""
+
+    name: str = ""
+    value: str = ""
+
+
+class ListedTrainerStatus(Wire):
+    """What a training has reported last."""
+
+    progress_percentage: int | None = None
+    estimated_remaining_seconds: int | None = None
+    metrics: tuple[ListedMetric, ...] = ()
+    last_updated_time: datetime | None = None
+
+
 class ListedJobStatus(Wire):
     """The state of a job."""
 
@@ -112,6 +128,7 @@ class ListedJobStatus(Wire):
     completion_time: datetime | None = None
     restarts: ListedRestarts = ListedRestarts()
     last_valid_spec: ListedValidSpec | None = None
+    trainer_status: ListedTrainerStatus | None = None
 
 
 class ListedJobSpec(Wire):

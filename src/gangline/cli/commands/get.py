@@ -54,11 +54,13 @@ async def list_command(
     namespace, jobs = cluster.namespace_to_list(all_namespaces), cluster.jobs
     if watch and output in {"table", "wide"}:
         from gangline.cli.render.live_view import live_page
+        from gangline.sdk.goodput import with_steps
 
         with live_page() as page:
             while page:
                 now = current_time()
-                listed, wide = await jobs.list(namespace, selector), output == "wide"
+                listed = await with_steps(cluster.client, await jobs.list(namespace, selector))
+                wide = output == "wide"
                 table = job_table(listed, now, namespaces=all_namespaces, wide=wide)
                 page.show(f"{table}\n\n{now.astimezone():%H:%M:%S}; Ctrl-C ends the list.")
                 await asyncio.sleep(WATCH_INTERVAL_S)
@@ -78,7 +80,16 @@ async def list_command(
 
 def _row_states(jobs: "Sequence[Job]") -> dict[str, tuple[object, ...]]:
     """Return the fields of each job whose change is worth another line."""
-    return {job.uid: (job.state, job.running, job.reason, job.allocated_gpus) for job in jobs}
+    return {
+        job.uid: (
+            job.state,
+            job.running,
+            job.reason,
+            job.allocated_gpus,
+            job.progress and job.progress.percentage,
+        )
+        for job in jobs
+    }
 
 
 def _print_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: bool = True) -> None:
@@ -189,7 +200,8 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
     from gangline.cli.render.nodes import add_gpu_metrics
     from gangline.sdk.addresses import tensorboard_address
     from gangline.sdk.events import job_events
-    from gangline.sdk.goodput import STALE_AFTER_S, format_time_ago, goodput_data, read_goodput
+    from gangline.sdk.goodput import goodput_data, read_goodput
+    from gangline.sdk.progress import STALE_AFTER_S, STALE_REPORT_S, format_time_ago
     from gangline.sdk.usage import gpu_usage
 
     if job.state in {"FAILED", "RESTARTING", "PENDING"}:
@@ -206,13 +218,18 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
     busy = await gpu_usage(client) if gpus and job.allocated_gpus else None
     data = add_gpu_metrics(data, busy) if gpus else data
     more = []
+    if report := job.progress:
+        age_s = 0.0 if job.state.finished else report.age_s(current_time())
+        stale = [format_time_ago(age_s)] if age_s >= STALE_REPORT_S else []
+        more.append(("Progress", ", ".join(filter(None, [report.summary, *stale]))))
+        more.append(("Metrics", ", ".join(" ".join(pair) for pair in report.metrics.items())))
     if account:
         step = account.progress
         age_s = 0.0 if job.state.finished else account.age_s(current_time())
         if step and age_s >= STALE_AFTER_S:
             step += f", {format_time_ago(age_s)}"
         lines = ("Goodput", account.summary), ("Step", step), ("Warm", account.warmth)
-        more = [(name, text) for name, text in lines if text or name != "Warm"]
+        more += [(name, text) for name, text in lines if text or name != "Warm"]
     if remedy := await _remedy_line(client, job):
         more.append(("Remedy", remedy))
     if advice := await _advice_line(client, job):

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gangline.cli.render.output import format_age, format_table
+from gangline.sdk.progress import progress_data
 
 if TYPE_CHECKING:
     from gangline.sdk.events import EventRecord
@@ -18,6 +19,9 @@ def job_table(jobs: "Sequence[Job]", now: datetime, *, namespaces: bool, wide: b
     """Return the list of jobs; ``wide`` adds the reason why a job is pending or failed."""
     head = ["NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE"]
     head += ["RUNNING", "AGE"]
+    reports = any(job.progress for job in jobs)
+    if reports:
+        head.append("PROGRESS")
     if wide:
         head += ["QUEUE", "PRIORITY", "REASON"]
     rows = []
@@ -31,6 +35,8 @@ def job_table(jobs: "Sequence[Job]", now: datetime, *, namespaces: bool, wide: b
         allocated: object = "" if job.state.finished else job.allocated_gpus
         row += [job.requested_gpus, allocated, job.chief.node if job.chief else ""]
         row += [f"{job.running}/{job.desired}", format_age(job.created, now)]
+        if reports:
+            row.append(job.progress.summary if job.progress else "")
         if wide:
             row += [job.queue or "default", job.priority, job.reason]
         rows.append([job.namespace, *row] if namespaces else row)
@@ -104,6 +110,7 @@ def job_data(job: "Job", now: datetime) -> dict[str, Any]:
         "queue": job.queue or "default",
         "running": job.running,
         "wanted": job.desired,
+        **({"progress": progress_data(job.progress)} if job.progress else {}),
     }
 
 

@@ -70,7 +70,7 @@ def _remedy(job: "Job", where: str) -> str:
 
 def format_steps(account: "Goodput") -> str:
     """Return the step with what is known beside it: total, rate, time left, loss."""
-    from gangline.sdk.goodput import format_clock
+    from gangline.sdk.progress import format_clock
 
     total = f" of {account.total_steps}" if account.total_steps else ""
     parts = [f"step {account.step}{total}"]
@@ -126,14 +126,18 @@ class ProgressMessages:
             yield text
         self._state = text
 
-    def steps(self, name: str, account: "Goodput | None") -> Iterator[str]:
+    def steps(self, job: "Job", account: "Goodput | None") -> Iterator[str]:
         """Yield the first step, and then each tenth of the total if that is known."""
         if account is None or not account.step:
+            done = job.progress.percentage if job.progress else None
+            if job.progress and done is not None and done // 10 > self._tenth:
+                self._tenth = done // 10
+                yield f"{job.name} trains: {job.progress.summary}"
             return
         tenth = account.step * 10 // account.total_steps if account.total_steps else 0
         if tenth > self._tenth:
             self._tenth = tenth
-            yield f"{name} trains: {format_steps(account)}"
+            yield f"{job.name} trains: {format_steps(account)}"
 
     def restarts(self, restart: "LastRestart | None") -> Iterator[str]:
         """Yield a restart that is complete; not one from before the first call."""
@@ -182,7 +186,7 @@ class PlainView:
         for message in (
             *self._messages.state_changes(job),
             *self._messages.restarts(restart),
-            *self._messages.steps(self.name, account),
+            *self._messages.steps(job, account),
         ):
             self.message(message)
 
@@ -293,6 +297,13 @@ class StatusLine:
         if job is None:
             yield self._grid(Table, [*row, Text(f"waiting for {self._name}")])
             return
+        if (account is None or account.step is None) and job.progress and job.state == "RUNNING":
+            row.append(Text(self._name, style="bold"))
+            if job.progress.percentage is not None:
+                row.append(ProgressBar(100, job.progress.percentage, width=_BAR_WIDTH))
+            row.append(Text(job.progress.summary, no_wrap=True, overflow="ellipsis"))
+            yield self._grid(Table, row)
+            return
         if account is None or account.step is None or job.state != "RUNNING":
             yield self._grid(Table, [*row, Text(self._text_without_steps(job), overflow="fold")])
             return
@@ -318,7 +329,7 @@ class StatusLine:
         return f"{format_progress(job)}{since}{last}"
 
     def _text(self, job: "Job", account: "Goodput") -> str:
-        from gangline.sdk.goodput import STALE_AFTER_S, format_time_ago
+        from gangline.sdk.progress import STALE_AFTER_S, format_time_ago
 
         parts = [format_steps(account)]
         if job.running != job.desired:

@@ -118,6 +118,18 @@ def max_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
     return result
 
 
+def largest_quantities(lists: Iterable[Mapping[str, str | int | float]]) -> ResourceList:
+    """Return the largest of each resource's quantities, as written. Raises QuantityError: a
+    quantity cannot be parsed.
+    """
+    result: ResourceList = {}
+    for list_ in lists:
+        for name, written in list_.items():
+            if name not in result or parse_quantity(written) > parse_quantity(result[name]):
+                result[name] = written
+    return result
+
+
 def container_request(resources: HasRequirements) -> ResourceAmounts:
     """Return what is reserved for a container: its requests, and its limits where it has none.
     Raises QuantityError: a quantity cannot be parsed.

@@ -126,7 +126,12 @@ def gang_name(gang: GangId) -> str:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 HOST_PORT_PREFIX = "hostport:"
-"""Prefix of a host port (``hostport:tcp:8080``), a resource of which every node has one."""
+"""Prefix of host ports, resources of which every node has ``HOST_PORT_CAPACITY``.
+
+A port on all addresses takes all of ``hostport:tcp:8080``; one on the address A takes one of that,
+and all of ``hostport:tcp:8080:A``.
+"""
+HOST_PORT_CAPACITY = 2**20
 
 VOLUME_PREFIX = "volume:"
 """Prefix of free volumes that match a claim, a resource of the nodes that reach them."""

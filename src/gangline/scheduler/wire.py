@@ -5,6 +5,7 @@ everything else is skipped while decoding.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
@@ -26,6 +27,8 @@ from gangline.api.meta.objects import (
     Wire,
 )
 from gangline.api.meta.resource import Resource
+from gangline.api.quantity import QuantityError
+from gangline.api.resource_list import largest_quantities
 from gangline.api.resources import PODS
 from gangline.api.volcano.scheduling import (
     GROUP_MIN_MEMBER_ANNOTATION,
@@ -43,10 +46,12 @@ class LeanResources(Wire):
 
 class LeanPort(Wire):
     host_port: int = 0
+    host_ip: str = msgspec.field(name="hostIP", default="")
     protocol: str = ""
 
 
 class LeanContainer(Wire):
+    name: str = ""
     resources: LeanResources = LeanResources()
     ports: list[LeanPort] = []
     restart_policy: str = ""
@@ -122,11 +127,22 @@ class ImagedPodSpec(LeanPodSpec):
     init_containers: Sequence[ImagedContainer] = []
 
 
+class LeanContainerStatus(Wire):
+    name: str = ""
+    resources: LeanResources | None = None
+    allocated_resources: ResourceList | None = None
+
+
 class LeanPodStatus(Wire):
     phase: str = ""
     start_time: datetime | None = None
     conditions: list[Condition] = []
     nominated_node_name: str = ""
+    container_statuses: tuple[LeanContainerStatus, ...] = ()
+    """This and what follows is not kept in memory."""
+    init_container_statuses: tuple[LeanContainerStatus, ...] = ()
+    resources: LeanResources | None = None
+    allocated_resources: ResourceList | None = None
 
 
 class LeanPod(Object):
@@ -207,9 +223,13 @@ _KEPT_ANNOTATIONS = IMPLIED_GROUP_ANNOTATIONS | {
     ROLE_KEY,
     PREEMPTABLE_KEY,
 }
+_RESIZE = "PodResize"
+_RESIZE_PENDING = "PodResizePending"
 _KEPT_CONDITIONS = frozenset({"PodScheduled"})
 _JOB_OWNERS = [OwnerReference(api_version="batch/v1", kind="Job", controller=True)]
 """Kept instead of the owners of a pod that a Job controls: one list for all pods."""
+_NO_OWNERS: list[OwnerReference] = []
+_NO_FINALIZERS: list[str] = []
 
 
 def belongs_to_job(metadata: ObjectMeta) -> bool:
@@ -221,24 +241,68 @@ def belongs_to_job(metadata: ObjectMeta) -> bool:
 
 
 def slim_pod(pod: LeanPod) -> LeanPod:
-    """Drop decoded fields that are not needed in memory."""
+    """Drop decoded fields that are not needed in memory.
+
+    Requests of a pod that is resized are replaced by those that count meanwhile.
+    """
     replace = msgspec.structs.replace
     metadata, spec, status = pod.metadata, pod.spec, pod.status
+    if metadata.generation > 1 or any(c.type.startswith(_RESIZE) for c in status.conditions):
+        with suppress(QuantityError):  # pod_info reports one of the specification
+            spec = _counted_spec(spec, status)
     if metadata.owner_references or metadata.finalizers or metadata.annotations:
         annotations = _select_keys(metadata.annotations, _KEPT_ANNOTATIONS)
-        owners = _JOB_OWNERS if belongs_to_job(metadata) else []
+        owners = _JOB_OWNERS if belongs_to_job(metadata) else _NO_OWNERS
         if not IMPLIED_GROUP_ANNOTATIONS.isdisjoint(annotations):
             # The gang is named after the owner.
             owners = [owner for owner in metadata.owner_references if owner.controller]
         metadata = replace(
-            metadata, annotations=annotations, owner_references=owners, finalizers=[]
+            metadata, annotations=annotations, owner_references=owners, finalizers=_NO_FINALIZERS
         )
     if spec.volumes:
         spec = replace(spec, volumes=[volume for volume in spec.volumes if volume.needs_claim])
-    if status.conditions:
-        conditions = [kept for kept in status.conditions if kept.type in _KEPT_CONDITIONS]
-        status = replace(status, conditions=conditions)
+    conditions = [kept for kept in status.conditions if kept.type in _KEPT_CONDITIONS]
+    status = LeanPodStatus(status.phase, status.start_time, conditions, status.nominated_node_name)
     return replace(pod, metadata=metadata, spec=spec, status=status)
+
+
+def _counted_spec(spec: LeanPodSpec, status: LeanPodStatus) -> LeanPodSpec:
+    """Return a spec with the requests that count while the pod is resized, as in kube-scheduler.
+
+    These are the largest of what is requested, allocated by the node, and in effect. A resize that
+    the node can never do does not count.
+    """
+    pending = [condition for condition in status.conditions if condition.type == _RESIZE_PENDING]
+    is_infeasible = bool(pending) and pending[0].reason == "Infeasible"
+    observed = {
+        one.name: one for one in (*status.init_container_statuses, *status.container_statuses)
+    }
+
+    def counted(
+        desired: LeanResources, actual: LeanContainerStatus | LeanPodStatus | None
+    ) -> LeanResources:
+        if actual is None or actual.resources is None:
+            return desired
+        requests = (actual.resources.requests, actual.allocated_resources or {})
+        wanted = {} if is_infeasible else {**desired.limits, **desired.requests}
+        return LeanResources(largest_quantities((wanted, *requests)))
+
+    def resized(containers: Sequence[LeanContainer], *, sidecars: bool) -> list[LeanContainer]:
+        return [
+            container
+            if sidecars and container.restart_policy != "Always"
+            else msgspec.structs.replace(
+                container, resources=counted(container.resources, observed.get(container.name))
+            )
+            for container in containers
+        ]
+
+    return msgspec.structs.replace(
+        spec,
+        containers=resized(spec.containers, sidecars=False),
+        init_containers=resized(spec.init_containers, sidecars=True),
+        resources=spec.resources and counted(spec.resources, status),
+    )
 
 
 def _select_keys(entries: dict[str, str], keys: frozenset[str]) -> dict[str, str]:

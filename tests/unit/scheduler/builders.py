@@ -9,6 +9,7 @@ from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.types import (
     EPOCH,
+    HOST_PORT_CAPACITY,
     CycleResult,
     GroupKey,
     NodeInfo,
@@ -55,7 +56,7 @@ def node(
 
 
 def _port(number: int) -> Request:
-    return ((f"hostport:tcp:{number}", 1),) if number else ()
+    return ((f"hostport:tcp:{number}", HOST_PORT_CAPACITY),) if number else ()
 
 
 def pod(

@@ -23,6 +23,7 @@ from gangline.api.core.core import (
     PriorityClass,
     StorageClass,
 )
+from gangline.api.core.host_ports import host_ports
 from gangline.api.core.node import Node
 from gangline.api.meta.field_doc import ResourceList
 from gangline.api.meta.objects import LabelSelector, ObjectMeta
@@ -96,8 +97,14 @@ from gangline.scheduler.wire import (
 )
 
 DEFAULT_SCHEDULER = "default-scheduler"
-MAX_AMOUNT = 2**50
-"""Larger amounts are clamped, so that sums cannot overflow: a pebibyte, or 2**50 units."""
+MAX_AMOUNT = 2**55
+"""Larger requests of pods are clamped, so that the sum of 255 on one node cannot overflow: 32 Pi.
+
+The capacity of nodes is clamped below it: no node has as much.
+"""
+_MAX_TOTAL = 2**62
+"""Larger amounts of queues and groups are clamped."""
+_MAX_SECONDS = 2**50
 _CLOSED = frozenset({"Closed", "Closing"})
 MAX_MEMBERS = 100_000
 """Larger minimums are ignored, like those that are not numbers."""
@@ -108,8 +115,8 @@ PREFIX = "podgroup-"
 def node_info(node: Node, *, images: bool = False) -> types.NodeInfo:
     """Convert a node; its images only if image locality has a weight."""
     ready = [condition for condition in node.status.conditions if condition.type == "Ready"]
-    has = dict(_parse_amounts(node.status.capacity))
-    offers = _parse_amounts(node.status.allocatable or node.status.capacity)
+    has = dict(_parse_amounts(node.status.capacity, MAX_AMOUNT - 1))
+    offers = _parse_amounts(node.status.allocatable or node.status.capacity, MAX_AMOUNT - 1)
     return types.NodeInfo(
         name=NodeName(node.metadata.name),
         allocatable=offers,
@@ -149,7 +156,7 @@ def pod_info(
     else:
         traits = pod_quota_attributes(spec)
         shape = shape_of(
-            _clamped_request({**pod_request(spec), PODS: 1, **_host_ports(spec)}),
+            _clamped_request({**pod_request(spec), PODS: 1, **_host_ports(spec)}, MAX_AMOUNT),
             _constraints(spec, metadata.labels, namespaces),
             *pod_images(spec),
         )
@@ -312,7 +319,7 @@ def _read_seconds(metadata: ObjectMeta, annotation: str) -> float:
         seconds = float(metadata.annotations.get(annotation, "0"))
     except ValueError:
         return 0.0
-    return seconds if 0 < seconds < MAX_AMOUNT else 0.0
+    return seconds if 0 < seconds < _MAX_SECONDS else 0.0
 
 
 def read_checkpoint_time(group: PodGroup) -> float:
@@ -398,26 +405,29 @@ def queue_info(queue: Queue) -> types.QueueInfo:
     )
 
 
-def _parse_amounts(written: ResourceList) -> Request:
+def _parse_amounts(written: ResourceList, most: int = _MAX_TOTAL) -> Request:
     amounts = {}
     for name, quantity in written.items():
         with suppress(QuantityError):
-            amounts[name] = max(0, parse_resource(name, quantity))
-    return _clamped_request(amounts)
+            amounts[name] = parse_resource(name, quantity)
+    return _clamped_request(amounts, most)
 
 
 def _host_ports(spec: LeanPodSpec) -> dict[str, int]:
-    return {
-        f"{types.HOST_PORT_PREFIX}{(port.protocol or 'TCP').lower()}:{port.host_port}": 1
-        for container in spec.containers
-        for port in container.ports
-        if port.host_port
-    }
+    taken: dict[str, int] = {}
+    for number, protocol, address in sorted(set(host_ports(spec))):
+        name = f"{types.HOST_PORT_PREFIX}{protocol.lower()}:{number}"
+        # The port on all addresses comes first.
+        if address and taken.get(name) != types.HOST_PORT_CAPACITY:
+            taken[name] = taken.get(name, 0) + 1
+            name = f"{name}:{address}"
+        taken[name] = types.HOST_PORT_CAPACITY
+    return taken
 
 
-def _clamped_request(counts: Mapping[str, int]) -> Request:
-    """Return sorted amounts, clamped so that sums of many cannot overflow."""
-    return tuple(sorted((name, min(MAX_AMOUNT, max(0, count))) for name, count in counts.items()))
+def _clamped_request(counts: Mapping[str, int], most: int) -> Request:
+    """Return sorted amounts, clamped to ``most``."""
+    return tuple(sorted((name, min(most, max(0, count))) for name, count in counts.items()))
 
 
 def _constraints(
@@ -648,6 +658,6 @@ def _parsed(queue: str, min_member: str, min_resources: str) -> ImpliedGroup:
     amounts: dict[str, int] = {}
     with suppress(msgspec.DecodeError, QuantityError):
         written = msgspec.json.decode(min_resources or "{}", type=dict[str, str | int | float])
-        amounts = {name: max(0, parse_resource(name, value)) for name, value in written.items()}
+        amounts = {name: parse_resource(name, value) for name, value in written.items()}
     size = count if 0 < count <= MAX_MEMBERS else 1
-    return ImpliedGroup(queue or DEFAULT_QUEUE, size, tuple(sorted(amounts.items())))
+    return ImpliedGroup(queue or DEFAULT_QUEUE, size, _clamped_request(amounts, _MAX_TOTAL))

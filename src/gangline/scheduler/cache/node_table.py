@@ -43,6 +43,7 @@ from gangline.scheduler.plugins.scores import (
     preference_score,
 )
 from gangline.scheduler.types import (
+    HOST_PORT_CAPACITY,
     HOST_PORT_PREFIX,
     HyperNodeInfo,
     HyperNodeMemberInfo,
@@ -154,7 +155,7 @@ class NodeTable:
         self.used[list(self._supplied), row] = self.lasting[list(self._supplied), row] = 0
         for resource, amount in node.allocatable:
             self.allocatable[self.columns[resource], row] = amount
-        self.allocatable[self._port_columns, row] = 1
+        self.allocatable[self._port_columns, row] = HOST_PORT_CAPACITY
         for constraints, eligible in self._eligible.items():
             self._evaluate(constraints, eligible, row)
 
@@ -425,7 +426,7 @@ class NodeTable:
         ]
         if ports:
             self._port_columns += ports
-            self.allocatable[np.ix_(ports, list(self.rows.values()))] = 1
+            self.allocatable[np.ix_(ports, list(self.rows.values()))] = HOST_PORT_CAPACITY
 
 
 class TieOrder:

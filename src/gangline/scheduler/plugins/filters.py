@@ -4,6 +4,7 @@ Messages have Kubernetes' wording, which autoscalers parse. The order is kube-sc
 filter that refuses a node determines the message.
 """
 
+import re
 from collections.abc import Callable, Mapping
 
 from gangline.api.core.affinity import tolerates
@@ -21,6 +22,7 @@ NodeFilter = Callable[[PlacementConstraints, NodeInfo], str]
 
 UNSCHEDULABLE_TAINT = TaintInfo("node.kubernetes.io/unschedulable", "", "NoSchedule")
 NOT_READY_TAINT = TaintInfo("node.kubernetes.io/not-ready", "", "NoSchedule")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 _BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -115,12 +117,11 @@ def _holds(expression: LabelExpression, labels: Mapping[str, str]) -> bool:
 
 
 def _compares(operator: str, value: str | None, bounds: tuple[str, ...]) -> bool:
-    """Compare integers; other values match nothing, as in Kubernetes."""
-    try:
-        number, bound = int(value or ""), int(bounds[0])
-    except (ValueError, IndexError):
+    """Compare integers of 64 bits; other values match nothing, as in Kubernetes."""
+    numbers = [int(text) for text in (value or "", *bounds) if _INTEGER.fullmatch(text)]
+    if len(numbers) != 2 or any(not -(2**63) <= number < 2**63 for number in numbers):
         return False
-    return number > bound if operator == "Gt" else number < bound
+    return numbers[0] > numbers[1] if operator == "Gt" else numbers[0] < numbers[1]
 
 
 def _tolerated(taint: TaintInfo, tolerations: tuple[TolerationInfo, ...]) -> bool:

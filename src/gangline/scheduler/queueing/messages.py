@@ -59,7 +59,10 @@ _NO_NODES = "no nodes available to schedule pods"
 _POD_RULES = ("node affinity/selector", "untolerated taint")
 _NOT_TOGETHER = "node(s) didn't fit the pods of the gang together"
 _SHOWN_FIRST = ("cpu", "memory")
-_BINARY_UNITS = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
+_BINARY_UNITS = tuple(
+    (suffix, 2**power)
+    for suffix, power in (("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
+)
 _BYTES = frozenset({"memory", "ephemeral-storage"})
 
 

@@ -8,15 +8,19 @@ import msgspec
 import pytest
 
 from gangline.api.core.node import Node
+from gangline.api.core.pod import Pod
 from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup, Queue
 from gangline.kube.client.decoding import decode_object, decode_page
+from gangline.local.kubelet.pods.admission import admit_pod
 from gangline.scheduler import wire
 from gangline.scheduler.cache import convert
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import attach_limits, pod_info
 from gangline.scheduler.types import (
+    HOST_PORT_CAPACITY,
     GroupKey,
     LabelExpression,
+    NodeInfo,
     NodeName,
     NodeTerm,
     PodInfo,
@@ -173,7 +177,160 @@ def test_queue_is_open_by_default(state: str, is_open: bool) -> None:
 def test_a_pod_takes_ports_of_its_node() -> None:
     ports = [{"hostPort": 80, "containerPort": 80}, {"containerPort": 81}]
     request = dict(pod(spec={"containers": [{"ports": ports}]}).shape.request)
-    assert request == {"hostport:tcp:80": 1, "pods": 1}
+    assert request == {"hostport:tcp:80": HOST_PORT_CAPACITY, "pods": 1}
+
+
+def with_ports(*containers: str, init: str = "", restart: str = "") -> dict[str, Any]:
+    """Return a specification with containers that each take one port, written ADDRESS:PORT/UDP."""
+
+    def container(written: str) -> dict[str, Any]:
+        end, _, protocol = written.partition("/")
+        address, _, number = end.rpartition(":")
+        port = {"hostPort": int(number), "containerPort": 1, "hostIP": address}
+        return {"ports": [port | ({"protocol": protocol} if protocol else {})]}
+
+    sidecars = [container(init) | {"restartPolicy": restart}] if init else []
+    return {"containers": list(map(container, containers)) or [{}], "initContainers": sidecars}
+
+
+@pytest.mark.parametrize(
+    ("running", "new", "conflict"),
+    [
+        pytest.param(with_ports("80"), with_ports("80"), True, id="all addresses"),
+        pytest.param(with_ports("0.0.0.0:80"), with_ports("80"), True, id="all, in two ways"),
+        pytest.param(with_ports("10.0.0.1:80"), with_ports("80"), True, id="all and one"),
+        pytest.param(with_ports("0.0.0.0:80"), with_ports("10.0.0.1:80"), True, id="one and all"),
+        pytest.param(with_ports("10.0.0.1:80"), with_ports("10.0.0.1:80"), True, id="the same"),
+        pytest.param(with_ports("10.0.0.1:80"), with_ports("10.0.0.2:80"), False, id="others"),
+        pytest.param(
+            with_ports("10.0.0.1:80", "10.0.0.2:80"), with_ports("10.0.0.3:80"), False, id="three"
+        ),
+        pytest.param(
+            with_ports("10.0.0.1:80", "80"), with_ports("10.0.0.3:80"), True, id="one with all"
+        ),
+        pytest.param(with_ports("80"), with_ports("80/UDP"), False, id="another protocol"),
+        pytest.param(
+            with_ports(init="80", restart="Always"), with_ports("80"), True, id="a sidecar"
+        ),
+        pytest.param(
+            with_ports("80"), with_ports(init="80"), False, id="an init container that ends"
+        ),
+    ],
+)
+def test_host_ports_conflict_as_in_kubernetes(
+    running: dict[str, Any], new: dict[str, Any], conflict: bool
+) -> None:
+    holder = pod(metadata={"name": "holder"}, spec=running | {"nodeName": "n"})
+    state = cluster(builders.node("n"), holder, pod(spec=new))
+    assert bool(builders.decide(state).bindings) is not conflict
+    refusal = admit_pod(
+        msgspec.convert({"spec": new}, Pod),
+        [msgspec.convert({"spec": running}, Pod)],
+        {"pods": 9},
+        {},
+    )
+    assert (refusal is not None and refusal.reason == "NodePorts") is conflict
+
+
+def resized(name: str, spec: str, actual: str = "", **status: Any) -> dict[str, Any]:
+    """Return a running pod that requests ``spec`` CPUs now; its node reports ``actual``."""
+    observed = {"name": "c", "resources": {"requests": {"cpu": actual}}} if actual else {}
+    return {
+        "metadata": {"name": name, "generation": 2},
+        "spec": {"containers": [{"name": "c", **asking(cpu=spec)}], "nodeName": "n"},
+        "status": {"containerStatuses": [observed], **status},
+    }
+
+
+PENDING = {"type": "PodResizePending", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "cpu"),
+    [
+        pytest.param(resized("down", "2", "6"), 6000, id="down: it still uses more"),
+        pytest.param(resized("up", "6", "2"), 6000, id="up: it will use more"),
+        pytest.param(resized("done", "2", "2"), 2000, id="done"),
+        pytest.param(resized("unknown", "2"), 2000, id="not reported"),
+        pytest.param(
+            resized("later", "6", "2", conditions=[PENDING | {"reason": "Deferred"}]),
+            6000,
+            id="up, when the node has it",
+        ),
+        pytest.param(
+            resized("never", "6", "2", conditions=[PENDING | {"reason": "Infeasible"}]),
+            2000,
+            id="up, which the node never has",
+        ),
+        pytest.param(
+            {
+                **resized("allocated", "1"),
+                "status": {
+                    "containerStatuses": [
+                        {"name": "c", "resources": {}, "allocatedResources": {"cpu": "3"}}
+                    ]
+                },
+            },
+            3000,
+            id="allocated, not in effect yet",
+        ),
+        pytest.param(
+            {
+                **resized("pod", "1"),
+                "spec": {
+                    "containers": [{"name": "c"}],
+                    "resources": {"requests": {"cpu": "2"}},
+                    "nodeName": "n",
+                },
+                "status": {"resources": {"requests": {"cpu": "4"}}},
+            },
+            4000,
+            id="of the pod as a unit",
+        ),
+        pytest.param(
+            {
+                **resized("sidecar", "1"),
+                "spec": {
+                    "containers": [{"name": "c", **asking(cpu="1")}],
+                    "initContainers": [
+                        {"name": "s", "restartPolicy": "Always", **asking(cpu="1")},
+                        {"name": "i", **asking(cpu="2")},
+                    ],
+                },
+                "status": {
+                    "initContainerStatuses": [
+                        {"name": name, "resources": {"requests": {"cpu": "5"}}} for name in "si"
+                    ]
+                },
+            },
+            7000,
+            id="of a sidecar, not of an init container that has ended",
+        ),
+    ],
+)
+def test_requests_of_a_resized_pod_count_as_in_kube_scheduler(
+    raw: dict[str, Any], cpu: int
+) -> None:
+    assert dict(pod(**raw).shape.request)["cpu"] == cpu
+
+
+def huge_node(**allocatable: str) -> NodeInfo:
+    conditions = [{"type": "Ready", "status": "True"}]
+    status = {"allocatable": {"pods": "9"} | allocatable, "conditions": conditions}
+    return convert.node_info(msgspec.convert({"metadata": {"name": "n"}, "status": status}, Node))
+
+
+@pytest.mark.parametrize("resource", ["memory", "ephemeral-storage", "example.com/units"])
+def test_amounts_above_a_pebibyte_are_exact(resource: str) -> None:
+    asked = [str((7 << 50) + 1), str((5 << 50) - 1), "1"]
+    state = cluster(huge_node(**{resource: "12Pi"}))
+    for name, amount in enumerate(asked):
+        state.set_pod(
+            pod(metadata={"name": str(name)}, spec={"containers": [asking(**{resource: amount})]})
+        )
+    assert set(builders.placed(builders.decide(state))) == {"0", "1"}
+    queue = msgspec.convert({"spec": {"capability": {resource: "100Pi"}}}, Queue)
+    assert convert.queue_info(queue).capability == ((resource, 100 << 50),)
 
 
 def test_absurd_amounts_neither_overflow_nor_fit() -> None:
@@ -187,6 +344,12 @@ def test_absurd_amounts_neither_overflow_nor_fit() -> None:
         state.set_pod(bound)
     assert (state.nodes.used >= 0).all()
     assert not builders.decide(state).bindings
+
+
+@pytest.mark.parametrize(("pods", "fits"), [("9E", False), ("32Pi", False), ("31Pi", True)])
+def test_no_node_has_more_than_amounts_can_be(pods: str, fits: bool) -> None:
+    state = cluster(huge_node(memory="9E"), pod(spec={"containers": [asking(memory=pods)]}))
+    assert bool(builders.decide(state).bindings) is fits
 
 
 def test_equivalent_specs_are_converted_to_one_shape() -> None:

@@ -6,6 +6,7 @@ Admission repeats the scheduler's checks against the node's present state.
 from collections.abc import Iterable, Mapping
 
 from gangline.api.core.container import Container
+from gangline.api.core.host_ports import host_ports
 from gangline.api.core.pod import Pod
 from gangline.api.core.security import PodSecurityContext, SecurityContext
 from gangline.api.resource_list import PODS, is_extended_resource, pod_request
@@ -73,8 +74,9 @@ def admit_pod(
             continue  # A cluster-level resource: the scheduler counts it, as in Kubernetes.
         if count > 0 and count + used.get(name, 0) > allocatable.get(name, 0):
             return _out_of(name, count, used.get(name, 0), allocatable.get(name, 0))
-    if clash := _host_ports(pod) & {port for other in others for port in _host_ports(other)}:
-        listed = ", ".join(f"{protocol} {port}" for port, protocol in sorted(clash))
+    taken = [port for other in others for port in host_ports(other.spec)]
+    if clash := {port for port in host_ports(pod.spec) if any(map(port.conflicts_with, taken))}:
+        listed = ", ".join(f"{port.protocol} {port.port}" for port in sorted(clash))
         return PodFailureReason(
             "NodePorts", f"Predicate NodePorts failed: {listed} in use on the node"
         )
@@ -87,13 +89,3 @@ def _out_of(name: str, requested: int, used: int, capacity: int) -> PodFailureRe
         f"Node didn't have enough resource: {name}, requested: {requested}, "
         f"used: {used}, capacity: {capacity}",
     )
-
-
-def _host_ports(pod: Pod) -> set[tuple[int, str]]:
-    host = pod.spec.host_network
-    return {
-        (port.host_port or port.container_port, port.protocol or "TCP")
-        for container in pod.spec.containers
-        for port in container.ports
-        if port.host_port or host
-    }

@@ -9,11 +9,13 @@ import msgspec
 
 from gangline.api.job_resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from gangline.api.jobs.training_runtime import (
+    NODE,
     RUNTIME_COPY_KEY,
     TRAINING_RUNTIME,
     TrainingRuntimeSpec,
     runtime_copy_name,
 )
+from gangline.api.meta.json_objects import subobject
 from gangline.api.resources import CONFIG_MAPS
 from gangline.api.trainer.effective import EffectiveJob
 from gangline.api.trainer.policy import effective_job
@@ -96,6 +98,7 @@ _FOREIGN_ANNOTATIONS = (
     "kubectl.kubernetes.io/last-applied-configuration",
     "deployment.kubernetes.io/revision",
 )
+_NODE_ROLES = (NODE, "worker")
 
 
 def to_submittable(stored: Mapping[str, Any]) -> Manifest:
@@ -174,9 +177,15 @@ def iterate_roles(job: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[s
 def scale_patch(job: Mapping[str, Any], role: str, replicas: int) -> Manifest:
     """Return the merge patch that sets the number of replicas of a role.
 
+    The workers of a TrainJob are its nodes.
+
     Raises:
         KeyError: the job has no such role; the argument lists its roles.
     """
+    if job.get("kind") == TRAIN_JOBS.kind:
+        if role.lower() not in _NODE_ROLES:
+            raise KeyError(NODE)
+        return {"spec": {"trainer": {"numNodes": replicas}}}
     for path, _ in iterate_roles(job):
         if path[-1].lower() == role.lower():
             patch: Manifest = {"replicas": replicas}
@@ -188,6 +197,10 @@ def scale_patch(job: Mapping[str, Any], role: str, replicas: int) -> Manifest:
 
 def replica_count(job: Mapping[str, Any], role: str) -> int:
     """Return the requested number of replicas of a role; 0 if the job has no such role."""
+    if job.get("kind") == TRAIN_JOBS.kind and role.lower() in _NODE_ROLES:
+        nodes = subobject(job, "spec", "trainer").get("numNodes")
+        of_runtime = subobject(job, "status", "gangline", "roles", NODE).get("replicas")
+        return int(nodes or of_runtime or 1)
     for path, spec in iterate_roles(job):
         if path[-1].lower() == role.lower():
             count = spec.get("replicas")

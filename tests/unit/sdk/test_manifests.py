@@ -81,3 +81,14 @@ def test_replicas_are_counted_as_the_kinds_do() -> None:
     assert replica_count(JOB, "worker") == 3
     assert replica_count(JOB, "master") == 1
     assert replica_count(JOB, "ps") == 0
+
+
+def test_workers_of_a_train_job_are_its_nodes() -> None:
+    job = {"kind": "TrainJob", "spec": {"trainer": {"numNodes": 3}}}
+    for role in ("worker", "node"):
+        assert scale_patch(job, role, 5) == {"spec": {"trainer": {"numNodes": 5}}}
+        assert replica_count(job, role) == 3
+    roles = {"gangline": {"roles": {"node": {"replicas": 2}}}}
+    assert replica_count({"kind": "TrainJob", "spec": {}, "status": roles}, "worker") == 2
+    with pytest.raises(KeyError, match="node"):
+        scale_patch(job, "launcher", 2)

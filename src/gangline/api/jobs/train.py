@@ -17,14 +17,24 @@ from gangline.api.core.reference import LocalObjectReference
 from gangline.api.core.security import PodSecurityContext
 from gangline.api.core.volumes import Volume
 from gangline.api.job_names import MANAGED_BY_MULTI_KUEUE
-from gangline.api.jobs.kubeflow import JobStatus, RunPolicy, SchedulingPolicy
+from gangline.api.jobs.kubeflow import (
+    CommonStatus,
+    JobStatus,
+    RunPolicy,
+    SchedulingPolicy,
+    ValidSpec,
+)
+from gangline.api.jobs.progress import TrainerStatus
+from gangline.api.jobs.spec_record import unpack_spec
 from gangline.api.jobs.training_runtime import (
     CLUSTER_TRAINING_RUNTIME,
     GROUP,
     LAUNCHER,
     NODE,
     TRAINING_RUNTIME,
+    NodeRange,
     TemplateMeta,
+    TorchElasticPolicy,
 )
 from gangline.api.meta.field_doc import FreeForm, doc
 from gangline.api.meta.objects import Condition, Object, Wire
@@ -84,7 +94,15 @@ class Trainer(Wire):
         doc("Variables; each replaces the runtime's.", keys=("name",), maxItems=128),
     ] = []
     num_nodes: Annotated[
-        int | None, doc("Nodes; the runtime's number when not given.", minimum=0)
+        int | None,
+        doc(
+            "Nodes; the runtime's number when not given. May change while the job is suspended, "
+            "and within elasticPolicy also while it runs.",
+            minimum=0,
+        ),
+    ] = None
+    elastic_policy: Annotated[
+        TorchElasticPolicy | None, doc("Replaces the runtime's mlPolicy.torch.elasticPolicy.")
     ] = None
     resources_per_node: Annotated[
         ResourceRequirements | None, doc("Resources; each replaces the runtime's.")
@@ -244,7 +262,7 @@ class RoleSummary(Wire):
     template: Annotated[FreeForm, doc("Image, command and resources.")] = {}
 
 
-class TrainJobProgress(JobStatus):
+class TrainJobProgress(CommonStatus):
     """The observed state, in the form that other kinds have, and what upstream does not report."""
 
     phase: Annotated[
@@ -256,6 +274,9 @@ class TrainJobProgress(JobStatus):
     ] = ""
     message: Annotated[str, doc("Why it waits or failed.")] = ""
     nodes_ready: Annotated[int, doc("Nodes whose pod is ready.")] = 0
+    node_range: Annotated[
+        NodeRange | None, doc("How many nodes it may have; not given unless it is elastic.")
+    ] = None
     effective: Annotated[str, doc("ConfigMap with the copy of the runtime.")] = ""
     roles: Annotated[dict[str, RoleSummary], doc("What runs, by replicated job.")] = {}
 
@@ -267,7 +288,9 @@ class TrainJobStatus(Wire):
     jobs_status: Annotated[
         list[StepStatus], doc("State of each replicated job.", keys=("name",))
     ] = []
-    trainer_status: Annotated[FreeForm | None, doc("Progress; upstream's, and not written.")] = None
+    trainer_status: Annotated[
+        TrainerStatus | None, doc("Progress and metrics that its pods have reported last.")
+    ] = None
     gangline: Annotated[TrainJobProgress, doc("What upstream's fields do not show.")] = (
         TrainJobProgress()
     )
@@ -282,7 +305,9 @@ class TrainJob(Object):
     )
 
     def common_status(self) -> JobStatus:
-        return self.status.gangline
+        fields = CommonStatus.__struct_fields__
+        common = {name: getattr(self.status.gangline, name) for name in fields}
+        return JobStatus(**common, trainer_status=self.status.trainer_status)
 
     def replica_specs(self) -> Mapping[str, RoleSummary]:
         """Return the roles that the operator reports; before that, what the job itself gives.
@@ -307,6 +332,14 @@ class _StoredStatus(msgspec.Struct, rename="camel"):
     gangline: msgspec.Raw | None = None
 
 
+class _Record(msgspec.Struct, rename="camel", frozen=True):
+    last_valid_spec: ValidSpec | None = None
+
+
+class _RecordedStatus(msgspec.Struct):
+    gangline: _Record = _Record()
+
+
 def has_upstream_status(status: bytes | msgspec.Raw) -> bool:
     """Return whether the status of a TrainJob was written by the operator of Kubeflow Trainer.
 
@@ -318,3 +351,13 @@ def has_upstream_status(status: bytes | msgspec.Raw) -> bool:
     except msgspec.MsgspecError:
         return False
     return bool(stored.jobs_status) and stored.gangline is None
+
+
+def last_valid_spec(status: bytes | msgspec.Raw) -> TrainJobSpec | None:
+    """Return the specification by which a job runs; None if its status records none."""
+    try:
+        record = msgspec.json.decode(status, type=_RecordedStatus).gangline.last_valid_spec
+        text = unpack_spec(record.spec) if record else None
+        return None if text is None else msgspec.json.decode(text, type=TrainJobSpec)
+    except msgspec.MsgspecError:
+        return None

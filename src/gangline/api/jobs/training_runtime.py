@@ -47,6 +47,11 @@ def runtime_copy_name(job: str) -> str:
     return f"{job}-runtime-snapshot"
 
 
+def _refused(remedy: str) -> msgspec.Meta:
+    """Describe a field that is known so that the API server does not drop it silently."""
+    return doc(f"Refused: {remedy}.")
+
+
 class EnvInjectionTarget(Wire):
     """Further containers that get the variables of the framework."""
 
@@ -62,6 +67,27 @@ class EnvInjection(Wire):
     targets: Annotated[list[EnvInjectionTarget], doc("Containers.", maxItems=16)] = []
 
 
+class NodeRange(Wire):
+    """How many nodes an elastic job may have."""
+
+    min_nodes: Annotated[int, doc("Fewest nodes.", required=True, minimum=1)] = 1
+    max_nodes: Annotated[int, doc("Most nodes.", required=True, minimum=1)] = 1
+
+
+class TorchElasticPolicy(NodeRange):
+    """Torch with a varying number of nodes: the c10d rendezvous of torchrun."""
+
+    max_restarts: Annotated[
+        int | None,
+        doc(
+            "How often each node restarts its processes, after a failure or when a node leaves; "
+            "3 when not given.",
+            minimum=0,
+        ),
+    ] = None
+    metrics: Annotated[list[FreeForm], _refused("no autoscaler changes a TrainJob")] = []
+
+
 class TorchPolicy(Wire):
     """Torch: variables of torchrun."""
 
@@ -71,7 +97,9 @@ class TorchPolicy(Wire):
     num_proc_per_node: Annotated[
         IntOrString | None, doc("Removed upstream; refused. Now trainer.numProcPerNode.")
     ] = None
-    elastic_policy: Annotated[FreeForm | None, doc("Removed upstream; refused.")] = None
+    elastic_policy: Annotated[
+        TorchElasticPolicy | None, doc("The number of nodes may change while a job runs.")
+    ] = None
 
 
 class MPIPolicy(Wire):
@@ -226,11 +254,6 @@ class PodFailurePolicy(Wire):
     """Rules for failed pods; the first that applies counts."""
 
     rules: Annotated[list[PodFailureRule], doc("Rules.", required=True, maxItems=20)] = []
-
-
-def _refused(remedy: str) -> msgspec.Meta:
-    """Describe a field that is known so that the API server does not drop it silently."""
-    return doc(f"Refused: {remedy}.")
 
 
 class BatchJobSpec(Wire):

@@ -22,12 +22,14 @@ from gangline.api.jobs.training_runtime import (
     NODE,
     READY,
     STEP_CONTAINERS,
+    TORCH,
     TRAINER,
     JobDependency,
     JobSetSpec,
     MPIPolicy,
     PodFailureRule,
     ReplicatedJob,
+    TorchElasticPolicy,
     TrainingRuntimeSpec,
 )
 from gangline.api.names import free_name
@@ -128,6 +130,15 @@ class EffectiveJob:
         return self.spec.ml_policy.mpi if self.framework == MPI else None
 
     @property
+    def elastic(self) -> TorchElasticPolicy | None:
+        """The range of its nodes, if their number may change while it runs."""
+        torch = self.spec.ml_policy.torch if self.framework == TORCH else None
+        return torch.elastic_policy if torch else None
+
+    def is_elastic(self, role: EffectiveRole) -> bool:
+        return self.elastic is not None and role.step == TRAINER
+
+    @property
     def framework(self) -> str:
         return self.spec.ml_policy.framework
 
@@ -174,10 +185,21 @@ def merge_runtime(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
             for role in roles
         ),
         nodes=nodes,
-        spec=patched,
+        spec=_with_elastic_policy(patched, trainer.elastic_policy),
         labels=patched.template.metadata.labels,
         annotations=patched.template.metadata.annotations,
     )
+
+
+def _with_elastic_policy(
+    runtime: TrainingRuntimeSpec, given: TorchElasticPolicy | None
+) -> TrainingRuntimeSpec:
+    policy = runtime.ml_policy
+    if policy.torch is None or given is None:
+        return runtime
+    torch = msgspec.structs.replace(policy.torch, elastic_policy=given)
+    changed = msgspec.structs.replace(policy, torch=torch)
+    return msgspec.structs.replace(runtime, ml_policy=changed)
 
 
 def apply_patches(job: TrainJob, runtime: TrainingRuntimeSpec) -> TrainingRuntimeSpec:

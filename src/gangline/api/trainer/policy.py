@@ -19,6 +19,7 @@ from gangline.api.jobs.training_runtime import (
     TRAINER,
     XGBOOST,
     MPIPolicy,
+    TorchElasticPolicy,
     TrainingRuntimeSpec,
 )
 from gangline.api.names import free_name
@@ -75,6 +76,8 @@ PORT = 29500
 PORT_NAME = "trainer"
 INDEX_KEY = "batch.kubernetes.io/job-completion-index"
 """Label and annotation with the number of a pod in its role."""
+UID_KEY = "jobset.sigs.k8s.io/jobset-uid"
+"""Label and annotation with the UID of the job."""
 HOST_FILE_PATH = "/etc/mpi/hostfile"
 SSH_OPTIONS = "-o ConnectionAttempts=10"
 AUTO = "auto"
@@ -97,6 +100,20 @@ RESERVED = {
     ),
 }
 """Variables of each framework, which a job must not set."""
+RENDEZVOUS = ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID")
+"""Variables of an elastic job besides."""
+RENDEZVOUS_CONF = "PET_RDZV_CONF"
+MAX_RESTARTS = "PET_MAX_RESTARTS"
+ELASTIC_DEFAULTS = {MAX_RESTARTS: 3, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1}
+"""Variables of an elastic job that it may set. Of torchrun's own defaults, no restart of processes
+ends every agent when a node leaves, because the connections of the others break, and with a shared
+store a node that joins later waits for an address that the others do not write again.
+"""
+
+
+def reserved_variables(job: EffectiveJob) -> tuple[str, ...]:
+    """Return the variables of the framework of a job, which it must not set."""
+    return (*RESERVED.get(job.framework, ()), *(RENDEZVOUS if job.elastic else ()))
 
 
 def effective_job(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
@@ -130,7 +147,8 @@ def _apply(job: EffectiveJob, role: EffectiveRole, trainer: Trainer, runtime: st
     if trains and container is not None:
         if job.framework == TORCH and is_torchtune(container):
             processes = _processes(container, trainer)
-            launch = command(container, runtime, job.nodes, processes)
+            most = job.elastic.max_nodes if job.elastic else job.nodes
+            launch = command(container, runtime, most, processes)
             address = f"{_leader(job)}:{PORT}"
             container = {**container, "command": with_rendezvous(launch, address)}
         container = upsert_env(container, _variables(job, container, trainer))
@@ -158,6 +176,8 @@ def _inject(job: EffectiveJob, role: EffectiveRole, trainer: Trainer) -> Effecti
 
 def _variables(job: EffectiveJob, container: Json, trainer: Trainer) -> list[Json]:
     match job.framework:
+        case name if name == TORCH and job.elastic:
+            return _elastic_variables(job, job.elastic, container, trainer)
         case name if name == TORCH:
             return [
                 _value("PET_NNODES", job.nodes),
@@ -183,6 +203,24 @@ def _variables(job: EffectiveJob, container: Json, trainer: Trainer) -> list[Jso
         case name if name == MPI:
             return _mpi_variables(mpi_slots(job, trainer))
     return []
+
+
+def _elastic_variables(
+    job: EffectiveJob, policy: TorchElasticPolicy, container: Json, trainer: Trainer
+) -> list[Json]:
+    """Return the variables of the c10d rendezvous, which assigns ranks and the leader's address."""
+    given = {variable.get("name") for variable in container.get("env") or []}
+    defaults = [_value(name, v) for name, v in ELASTIC_DEFAULTS.items() if name not in given]
+    restarts = policy.max_restarts
+    return [
+        *defaults,
+        _value("PET_NNODES", f"{policy.min_nodes}:{policy.max_nodes}"),
+        _value("PET_NPROC_PER_NODE", _processes(container, trainer)),
+        _value("PET_RDZV_BACKEND", "c10d"),
+        _value("PET_RDZV_ENDPOINT", f"{_leader(job)}:{PORT}"),
+        _annotation("PET_RDZV_ID", UID_KEY),
+        *([] if restarts is None else [_value(MAX_RESTARTS, restarts)]),
+    ]
 
 
 def _mpi_variables(slots: int) -> list[Json]:
@@ -263,5 +301,9 @@ def _value(name: str, value: object) -> Json:
 
 
 def _index(name: str) -> Json:
-    path = f"metadata.annotations['{INDEX_KEY}']"
+    return _annotation(name, INDEX_KEY)
+
+
+def _annotation(name: str, key: str) -> Json:
+    path = f"metadata.annotations['{key}']"
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -4,6 +4,7 @@ The operator checks them when it reads a job; a webhook sees the job without the
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gangline.api import names
 from gangline.api.jobs.train import Trainer, TrainJob
@@ -18,8 +19,9 @@ from gangline.api.jobs.training_runtime import (
 from gangline.api.meta.json_objects import objects_in
 from gangline.api.schema.field_error import FieldError
 from gangline.api.trainer.effective import EffectiveJob, find_container
-from gangline.api.trainer.policy import RESERVED
+from gangline.api.trainer.policy import reserved_variables
 from gangline.api.validation.common_rules import MAX_JOB_REPLICAS, pod_template_errors
+from gangline.api.validation.jobs.train import node_range_errors
 
 
 def effective_job_errors(
@@ -35,7 +37,7 @@ def effective_job_errors(
             problem = f"has no effect: the runtime has no job of the step {step!r}"
             yield FieldError(f"spec.initializer.{field}", None, problem, "use another runtime")
     for number, variable in enumerate(trainer.env):
-        if variable.name in RESERVED.get(merged.framework, ()):
+        if variable.name in reserved_variables(merged):
             problem = f"is set by the framework {merged.framework!r}"
             yield FieldError(
                 f"spec.trainer.env[{number}].name", variable.name, problem, "remove it"
@@ -45,9 +47,26 @@ def effective_job_errors(
         yield FieldError("spec.trainer.numNodes", merged.nodes, problem, remedy)
     if merged.mpi is not None and merged.find_role(LAUNCHER) is None:
         yield FieldError("spec.runtimeRef.name", None, f"has no job {LAUNCHER!r}")
+    yield from _elastic_errors(trainer, merged)
     yield from _patch_errors(job, runtime)
     yield from _size_errors(merged)
     yield from _coordinator_errors(merged)
+
+
+def _elastic_errors(trainer: Trainer, merged: EffectiveJob) -> Iterator[FieldError]:
+    if merged.elastic is None:
+        if trainer.elastic_policy is not None:
+            problem = f"has no effect: the policy of the runtime is {merged.framework!r}"
+            remedy = "remove it, or use a runtime with the policy 'torch'"
+            yield FieldError("spec.trainer.elasticPolicy", None, problem, remedy)
+        return
+    if trainer.elastic_policy is None or trainer.num_nodes is None:
+        yield from node_range_errors(merged.nodes, merged.elastic)
+    for field in ("command", "args"):
+        for number, text in enumerate(getattr(trainer, field)):
+            if "--nnodes" in text:
+                problem = "overrides the range of nodes of elasticPolicy"
+                yield FieldError(f"spec.trainer.{field}[{number}]", text, problem, "remove it")
 
 
 def merged_template_errors(merged: EffectiveJob) -> Iterator[FieldError]:
@@ -105,12 +124,19 @@ def _coordinator_errors(merged: EffectiveJob) -> Iterator[FieldError]:
 
 
 def _size_errors(merged: EffectiveJob) -> Iterator[FieldError]:
-    total = sum(role.replicas for role in merged.roles)
+    bounds = merged.elastic
+    roles = [
+        replace(role, pods_per_job=max(role.pods_per_job, bounds.max_nodes))
+        if bounds and merged.is_elastic(role)
+        else role
+        for role in merged.roles
+    ]
+    total = sum(role.replicas for role in roles)
     if total > MAX_JOB_REPLICAS:
         remedy = f"a job has at most {MAX_JOB_REPLICAS}"
         yield FieldError("spec.trainer.numNodes", merged.nodes, f"makes {total} pods", remedy)
     longest = max(
-        (role.pod_name(merged.name, max(role.replicas - 1, 0)) for role in merged.roles),
+        (role.pod_name(merged.name, max(role.replicas - 1, 0)) for role in roles),
         key=len,
         default="",
     )

@@ -29,7 +29,9 @@ from gangline.api.jobs.training_runtime import (
     WORKSPACE,
     ClusterTrainingRuntime,
     JobSetSpec,
+    MLPolicy,
     ReplicatedJob,
+    TorchElasticPolicy,
     TrainingRuntime,
     TrainingRuntimeSpec,
 )
@@ -44,6 +46,7 @@ from gangline.api.validation.common_rules import (
     metadata_errors,
     pod_template_errors,
 )
+from gangline.api.validation.jobs.train import elastic_policy_errors, node_range_errors
 from gangline.api.validation.pods import claim_causes
 
 _SET = "spec.template.spec"
@@ -53,7 +56,6 @@ _OF_ALL_JOBS: Mapping[str, str] = {
 }
 _OF_TORCH = {
     "num_proc_per_node": "set spec.trainer.numProcPerNode of the TrainJob",
-    "elastic_policy": "remove it; elastic jobs are PyTorchJobs and ElasticJobs",
 }
 
 
@@ -68,10 +70,18 @@ def refused_field_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
         if torch.num_proc_per_node == "auto":
             torch = msgspec.structs.replace(torch, num_proc_per_node=None)
         yield from _given(torch, _OF_TORCH, "spec.mlPolicy.torch")
+        yield from _elastic_errors(spec.ml_policy, torch.elastic_policy)
     yield from _given(spec.template.spec, _OF_ALL_JOBS, _SET)
     for number, job in enumerate(spec.template.spec.replicated_jobs):
         where = f"{_SET}.replicatedJobs[{number}].template.spec"
         yield from _given(job.template.spec, REFUSED_JOB_FIELDS, where)
+
+
+def _elastic_errors(policy: MLPolicy, elastic: TorchElasticPolicy | None) -> Iterator[FieldError]:
+    if elastic is not None:
+        yield from elastic_policy_errors(elastic, "spec.mlPolicy.torch.elasticPolicy")
+        if policy.num_nodes is not None:
+            yield from node_range_errors(policy.num_nodes, elastic, "spec.mlPolicy.numNodes")
 
 
 def failure_policy_errors(spec: JobSetSpec) -> Iterator[FieldError]:

@@ -56,7 +56,9 @@ async def _set_suspended(
 @click.option("--role", default="worker", show_default=True, help="Role to scale.")
 @namespace_command
 async def scale_command(job: str, replicas: int, role: str, cluster: ClusterSession) -> None:
-    """Set the number of replicas of a role; the master of a PyTorch job is not counted."""
+    """Set the number of replicas of a role. The master of a PyTorch job is not counted; the
+    workers of a TrainJob are its nodes.
+    """
     await _scale(cluster, job, lambda _: replicas, role)
 
 

@@ -183,6 +183,8 @@ class PyTorchRules:
         least, most = _worker_range(policy, workers)
         others = job.size - job.count(WORKER)
         yield "PET_NNODES", f"{least + others}:{most + others}"
+        # With a shared store a worker that joins later waits for an address that is not written.
+        yield "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"
         for name, value in (
             ("PET_MAX_RESTARTS", policy.max_restarts),
             ("PET_NPROC_PER_NODE", policy.n_proc_per_node),

@@ -175,6 +175,41 @@ def test_a_suspended_job_may_change_nodes_and_patches(change: dict[str, Any]) ->
     assert validate_manifest(train_job(**change, suspend=True), old=old) == []
 
 
+RANGE = {"minNodes": 2, "maxNodes": 4}
+ELASTIC = {"status": {"gangline": {"nodeRange": RANGE}}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        pytest.param({}, {}, "neither the job nor its runtime is elastic", id="fixed runtime"),
+        pytest.param(ELASTIC, {}, "", id="in the range of the runtime"),
+        pytest.param(
+            ELASTIC, {"numNodes": 5}, "5 is not within elasticPolicy, minNodes 2 to maxNodes 4",
+            id="beyond the runtime's",
+        ),
+        pytest.param(ELASTIC, {"numNodes": 1}, "give 2 to 4", id="below the runtime's"),
+        pytest.param(ELASTIC, {"image": "b:1"}, "spec.trainer: was changed", id="more than nodes"),
+        pytest.param(ELASTIC, {"elasticPolicy": RANGE}, "spec.trainer: was", id="another range"),
+    ],
+)  # fmt: skip
+def test_a_running_job_is_resized_within_the_range_of_its_runtime(
+    old: dict[str, Any], new: dict[str, Any], message: str
+) -> None:
+    before = {**train_job(trainer={"numNodes": 2}), **old}
+    errors = validate_manifest(train_job(trainer={"numNodes": 3, **new}), old=before)
+    assert len(errors) == bool(message)
+    assert message in "".join(map(str, errors))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 5])
+def test_a_job_with_a_range_of_its_own_stays_within_it(nodes: int) -> None:
+    old = {**train_job(trainer={"numNodes": 3, "elasticPolicy": RANGE})}
+    new = train_job(trainer={"numNodes": nodes, "elasticPolicy": RANGE})
+    expected = [] if 2 <= nodes <= 4 else ["spec.trainer.numNodes"]
+    assert paths(validate_manifest(new)) == paths(validate_manifest(new, old=old)) == expected
+
+
 def test_time_of_a_patch_may_change_while_the_job_runs() -> None:
     old, new = patch(), {**patch(), "time": "2026-11-20T12:00:00Z"}
     errors = validate_manifest(train_job(runtimePatches=[new]), old=train_job(runtimePatches=[old]))
@@ -311,7 +346,18 @@ def test_field_of_a_job_set_without_effect_is_refused(job_set: dict[str, Any], p
     [
         ({"flux": {}}, "spec.mlPolicy.flux"),
         ({"torch": {"numProcPerNode": 2}}, "spec.mlPolicy.torch.numProcPerNode"),
-        ({"torch": {"elasticPolicy": {}}}, "spec.mlPolicy.torch.elasticPolicy"),
+        (
+            {"torch": {"elasticPolicy": {"minNodes": 3, "maxNodes": 2}}},
+            "spec.mlPolicy.torch.elasticPolicy.minNodes",
+        ),
+        (
+            {"torch": {"elasticPolicy": {"minNodes": 1, "maxNodes": 2, "metrics": [{}]}}},
+            "spec.mlPolicy.torch.elasticPolicy.metrics",
+        ),
+        (
+            {"torch": {"elasticPolicy": {"minNodes": 2, "maxNodes": 4}}, "numNodes": 5},
+            "spec.mlPolicy.numNodes",
+        ),
     ],
 )
 def test_policy_without_effect_is_refused(policy: dict[str, Any], path: str) -> None:
@@ -350,6 +396,15 @@ def errors_in_runtime(job: dict[str, Any]) -> list[str]:
         ({"initializer": {"dataset": {}}}, "spec.initializer.dataset"),
         ({"trainer": {"env": [{"name": "PET_NNODES"}]}}, "spec.trainer.env[0].name"),
         (
+            {"trainer": {"elasticPolicy": RANGE, "numNodes": 2, "env": [{"name": "PET_RDZV_ID"}]}},
+            "spec.trainer.env[0].name",
+        ),
+        ({"trainer": {"elasticPolicy": RANGE}}, "spec.trainer.numNodes"),
+        (
+            {"trainer": {"elasticPolicy": RANGE, "numNodes": 2, "args": ["torchrun --nnodes=2"]}},
+            "spec.trainer.args[0]",
+        ),
+        (
             {"runtimePatches": [patch("launcher")]},
             NODE_SPEC.partition(".template.spec.template")[0] + ".name",
         ),
@@ -362,3 +417,14 @@ def errors_in_runtime(job: dict[str, Any]) -> list[str]:
 def test_error_that_shows_only_with_the_runtime(spec: dict[str, Any], path: str) -> None:
     """trainjob-6 and trainjob-10"""
     assert errors_in_runtime(train_job(**spec)) == [path]
+
+
+def test_range_of_nodes_needs_the_policy_of_torch() -> None:
+    job = train_job("jax-distributed", trainer={"elasticPolicy": RANGE, "numNodes": 2})
+    assert errors_in_runtime(job) == ["spec.trainer.elasticPolicy"]
+
+
+def test_last_node_of_the_range_has_a_host_name() -> None:
+    job = train_job(trainer={"elasticPolicy": {**RANGE, "maxNodes": 11}, "numNodes": 2})
+    job["metadata"]["name"] = "a" * 54
+    assert paths(validate_manifest(job)) == errors_in_runtime(job) == ["metadata.name"]

@@ -122,6 +122,7 @@ def test_an_elastic_job_without_a_master_gets_a_rendezvous_and_no_ranks():
         "PET_RDZV_ENDPOINT": "train-worker-0:23456",
         "PET_RDZV_BACKEND": "c10d",
         "PET_NNODES": "1:5",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "PET_MAX_RESTARTS": "7",
     }
 
@@ -145,6 +146,7 @@ def test_every_rendezvous_setting_is_passed_on():
         "PET_RDZV_ENDPOINT": "etcd.infra:2379",
         "PET_RDZV_BACKEND": "etcd-v2",
         "PET_NNODES": "2:2",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "PET_MAX_RESTARTS": "0",
         "PET_RDZV_ID": "run-7",
         "PET_RDZV_CONF": "timeout=60,ttl=5",

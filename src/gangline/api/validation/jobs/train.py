@@ -24,6 +24,8 @@ from gangline.api.jobs.training_runtime import (
     NODE,
     STEPS,
     TRAINING_RUNTIME,
+    NodeRange,
+    TorchElasticPolicy,
 )
 from gangline.api.meta.json_objects import objects_in
 from gangline.api.schema.field_error import FieldError, child_path, name_errors
@@ -45,6 +47,7 @@ _REMOVED = {
 }
 """Fields of earlier releases of Kubeflow Trainer, and where their values belong now."""
 _NODES = "spec.trainer.numNodes"
+_SUSPEND_FIRST = "suspend the job first: set spec.suspend"
 
 OPERATOR_VARIABLES = frozenset[str]()
 """None: those of the frameworks are part of the merged templates."""
@@ -52,7 +55,8 @@ OPERATOR_VARIABLES = frozenset[str]()
 
 def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]:
     spec, trainer = job.spec, job.spec.trainer or Trainer()
-    roles = {f"{NODE}-0": ReplicaSpec(trainer.num_nodes or 1)}
+    most = trainer.elastic_policy.max_nodes if trainer.elastic_policy else 1
+    roles = {f"{NODE}-0": ReplicaSpec(max(trainer.num_nodes or 1, most))}
     yield from common_rules.job_name_errors(job.metadata, roles)
     yield from common_rules.annotation_errors(job.metadata)
     yield from _ttl_errors(job)
@@ -64,6 +68,10 @@ def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]
             yield FieldError(f"spec.{wire_names[name]}", None, problem, remedy)
     if trainer.num_nodes is not None:
         yield from _node_errors(trainer.num_nodes)
+    if trainer.elastic_policy is not None:
+        yield from elastic_policy_errors(trainer.elastic_policy, "spec.trainer.elasticPolicy")
+        if trainer.num_nodes is not None:
+            yield from node_range_errors(trainer.num_nodes, trainer.elastic_policy)
     for where, uri in _sources(spec):
         try:
             parse_storage_uri(uri)
@@ -74,6 +82,7 @@ def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]
         yield from _patch_errors(patch, f"spec.runtimePatches[{number}]")
     if old is not None:
         yield from _change_errors(spec, old.spec)
+        yield from resize_errors(spec, old.spec, old.status.gangline.node_range)
 
 
 def list_warnings(job: TrainJob) -> Iterator[FieldError]:
@@ -139,6 +148,47 @@ def _node_errors(nodes: int) -> Iterator[FieldError]:
         yield FieldError(_NODES, nodes, "is too many", remedy)
 
 
+def elastic_policy_errors(policy: TorchElasticPolicy, path: str) -> Iterator[FieldError]:
+    least, most = policy.min_nodes, policy.max_nodes
+    if least > most:
+        problem = f"is more than maxNodes {most}"
+        yield FieldError(f"{path}.minNodes", least, problem, f"give at most {most}")
+    if most > common_rules.MAX_JOB_REPLICAS:
+        remedy = f"a job has at most {common_rules.MAX_JOB_REPLICAS}"
+        yield FieldError(f"{path}.maxNodes", most, "is too many", remedy)
+    if policy.metrics:
+        problem, remedy = "has no effect: no autoscaler changes a TrainJob", "change numNodes"
+        yield FieldError(f"{path}.metrics", None, problem, remedy)
+
+
+def node_range_errors(nodes: int, bounds: NodeRange, path: str = _NODES) -> Iterator[FieldError]:
+    least, most = bounds.min_nodes, bounds.max_nodes
+    if least <= most and not least <= nodes <= most:
+        problem = f"is not within elasticPolicy, minNodes {least} to maxNodes {most}"
+        yield FieldError(path, nodes, problem, f"give {least} to {most}")
+
+
+def resize_errors(
+    spec: TrainJobSpec, old: TrainJobSpec | None, bounds: NodeRange | None
+) -> Iterator[FieldError]:
+    """Check a change of the number of nodes of a running job.
+
+    ``bounds`` are those of its runtime; None unless it is elastic. ``validate`` checks its own.
+    """
+    if old is None:
+        return
+    trainer, before = spec.trainer or Trainer(), old.trainer or Trainer()
+    nodes = trainer.num_nodes
+    if nodes == before.num_nodes or spec.suspend or old.suspend or trainer.elastic_policy:
+        return
+    if bounds is None:
+        problem = "was changed while the job runs, and neither the job nor its runtime is elastic"
+        remedy = f"{_SUSPEND_FIRST}; or use an elasticPolicy, with minNodes and maxNodes"
+        yield FieldError(_NODES, nodes, problem, remedy)
+    elif nodes is not None:
+        yield from node_range_errors(nodes, bounds)
+
+
 def _patch_errors(patch: RuntimePatch, path: str) -> Iterator[FieldError]:
     prefix, slash, _ = patch.manager.partition("/")
     if not slash or names.validate_dns_subdomain(prefix):
@@ -165,7 +215,6 @@ def _patch_errors(patch: RuntimePatch, path: str) -> Iterator[FieldError]:
 
 
 def _change_errors(spec: TrainJobSpec, old: TrainJobSpec) -> Iterator[FieldError]:
-    suspended = bool(spec.suspend or old.suspend)
     wire = {field.name: field.encode_name for field in msgspec.structs.fields(TrainJobSpec)}
     for name in _FIXED:
         if getattr(spec, name) != getattr(old, name):
@@ -176,11 +225,9 @@ def _change_errors(spec: TrainJobSpec, old: TrainJobSpec) -> Iterator[FieldError
         before, num_nodes=None
     ):
         yield FieldError("spec.trainer", None, "was changed", "leave it, or create a new job")
-    remedy = "suspend the job first: set spec.suspend"
-    if trainer.num_nodes != before.num_nodes and not suspended:
-        yield FieldError(_NODES, trainer.num_nodes, "was changed while the job runs", remedy)
-    if _without_times(spec) != _without_times(old) and not suspended:
-        yield FieldError("spec.runtimePatches", None, "was changed while the job runs", remedy)
+    if _without_times(spec) != _without_times(old) and not (spec.suspend or old.suspend):
+        problem = "was changed while the job runs"
+        yield FieldError("spec.runtimePatches", None, problem, _SUSPEND_FIRST)
 
 
 def _without_times(spec: TrainJobSpec) -> list[RuntimePatch]:

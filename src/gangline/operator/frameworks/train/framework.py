@@ -16,6 +16,7 @@ from gangline.api.jobs.train import (
     TTL_ANNOTATION,
     TrainJob,
     has_upstream_status,
+    last_valid_spec,
 )
 from gangline.api.jobs.training_runtime import (
     NODE,
@@ -25,6 +26,7 @@ from gangline.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from gangline.api.trainer.effective import EffectiveJob, EffectiveRole
 from gangline.api.trainer.policy import effective_job
 from gangline.api.validation.effective_job import effective_job_errors, merged_template_errors
+from gangline.api.validation.jobs.train import resize_errors
 from gangline.api.validation.training_runtime import read_runtime
 from gangline.api.volcano.scheduling import NetworkTopology
 from gangline.operator.frameworks import kubeflow
@@ -100,6 +102,7 @@ class TrainFramework:
             errors[:] = [
                 *(f"{ref.kind} {ref.name}: {error}" for error in runtime_errors),
                 *effective_job_errors(job, spec, merged),
+                *resize_errors(job.spec, last_valid_spec(stored.status), merged.elastic),
                 *([] if runtime_errors else merged_template_errors(merged)),
             ]
             return _normalize(job, merged, runtime)
@@ -131,14 +134,14 @@ def _normalize(job: TrainJob, merged: EffectiveJob, runtime: RuntimeCopy) -> Nor
     return NormalizedJob(
         kind=KIND,
         meta=job.metadata,
-        roles=[_role(role, has_limit=not together) for role in merged.roles],
+        roles=[_role(merged, role, has_limit=not together) for role in merged.roles],
         policy=_policy(job, merged),
         rules=TrainRules(job.spec, merged, runtime),
         restarts_together=together,
     )
 
 
-def _role(role: EffectiveRole, *, has_limit: bool) -> ReplicaRole:
+def _role(merged: EffectiveJob, role: EffectiveRole, *, has_limit: bool) -> ReplicaRole:
     never = pod_template.pod_spec(role.template).get("restartPolicy") == RestartPolicy.NEVER
     waits = any(dependency.status == READY for dependency in role.depends_on)
     return ReplicaRole(
@@ -148,11 +151,26 @@ def _role(role: EffectiveRole, *, has_limit: bool) -> ReplicaRole:
         template=role.template,
         # A launcher that waits for its nodes joins them; the gang must start without it. Its
         # resources are reserved: else two jobs whose nodes leave none would wait for ever.
-        min_replicas=0 if waits else role.replicas,
+        min_replicas=0 if waits else _least_replicas(merged, role),
         joins_later=waits,
-        # Each batch Job has this limit: all of them together never exceed it earlier than one does.
-        backoff_limit=role.backoff_limit * role.jobs if has_limit else None,
+        backoff_limit=_restart_limit(merged, role) if has_limit else None,
     )
+
+
+def _least_replicas(merged: EffectiveJob, role: EffectiveRole) -> int:
+    if merged.elastic is None or not merged.is_elastic(role):
+        return role.replicas
+    return min(merged.elastic.min_nodes, role.replicas)
+
+
+def _restart_limit(merged: EffectiveJob, role: EffectiveRole) -> int:
+    """Return how many restarts a role may have.
+
+    Each batch Job has this limit: all of them together never exceed it earlier than one does.
+    Each node of an elastic job has it too: a node that leaves may restart all others.
+    """
+    nodes = merged.elastic.max_nodes if merged.elastic and merged.is_elastic(role) else 1
+    return role.backoff_limit * role.jobs * nodes
 
 
 def _policy(job: TrainJob, merged: EffectiveJob | None) -> JobRunPolicy:
@@ -181,7 +199,7 @@ def _backoff_limit(merged: EffectiveJob) -> int | None:
     failure = merged.spec.template.spec.failure_policy
     if failure and status.restarts_together(failure):
         return failure.max_restarts or 0
-    return sum(role.backoff_limit * role.jobs for role in merged.roles)
+    return sum(_restart_limit(merged, role) for role in merged.roles)
 
 
 def _ttl(job: TrainJob, merged: EffectiveJob | None) -> timedelta | None:

@@ -29,8 +29,17 @@ from gangline.api.trainer.effective import (
     EffectiveRole,
     claim_name,
     claim_templates,
+    find_container,
+    with_container,
 )
-from gangline.api.trainer.policy import HOST_FILE_PATH, INDEX_KEY, mpi_hosts, mpi_slots
+from gangline.api.trainer.merge import upsert_env
+from gangline.api.trainer.policy import (
+    HOST_FILE_PATH,
+    INDEX_KEY,
+    RENDEZVOUS_CONF,
+    mpi_hosts,
+    mpi_slots,
+)
 from gangline.operator.frameworks.mpi.objects import format_host_file
 from gangline.operator.frameworks.mpi.ssh import key_secret, with_keys
 from gangline.operator.frameworks.train import status as set_failure
@@ -126,6 +135,24 @@ def with_mpi_files(
     return pod_template.with_volume(pod, NODE, volume, mount)
 
 
+def with_rendezvous_host(
+    merged: EffectiveJob, role: EffectiveRole, index: int, pod: Manifest
+) -> Manifest:
+    """Let the first node of an elastic job host the store of the rendezvous.
+
+    Agents compare the address of the store with their host name, which lacks the subdomain.
+    """
+    container = find_container(pod, NODE)
+    if container is None or not merged.is_elastic(role):
+        return pod
+    own = {variable.get("name"): variable.get("value") for variable in container.get("env") or []}
+    settings = [own.get(RENDEZVOUS_CONF) or "", f"is_host={str(index == 0).lower()}"]
+    if "is_host=" in settings[0]:
+        return pod
+    value = ",".join(filter(None, settings))
+    return with_container(pod, upsert_env(container, [{"name": RENDEZVOUS_CONF, "value": value}]))
+
+
 RUNTIME_GRACE = timedelta(seconds=10)
 """How long a job waits for a runtime that does not exist; the operator may not have seen it yet."""
 
@@ -177,6 +204,7 @@ class TrainRules(ReplicaTracker):
         own = job_set_labels(job, self.merged, merged_role, index, attempt)
         pod = pod_template.with_metadata(pod, own, own)
         pod = with_host_name(self.merged, merged_role, index, pod)
+        pod = with_rendezvous_host(self.merged, merged_role, index, pod)
         return with_mpi_files(job, self.merged, merged_role, pod)
 
     def can_start(
@@ -251,14 +279,22 @@ class TrainRules(ReplicaTracker):
         named: Sequence[str] = policy.target_replicated_jobs if policy else ()
         roles = self._with_pods(self.merged.roles)
         targets = [role for role in roles if role.name in named] or roles
-        done = [gang[role.name].all_succeeded for role in targets]
+        done = [self._has_role_succeeded(role, gang[role.name]) for role in targets]
         return any(done) if policy and policy.operator == "Any" else bool(done) and all(done)
+
+    def _has_role_succeeded(self, role: EffectiveRole, slots: ReplicaSlots) -> bool:
+        """Of elastic nodes one is enough: their agents end together, and one that started too late
+        to join them never succeeds.
+        """
+        if self.merged.is_elastic(role):
+            return slots.succeeded > 0
+        return slots.all_succeeded
 
     def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return any(gang[role.name].active for role in self.merged.training_roles)
 
     def needs_all_ranks(self, job: NormalizedJob) -> bool:
-        return self.merged.framework in (TORCH, JAX)
+        return self.merged.framework in (TORCH, JAX) and self.merged.elastic is None
 
     def status_fields(self, job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> Manifest:
         return train_status_fields(job, self.merged, gang, status)

@@ -101,11 +101,13 @@ def train_status_fields(
         pods = (pod for role in merged.training_roles for pod in gang[role.name].present)
         if ready := sum(map(_is_ready, pods)):
             own["nodesReady"] = ready
+        if bounds := merged.elastic:
+            own["nodeRange"] = {"minNodes": bounds.min_nodes, "maxNodes": bounds.max_nodes}
     fields: Manifest = {STATUS_FIELD: own}
     if listed := _upstream_conditions(job, merged, gang, status):
         fields["conditions"] = msgspec.to_builtins(listed)
     if merged is not None:
-        fields["jobsStatus"] = [_step(role, gang, status) for role in merged.roles]
+        fields["jobsStatus"] = [_step(merged, role, gang, status) for role in merged.roles]
     return fields
 
 
@@ -161,7 +163,9 @@ def _message(status: JobStatus) -> str:
     return next((one.message for one in status.conditions if is_interrupted(one)), "")
 
 
-def _step(role: EffectiveRole, gang: ReplicaGang, status: JobStatus) -> Manifest:
+def _step(
+    merged: EffectiveJob, role: EffectiveRole, gang: ReplicaGang, status: JobStatus
+) -> Manifest:
     """Count the batch Jobs that a JobSet would make of a replicated job.
 
     One without pods is ready, as in a JobSet: Kueue waits until all batch Jobs are.
@@ -171,7 +175,8 @@ def _step(role: EffectiveRole, gang: ReplicaGang, status: JobStatus) -> Manifest
     finished = conditions.is_finished(status.conditions)
     suspended = is_condition_true(status.conditions, conditions.SUSPENDED)
     has_failed = is_condition_true(status.conditions, conditions.FAILED)
-    all_done = finished and counted is not None and counted.succeeded >= role.replicas
+    needed = 1 if merged.is_elastic(role) else role.replicas
+    all_done = finished and counted is not None and counted.succeeded >= needed
     done = range(role.replicas) if all_done else slots.completed
     step = dict.fromkeys(("ready", "succeeded", "failed", "active"), 0)
     for number in range(role.jobs):

@@ -111,6 +111,19 @@ _WEBHOOK_FLAGS = section(
         show_default=True,
         help="Require the verb 'use' on the queue of a job.",
     ),
+    _option(
+        "--webhook-progress",
+        type=click.Choice(["on", "off"]),
+        default="off",
+        show_default=True,
+        help="Let pods report the progress of their job.",
+    ),
+    _option(
+        "--feature-gates",
+        type=CommaSeparated(),
+        hidden=True,
+        help="Flag of Kubeflow Trainer: TrainJobStatus=true is --webhook-progress on.",
+    ),
 )
 
 
@@ -128,6 +141,8 @@ def build_webhook_settings(
     on = flags.pop("webhook") == "on"
     address: Address | None = flags.pop("webhook_bind_address")
     url = flags.pop("webhook_url")
+    gates = flags.pop("feature_gates") or ()
+    progress = flags.pop("webhook_progress") == "on" or "TrainJobStatus=true" in gates
     settings = WebhookSettings(
         url=url,
         service=flags.pop("webhook_service"),
@@ -138,9 +153,10 @@ def build_webhook_settings(
         address=address or Address("", 0),
         namespaces=namespaces,
         queue_access=flags.pop("webhook_queue_access") == "on",
+        progress=progress,
     )
-    if not on and settings.queue_access:
-        hint = "'--webhook-queue-access'"
+    if not on and (settings.queue_access or settings.progress):
+        hint = "'--webhook-queue-access'" if settings.queue_access else "'--webhook-progress'"
         raise click.BadParameter("it requires --webhook on", param_hint=hint)
     if not on:
         return None

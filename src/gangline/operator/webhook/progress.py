@@ -40,7 +40,8 @@ class AuthorityPublisher:
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
-        self._bundle = ""
+        self.bundle = ""
+        """The CAs, as PEM; empty until they are known."""
         self._ready, self._changed = asyncio.Event(), asyncio.Event()
         self._published: dict[str, str] = {}
         self._lock = asyncio.Lock()
@@ -48,8 +49,8 @@ class AuthorityPublisher:
 
     def set_authorities(self, authorities: Iterable[CertificateAuthority]) -> None:
         bundle = "".join(authority.pem for authority in authorities)
-        if bundle != self._bundle:
-            self._bundle = bundle
+        if bundle != self.bundle:
+            self.bundle = bundle
             self._ready.set()
             self._changed.set()
 
@@ -61,10 +62,10 @@ class AuthorityPublisher:
 
     async def publish(self, namespace: str) -> None:
         """Write the ConfigMap, unless it is current. A failure is logged, and tried again later."""
-        if self._published.get(namespace) == self._bundle:
+        if self._published.get(namespace) == self.bundle:
             return
         async with self._lock:
-            bundle = self._bundle
+            bundle = self.bundle
             if self._published.get(namespace) == bundle:
                 return
             manifest = _manifest("ConfigMap", AUTHORITY_CONFIG_MAP, data={AUTHORITY_KEY: bundle})
@@ -80,7 +81,7 @@ class AuthorityPublisher:
         """Keep the ConfigMaps of these namespaces current until cancelled."""
         while True:
             self._changed.clear()
-            for namespace in set(namespaces()) if self._bundle else ():
+            for namespace in set(namespaces()) if self.bundle else ():
                 await self.publish(namespace)
             with suppress(TimeoutError):
                 async with asyncio.timeout(RESYNC_S):

@@ -87,16 +87,17 @@ class ProgressWriter:
                 await asyncio.gather(*writes, return_exceptions=True)
 
     async def _store_later(self, job: JobIdentity) -> None:
-        while True:
-            await asyncio.sleep(self._interval_s)
-            status, self._next[job] = self._next[job], None
-            if status is None:
-                del self._next[job]
-                return
-            try:
+        try:
+            while True:
+                await asyncio.sleep(self._interval_s)
+                status, self._next[job] = self._next[job], None
+                if status is None:
+                    break
                 await self._store(job, status)
-            except (ApiError, _RefusedReport) as error:
-                self._warnings.warn(job.kind.identity, f"progress is not stored: {error}")
+        except (ApiError, _RefusedReport) as error:
+            self._warnings.warn(job.kind.identity, f"progress is not stored: {error}")
+        # After an error the next report is written immediately, so that its sender gets the reason.
+        del self._next[job]
 
     async def _store(self, job: JobIdentity, status: TrainerStatus) -> None:
         fields = {**dict.fromkeys(_FIELDS), **msgspec.to_builtins(status)}

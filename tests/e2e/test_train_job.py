@@ -1,6 +1,6 @@
-"""TrainJob: two PyTorch processes of a runtime learn digits.
+"""TrainJob: PyTorch processes of a runtime learn digits together, and are resized.
 
-Takes 40 s: nodes import PyTorch, and initializers fetch before they start.
+Takes 80 s: nodes import PyTorch, and initializers fetch before they start.
 """
 
 import importlib.util
@@ -17,6 +17,8 @@ from e2e.helm_release import app_version, built_images
 from e2e.jobs import Manifest
 from e2e.kubernetes_cluster import Kubernetes
 from e2e.scenario import Scenario, condition
+from e2e.waiting import eventually
+from gangline.api.core.pod import Pod
 from gangline.api.resources import (
     PERSISTENT_VOLUMES,
     SECRETS,
@@ -26,11 +28,12 @@ from gangline.api.resources import (
 from storage_servers import BucketHandler, HubHandler, StorageServer
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "pytorch" / "digits.py"
+SUMS = Path(__file__).parent / "elastic_gloo.py"
 DEPLOY = Path(__file__).parents[2] / "deploy"
 STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
-def runtime(pod: Manifest) -> Manifest:
+def runtime(pod: Manifest, **torch: Any) -> Manifest:
     """A runtime whose nodes run torchrun."""
     job = {
         "name": "node",
@@ -40,7 +43,7 @@ def runtime(pod: Manifest) -> Manifest:
         "apiVersion": TRAINING_RUNTIMES.api_version,
         "kind": TRAINING_RUNTIMES.kind,
         "metadata": {"name": "digits"},
-        "spec": {"mlPolicy": {"torch": {}}, "template": {"spec": {"replicatedJobs": [job]}}},
+        "spec": {"mlPolicy": {"torch": torch}, "template": {"spec": {"replicatedJobs": [job]}}},
     }
 
 
@@ -85,6 +88,47 @@ async def test_two_nodes_of_a_runtime_train_digits_together(scenario: Scenario) 
     pods = await scenario.pods("digits")
     assert sorted(pods) == ["digits-node-0-0", "digits-node-0-1"]
     assert await accuracy(scenario) >= 0.9
+
+
+@pytest.mark.timeout(600)
+async def test_nodes_join_and_leave_a_running_training(scenario: Scenario) -> None:
+    folder = scenario.shared / "sums"
+    folder.mkdir()
+    pod = scenario.cluster.python(SUMS, str(folder))
+    (container,) = pod["containers"]
+    container["name"] = "node"
+    container["command"] = ["python", "-m", "torch.distributed.run", *container["command"][1:]]
+    container["volumeMounts"].append({"name": "shared", "mountPath": str(folder)})
+    container["env"].append({"name": "PET_RDZV_CONF", "value": "last_call_timeout=1"})
+    pod["volumes"].append({"name": "shared", "hostPath": {"path": str(folder)}})
+    elastic = runtime(pod, elasticPolicy={"minNodes": 1, "maxNodes": 3})
+    await scenario.client.create(TRAINING_RUNTIMES, elastic, scenario.namespace)
+    scenario = scenario.of(TRAIN_JOBS)
+    await scenario.submit(job(trainer={"numNodes": 2, "numProcPerNode": 1}))
+    history = folder / "history"
+
+    async def trains_with(nodes: int) -> dict[str, Pod]:
+        """Wait until a step has so many ranks; return the pods."""
+
+        async def probe() -> bool:
+            return history.exists() and history.read_text().endswith(f" {nodes}\n")
+
+        await eventually(probe, f"{nodes} nodes train", 240)
+        pods = await scenario.pods("digits")
+        assert sorted(pods) == [f"digits-node-0-{index}" for index in range(nodes)]
+        return pods
+
+    started = await trains_with(2)
+    for nodes in (3, 1):
+        await scenario.patch("digits", {"spec": {"trainer": {"numNodes": nodes}}})
+        resized = await trains_with(nodes)
+        for name in resized.keys() & started.keys():
+            assert resized[name].metadata.uid == started[name].metadata.uid
+            assert [s.restart_count for s in resized[name].status.container_statuses] == [0]
+    (folder / "end").touch()
+    await scenario.job_when("digits", lambda found: condition(found, "Complete"), "is complete")
+    steps = [int(line.split()[0]) for line in history.read_text().splitlines()]
+    assert steps == list(range(1, len(steps) + 1))
 
 
 def test_definitions_and_runtimes_are_applied_by_the_client(cluster: ClusterUnderTest) -> None:

@@ -179,6 +179,37 @@ async def test_suspended_job_keeps_its_runtime_and_runs_again(trainer: Scene) ->
     assert set((await images(trainer)).values()) == {"first:1"}
 
 
+async def test_nodes_of_an_elastic_runtime_join_and_leave(trainer: Scene) -> None:
+    runtime = own_runtime("own", "node:1")
+    runtime["spec"]["mlPolicy"]["torch"] = {"elasticPolicy": {"minNodes": 1, "maxNodes": 3}}
+    await trainer.client.create(RUNTIMES, runtime, NAMESPACE)
+    await submit(trainer, ref=OWN, trainer={"numNodes": 2})
+    await trainer.until_pods({"node-0-0": "Running", "node-0-1": "Running"})
+    first = await trainer.pods()
+    editor = JobEditor(JobClient(trainer.client))
+    assert await editor.scale("train", NAMESPACE, lambda before: before + 1) == (2, 3)
+    await trainer.until_pods({f"node-0-{index}": "Running" for index in range(3)})
+    # No webhook runs: the operator refuses what is out of range, and keeps the nodes.
+    await editor.scale("train", NAMESPACE, lambda _: 4)
+
+    async def is_refused() -> bool:
+        message = (await status(trainer)).get("gangline", {}).get("message", "")
+        return "spec.trainer.numNodes: 4 is not within elasticPolicy" in message
+
+    await trainer.until(is_refused, "the range is reported")
+    await editor.scale("train", NAMESPACE, lambda _: 1)
+    await trainer.until_pods({"node-0-0": "Running"})
+    (node,) = (await trainer.pods()).values()
+    assert node.metadata.uid == first["train-node-0-0"].metadata.uid
+    group = await trainer.client.get(POD_GROUPS, "train", NAMESPACE)
+    assert group.spec.min_task_member == {"node": 1}
+    shown = (await status(trainer))["gangline"]
+    assert (shown["nodeRange"], shown["roles"]["node"]["replicas"]) == (
+        {"minNodes": 1, "maxNodes": 3},
+        1,
+    )
+
+
 async def test_later_runtime_does_not_reach_a_job(trainer: Scene) -> None:
     """trainjob-5: also one that is queued: the copy is stored when the job is first seen."""
     await trainer.client.create(RUNTIMES, own_runtime("own", "first:1"), NAMESPACE)

@@ -111,7 +111,9 @@ def load_optimizer_state(
 ) -> None:
     """Restore a state; parameters without a saved state get none."""
     _check_parameters(model, optimizers)
-    state = {name: values for name, values in state_dict["state"].items() if values}
+    # A parameter without a gradient has no state: PyTorch before 2.7 reads one all the same.
+    state: dict[str, Any] = defaultdict(dict)
+    state.update({name: values for name, values in state_dict["state"].items() if values})
     saved_groups: list[dict[str, Any]] = state_dict["param_groups"]
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if len(groups) == len(saved_groups):  # empty groups have no names, only positions
@@ -127,6 +129,9 @@ def load_optimizer_state(
                 {"state": state, "param_groups": named},
                 options=StateDictOptions(strict=False),
             )
+        for optimizer in optimizers:
+            for parameter in [one for one, values in optimizer.state.items() if not values]:
+                del optimizer.state[parameter]
         return
     # PyTorch would not find the groups of several optimizers in a state without parameters.
     saved = {name: group for group in saved_groups for name in group["params"]}

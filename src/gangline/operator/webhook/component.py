@@ -58,7 +58,7 @@ async def run_webhook(
     settings = await _with_service(client, settings)
     kinds = [framework.kind for framework in frameworks]
     access = QueueAccess(client, frameworks) if settings.queue_access else None
-    authorities = AuthorityPublisher(client)
+    authorities = AuthorityPublisher(client, settings.namespaces)
     endpoint = ProgressEndpoint(client, [kind.entry for kind in kinds], settings.namespaces)
     routes = endpoint.routes() if settings.progress_url else ()
     server = _server(frameworks, JobValidator(client), access, routes)

@@ -10,14 +10,16 @@ is reached through a Service without a selector, whose address is in the certifi
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from gangline.api.core.core import ConfigMap
 from gangline.api.jobs.progress import AUTHORITY_CONFIG_MAP, AUTHORITY_KEY
 from gangline.api.resources import CONFIG_MAPS, ENDPOINTS, SERVICES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError
+from gangline.kube.informers.informer import Informer
 from gangline.operator.webhook.certificate import CertificateAuthority
 from gangline.operator.webhook.configuration import (
     FIELD_MANAGER,
@@ -28,8 +30,8 @@ from gangline.operator.webhook.settings import POD_SERVICE_PORT, WebhookSettings
 
 log = logging.getLogger(__name__)
 
-RESYNC_S = 600.0
-"""Seconds after which a ConfigMap is written again, in case another writer has changed it."""
+RETRY_S = 600.0
+"""Seconds after which a ConfigMap that could not be written is tried again, besides new pods."""
 READY_TIMEOUT_S = 10.0
 """Seconds for which the first pods wait until the endpoint is served."""
 _PORT_NAME = "webhook"
@@ -38,14 +40,20 @@ _PORT_NAME = "webhook"
 class AuthorityPublisher:
     """Publishes the CAs in the namespaces of jobs; only the leader does."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: ApiClient, namespaces: Sequence[str] = ()) -> None:
+        """Without ``namespaces`` the jobs of all namespaces are served."""
         self._client = client
         self.bundle = ""
         """The CAs, as PEM; empty until they are known."""
         self._ready, self._changed = asyncio.Event(), asyncio.Event()
         self._published: dict[str, str] = {}
+        """What the ConfigMap of a namespace contains."""
         self._lock = asyncio.Lock()
         self._warnings = DeduplicatedWarnings(log)
+        self._informer = Informer(
+            client, CONFIG_MAPS, namespaces, fields=f"metadata.name={AUTHORITY_CONFIG_MAP}"
+        )
+        self._informer.add_listener(self._observe)
 
     def set_authorities(self, authorities: Iterable[CertificateAuthority]) -> None:
         bundle = "".join(authority.pem for authority in authorities)
@@ -73,21 +81,31 @@ class AuthorityPublisher:
                 await self._client.apply(
                     CONFIG_MAPS, manifest, namespace, manager=FIELD_MANAGER, force=True
                 )
+                self._published[namespace] = bundle
             except ApiError as error:
                 self._warnings.warn(namespace, f"pods of {namespace} cannot report: {error}")
-            self._published[namespace] = bundle
 
     async def run(self, namespaces: Callable[[], Iterable[str]]) -> None:
         """Keep the ConfigMaps of these namespaces current until cancelled."""
-        while True:
-            self._changed.clear()
-            for namespace in set(namespaces()) if self.bundle else ():
-                await self.publish(namespace)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RESYNC_S):
-                    await self._changed.wait()
-                continue
-            self._published.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._informer.run())
+            await self._informer.wait_for_sync()
+            while True:
+                self._changed.clear()
+                for namespace in set(namespaces()) if self.bundle else ():
+                    await self.publish(namespace)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S):
+                        await self._changed.wait()
+
+    def _observe(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        """Take note of a ConfigMap that another writer has changed or deleted."""
+        config_map = new or old
+        assert config_map is not None
+        content = new.data.get(AUTHORITY_KEY, "") if new else ""
+        self._published[config_map.metadata.namespace] = content
+        if content != self.bundle:
+            self._changed.set()
 
 
 async def publish_service(client: ApiClient, settings: WebhookSettings) -> str:

@@ -1,9 +1,10 @@
 """Compares our CustomResourceDefinitions with those of the projects whose kinds they define.
 
-A client that is compiled with upstream's types relies on what the API server writes and refuses:
-defaults, enumerations, required fields, printer columns, scale and status subresources. Each of
-these is a fact of a definition, such as ``default spec.suspend``. ``upstream_definitions.toml`` has
-upstream's facts, and the differences that are intended, each with its reason.
+A client that is compiled with upstream's types relies on what the API server stores, writes and
+refuses: fields, defaults, enumerations, required fields, printer columns, scale and status
+subresources. Each of these is a fact of a definition, such as ``default spec.suspend``. Further
+fields of ours are no difference. ``upstream_definitions.toml`` has upstream's facts, and the
+differences that are intended, each with its reason.
 
 Pod templates and other types of Kubernetes itself are left out: they are compared with Kubernetes'
 own types elsewhere.
@@ -63,6 +64,7 @@ def _field_facts(schema: Json, path: str) -> Iterator[tuple[str, Any]]:
         return
     for name, field in fields.items():
         here = f"{path}.{name}" if path else name
+        yield f"field {here}", True
         if name in _CORE_FIELDS:
             continue
         if name in (schema.get("required") or ()):
@@ -87,6 +89,13 @@ def recorded_facts(record: Mapping[str, Any]) -> dict[str, Facts]:
                 f"subresource {part}": value
                 for part, value in given.get("subresources", {}).items()
             },
+            **{
+                f"field {parent}.{field}": True
+                for entry in record["fields"]
+                if name in entry["of"]
+                for parent, fields in entry["names"].items()
+                for field in fields.split()
+            },
             **{f"required {path}": True for path in given.get("required", ())},
             **{f"default {path}": value for path, value in given.get("defaults", {}).items()},
             **{f"enum {path}": sorted(values) for path, values in given.get("enums", {}).items()},
@@ -101,7 +110,8 @@ def differences(ours: Mapping[str, Facts], theirs: Mapping[str, Facts]) -> Itera
     for name in sorted(theirs):
         own, other = ours.get(name, {}), theirs[name]
         for fact in sorted(own.keys() | other.keys()):
-            if own.get(fact) != other.get(fact):
+            is_further_field = fact.startswith("field ") and fact not in other
+            if own.get(fact) != other.get(fact) and not is_further_field:
                 yield f"{name} {fact}: {own.get(fact)}, upstream {other.get(fact)}"
 
 

@@ -320,7 +320,7 @@ class SetNetwork(Wire):
     """Names of the pods."""
 
     enable_dns_hostnames: Annotated[bool | None, doc("Pods have names; true when not given.")] = (
-        None
+        msgspec.field(name="enableDNSHostnames", default=None)
     )
     subdomain: Annotated[
         str | None, doc("Name of the headless service; the job's when not given.")

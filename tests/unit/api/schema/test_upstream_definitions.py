@@ -25,11 +25,13 @@ def test_definitions_of_a_file_are_compared_in_place_of_the_record(tmp_path, cap
     fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     fields["suspend"]["default"] = True
     fields["runtimeRef"]["required"] = []
+    fields["runPolicy"] = {"type": "object"}
     file = tmp_path / "upstream.yaml"
     file.write_text(yaml.safe_dump(manifest))
     assert compare.main([str(file)]) == 1
     name = "trainjobs.trainer.kubeflow.org/v1alpha1"
     assert capsys.readouterr().out.splitlines() == [
         f"{name} default spec.suspend: False, upstream True",
+        f"{name} field spec.runPolicy: None, upstream True",
         f"{name} required spec.runtimeRef.name: True, upstream None",
     ]

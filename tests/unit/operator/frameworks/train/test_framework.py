@@ -77,6 +77,11 @@ def test_pods_have_the_names_and_labels_of_a_job_set() -> None:
         assert expected.items() <= pod["metadata"][field].items()
 
 
+def test_runtime_may_leave_host_names_to_the_pods() -> None:
+    made = created(plan(observe(train_job(), job_set={"network": {"enableDNSHostnames": False}})))
+    assert "hostname" not in made[TargetKind.POD, "digits-node-0-0"]["spec"]
+
+
 def test_address_of_the_coordinator_is_a_label_of_all_pods() -> None:
     job_set = {"coordinator": {"replicatedJob": "node", "podIndex": 1}}
     made = created(plan(observe(train_job(trainer={"numNodes": 2}), job_set=job_set)))

@@ -21,6 +21,8 @@ ANCESTOR_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
 FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
 """On a runtime: its framework. The Kubeflow SDK ignores runtimes without it."""
 VALIDATION_LABEL = "trainer.kubeflow.org/webhook-validation"
+SUPPORT_LABEL = "trainer.kubeflow.org/support"
+"""On a runtime that will be removed: ``deprecated``."""
 TRAINER, DATASET_INITIALIZER, MODEL_INITIALIZER = (
     "trainer",
     "dataset-initializer",

@@ -42,6 +42,7 @@ _MODELS = {
     "torchtune-qwen2.5-1.5b": "qwen2_5/1.5B",
 }
 _LORA_ARGUMENT = "model.lora_attn_modules"
+_QUANTIZE_ARGUMENT, _DORA_ARGUMENT = "model.quantize_base", "model.use_dora"
 _SINGLE_RECIPES = ("full_finetune_single_device", "lora_finetune_single_device")
 
 
@@ -59,10 +60,24 @@ def command(container: Json, runtime: str, nodes: int, processes: int | str) -> 
     if model is None:
         return list(COMMAND)
     arguments = container.get("args") or ()
-    method = "lora" if any(text.startswith(_LORA_ARGUMENT) for text in arguments) else "full"
+    quantized = _has(arguments, _QUANTIZE_ARGUMENT) and not _has(arguments, _DORA_ARGUMENT)
+    method = "lora" if quantized or _has(arguments, _LORA_ARGUMENT) else "full"
     devices = "single_device" if (nodes, processes) == (1, 1) else "distributed"
-    config = f"{model}_{method}" + ("_single_device" if devices == "single_device" else "")
+    config = f"{model}_{'qlora' if quantized else method}"
+    config += "_single_device" if devices == "single_device" else ""
     return [*COMMAND, f"{method}_finetune_{devices}", "--config", config]
+
+
+def _has(arguments: Sequence[str], name: str) -> bool:
+    return any(text.startswith(name) for text in arguments)
+
+
+def missing_recipe(job: EffectiveJob) -> str:
+    """Return the configuration of the job that torchtune does not have; empty if it has it."""
+    words = _node_container(job).get("command") or []
+    config = str(words[-1]) if tuple(words[:2]) == COMMAND else ""
+    is_missing = config.endswith("_qlora") or (config.startswith("qwen") and "_qlora" in config)
+    return config if is_missing else ""
 
 
 def with_rendezvous(command: Sequence[str], address: str) -> list[str]:
@@ -147,6 +162,8 @@ def _apply(job: EffectiveJob, role: EffectiveRole, trainer: Trainer, runtime: st
     if trains and container is not None:
         if job.framework == TORCH and is_torchtune(container):
             processes = _processes(container, trainer)
+            if processes == AUTO and _accelerators(container) == 1:
+                processes = 1
             most = job.elastic.max_nodes if job.elastic else job.nodes
             launch = command(container, runtime, most, processes)
             address = f"{_leader(job)}:{PORT}"
@@ -165,13 +182,19 @@ def _inject(job: EffectiveJob, role: EffectiveRole, trainer: Trainer) -> Effecti
     names = {
         n for target in targets if target.job_name == role.name for n in target.container_names
     }
-    for name in sorted(names - {NODE}):
-        container = find_container(role.template, name)
-        if container is not None:
-            variables = _variables(job, _node_container(job), trainer)
-            changed = upsert_env(container, variables)
-            role = replace(role, template=with_container(role.template, changed))
-    return role
+    if not names:
+        return role
+    variables = _variables(job, _node_container(job), trainer)
+    pod: Json = role.template.get("spec") or {}
+    changed = {
+        field: [
+            upsert_env(container, variables) if container.get("name") in names else container
+            for container in pod[field]
+        ]
+        for field in ("containers", "initContainers")
+        if pod.get(field)
+    }
+    return replace(role, template={**role.template, "spec": {**pod, **changed}})
 
 
 def _variables(job: EffectiveJob, container: Json, trainer: Trainer) -> list[Json]:

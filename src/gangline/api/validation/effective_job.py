@@ -16,12 +16,14 @@ from gangline.api.jobs.training_runtime import (
     TRAINER,
     TrainingRuntimeSpec,
 )
-from gangline.api.meta.json_objects import objects_in
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.schema.field_error import FieldError
-from gangline.api.trainer.effective import EffectiveJob, find_container
-from gangline.api.trainer.policy import reserved_variables
+from gangline.api.trainer.effective import EffectiveJob
+from gangline.api.trainer.policy import missing_recipe, reserved_variables
 from gangline.api.validation.common_rules import MAX_JOB_REPLICAS, pod_template_errors
 from gangline.api.validation.jobs.train import node_range_errors
+
+_CONTAINERS = ("containers", "initContainers")
 
 
 def effective_job_errors(
@@ -48,6 +50,10 @@ def effective_job_errors(
     if merged.mpi is not None and merged.find_role(LAUNCHER) is None:
         yield FieldError("spec.runtimeRef.name", None, f"has no job {LAUNCHER!r}")
     yield from _elastic_errors(trainer, merged)
+    if config := missing_recipe(merged):
+        problem = f"select the configuration {config!r}, which torchtune does not have"
+        remedy = "quantize a Llama on one device, with resourcesPerNode of one GPU"
+        yield FieldError("spec.trainer.args", None, problem, remedy)
     yield from _patch_errors(job, runtime)
     yield from _size_errors(merged)
     yield from _coordinator_errors(merged)
@@ -96,12 +102,14 @@ def _patch_errors(job: TrainJob, runtime: TrainingRuntimeSpec) -> Iterator[Field
                 continue
             pod = change.template and change.template.spec and change.template.spec.template
             spec = (pod.spec if pod else None) or {}
-            base = target.template.spec.template
-            for position, container in enumerate(objects_in(spec.get("containers"))):
-                name = str(container.get("name"))
-                if find_container(base, name) is None:
-                    path = f"{where}.template.spec.template.spec.containers[{position}].name"
-                    yield FieldError(path, name, "is no container of the runtime")
+            base = subobject(target.template.spec.template, "spec")
+            given = [c.get("name") for field in _CONTAINERS for c in objects_in(base.get(field))]
+            for field in _CONTAINERS:
+                for position, container in enumerate(objects_in(spec.get(field))):
+                    name = str(container.get("name"))
+                    if name not in given:
+                        path = f"{where}.template.spec.template.spec.{field}[{position}].name"
+                        yield FieldError(path, name, "is no container of the runtime")
 
 
 def _coordinator_errors(merged: EffectiveJob) -> Iterator[FieldError]:

@@ -25,6 +25,8 @@ from gangline.api.jobs.training_runtime import (
     REFUSED_JOB_FIELDS,
     STEP_CONTAINERS,
     STEPS,
+    SUPPORT_LABEL,
+    TRAINER,
     VALIDATION_LABEL,
     WORKSPACE,
     ClusterTrainingRuntime,
@@ -37,7 +39,7 @@ from gangline.api.jobs.training_runtime import (
 )
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.schema.check import check_schema
-from gangline.api.schema.field_error import FieldError, is_below, name_errors
+from gangline.api.schema.field_error import FieldError, child_path, is_below, name_errors
 from gangline.api.trainer.effective import find_container, with_claim_volumes
 from gangline.api.trainer.policy import RESERVED
 from gangline.api.validation.common_rules import (
@@ -126,6 +128,10 @@ def validate(
 
 
 def list_warnings(runtime: TrainingRuntime | ClusterTrainingRuntime) -> Iterator[FieldError]:
+    if runtime.metadata.labels.get(SUPPORT_LABEL) == "deprecated":
+        where = child_path("metadata.labels", SUPPORT_LABEL)
+        problem = "marks a runtime that a later release removes"
+        yield FieldError(where, "deprecated", problem, "use another runtime")
     framework = runtime.spec.ml_policy.framework
     for number, job in enumerate(runtime.spec.template.spec.replicated_jobs):
         containers = subobject(job.template.spec.template, "spec").get("containers")
@@ -169,6 +175,7 @@ def runtime_spec_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
     if MPI in given and jobs and LAUNCHER not in earlier:
         problem = f"has no job {LAUNCHER!r}, which runs mpirun"
         yield FieldError(_JOBS, None, problem, f"name the job of the trainer step {LAUNCHER!r}")
+    yield from _injection_errors(spec)
     yield from _claim_errors(spec.template.spec)
     yield from _success_errors(spec.template.spec, earlier)
     yield from _coordinator_errors(spec, earlier)
@@ -195,6 +202,27 @@ def _job_errors(
     yield from _container_errors(job, path)
     template = with_claim_volumes(job.template.spec.template, job_set, "job")
     yield from pod_template_errors(template, f"{path}.template.spec.template")
+
+
+def _injection_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
+    torch, jobs = spec.ml_policy.torch, spec.template.spec.replicated_jobs
+    targets = torch.env_injection.targets if torch and torch.env_injection else []
+    for number, target in enumerate(targets):
+        where = f"spec.mlPolicy.torch.envInjection.targets[{number}]"
+        job = next((job for job in jobs if job.name == target.job_name), None)
+        if job is None:
+            remedy = f"name one of: {', '.join(job.name for job in jobs)}"
+            yield FieldError(f"{where}.jobName", target.job_name, "is no replicated job", remedy)
+            continue
+        pod = subobject(job.template.spec.template, "spec")
+        fields = (objects_in(pod.get(field)) for field in ("containers", "initContainers"))
+        names = [container.get("name") for field in fields for container in field]
+        for place, name in enumerate(target.container_names):
+            path = f"{where}.containerNames[{place}]"
+            if name not in names:
+                yield FieldError(path, name, f"is no container of the job {job.name!r}")
+            elif name == NODE and job.step == TRAINER:
+                yield FieldError(path, name, "has the variables in any case", "remove it")
 
 
 def _claim_errors(job_set: JobSetSpec) -> Iterator[FieldError]:

@@ -225,6 +225,17 @@ def test_claim_of_the_runtime_is_mounted_by_name() -> None:
             {"args": ["model.lora_attn_modules=[q_proj]"], "numProcPerNode": 1},
             ["lora_finetune_single_device", "--config", "llama3_2/1B_lora_single_device"],
         ),
+        (
+            {
+                "args": ["model.quantize_base=True"],
+                "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}},
+            },
+            ["lora_finetune_single_device", "--config", "llama3_2/1B_qlora_single_device"],
+        ),
+        (
+            {"args": ["model.quantize_base=True", "model.use_dora=True"], "numProcPerNode": 1},
+            ["full_finetune_single_device", "--config", "llama3_2/1B_full_single_device"],
+        ),
     ],
 )
 def test_torchtune_recipe(trainer: dict[str, Any], command: list[str]) -> None:
@@ -234,17 +245,21 @@ def test_torchtune_recipe(trainer: dict[str, Any], command: list[str]) -> None:
 
 def test_variables_of_torch_reach_the_containers_that_the_policy_names() -> None:
     runtime = SHIPPED["torch-distributed"]
-    pod = {"containers": [{"name": "node", "image": "a"}, {"name": "monitor", "image": "b"}]}
+    pod = {
+        "containers": [{"name": "node", "image": "a"}, {"name": "monitor", "image": "b"}],
+        "initContainers": [{"name": "preflight", "image": "c"}],
+    }
     job = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]
     changed = {**job, "template": {**job["template"], "spec": {"template": {"spec": pod}}}}
-    targets = [{"jobName": "node", "containerNames": ["monitor"]}]
+    targets = [{"jobName": "node", "containerNames": ["monitor", "preflight"]}]
     spec = {
         "mlPolicy": {"torch": {"envInjection": {"targets": targets}}},
         "template": {"spec": {"replicatedJobs": [changed]}},
     }
     merged = effective(train_job(), {**runtime, "spec": spec})
-    names = [variable["name"] for variable in container(merged, name="monitor")["env"]]
-    assert "PET_MASTER_ADDR" in names
+    made = merged.roles[0].template["spec"]
+    for injected in (made["containers"][1], made["initContainers"][0]):
+        assert "PET_MASTER_ADDR" in [variable["name"] for variable in injected["env"]]
 
 
 def test_startup_policy_makes_each_role_wait_for_the_one_before() -> None:

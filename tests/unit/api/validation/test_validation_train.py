@@ -347,6 +347,22 @@ def test_field_of_a_job_set_without_effect_is_refused(job_set: dict[str, Any], p
         ({"flux": {}}, "spec.mlPolicy.flux"),
         ({"torch": {"numProcPerNode": 2}}, "spec.mlPolicy.torch.numProcPerNode"),
         (
+            {
+                "torch": {
+                    "envInjection": {"targets": [{"jobName": "other", "containerNames": ["a"]}]}
+                }
+            },
+            "spec.mlPolicy.torch.envInjection.targets[0].jobName",
+        ),
+        (
+            {
+                "torch": {
+                    "envInjection": {"targets": [{"jobName": "node", "containerNames": ["a"]}]}
+                }
+            },
+            "spec.mlPolicy.torch.envInjection.targets[0].containerNames[0]",
+        ),
+        (
             {"torch": {"elasticPolicy": {"minNodes": 3, "maxNodes": 2}}},
             "spec.mlPolicy.torch.elasticPolicy.minNodes",
         ),
@@ -412,6 +428,10 @@ def errors_in_runtime(job: dict[str, Any]) -> list[str]:
             {"runtimePatches": [patch(containers=[{"name": "other"}])]},
             f"{NODE_SPEC}.containers[0].name",
         ),
+        (
+            {"runtimePatches": [patch(initContainers=[{"name": "other"}])]},
+            f"{NODE_SPEC}.initContainers[0].name",
+        ),
     ],
 )
 def test_error_that_shows_only_with_the_runtime(spec: dict[str, Any], path: str) -> None:
@@ -428,3 +448,26 @@ def test_last_node_of_the_range_has_a_host_name() -> None:
     job = train_job(trainer={"elasticPolicy": {**RANGE, "maxNodes": 11}, "numNodes": 2})
     job["metadata"]["name"] = "a" * 54
     assert paths(validate_manifest(job)) == errors_in_runtime(job) == ["metadata.name"]
+
+
+@pytest.mark.parametrize(
+    ("runtime_name", "gpus", "expected"),
+    [
+        ("torchtune-llama3.2-1b", 1, []),
+        ("torchtune-llama3.2-1b", 2, ["spec.trainer.args"]),
+        ("torchtune-qwen2.5-1.5b", 1, ["spec.trainer.args"]),
+    ],
+)
+def test_quantized_training_needs_a_recipe_of_torchtune(
+    runtime_name: str, gpus: int, expected: list[str]
+) -> None:
+    limits = {"limits": {"nvidia.com/gpu": gpus}}
+    trainer = {"args": ["model.quantize_base=True"], "resourcesPerNode": limits}
+    assert errors_in_runtime(train_job(runtime_name, trainer=trainer)) == expected
+
+
+def test_deprecated_runtime_is_warned_of() -> None:
+    written = runtime(replicated("node", step="trainer"))
+    written["metadata"]["labels"] = {"trainer.kubeflow.org/support": "deprecated"}
+    (warning,) = check_manifest(written).warnings
+    assert warning.path == "metadata.labels[trainer.kubeflow.org/support]"

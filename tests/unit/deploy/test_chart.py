@@ -40,7 +40,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "everything": {
         "brain": {"enabled": True},
-        "webhook": {"failurePolicy": "Fail", "queueAccess": True},
+        "webhook": {"failurePolicy": "Fail", "queueAccess": True, "progress": True},
     },
     "operator only": {"scheduler": {"enabled": False}, "webhook": {"enabled": False}},
     "scheduler only": {"operator": {"enabled": False}},
@@ -384,6 +384,14 @@ def test_with_namespaces_only_nodes_are_read_in_the_whole_cluster() -> None:
     assert namespaces == {"a", "b", NAMESPACE}
     least = {"readNodes": False, "readClusterRuntimes": False}
     assert not of_kind(render(values | {"operator": least}), "ClusterRole")
+
+
+def test_reports_of_progress_need_one_right_in_the_whole_cluster() -> None:
+    found = render({"webhook": {"progress": True}, "namespaces": ["a"]} | NO_CRDS)
+    with_reports = rights(found, "operator") - rights(
+        render({"namespaces": ["a"]} | NO_CRDS), "operator"
+    )
+    assert with_reports == {("", "authentication.k8s.io", "tokenreviews", "create")}
 
 
 def test_kinds_that_are_not_run_need_no_rights() -> None:

@@ -25,6 +25,12 @@ TEMPLATE = {
         ]
     },
 }
+REPORT = {
+    "progressPercentage": 45,
+    "estimatedRemainingSeconds": 130,
+    "metrics": [{"name": "loss", "value": "0.12"}],
+    "lastUpdatedTime": STARTED,
+}
 
 
 def stored(kind: JobKind, **status: Any) -> bytes:
@@ -46,6 +52,7 @@ def stored(kind: JobKind, **status: Any) -> bytes:
         spec[first + "".join(map(str.capitalize, rest))] = roles
     else:
         spec |= roles | scheduling
+    status["trainerStatus"] = REPORT
     metadata = {"name": "x", "namespace": "d", "uid": "u", "creationTimestamp": CREATED}
     metadata |= {"labels": {"a": "b"}, "managedFields": [{"manager": "kubectl", "fieldsV1": {}}]}
     return msgspec.json.encode({"metadata": metadata, "spec": spec, "status": status})
@@ -71,6 +78,8 @@ def test_listed_job_equals_complete_job(kind: JobKind) -> None:
     listed = read_listed(kind, raw)
     assert listed == read_completely(kind, raw)
     assert listed.restarts == 3
+    assert listed.progress is not None
+    assert listed.progress.summary == "45%, 2:10 left"
     pods = sum(range(1, 1 + len(kind.roles[:2])))
     assert (listed.state, listed.reason, listed.desired) == (JobState.FAILED, "m", pods)
     assert (listed.requested_gpus, listed.managed_elsewhere) == (3 * pods, True)

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from prometheus_client import Counter
 
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.progress import ProgressReport, TrainerStatus, limit_errors
@@ -28,6 +29,8 @@ from gangline.operator.webhook.configuration import DeduplicatedWarnings
 from gangline.operator.webhook.progress_access import JobIdentity, ReportAuthorizer
 
 log = logging.getLogger(__name__)
+
+REPORTS = Counter("gangline_progress_reports", "Reports of progress by HTTP status", ("code",))
 
 MAX_BODY_BYTES = 64 << 10
 READ_TIMEOUT_S = 10.0
@@ -143,6 +146,11 @@ class ProgressEndpoint:
         return _failure(404, "NotFound", "Not found")
 
     async def _handle(self, request: web.Request) -> web.Response:
+        response = await self._respond(request)
+        REPORTS.labels(str(response.status)).inc()
+        return response
+
+    async def _respond(self, request: web.Request) -> web.Response:
         try:
             report = await self._accept(request)
         except _RefusedReport as refused:

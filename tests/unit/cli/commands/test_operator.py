@@ -234,6 +234,16 @@ def test_a_service_cannot_send_to_a_port_that_is_not_known() -> None:
     assert webhook("--webhook-bind-address", "127.0.0.1:0", "--webhook-url", "https://h:1")
 
 
+@pytest.mark.parametrize(
+    "flag", ["--webhook-progress=on", "--feature-gates=A=true,TrainJobStatus=true"]
+)
+def test_progress_is_off_unless_a_flag_turns_it_on(flag: str) -> None:
+    assert not webhook("--feature-gates=TrainJobStatus=false").progress
+    assert webhook(flag).progress_url == "https://gangline-operator.kube-system.svc"
+    with pytest.raises(ValueError, match="requires --webhook on"):
+        settings(flag)
+
+
 def test_queue_access_requires_the_webhook() -> None:
     assert webhook("--webhook-queue-access=on").queue_access
     with pytest.raises(ValueError, match="requires --webhook on"):

@@ -5,6 +5,9 @@ import os
 
 from hypothesis import settings
 
+# Tests compute with small tensors: threads that share them spend more time waiting than computing.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A slow machine is no fault of what is tested. The examples are the same every time, so that a
 # change fails only for a fault that it brings. HYPOTHESIS_PROFILE=explore draws new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True)

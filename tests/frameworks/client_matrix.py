@@ -32,7 +32,16 @@ CLIENTS = {
     "kopf": ("kopf_operator.py", ["watches", "patches", "finalizes"]),
     "kubeflow": (
         "kubeflow_trainer.py",
-        ["lists", "trains", "reads_packages", "trains_container", "waits", "resumes", "deletes"],
+        [
+            "lists",
+            "trains",
+            "reads_packages",
+            "trains_container",
+            "resizes",
+            "waits",
+            "resumes",
+            "deletes",
+        ],
     ),
 }
 TALKER = """

@@ -15,6 +15,7 @@ from kubeflow.trainer.options import Name
 SPACE = sys.argv[1]
 PATIENCE_S = 120
 SAYS_RANK = ["sh", "-c", "echo $GREETING from $PET_NODE_RANK of $PET_NNODES"]
+RUNTIMES = ("trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes")
 trainer = TrainerClient(KubernetesBackendConfig(namespace=SPACE))
 
 
@@ -76,9 +77,9 @@ def reads_packages() -> None:
     assert trainer.list_jobs() == [], trainer.list_jobs()
 
 
-def trains_container() -> None:
-    """The command is that of the runtime; image, nodes and environment are those of the job."""
-    pod = {"containers": [{"name": "node", "image": "busybox:1", "command": SAYS_RANK}]}
+def add_runtime(prefix, command, **torch):
+    """Create a runtime for all namespaces; return its name."""
+    pod = {"containers": [{"name": "node", "image": "busybox:1", "command": command}]}
     labels = {"trainer.kubeflow.org/framework": "torch"}
     step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     node = {"name": "node", "template": {"metadata": {"labels": step}, "spec": {"template": {}}}}
@@ -86,13 +87,16 @@ def trains_container() -> None:
     body = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "ClusterTrainingRuntime",
-        "metadata": {"name": f"says-rank-{SPACE}", "labels": labels},
-        "spec": {"mlPolicy": {"torch": {}}, "template": {"spec": {"replicatedJobs": [node]}}},
+        "metadata": {"name": f"{prefix}-{SPACE}", "labels": labels},
+        "spec": {"mlPolicy": {"torch": torch}, "template": {"spec": {"replicatedJobs": [node]}}},
     }
-    api = trainer.backend.custom_api
-    place = ("trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes")
-    api.create_cluster_custom_object(*place, body)
-    runtime = trainer.get_runtime(f"says-rank-{SPACE}")
+    trainer.backend.custom_api.create_cluster_custom_object(*RUNTIMES, body)
+    return f"{prefix}-{SPACE}"
+
+
+def trains_container() -> None:
+    """The command is that of the runtime; image, nodes and environment are those of the job."""
+    runtime = trainer.get_runtime(add_runtime("says-rank", SAYS_RANK))
     custom = CustomTrainerContainer(image="busybox:1", num_nodes=2, env={"GREETING": "hello"})
     name = trainer.train(runtime=runtime, trainer=custom)
     job = trainer.wait_for_job_status(name, timeout=PATIENCE_S, polling_interval=1)
@@ -101,7 +105,28 @@ def trains_container() -> None:
         lines = list(trainer.get_job_logs(name, step=f"node-{rank}"))
         assert lines == [f"hello from {rank} of 2"], lines
     trainer.delete_job(name)
-    api.delete_cluster_custom_object(*place, f"says-rank-{SPACE}")
+    trainer.backend.custom_api.delete_cluster_custom_object(*RUNTIMES, runtime.name)
+
+
+def resizes() -> None:
+    """A job of an elastic runtime has as many steps as it has nodes."""
+    policy = {"minNodes": 1, "maxNodes": 2}
+    runtime = trainer.get_runtime(add_runtime("elastic", ["sleep", "600"], elasticPolicy=policy))
+    custom = CustomTrainerContainer(image="busybox:1", num_nodes=1)
+    name = trainer.train(runtime=runtime, trainer=custom)
+    place = ("trainer.kubeflow.org", "v1alpha1", SPACE, "trainjobs", name)
+    for nodes in (1, 2):
+        change = {"spec": {"trainer": {"numNodes": nodes}}}
+        trainer.backend.custom_api.patch_namespaced_custom_object(*place, change)
+        for _ in range(PATIENCE_S):
+            steps = [(step.name, step.status) for step in trainer.get_job(name).steps]
+            if steps == [(f"node-{index}", "Running") for index in range(nodes)]:
+                break
+            time.sleep(1)
+        job = trainer.get_job(name)
+        assert (job.status, job.num_nodes, len(job.steps)) == ("Running", nodes, nodes), job
+    trainer.delete_job(name)
+    trainer.backend.custom_api.delete_cluster_custom_object(*RUNTIMES, runtime.name)
 
 
 def waits() -> None:
@@ -144,6 +169,6 @@ def deletes() -> None:
     assert trainer.list_jobs() == [], trainer.list_jobs()
 
 
-for step in (lists, trains, reads_packages, trains_container, waits, resumes, deletes):
+for step in (lists, trains, reads_packages, trains_container, resizes, waits, resumes, deletes):
     step()
     print(step.__name__, flush=True)

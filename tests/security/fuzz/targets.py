@@ -24,6 +24,7 @@ from gangline.local.apiserver.verbs.read import _decode_continue_token, parse_re
 from gangline.local.apiserver.verbs.rest import make_patcher
 from gangline.local.apiserver.verbs.write import apply_configuration, read_apply_patch
 from gangline.local.kubelet.server.streaming import parse_terminal_size
+from gangline.operator.webhook.progress_endpoint import RefusedReport, parse_report
 from security.fuzz import jobs
 from security.fuzz.mutations import mutate_bytes, mutate_json
 
@@ -321,6 +322,12 @@ STRATEGIC_TOKENS = (b"$patch", b"replace", b"delete", b"merge", b"$retainKeys", 
                     b"finalizers")  # fmt: skip
 SELECTOR_TOKENS = (b",", b"=", b"==", b"!=", b"!", b" in (", b" notin (", b")", b">", b"<", b"\\",
                    b"a", b"9", b" ", b"metadata.name")  # fmt: skip
+REPORT = json.dumps({"trainerStatus": {
+    "progressPercentage": 45, "estimatedRemainingSeconds": 130,
+    "metrics": [{"name": "loss", "value": "0.12"}], "lastUpdatedTime": "2026-01-01T00:00:00+14:00",
+}}).encode()  # fmt: skip
+REPORT_TOKENS = (b"null", b"NaN", b"[" * 2000, b"9" * 5000, b"1e999", b"0001-01-01", b"9999-12-31",
+                 b"\\ud800", b"\xff", b"-", b'"')  # fmt: skip
 JSON_ERRORS = (StatusError,)
 APPLIED = json.dumps({key: POD[key] for key in ("apiVersion", "kind", "spec")}).encode()
 
@@ -336,6 +343,7 @@ TARGETS: dict[str, Target] = {
     ),
     "objects": Target(write_object, JSON_ERRORS, OBJECTS, NAMES, mutate_json),
     "jobs": Target(jobs.run_job, JSON_ERRORS, jobs.SEEDS, jobs.TOKENS, mutate_json),
+    "progress": Target(parse_report, (RefusedReport,), (REPORT,), REPORT_TOKENS),
     "json_patch": Target(
         _patcher("application/json-patch+json"), JSON_ERRORS, (JSON_PATCH_SEED,), PATH_TOKENS,
         mutate_json,

@@ -41,7 +41,7 @@ STOP_TIMEOUT_S = 2.0
 _FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(TrainerStatus))
 
 
-class _RefusedReport(Exception):
+class RefusedReport(Exception):
     """The report is refused; the response is a Status."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
@@ -97,7 +97,7 @@ class ProgressWriter:
                 if status is None:
                     break
                 await self._store(job, status)
-        except (ApiError, _RefusedReport) as error:
+        except (ApiError, RefusedReport) as error:
             self._warnings.warn(job.kind.identity, f"progress is not stored: {error}")
         # After an error the next report is written immediately, so that its sender gets the reason.
         del self._next[job]
@@ -112,7 +112,7 @@ class ProgressWriter:
                 resource, job.name, patch, job.namespace, subresource="status"
             )
         if not subobject(stored, "status", "trainerStatus"):
-            raise _RefusedReport(
+            raise RefusedReport(
                 500,
                 "InternalError",
                 f"the cluster's definition of {job.kind.identity} drops status.trainerStatus: "
@@ -153,7 +153,7 @@ class ProgressEndpoint:
     async def _respond(self, request: web.Request) -> web.Response:
         try:
             report = await self._accept(request)
-        except _RefusedReport as refused:
+        except RefusedReport as refused:
             return _failure(refused.code, refused.reason, str(refused))
         except (NotFound, Conflict):
             return _failure(404, "NotFound", "Train job not found")
@@ -171,14 +171,14 @@ class ProgressEndpoint:
         kind = self._kinds.get((words["group"], words["version"], words["plural"]))
         served = not self._namespaces or words["namespace"] in self._namespaces
         if kind is None or not served:
-            raise _RefusedReport(404, "NotFound", "Not found")
+            raise RefusedReport(404, "NotFound", "Not found")
         job = await self._authorizer.authorize(
             request.headers.get("Authorization", ""),
             JobIdentity(kind, words["namespace"], words["name"]),
         )
         if job is None:
-            raise _RefusedReport(403, "Forbidden", "Forbidden")
-        report = _parse_report(await _read_body(request))
+            raise RefusedReport(403, "Forbidden", "Forbidden")
+        report = parse_report(await _read_body(request))
         if report.trainer_status is not None:
             await self._writer.write(job, report.trainer_status)
         return report
@@ -193,11 +193,11 @@ async def _read_body(request: web.Request) -> bytes:
                 if len(body) > MAX_BODY_BYTES:
                     raise _too_large()
     except TimeoutError:
-        raise _RefusedReport(408, "Timeout", "the body did not arrive in time") from None
+        raise RefusedReport(408, "Timeout", "the body did not arrive in time") from None
     return bytes(body)
 
 
-def _parse_report(body: bytes) -> ProgressReport:
+def parse_report(body: bytes) -> ProgressReport:
     try:
         fields = without_nulls(msgspec.json.decode(body))
         report = msgspec.convert(fields, ProgressReport)
@@ -205,16 +205,16 @@ def _parse_report(body: bytes) -> ProgressReport:
         if status is None:
             return report
         if errors := list(limit_errors(status)):
-            raise _RefusedReport(422, "Invalid", f"Invalid payload: {'; '.join(errors)}")
+            raise RefusedReport(422, "Invalid", f"Invalid payload: {'; '.join(errors)}")
         assert status.last_updated_time is not None
         time = status.last_updated_time.astimezone(UTC).replace(microsecond=0)
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
-        raise _RefusedReport(422, "Invalid", f"Invalid payload: {error}") from None
+        raise RefusedReport(422, "Invalid", f"Invalid payload: {error}") from None
     return ProgressReport(msgspec.structs.replace(status, last_updated_time=time))
 
 
-def _too_large() -> _RefusedReport:
-    return _RefusedReport(413, "RequestEntityTooLarge", "Payload too large")
+def _too_large() -> RefusedReport:
+    return RefusedReport(413, "RequestEntityTooLarge", "Payload too large")
 
 
 def _failure(code: int, reason: str, message: str) -> web.Response:

@@ -284,11 +284,13 @@ class TrainRules(ReplicaTracker):
 
     def _has_role_succeeded(self, role: EffectiveRole, slots: ReplicaSlots) -> bool:
         """Of elastic nodes one is enough: their agents end together, and one that started too late
-        to join them never succeeds.
+        to join them never succeeds. The first may still end: it hosts the rendezvous, and its log
+        is that of rank 0.
         """
-        if self.merged.is_elastic(role):
-            return slots.succeeded > 0
-        return slots.all_succeeded
+        if not self.merged.is_elastic(role):
+            return slots.all_succeeded
+        first = slots.pods[0] if slots.pods else None
+        return 0 in slots.completed or (slots.succeeded > 0 and not (first and first.is_active))
 
     def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return any(gang[role.name].active for role in self.merged.training_roles)

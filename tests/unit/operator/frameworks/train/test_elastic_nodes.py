@@ -106,8 +106,20 @@ def test_gang_starts_with_the_fewest_nodes() -> None:
     assert group.manifest["spec"]["minTaskMember"] == {"node": 2}
 
 
-def test_one_node_that_succeeds_ends_the_job() -> None:
+def test_last_nodes_do_not_end_the_job_while_the_first_runs() -> None:
     decision = plan({"numNodes": 3}, *nodes(0, 1), *nodes(2, phase="Succeeded"))
+    assert "Succeeded" not in {c.type for c in decision.status.conditions}
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        pytest.param([*nodes(0, phase="Succeeded"), *nodes(1, 2)], id="the first"),
+        pytest.param([*nodes(0, phase="Pending"), *nodes(2, phase="Succeeded")], id="the last"),
+    ],
+)
+def test_one_node_that_succeeds_ends_the_job(pods: list[Any]) -> None:
+    decision = plan({"numNodes": 3}, *pods)
     assert [c.type for c in decision.status.conditions if c.status == "True"][-1] == "Succeeded"
     assert decision.kind_status is not None
     (step,) = decision.kind_status["jobsStatus"]

@@ -9,7 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.types import HOST_PORT_PREFIX, CycleResult, GroupKey, PodInfo, Request
+from gangline.scheduler.types import (
+    HOST_PORT_CAPACITY,
+    HOST_PORT_PREFIX,
+    CycleResult,
+    GroupKey,
+    PodInfo,
+    Request,
+)
 from unit.scheduler.oracle.evictions import eviction_violations
 from unit.scheduler.oracle.node_groups import node_group_violations, subgroup_violations
 from unit.scheduler.oracle.placement import placement_violations
@@ -64,7 +71,8 @@ def _overcommitted(state: SchedulerCache, decision: CycleResult) -> Iterator[str
     for name in sorted(asked):
         has = dict(allocatable.get(name, ()))
         for resource in sorted(asked[name]):
-            most = 1 if resource.startswith(HOST_PORT_PREFIX) else has.get(resource, 0)
+            is_port = resource.startswith(HOST_PORT_PREFIX)
+            most = HOST_PORT_CAPACITY if is_port else has.get(resource, 0)
             if used[name][resource] > most:
                 yield f"{name} has {most} {resource}, {used[name][resource]} are used"
 

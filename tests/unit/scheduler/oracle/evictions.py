@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.types import (
+    HOST_PORT_CAPACITY,
     HOST_PORT_PREFIX,
     CycleResult,
     GroupKey,
@@ -108,9 +109,9 @@ def _useless_evictions(state: SchedulerCache, decision: CycleResult) -> Iterator
             request = dict(state.pods[pod_key].shape.request)
             left = free[str(node)]
             left.subtract(request)
-            # Nodes have one of each host port, without reporting it.
+            # Nodes have host ports without reporting them.
             asked = [resource for resource, amount in request.items() if amount]
-            if any(left[each] + each.startswith(HOST_PORT_PREFIX) < 0 for each in asked):
+            if any(left[name] + _port_capacity(name) < 0 for name in asked):
                 yield f"pods are evicted for {name}, and {pod_key} does not fit on {node} even so"
 
 
@@ -178,3 +179,7 @@ def _unowed_reclaims(
             figures.used[n] >= figures.fair_share.get(n, 0) * (1 - TOLERANCE) for n in asked
         ):
             yield f"{pod.key} is evicted for {name}, and queue {each} has its fair share already"
+
+
+def _port_capacity(resource: str) -> int:
+    return HOST_PORT_CAPACITY if resource.startswith(HOST_PORT_PREFIX) else 0

@@ -462,9 +462,12 @@ class LiveSimulation:
         state = self.state
         state.reservations = dict(result.reservations)
         for binding in result.bindings:
-            state.assume(binding.pod, binding.node)
+            state.assume(binding.pod, binding.node, result.volumes)
             bound = structs.replace(state.pods[binding.pod], phase="Running", started_at=self._now)
             state.set_pod(bound)
+        if state.storage.assumed:
+            state.storage.bind_assumed()
+            state.storage_changed()
         started = [
             single_pod_id(binding.pod) for binding in result.bindings if binding.group is None
         ]
@@ -544,7 +547,7 @@ def _copy_storage(original: StorageState, copied: StorageState) -> None:
     copied.claims, copied.volumes = dict(original.claims), dict(original.volumes)
     copied.classes, copied.synced = dict(original.classes), original.synced
     copied.limits = {node: dict(limits) for node, limits in original.limits.items()}
-    copied.capacities = original.capacities
+    copied.capacities, copied.assumed = original.capacities, dict(original.assumed)
 
 
 def known_run_time(

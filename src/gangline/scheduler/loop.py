@@ -257,7 +257,7 @@ class SchedulerLoop:
             _observe_waits(state, result, now)
             state.reservations = dict(result.reservations)
             self._reservation_store.store(result.reservations, state.groups)
-            binder.bind(result.bindings)
+            binder.bind(result.bindings, result.volumes)
             self._eviction_saves.transfer(result)
             evictor.evict(result.evictions)
             self._eviction_saves.settle()

@@ -133,13 +133,10 @@ and all of ``hostport:tcp:8080:A``.
 """
 HOST_PORT_CAPACITY = 2**20
 
-VOLUME_PREFIX = "volume:"
-"""Prefix of free volumes that match a claim, a resource of the nodes that reach them."""
-
 ATTACHMENT_PREFIX = "attach:"
 """Prefix of attachable volumes of a storage driver, a resource of nodes."""
 
-INTERNAL_RESOURCE_PREFIXES = (HOST_PORT_PREFIX, VOLUME_PREFIX, ATTACHMENT_PREFIX)
+INTERNAL_RESOURCE_PREFIXES = (HOST_PORT_PREFIX, ATTACHMENT_PREFIX)
 """Prefixes of internal resources: messages do not show them, and queues do not divide them."""
 
 Request = tuple[tuple[str, int], ...]
@@ -552,6 +549,8 @@ class CycleResult:
     """Pods to evict; victim sets are complete."""
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     """Reservations by the identity (``GangId``) of their gang."""
+    volumes: Mapping[str, str] = field(default_factory=dict)
+    """Chosen volumes by claim of the bound pods; other unbound claims get provisioned ones."""
     displaced: frozenset[GangId] = frozenset()
     """Gangs whose preempting reservation of an earlier cycle went to gangs that come before."""
     awaited: Mapping[PodKey, PodEviction] = field(default_factory=dict)

@@ -5,15 +5,19 @@ gang is completed rather than split. Once the API server refuses, the pod is pen
 node free. Its gang is tried again after a pause, and then comes first if its other pods run.
 
 Workers take bindings from one queue: a task per binding would cost a tenth of the binding. Slow
-work (volumes, retries) continues in a task of its own. A pod's claims are bound before the pod: an
-existing volume is reserved, or one is provisioned for the node.
+work (volumes, retries) continues in a task of its own.
+
+The claims of all pods of a gang are bound before any of its pods: the volume that the cycle has
+chosen is reserved, or one is provisioned for the node. The volume that was really bound is compared
+with the node, because another controller may have bound the claim to another one. If a pod cannot
+have its volumes on its node, all pods of the gang that are bound with it are pending again.
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -23,8 +27,14 @@ from gangline.kube.errors import BadRequest, Conflict, Forbidden, Invalid, KubeE
 from gangline.scheduler.apply.throttle import BindingsInFlight
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import SELECTED_NODE
-from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
-from gangline.scheduler.types import PodBinding, RefusedBinding
+from gangline.scheduler.plugins.volumes import ClaimInfo
+from gangline.scheduler.types import (
+    GangId,
+    NodeInfo,
+    PodBinding,
+    RefusedBinding,
+    single_pod_id,
+)
 
 log = logging.getLogger(__name__)
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
@@ -39,6 +49,11 @@ _FINAL_ERRORS = (NotFound, Conflict, Invalid, BadRequest, Forbidden)
 VOLUME_TIMEOUT_S = 600.0
 """Timeout for provisioning and binding a volume; kube-scheduler uses the same."""
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+_NO_VOLUMES: Mapping[str, str] = {}
+
+
+Attempt = Callable[[int], Awaitable["_FailedAttempt | None"]]
+"""Makes the attempt of this number."""
 
 
 class _FailedAttempt(NamedTuple):
@@ -60,7 +75,7 @@ class Binder:
         at_once: int,
         bound: Callable[[PodBinding], None],
         released: Callable[[float], None],
-        prepare: Callable[[PodBinding], Awaitable[bool]] | None = None,
+        prepare: Callable[[Sequence[PodBinding]], Awaitable[str]] | None = None,
         in_flight: BindingsInFlight | None = None,
     ) -> None:
         self._client = client
@@ -77,16 +92,32 @@ class Binder:
         self._drained.set()
         self.in_flight = in_flight or BindingsInFlight()
 
-    def bind(self, bindings: Iterable[PodBinding]) -> None:
-        """Assume the pods on their nodes now, and bind them in the background."""
-        for binding in bindings:
+    def bind(
+        self, bindings: Iterable[PodBinding], volumes: Mapping[str, str] = _NO_VOLUMES
+    ) -> None:
+        """Assume the pods on their nodes now, and bind them in the background.
+
+        Args:
+            volumes: the chosen volumes by claim (``CycleResult.volumes``).
+        """
+        with_claims: dict[GangId, list[PodBinding]] = {}
+        listed = list(bindings)
+        for binding in listed:
             # Assumed before the first await: the next cycle must not see these resources as free.
-            self._state.assume(binding.pod, binding.node)
+            self._state.assume(binding.pod, binding.node, volumes)
             self.in_flight.binding_started()
             if self._prepare is not None and self._state.pods[binding.pod].claims:
-                self._continue_in_task(binding, 1)
+                with_claims[_gang_of(binding)] = []
+        for binding in listed:
+            if with_claims and (gang := with_claims.get(_gang_of(binding))) is not None:
+                gang.append(binding)
             else:
                 self._queue.append(binding)
+        for gang in with_claims.values():
+            self._tasks.create_task(self._bind_after_volumes(gang), name=f"volumes {gang[0].pod}")
+        self._start_workers()
+
+    def _start_workers(self) -> None:
         for _ in range(min(self._at_once - self._workers, len(self._queue))):
             self._workers += 1
             self._tasks.create_task(self._work(), name="bind")
@@ -128,38 +159,56 @@ class Binder:
     ) -> None:
         """Try until the pod is bound or refused; make it pending if it is refused."""
         try:
-            wait_s = FIRST_RETRY_S
-            while attempt <= MAX_ATTEMPTS and not (failure and failure.is_refusal):
-                if attempt > 1:
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(LAST_RETRY_S, wait_s * 2)
-                failure = await self._attempt(binding, attempt)
-                if failure is None:
-                    break
-                attempt += 1
+            failure = await _retry(lambda n: self._attempt(binding, n), attempt, failure)
         finally:
             self.in_flight.binding_ended()
         if failure is not None:
-            pause_s = self._refuse(binding, failure.message)
-            self._state.forget_assumed(binding.pod, binding.uid)
-            self._released(pause_s)
+            self._give_back(binding, failure.message)
+
+    async def _bind_after_volumes(self, gang: list[PodBinding]) -> None:
+        """Bind the pods of a gang once all of their claims are bound, or none of them."""
+        failure: _FailedAttempt | None = _FailedAttempt("stopped", True)
+        try:
+            failure = await _retry(lambda n: self._attempt_volumes(gang, n))
+        finally:
+            if failure is not None:
+                for _ in gang:
+                    self.in_flight.binding_ended()
+        if failure is None:
+            self._queue += gang
+            self._start_workers()
+        else:
+            for binding in gang:
+                self._give_back(binding, failure.message)
+
+    async def _attempt_volumes(
+        self, gang: Sequence[PodBinding], attempt: int
+    ) -> _FailedAttempt | None:
+        assert self._prepare is not None
+        try:
+            # Outside of the semaphore: other pods are bound meanwhile.
+            why = await self._prepare(gang)
+        except KubeError as error:
+            return _failed_attempt(error, gang[0], attempt)
+        return _FailedAttempt(why, True) if why else None
 
     async def _attempt(self, binding: PodBinding, attempt: int) -> _FailedAttempt | None:
-        """Bind a pod after its volumes are bound; return None if it is bound."""
+        """Bind a pod; return None if it is bound."""
         namespace, _, name = binding.pod.partition("/")
         try:
-            # Volumes are bound outside of the semaphore: other pods are bound meanwhile.
-            if self._prepare is not None and not await self._prepare(binding):
-                return _FailedAttempt("its volume claims cannot be bound for this node", True)
             async with self._slots:
                 await self._client.bind(name, namespace, binding.node, uid=binding.uid)
         except KubeError as error:
-            fields = {"pod": binding.pod, "node": binding.node, "attempt": attempt}
-            log.warning("binding failed: %s", error, extra=fields)
-            return _FailedAttempt(str(error), isinstance(error, _FINAL_ERRORS))
+            return _failed_attempt(error, binding, attempt)
         self._state.refused_bindings.pop(binding.pod, None)
         self._bound(binding)
         return None
+
+    def _give_back(self, binding: PodBinding, error: str) -> None:
+        """Make a pod pending again: its node is free."""
+        pause_s = self._refuse(binding, error)
+        self._state.forget_assumed(binding.pod, binding.uid)
+        self._released(pause_s)
 
     def _refuse(self, binding: PodBinding, error: str) -> float:
         """Record that a binding was refused; return for how many seconds the pod is not tried."""
@@ -179,8 +228,39 @@ class Binder:
         return pause_s
 
 
+def _gang_of(binding: PodBinding) -> GangId:
+    return GangId(binding.group) if binding.group is not None else single_pod_id(binding.pod)
+
+
+async def _retry(
+    attempt: Attempt, number: int = 1, failure: _FailedAttempt | None = None
+) -> _FailedAttempt | None:
+    """Try until it succeeds or is refused; return the last failure, None after success.
+
+    Args:
+        number: the number of the next attempt.
+        failure: that of the attempt before.
+    """
+    wait_s = FIRST_RETRY_S
+    while number <= MAX_ATTEMPTS and not (failure and failure.is_refusal):
+        if number > 1:
+            await asyncio.sleep(wait_s)
+            wait_s = min(LAST_RETRY_S, wait_s * 2)
+        failure = await attempt(number)
+        if failure is None:
+            return None
+        number += 1
+    return failure
+
+
+def _failed_attempt(error: KubeError, binding: PodBinding, attempt: int) -> _FailedAttempt:
+    fields = {"pod": binding.pod, "node": binding.node, "attempt": attempt}
+    log.warning("binding failed: %s", error, extra=fields)
+    return _FailedAttempt(str(error), isinstance(error, _FINAL_ERRORS))
+
+
 class VolumeBinder:
-    """Binds the claims of pods on the nodes that a cycle has chosen."""
+    """Binds the claims of gangs on the nodes, and to the volumes, that a cycle has chosen."""
 
     def __init__(self, client: ApiClient, state: SchedulerCache) -> None:
         self._client, self._state = client, state
@@ -191,56 +271,61 @@ class VolumeBinder:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def prepare(self, binding: PodBinding) -> bool:
-        """Wait until all claims of a pod are bound; return whether they are.
+    async def prepare(self, gang: Sequence[PodBinding]) -> str:
+        """Wait until all claims of these pods are bound; return why they cannot be.
 
-        False means that they cannot be bound on this node: the pod becomes pending again.
+        An empty text means that they are, to volumes that the nodes of the pods reach.
 
         Raises:
             KubeError: a claim or volume cannot be written.
         """
-        pod = self._state.pods.get(binding.pod)
-        if pod is None or not pod.claims or not self._state.storage.synced:
-            return True
-        for claim in self._state.storage.unbound_claims(pod):
-            if not await self._choose(claim, binding):
-                return False
+        if not self._state.storage.synced:
+            return ""
+        progress = _VolumeProgress(self._state, gang)
+        # Compared before anything is written: claims may have been bound since the cycle.
+        if why := progress.refusal():
+            return why
+        for claim in progress.unbound_claims():
+            if why := await self._choose(claim):
+                return why
         try:
             async with asyncio.timeout(VOLUME_TIMEOUT_S):
-                return await self._wait_until_bound(binding)
+                while True:
+                    # Taken before the state is read, so that no change in between is missed.
+                    changed = self._changed
+                    if (why := progress.refusal()) or progress.is_complete():
+                        return why
+                    await changed.wait()
         except TimeoutError:
-            log.warning("volumes not bound in time", extra={"pod": binding.pod})
-            return False
+            names = ", ".join(claim.key for claim in progress.unbound_claims())
+            return f"its volume claims were not bound within {VOLUME_TIMEOUT_S:g} s: {names}"
 
-    async def _choose(self, claim: ClaimInfo, binding: PodBinding) -> bool:
-        """Reserve a free volume for a claim, or request one; False: neither is possible."""
-        row = self._state.nodes.rows.get(binding.node)
-        node = self._state.nodes.infos[row] if row is not None else None
-        if node is None:
-            return False
-        storage = self._state.storage
-        if (volume := storage.volume_for(claim, node)) is not None:
-            return volume.claim == claim.key or await self._reserve_volume(volume, claim)
-        if not storage.can_provision(claim):
-            return False
-        if claim.selected_node != binding.node:
-            namespace, _, name = claim.key.partition("/")
-            metadata = {"uid": claim.uid, "annotations": {SELECTED_NODE: binding.node}}
+    async def _choose(self, claim: ClaimInfo) -> str:
+        """Reserve the chosen volume for a claim, or request one for the node; return why it cannot
+        be reserved.
+        """
+        assumed = self._state.storage.assumed.get(claim.key)
+        namespace, _, name = claim.key.partition("/")
+        if assumed is None:
+            return f"no volume was chosen for claim {claim.key}"
+        if assumed.volume:
+            return await self._reserve_volume(assumed.volume, claim)
+        if not claim.selected_node:
+            metadata = {"uid": claim.uid, "annotations": {SELECTED_NODE: assumed.node}}
             await self._client.patch(
                 PERSISTENT_VOLUME_CLAIMS, name, {"metadata": metadata}, namespace
             )
-        return True
+        return ""
 
-    async def _reserve_volume(self, volume: VolumeInfo, claim: ClaimInfo) -> bool:
-        """Reserve a volume for a claim; the cluster's volume controller binds the two.
-
-        Return False if another writer was faster.
-        """
+    async def _reserve_volume(self, volume: str, claim: ClaimInfo) -> str:
+        """Reserve a volume for a claim; the cluster's volume controller binds the two."""
         namespace, _, name = claim.key.partition("/")
-        current = await self._client.get(PERSISTENT_VOLUMES, volume.name)
+        current = await self._client.get(PERSISTENT_VOLUMES, volume)
         taken = current.spec.claim_ref
         if taken is not None:
-            return (taken.namespace, taken.name) == (namespace, name)
+            if (taken.namespace, taken.name) == (namespace, name) and taken.uid in ("", claim.uid):
+                return ""
+            return f"volume {volume} was taken by claim {taken.namespace}/{taken.name}"
         owner = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -256,27 +341,67 @@ class VolumeBinder:
             },
             "spec": {"claimRef": owner},
         }
-        await self._client.patch(PERSISTENT_VOLUMES, volume.name, body)
-        return True
+        await self._client.patch(PERSISTENT_VOLUMES, volume, body)
+        return ""
 
-    async def _wait_until_bound(self, binding: PodBinding) -> bool:
-        """Wait until all claims of a pod are bound; return False if the pod or the node selection
-        is gone.
-        """
-        asked: set[str] = set()
-        while True:
-            # Taken before the state is read, so that no change in between is missed.
-            changed = self._changed
+
+class _VolumeProgress:
+    """The claims of the pods of a gang, while they are being bound."""
+
+    def __init__(self, state: SchedulerCache, gang: Sequence[PodBinding]) -> None:
+        self._state, self._gang = state, gang
+        self._asked: set[str] = set()
+        """Claims that had a selected node, or their volume: a controller may withdraw it."""
+
+    def unbound_claims(self) -> list[ClaimInfo]:
+        return [claim for claim in self._claims() if not claim.volume]
+
+    def is_complete(self) -> bool:
+        """Return whether all claims are bound to existing volumes."""
+        return all(claim.volume in self._state.storage.volumes for claim in self._claims())
+
+    def _claims(self) -> list[ClaimInfo]:
+        """Return the claims of all pods, each once."""
+        state = self._state
+        pods = [pod for b in self._gang if (pod := state.pods.get(b.pod)) is not None]
+        keys = dict.fromkeys(key for pod in pods for key in pod.claims)
+        return [state.storage.claims[key] for key in keys if key in state.storage.claims]
+
+    def refusal(self) -> str:
+        """Return why a pod cannot have its volumes on its node; empty: it may still have them."""
+        for binding in self._gang:
             pod = self._state.pods.get(binding.pod)
-            if pod is None or pod.uid != binding.uid:
-                return False
-            pending = self._state.storage.unbound_claims(pod)
-            if not pending and all(key in self._state.storage.claims for key in pod.claims):
-                return True
-            for claim in pending:
-                if claim.selected_node == binding.node:
-                    asked.add(claim.key)
-                elif claim.key in asked:
-                    # A provisioner removes the selected node if it cannot provision there.
-                    return False
-            await changed.wait()
+            if pod is None or pod.uid != binding.uid or pod.is_terminating:
+                return f"pod {binding.pod} was deleted before its volumes were bound"
+            row = self._state.nodes.rows.get(binding.node)
+            node = self._state.nodes.infos[row] if row is not None else None
+            if node is None:
+                return f"node {binding.node} was removed before its volumes were bound"
+            for key in pod.claims:
+                if why := self._claim_refusal(key, node):
+                    return why
+        return ""
+
+    def _claim_refusal(self, key: str, node: NodeInfo) -> str:
+        storage = self._state.storage
+        claim, assumed = storage.claims.get(key), storage.assumed.get(key)
+        if claim is None:
+            return f"volume claim {key} was deleted"
+        if claim.volume:
+            volume = storage.volumes.get(claim.volume)
+            if volume is None or volume.is_reachable_from(node):
+                return ""
+            return (
+                f"volume claim {key} was bound to volume {volume.name}, which is not reached from "
+                f"node {node.name}"
+            )
+        volume = storage.volumes.get(assumed.volume) if assumed is not None else None
+        if volume is not None and volume.claim not in ("", key):
+            return f"volume {volume.name} was taken by claim {volume.claim}"
+        if claim.selected_node or (volume is not None and volume.claim == key):
+            self._asked.add(key)
+        elif key in self._asked:
+            # A provisioner removes the selected node if it cannot provision there; the volume
+            # controller removes the claim from a volume that it cannot bind.
+            return f"no volume for claim {key} could be bound on node {node.name}"
+        return ""

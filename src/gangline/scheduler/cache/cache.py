@@ -6,7 +6,7 @@ next cycle does not allocate the same resources again.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import TypeVar
@@ -37,6 +37,7 @@ from gangline.scheduler.types import (
 )
 
 K = TypeVar("K", bound=str)
+_NO_VOLUMES: Mapping[str, str] = {}
 MAX_CHARGED = 1000
 """Charged gangs above which cached results are dropped; nothing may ask for them again."""
 NO_QUEUE = ""
@@ -93,6 +94,7 @@ class SchedulerCache:
         self.reservations: dict[str, Reservation] = {}
         """Reservations by the name of their gang."""
         self.storage = StorageState()
+        self.nodes.storage = self.storage
         self.counted_resources: set[str] = set()
         """Counted resources (free volumes, attachments) that are current on all nodes. The empty
         name is in the set once those of all pending pods are.
@@ -171,6 +173,7 @@ class SchedulerCache:
         if former is not None:
             self._remove(former)
         self._add(pod)
+        self._drop_unused_assumptions(former)
 
     def remove_pod(self, key: PodKey) -> None:
         self._assumed.pop(key, None)
@@ -179,6 +182,7 @@ class SchedulerCache:
         former = self.pods.get(key)
         if former is not None:
             self._remove(former)
+            self._drop_unused_assumptions(former)
             if former.group is not None and former.group in self.groups and former.node is not None:
                 self.former_members[former.group][key] = former
             if former.group is not None and former.implied_group is not None:
@@ -246,12 +250,18 @@ class SchedulerCache:
             recent = [lost for lost in self.lost_members[pod.group] if at - lost.at < keep_s]
             self.lost_members[pod.group] = [*recent, LostMember(pod, at)]
 
-    def assume(self, key: PodKey, node: NodeName) -> None:
-        """Count a pod on the node it is being bound to."""
+    def assume(self, key: PodKey, node: NodeName, volumes: Mapping[str, str] = _NO_VOLUMES) -> None:
+        """Count a pod on the node it is being bound to.
+
+        Args:
+            volumes: the volumes that the cycle has chosen, by claim (``CycleResult.volumes``).
+        """
         pod = self.pods[key]
         self._remove(pod)
         self._assumed[key] = node
         self._add(replace(pod, node=node))
+        if pod.claims and self.storage.assume(pod, node, volumes):
+            self.storage_changed()
 
     def forget_assumed(self, key: PodKey, uid: str) -> None:
         """Undo an assumption: the binding failed, the pod is pending again."""
@@ -260,6 +270,11 @@ class SchedulerCache:
             return
         self._remove(pod)
         self._add(replace(pod, node=None))
+        self._drop_unused_assumptions(pod)
+
+    def _drop_unused_assumptions(self, former: PodInfo | None) -> None:
+        if former is not None and former.claims and self.storage.drop_unused_assumptions(former):
+            self.storage_changed()
 
     def evict(self, key: PodKey, uid: str) -> None:
         """Count a pod as terminating from the moment the eviction is decided."""
@@ -280,7 +295,8 @@ class SchedulerCache:
     def storage_changed(self) -> None:
         """Drop cached results of pods with claims when storage objects change."""
         self.counted_resources.clear()
-        self.storage.attached.clear()
+        self.nodes.feasibility.clear()
+        self.storage.invalidate()
         for claim in self.storage.waiting_pods:
             self._invalidate_users_of(claim)
 

@@ -483,7 +483,7 @@ def claim_info(claim: PersistentVolumeClaim) -> ClaimInfo:
         key=f"{metadata.namespace}/{metadata.name}",
         uid=metadata.uid,
         volume=spec.volume_name if bound else "",
-        is_prebound=bool(spec.volume_name) and not bound,
+        requested_volume="" if bound else spec.volume_name,
         storage_class=spec.storage_class_name,
         modes=frozenset(spec.access_modes),
         size=_size(spec.resources.requests),
@@ -506,6 +506,7 @@ def volume_info(volume: PersistentVolume) -> VolumeInfo:
         block=spec.volume_mode == "Block",
         labels=tuple(sorted(volume.metadata.labels.items())),
         claim=f"{owner.namespace}/{owner.name}" if owner else "",
+        claim_uid=owner.uid if owner else "",
         driver=spec.csi.driver if spec.csi is not None else "",
         is_usable=volume.metadata.deletion_timestamp is None
         and volume.status.phase not in {"Released", "Failed"},

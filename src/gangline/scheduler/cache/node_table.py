@@ -13,7 +13,7 @@ are nodes, or domains of lower tiers.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -33,7 +33,11 @@ from gangline.scheduler.cache.node_stats import (
     score_rows,
 )
 from gangline.scheduler.cache.volume_limits import AttachmentColumn
-from gangline.scheduler.plugins.filters import count_prefer_no_schedule, filter_message
+from gangline.scheduler.plugins.filters import (
+    count_prefer_no_schedule,
+    filter_message,
+    term_matches,
+)
 from gangline.scheduler.plugins.image_locality import ImageLocality
 from gangline.scheduler.plugins.inter_pod import PodSelection, required_anti_affinity
 from gangline.scheduler.plugins.scores import (
@@ -42,6 +46,7 @@ from gangline.scheduler.plugins.scores import (
     ScoreWeights,
     preference_score,
 )
+from gangline.scheduler.plugins.volumes import StorageState
 from gangline.scheduler.types import (
     HOST_PORT_CAPACITY,
     HOST_PORT_PREFIX,
@@ -50,6 +55,7 @@ from gangline.scheduler.types import (
     NetworkTopologyRule,
     NodeInfo,
     NodeName,
+    NodeTerm,
     PlacementConstraints,
     PodInfo,
     PodKey,
@@ -132,6 +138,11 @@ class NodeTable:
         self._supplied: set[int] = set()
         self.attachment_columns: dict[int, AttachmentColumn] = {}
         """Columns of claims whose attachments are counted together."""
+        self.storage = StorageState()
+        """Claims and volumes; the owner of the table keeps it."""
+        self._matching_rows: dict[tuple[NodeTerm, ...], frozenset[int]] = {}
+        self._rows_by_label: dict[str, dict[str, list[int]]] = {}
+        """Rows by label and value, as far as terms of volumes have asked for them."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -368,7 +379,37 @@ class NodeTable:
             eligible.has_prefer_no_schedule = True
         eligible.prefer_no_schedule[row] = marks
 
+    def rows_matching(self, terms: tuple[NodeTerm, ...]) -> Set[int]:
+        """Return the rows whose nodes match one of these terms; cached until a node changes."""
+        rows = self._matching_rows.get(terms)
+        if rows is None:
+            rows = self._matching_rows[terms] = frozenset(
+                row
+                for term in terms
+                for row in self._candidate_rows(term)
+                if (node := self.infos[row]) is not None
+                and term_matches(term, dict(node.labels), node.name)
+            )
+        return rows
+
+    def _candidate_rows(self, term: NodeTerm) -> Iterable[int]:
+        """Return rows among which a term matches: a local volume matches one node of thousands."""
+        for expression in term.labels:
+            if expression.operator == "In":
+                by_value = self._rows_by_label.get(expression.key)
+                if by_value is None:
+                    by_value = self._rows_by_label[expression.key] = {}
+                    for row in self.rows.values():
+                        node = self.infos[row]
+                        value = dict(node.labels).get(expression.key) if node is not None else None
+                        if value is not None:
+                            by_value.setdefault(value, []).append(row)
+                return [row for value in expression.values for row in by_value.get(value, ())]
+        return self.rows.values()
+
     def _replace_node(self, row: int, node: NodeInfo | None) -> None:
+        self._matching_rows.clear()
+        self._rows_by_label.clear()
         self._stats.update_row(row, self.infos[row], node)
         if self._images is not None and (
             moved := self._images.update_node(row, self.infos[row], node)

@@ -201,6 +201,9 @@ def awaited_pods(
     for gang, reservation, placements in listed:
         if not reservation.preempting:
             continue
+        for holder in (h for own in gang.pending for h in after.volumes.holders(own)):
+            if holder.is_terminating or holder.key in evicted:
+                awaited[holder.key] = _eviction_for(state, holder, gang)
         for placement in placements:
             after.reserve([placement])
             row = placement.row

@@ -169,12 +169,14 @@ class ExtraPods:
             self._grants.bind(gang, self._scratch.since(mark))
             pods = [*unplaced, *pods[count:]]
             if unplaced:
-                entry.refused_shapes |= {shape}
-                break
+                # Volumes depend on the claims of each pod, not on its shape.
+                if not any(map(self._scratch.volumes.concerns, unplaced)):
+                    entry.refused_shapes |= {shape}
+                return _pending_reasons(pods, self._unavailable_message(pods[0]))
         if not pods:
             return []
         queue = self._tree.blocking_queue(gang.queue, one)
-        if queue is not None and shape not in entry.refused_shapes:
+        if queue is not None:
             return _pending_reasons(
                 pods, messages.queue_limit_message(queue_limit(self._tree, queue, one))
             )

@@ -108,6 +108,7 @@ def run_cycle(
         placed=frozenset(current.placed),
         evictions=tuple(current.evictions),
         reservations=current.reservations,
+        volumes=current.chosen_volumes(),
         displaced=frozenset(current.preemptors.displaced),
         awaited=current.awaited_pods(),  # 4.
     )
@@ -190,6 +191,12 @@ class _Cycle:
         for gang in gangs:
             if gang.id in preemptors.placements:
                 self.preemptors.add(ActiveReservation(gang, preemptors.placements[gang.id]))
+
+    def chosen_volumes(self) -> dict[str, str]:
+        """Return the volumes of bound pods: later gangs may have changed earlier choices."""
+        chosen = self.scratch.volumes.chosen_volumes()
+        pods = (self.state.pods[b.pod] for b in self.allocations.bindings) if chosen else ()
+        return {key: chosen[key] for pod in pods for key in pod.claims if key in chosen}
 
     def awaited_pods(self) -> dict[PodKey, PodEviction]:
         """Return the terminating pods that the preempting reservations of the result need."""

@@ -64,7 +64,7 @@ def _place_on_few_nodes(
     unplaced: list[PodInfo] = []
     for shape, pods in same_shape:
         demand = scratch.nodes.demand(shape.request)
-        if not demand.wants_device or scratch.has_inter_pod_rules(shape):
+        if not demand.wants_device or any(map(scratch.depends_on_others, pods)):
             unplaced += scratch.place(shape, pods)
             continue
         rows = np.array(scratch.rows_for(shape), dtype=np.intp)

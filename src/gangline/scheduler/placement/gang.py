@@ -23,6 +23,7 @@ from gangline.scheduler.cache import inter_pod
 from gangline.scheduler.cache.node_table import NodeTable, TopologyDomain, highest_tier
 from gangline.scheduler.placement.colocation import place_colocated, place_on_one_device_model
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.placement.volume_matching import VolumeMatching
 from gangline.scheduler.plugins.task_topology import anti_affine_roles, role_buckets
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import (
@@ -63,9 +64,10 @@ def place_by_backtracking(
         return False
     kinds: dict[PodKind, list[PodInfo]] = {}
     for pod in pods:
-        kinds.setdefault((pod.shape, pod.labels), []).append(pod)
+        claims = pod.claims if scratch.volumes.concerns(pod) else ()
+        kinds.setdefault((pod.shape, pod.labels, claims), []).append(pod)
     related = any(scratch.has_inter_pod_rules(pod.shape) for pod in pods)
-    if len(kinds) == 1 and not related:
+    if len(kinds) == 1 and not (related or any(map(scratch.volumes.concerns, pods))):
         return False
     rows = {kind: scratch.rows_for(same_kind[0].shape) for kind, same_kind in kinds.items()}
     if not all(rows.values()) or len(set().union(*rows.values())) > MAX_NODES:
@@ -121,6 +123,50 @@ class _Backtracking:
                     if self.extend(rest, {**first, kind: index}):
                         return True
                     self._scratch.rollback(mark)
+        return False
+
+
+class _Moves:
+    """Places further pods by moving those with competing volumes: augmenting paths over pods.
+
+    For pods with one claim each, on nodes with enough free resources, this finds a placement
+    whenever there is one, in gangs of any size.
+    """
+
+    def __init__(self, scratch: ScratchAllocation, mark: int) -> None:
+        self._scratch, self._mark = scratch, mark
+        self._steps = MAX_STEPS
+        self._tried: set[PodKey] = set()
+
+    def place_all(self, pods: Iterable[PodInfo]) -> bool:
+        """Place all of these pods; return whether they are placed."""
+        for pod in pods:
+            self._tried = {pod.key}
+            if not self._scratch.volumes.concerns(pod) or not self._place(pod):
+                return False
+        return True
+
+    def _place(self, pod: PodInfo) -> bool:
+        scratch = self._scratch
+        if not scratch.place(pod.shape, [pod]):
+            return True
+        if scratch.has_inter_pod_rules(pod.shape):
+            return False
+        accepted = scratch.nodes.eligible(pod.shape.constraints).accepted
+        for other, row in [(p.pods[0], p.row) for p in scratch.since(self._mark)]:
+            competes = accepted[row] or scratch.volumes.compete(pod, other, accepted)
+            if not competes or other.key in self._tried or not scratch.volumes.concerns(other):
+                continue
+            if not self._steps:
+                return False
+            self._steps -= 1
+            scratch.take_back(other)
+            if not scratch.place(pod.shape, [pod]):
+                self._tried.add(other.key)
+                if self._place(other):
+                    return True
+                scratch.take_back(pod)
+            scratch.place_on_row(other, row)
         return False
 
 
@@ -334,6 +380,8 @@ def _place_within_rows(
     unplaced = _place_remaining(scratch, gang, pods, frozenset())
     if not unplaced or gang.satisfied_by(placed_pods(scratch.since(mark))):
         return unplaced
+    if _Moves(scratch, mark).place_all(unplaced):
+        return []
     scratch.rollback(mark)
     if place_by_backtracking(scratch, gang, pods):
         return []
@@ -457,6 +505,7 @@ class ReservationPlanner:
 
     def __init__(self, nodes: NodeTable, evictable: EvictableLastingPods) -> None:
         self._nodes, self._evictable = nodes, evictable
+        self._volumes = VolumeMatching(nodes)
         self._free_fraction: NDArray[np.float64] | None = None
         self._empty_clusters: dict[float, ScratchAllocation] = {}
         """The allocation without pods that end some time, by priority bound, shared by all pending
@@ -471,6 +520,14 @@ class ReservationPlanner:
         The plan keeps the nodes of an earlier reservation where that is still possible. A plan that
         moved whenever another node looks better might never come true.
         """
+        if any(map(self._volumes.is_in_use, gang.pending)):
+            # When the present user of a claim ends is not known: the nodes would stay idle.
+            return None
+        return self._plan(gang, reservation)
+
+    def _plan(
+        self, gang: PendingGang, reservation: Reservation | None = None
+    ) -> list[Placement] | None:
         drained = self._scratch_for(gang)
         if reservation is not None:
             gang = replace(gang, nominated_nodes=reservation.nodes)
@@ -483,13 +540,13 @@ class ReservationPlanner:
         """Return whether a gang could start at all once running gangs have ended."""
         nodes = self._nodes
         if gang.running or gang.has_inter_pod_rules or nodes.anti_affinity_owners:
-            return self.plan(gang) is not None
+            return self._plan(gang) is not None
         key = (gang.equivalence_key, self._evictable.priority_bound(gang))
         is_possible = nodes.feasibility.get(key)
         if is_possible is None:
             if len(nodes.feasibility) >= MAX_CACHED_FEASIBILITY:
                 nodes.feasibility.clear()
-            is_possible = nodes.feasibility[key] = self.plan(gang) is not None
+            is_possible = nodes.feasibility[key] = self._plan(gang) is not None
         return is_possible
 
     def evictable_pods(self, gang: PendingGang) -> Iterable[PodInfo]:
@@ -518,9 +575,13 @@ class ReservationPlanner:
                 if row is not None:
                     for column, amount, _ in nodes.demand(pod.shape.request).terms:
                         lasting[column, row] += sign * amount
-        return ScratchAllocation(
+        drained = ScratchAllocation(
             nodes, nodes.allocatable - lasting, extra_score=self._free_fraction
         )
+        if nodes.storage.waiting_pods:
+            staying = nodes.lasting_pods.keys() - {pod.key for pod in evictable}
+            drained.volumes.end_all_but(staying | {pod.key for pod in running})
+        return drained
 
 
 def unavailable_message(
@@ -536,9 +597,19 @@ def unavailable_message(
     refusals = nodes.count_filter_messages(shape.constraints)
     if inter_pod.has_inter_pod_rules(nodes, pod):
         refusals += inter_pod.count_inter_pod_messages(nodes, pod, scratch.tentative())
+    refusals = refusals + scratch.count_volume_messages(pod)
     if shortages is None:
         shortages = scratch.shortages(shape)
     return messages.availability_message(len(nodes), refusals, shortages)
+
+
+def volumes_message(scratch: ScratchAllocation, pod: PodInfo) -> str:
+    """Return what would help a pod that finds a node, but not its volumes; empty: it has them."""
+    refusals = scratch.count_volume_messages(pod)
+    if not refusals:
+        return ""
+    holders = [holder.key for holder in scratch.volumes.holders(pod)]
+    return messages.volumes_message(refusals, scratch.volumes.claims_of(pod), holders)
 
 
 def gang_capacity(scratch: ScratchAllocation, gang: PendingGang) -> GangCapacity:

@@ -4,7 +4,8 @@ It works on its own copy of the free amounts. Pods of one shape are placed toget
 the best node before it considers the next one. A used node only gets better, so one comparison with
 all nodes serves all pods of the shape. Scores are cached for each shape, and only changed rows are
 computed again, so a gang costs what it touches. Placements are recorded in a journal, so a gang
-that does not fit is rolled back completely.
+that does not fit is rolled back completely. Pods that depend on the places of others (inter-pod
+rules, claims that compete for volumes) are placed one by one.
 """
 
 import sys
@@ -19,6 +20,7 @@ from gangline.scheduler.cache import inter_pod
 from gangline.scheduler.cache.node_stats import ResourceDemand, ScoringInputs, score_row, score_rows
 from gangline.scheduler.cache.node_table import NodeTable
 from gangline.scheduler.cache.volume_limits import SharedAttachments
+from gangline.scheduler.placement.volume_matching import VolumeMatching
 from gangline.scheduler.plugins.scores import Amounts, Scores
 from gangline.scheduler.types import PodInfo, PodShape, shape_of
 
@@ -83,6 +85,9 @@ class ScratchAllocation:
         self._shared = (
             SharedAttachments(free, nodes.attachment_columns) if nodes.attachment_columns else None
         )
+        self.volumes = VolumeMatching(nodes)
+        self._has_claims = bool(nodes.storage.waiting_pods)
+        """False if no pending pod has a claim: then none costs time."""
         self._extra_score = extra_score
         """Added to each row's score, for plans that consider more than packing."""
         self.within: NDArray[np.bool_] | None = None
@@ -106,6 +111,12 @@ class ScratchAllocation:
             self._charge(placement, -placement.count)
         del self._journal[mark:]
 
+    def take_back(self, pod: PodInfo) -> None:
+        """Undo the tentative placement of one pod that was placed by itself, the last such one."""
+        index = max(i for i, placement in enumerate(self._journal) if placement.pods == (pod,))
+        placement = self._journal.pop(index)
+        self._charge(placement, -placement.count)
+
     def since(self, mark: int) -> list[Placement]:
         return self._journal[mark:]
 
@@ -113,7 +124,18 @@ class ScratchAllocation:
         """Place pods, all of this shape, on the best nodes; return those that found no node."""
         demand = self.nodes.demand(shape.request)
         if self.has_inter_pod_rules(shape):
-            return [pod for pod in pods if not self._place_related(pod, demand)]
+            return [pod for pod in pods if not self._place_one(pod, demand)]
+        if self._has_claims and any(map(self.volumes.concerns, pods)):
+            matched = [pod for pod in pods if self.volumes.concerns(pod)]
+            others = [pod for pod in pods if not self.volumes.concerns(pod)]
+            unplaced = [pod for pod in matched if not self._place_one(pod, demand)]
+            return [*unplaced, *self._place_equal(shape, demand, others)]
+        return self._place_equal(shape, demand, pods)
+
+    def _place_equal(
+        self, shape: PodShape, demand: ResourceDemand, pods: Sequence[PodInfo]
+    ) -> Sequence[PodInfo]:
+        """Place pods of which only the shape matters."""
         pods = self._continue_on_last_row(shape, demand, pods)
         if not pods:
             return pods
@@ -154,6 +176,10 @@ class ScratchAllocation:
         last.touched = len(self._touched)
         return pods[fitting:]
 
+    def depends_on_others(self, pod: PodInfo) -> bool:
+        """Return whether the places of other pods, apart from amounts, may matter to a pod."""
+        return self.has_inter_pod_rules(pod.shape) or self.volumes.concerns(pod)
+
     def has_inter_pod_rules(self, shape: PodShape) -> bool:
         """Return whether inter-pod rules may apply to pods of this shape."""
         return (
@@ -173,20 +199,32 @@ class ScratchAllocation:
         """Return all tentatively placed pods, with their rows."""
         return [(pod, placement.row) for placement in self._journal for pod in placement.pods]
 
-    def _place_related(self, pod: PodInfo, demand: ResourceDemand) -> bool:
-        """Place one pod on the best row that inter-pod rules allow."""
-        placed = self.tentative()
-        standing = self._scores_of(pod.shape, demand).score
-        score = np.where(
-            inter_pod.inter_pod_mask(self.nodes, pod, placed, self._gone), standing, -np.inf
-        )
-        score += inter_pod.inter_pod_score(self.nodes, pod, placed)
+    def _place_one(self, pod: PodInfo, demand: ResourceDemand) -> bool:
+        """Place one pod on the best row that inter-pod rules and its volumes allow."""
+        if self.volumes.is_in_use(pod):
+            return False
+        score = self._scores_of(pod.shape, demand).score
+        if self.has_inter_pod_rules(pod.shape):
+            placed = self.tentative()
+            mask = inter_pod.inter_pod_mask(self.nodes, pod, placed, self._gone)
+            score = np.where(mask, score, -np.inf)
+            score += inter_pod.inter_pod_score(self.nodes, pod, placed)
+        else:
+            score = score.copy()
         if self.within is not None:
             score[~self.within] = -np.inf
-        row = self._best(score)
+        row = self._best_with_volumes(score, (pod,))
         if row is not None:
             self._place(Placement((pod,), row, demand))
         return row is not None
+
+    def _best_with_volumes(self, score: Scores, pods: Sequence[PodInfo]) -> int | None:
+        """Return the best row where these pods can have their volumes; the score is changed."""
+        while (row := self._best(score)) is not None:
+            if not self.volumes.refusal(pods, row):
+                return row
+            score[row] = -np.inf
+        return None
 
     def _best(self, score: Scores) -> int | None:
         """Return the best row; of equal rows the first by rank, independent of the row order."""
@@ -227,7 +265,7 @@ class ScratchAllocation:
         if self.within is not None:
             score[~self.within] = -np.inf
         score[list(avoid)] = -np.inf
-        row = self._best(score)
+        row = self._best_with_volumes(score, pods)
         if row is not None:
             for pod in pods:
                 self.place_on_row(pod, row)
@@ -246,6 +284,8 @@ class ScratchAllocation:
             and not inter_pod.inter_pod_mask(self.nodes, pod, self.tentative(), self._gone)[row]
         ):
             return False
+        if self.volumes.refusal((pod,), row):
+            return False
         self._place(Placement((pod,), row, demand))
         return True
 
@@ -263,6 +303,15 @@ class ScratchAllocation:
             for column, amount, _ in demand.terms
         }
         return {name: count for name, count in short.items() if count}
+
+    def count_volume_messages(self, pod: PodInfo) -> Counter[str]:
+        """Return the number of nodes with enough of all amounts where a pod cannot have its
+        volumes, by message.
+        """
+        if not self.volumes.concerns(pod):
+            return Counter()
+        rows = self.rows_for(pod.shape)
+        return Counter(filter(None, (self.volumes.refusal((pod,), row) for row in rows)))
 
     def lacking_resources(self, shape: PodShape, row: int) -> list[str]:
         """Return the resources of which one row has too little for a pod of this shape."""
@@ -295,7 +344,10 @@ class ScratchAllocation:
             pods: the pods with their rows, for the rules of other pods.
             freed: the columns, rows and amounts that they free.
         """
-        self._gone += pods
+        ended = list(pods)
+        self._gone += ended
+        if self._has_claims:
+            self.volumes.end_pods(pod for pod, _ in ended)
         for column, row, amount in freed:
             self.free[column, row] += amount
             self._touched.append(row)
@@ -315,6 +367,9 @@ class ScratchAllocation:
     def _charge(self, placement: Placement, count: int, planned: bool = False) -> None:
         """Charge the demand ``count`` times; negative: release it."""
         row, parts = placement.row, placement.demand.terms
+        if self._has_claims:
+            for pod in placement.pods:
+                (self.volumes.add if count > 0 else self.volumes.remove)(pod, row)
         self._touched.append(row)
         for column, amount, _ in parts:
             self.free[column, row] -= amount * count
@@ -333,6 +388,7 @@ class ScratchAllocation:
         other = ScratchAllocation(self.nodes, free)
         other._journal = list(self._journal)
         other._gone = list(self._gone)
+        other.volumes = self.volumes.copy()
         other.within = self.within
         other._has_tentative_rules = self._has_tentative_rules
         return other

@@ -1,9 +1,18 @@
-"""Volumes: which nodes a pod's claims allow, and which volume a claim gets on a node.
+"""Volumes: which nodes a pod's claims allow, and which volumes a claim may get.
 
 A bound claim restricts its pods to the nodes that reach its volume. A claim whose class waits for
 the first consumer (``WaitForFirstConsumer``) restricts them to nodes with a matching free volume,
 or where the class may provision one. Any other unbound claim keeps its pods pending. The messages
 are kube-scheduler's.
+
+These rules hold for each pod by itself, so that equal pods share their evaluation. What depends on
+other pods is decided while they are placed (``placement.volume_matching``): claims that compete
+for volumes, claims that several pods share, and ReadWriteOncePod.
+
+A volume that is reserved for a claim (``claimRef``) is for this claim only, and the claim gets no
+other one, as the cluster's volume controller decides it. A volume that a claim names
+(``volumeName``) is for no other claim either. The choice of a cycle is assumed until the claim is
+bound, so that the next cycle does not choose the volume again.
 
 A driver that publishes its capacity (CSIStorageCapacity) can provision a volume only for nodes of a
 topology with enough capacity for all of it, as in kube-scheduler. Other drivers are assumed to have
@@ -11,14 +20,13 @@ capacity everywhere.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 from gangline.api.meta.selectors import EVERYTHING, Selector
 from gangline.api.quantity import Quantity, QuantityFormat
 from gangline.scheduler.plugins.filters import term_matches
 from gangline.scheduler.types import (
-    VOLUME_PREFIX,
     LabelExpression,
     NodeInfo,
     NodeName,
@@ -85,6 +93,7 @@ CLAIM_IN_USE = (
     "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
 )
 READ_WRITE_ONCE_POD = "ReadWriteOncePod"
+_MODES_OF_MANY_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +103,8 @@ class ClaimInfo:
     uid: str = ""
     volume: str = ""
     """Name of its volume once the claim is bound."""
-    is_prebound: bool = False
-    """True if the claim names a volume that is not bound to it yet."""
+    requested_volume: str = ""
+    """Volume that the claim names and is not bound to yet."""
     storage_class: str | None = None
     """None: the default class."""
     modes: frozenset[str] = frozenset()
@@ -106,6 +115,15 @@ class ClaimInfo:
     """Node for which its volume is being provisioned."""
     is_terminating: bool = False
     """True while it is being deleted."""
+
+    @property
+    def is_for_one_pod(self) -> bool:
+        return READ_WRITE_ONCE_POD in self.modes
+
+    @property
+    def is_for_many_nodes(self) -> bool:
+        """True if nodes other than the one it is provisioned for are expected to reach it."""
+        return not _MODES_OF_MANY_NODES.isdisjoint(self.modes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +138,8 @@ class VolumeInfo:
     labels: tuple[tuple[str, str], ...] = ()
     claim: str = ""
     """Key of the claim that the volume is bound to or reserved for; empty: it is free."""
+    claim_uid: str = ""
+    """Uid of this claim; empty: any claim of the name."""
     is_usable: bool = True
     driver: str = ""
     """CSI driver that attaches it; empty: none."""
@@ -127,6 +147,13 @@ class VolumeInfo:
     def is_reachable_from(self, node: NodeInfo) -> bool:
         labels = dict(node.labels)
         return self.terms is None or any(term_matches(t, labels, node.name) for t in self.terms)
+
+    def is_reserved_for(self, claim: ClaimInfo) -> bool:
+        return self.claim == claim.key and self.claim_uid in ("", claim.uid)
+
+    def can_hold(self, claim: ClaimInfo) -> bool:
+        """Return whether it is large enough for a claim, and of its mode."""
+        return self.is_usable and self.block == claim.block and claim.size <= self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +175,17 @@ class VolumeRequirements:
 
     required_node_terms: tuple[RequiredNodeTerms, ...] = ()
     request: Request = ()
-    """Free volumes that the pod takes, as a request."""
+    """Attachments that the pod takes, as a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedVolume:
+    """What a cycle has chosen for a claim that is not bound yet."""
+
+    volume: str
+    """Name of a free volume; empty: a volume is provisioned for the node."""
+    node: NodeName
+    """The node of the first pod that uses the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +222,16 @@ class StorageState:
     """Cached attachments by driver and node; dropped on every change."""
     waiting_pods: dict[str, set[PodKey]] = field(default_factory=dict)
     """Pending pods by claim."""
+    assumed: dict[str, AssumedVolume] = field(default_factory=dict)
+    """What earlier cycles have chosen for claims of pods that are being bound."""
+    _matched: dict[tuple[str, ...], tuple[ClaimInfo, ...]] = field(default_factory=dict)
+    """Cached results of ``matched_claims``."""
+    _index: "_VolumeIndex | None" = None
 
     def update_pod(self, pod: PodInfo, sign: int) -> None:
         """Count a pod as user of its claims (``sign`` -1: no longer)."""
         self.attached.clear()
+        self._matched.clear()
         for claim in pod.claims:
             if pod.holds_resources and pod.node is not None:
                 self.users[claim] += sign
@@ -208,38 +251,88 @@ class StorageState:
                 if not self.waiting_pods[claim]:
                     del self.waiting_pods[claim]
 
+    def invalidate(self) -> None:
+        """Drop what was derived from claims, volumes, classes and their users."""
+        self.attached.clear()
+        self._matched.clear()
+        self._index = None
+
+    def assume(self, pod: PodInfo, node: NodeName, volumes: Mapping[str, str]) -> bool:
+        """Assume what a cycle has chosen for the unbound claims of a pod on its node.
+
+        Args:
+            volumes: chosen volumes by claim; the others are provisioned.
+
+        Returns:
+            Whether the pod has such claims.
+        """
+        new = [claim.key for claim in self.unbound_claims(pod) if claim.key not in self.assumed]
+        for key in new:
+            self.assumed[key] = AssumedVolume(volumes.get(key, ""), node)
+        return bool(new)
+
+    def drop_unused_assumptions(self, pod: PodInfo) -> bool:
+        """Drop what is assumed for claims of a pod that no pod with a node uses any more; return
+        whether anything was.
+        """
+        unused = [key for key in pod.claims if key in self.assumed and not self.users[key]]
+        for key in unused:
+            del self.assumed[key]
+        return bool(unused)
+
+    def bind_assumed(self) -> None:
+        """Bind all claims as assumed: what the cluster's controllers will do."""
+        for key, assumed in self.assumed.items():
+            claim = self.claims.get(key)
+            if claim is None or claim.volume:
+                continue
+            volume = self.volumes.get(assumed.volume)
+            if volume is None:
+                here = LabelExpression("metadata.name", "In", (assumed.node,))
+                terms = None if claim.is_for_many_nodes else (NodeTerm(fields=(here,)),)
+                driver = self.provisioner(claim)
+                volume = VolumeInfo(f"provisioned for {key}", terms, driver=driver)
+            self.volumes[volume.name] = replace(volume, claim=key, claim_uid=claim.uid)
+            self.claims[key] = replace(claim, volume=volume.name)
+        self.assumed.clear()
+        self.invalidate()
+
     def requirements(self, pod: PodInfo) -> VolumeRequirements:
         """Return what the claims of a pending pod require of its node."""
         if not self.synced:
             return VolumeRequirements()
         required: list[RequiredNodeTerms] = []
-        taken: Counter[str] = Counter()
         for key in pod.claims:
             claim = self.claims.get(key)
-            if why := self._blocking_message(pod, key, claim):
+            if why := self._blocking_message(key, claim):
                 return VolumeRequirements((RequiredNodeTerms((), why),))
             assert claim is not None
             required += self._required_node_terms(claim)
-            if not claim.volume and not self._class_of(claim).can_provision:
-                taken[volume_resource(claim)] += 1
-        return VolumeRequirements(tuple(required), tuple(sorted(taken.items())))
+        return VolumeRequirements(tuple(required))
 
-    def count_free_volumes(
-        self, pod: PodInfo, nodes: Iterable[NodeInfo]
-    ) -> dict[str, dict[NodeName, int]]:
-        """Return the number of matching free volumes on each node, by resource."""
-        listed = list(nodes)
-        counts: dict[str, dict[NodeName, int]] = {}
-        for key in pod.claims:
-            claim = self.claims.get(key)
-            if claim is not None and not claim.volume:
-                free = self._matching_volumes(claim)
-                counts[volume_resource(claim)] = {
-                    node.name: count
-                    for node in listed
-                    if (count := sum(volume.is_reachable_from(node) for volume in free))
-                }
-        return counts
+    def matched_claims(self, claims: tuple[str, ...]) -> tuple[ClaimInfo, ...]:
+        """Return those claims of a pod whose volumes depend on other pods (see the module)."""
+        matched = self._matched.get(claims)
+        if matched is None:
+            infos = (self.claims.get(key) for key in claims) if self.synced else ()
+            matched = self._matched[claims] = tuple(
+                claim for claim in infos if claim is not None and self._depends_on_others(claim)
+            )
+        return matched
+
+    def _depends_on_others(self, claim: ClaimInfo) -> bool:
+        pods = self.users[claim.key] + len(self.waiting_pods.get(claim.key, ()))
+        if claim.is_for_one_pod and pods > 1:
+            return True
+        if claim.volume or claim.key in self.assumed:
+            return False
+        if self.candidates(claim) or not self.can_provision(claim):
+            return True
+        return pods > 1 and not claim.is_for_many_nodes
+
+    def needs_volume(self, claim: ClaimInfo) -> bool:
+        """Return whether no volume was bound to a claim, or chosen for it in an earlier cycle."""
+        return not claim.volume and claim.key not in self.assumed
 
     def provisioner(self, claim: ClaimInfo) -> str:
         return self._class_of(claim).driver
@@ -251,17 +344,33 @@ class StorageState:
         claims = (self.claims.get(key) for key in pod.claims)
         return [claim for claim in claims if claim is not None and not claim.volume]
 
-    def volume_for(self, claim: ClaimInfo, node: NodeInfo) -> VolumeInfo | None:
-        """Return the smallest free volume for a claim that a node reaches; None: there is none."""
-        fitting = [
-            volume for volume in self._matching_volumes(claim) if volume.is_reachable_from(node)
-        ]
-        return min(
-            fitting, key=lambda volume: (not volume.claim, volume.size, volume.name), default=None
+    def candidates(self, claim: ClaimInfo) -> Sequence[VolumeInfo]:
+        """Return the volumes that an unbound claim may get, the smallest first.
+
+        A volume that is reserved for the claim is the only one, as for the volume controller. A
+        claim with a selected node waits for the provisioner.
+        """
+        if reserved := self._reserved_volumes(claim):
+            return reserved
+        storage_class = self._class_of(claim)
+        selected = claim.selected_node or claim.key in self.assumed
+        if selected and storage_class.can_provision:
+            return ()
+        return self._volume_index().matching_volumes(claim, storage_class.name)
+
+    def may_provision(self, claim: ClaimInfo, node: NodeInfo) -> bool:
+        """Return whether a volume for an unbound claim may be provisioned for a node."""
+        storage_class = self._class_of(claim)
+        if not storage_class.can_provision or self._reserved_volumes(claim):
+            return False
+        labels = dict(node.labels)
+        return all(
+            any(term_matches(term, labels, node.name) for term in required.terms)
+            for required in self._provisioning_terms(claim, storage_class)
         )
 
-    def _blocking_message(self, pod: PodInfo, key: str, claim: ClaimInfo | None) -> str:
-        """Return why a claim keeps its pod off all nodes; empty: it does not."""
+    def _blocking_message(self, key: str, claim: ClaimInfo | None) -> str:
+        """Return why a claim keeps its pods off all nodes; empty: it does not."""
         name = key.partition("/")[2]
         if claim is None:
             return f'persistentvolumeclaim "{name}" not found'
@@ -272,46 +381,47 @@ class StorageState:
                 f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume '
                 f'"{claim.volume}"'
             )
-        if not claim.volume and (claim.is_prebound or not self._class_of(claim).waits_for_consumer):
-            return UNBOUND_IMMEDIATE_CLAIMS
-        if READ_WRITE_ONCE_POD in claim.modes:
-            first = min(self.waiting_pods.get(key, {pod.key}))
-            if self.users[key] or first != pod.key:
-                return CLAIM_IN_USE
-        return ""
+        waits = self._class_of(claim).waits_for_consumer and not claim.requested_volume
+        return "" if claim.volume or waits else UNBOUND_IMMEDIATE_CLAIMS
 
     def _required_node_terms(self, claim: ClaimInfo) -> list[RequiredNodeTerms]:
-        if claim.volume:
-            terms = self.volumes[claim.volume].terms
+        assumed = self.assumed.get(claim.key)
+        volume = self.volumes.get(claim.volume or (assumed.volume if assumed else ""))
+        if volume is not None:
+            terms = volume.terms
             return [] if terms is None else [RequiredNodeTerms(terms, VOLUME_AFFINITY_CONFLICT)]
         storage_class = self._class_of(claim)
-        if storage_class.can_provision and claim.selected_node:
-            here = LabelExpression("metadata.name", "In", (claim.selected_node,))
-            selected = RequiredNodeTerms((NodeTerm(fields=(here,)),), VOLUME_AFFINITY_CONFLICT)
-            return [selected, *self._capacity_terms(claim, storage_class)]
-        free = self._matching_volumes(claim)
+        free = self.candidates(claim)
         if any(volume.terms is None for volume in free):
             return []
         terms = tuple(term for volume in free for term in volume.terms or ())
-        if not storage_class.can_provision:
+        if not storage_class.can_provision or self._reserved_volumes(claim):
             return [RequiredNodeTerms(terms, NO_VOLUMES)]
-        required = (
-            [RequiredNodeTerms((*terms, *storage_class.allowed_terms), TOPOLOGY_NOT_ALLOWED)]
-            if storage_class.allowed_terms
-            else []
-        )
-        return [*required, *self._capacity_terms(claim, storage_class, terms)]
-
-    def _capacity_terms(
-        self, claim: ClaimInfo, storage_class: StorageClassInfo, others: tuple[NodeTerm, ...] = ()
-    ) -> list[RequiredNodeTerms]:
-        """Return the terms of the nodes with capacity for a claim, and of ``others``."""
-        terms = self.capacities.terms(storage_class.driver, storage_class.name, claim.size)
-        if terms is None:
-            return []
         return [
-            RequiredNodeTerms((*others, *terms), capacity_message(storage_class.name, claim.size))
+            replace(required, terms=(*terms, *required.terms))
+            for required in self._provisioning_terms(claim, storage_class)
         ]
+
+    def _provisioning_terms(
+        self, claim: ClaimInfo, storage_class: StorageClassInfo
+    ) -> list[RequiredNodeTerms]:
+        """Return the terms of the nodes for which a volume may be provisioned."""
+        assumed = self.assumed.get(claim.key)
+        selected = assumed.node if assumed is not None else claim.selected_node
+        shared = self.users[claim.key] + len(self.waiting_pods.get(claim.key, ())) > 1
+        required: list[RequiredNodeTerms] = []
+        if selected and not (shared and claim.is_for_many_nodes):
+            here = LabelExpression("metadata.name", "In", (selected,))
+            required.append(
+                RequiredNodeTerms((NodeTerm(fields=(here,)),), VOLUME_AFFINITY_CONFLICT)
+            )
+        elif storage_class.allowed_terms:
+            required.append(RequiredNodeTerms(storage_class.allowed_terms, TOPOLOGY_NOT_ALLOWED))
+        capacity = self.capacities.terms(storage_class.driver, storage_class.name, claim.size)
+        if capacity is not None:
+            message = capacity_message(storage_class.name, claim.size)
+            required.append(RequiredNodeTerms(capacity, message))
+        return required
 
     def _class_of(self, claim: ClaimInfo) -> StorageClassInfo:
         name = claim.storage_class
@@ -326,25 +436,48 @@ class StorageState:
             )
         return self.classes.get(name, StorageClassInfo(name, can_provision=False))
 
-    def _matching_volumes(self, claim: ClaimInfo) -> list[VolumeInfo]:
-        """Return the matching free volumes, or the one that is reserved for the claim."""
-        class_name = self._class_of(claim).name
-        return [
-            volume
-            for volume in self.volumes.values()
-            if volume.is_usable
-            and volume.claim in {"", claim.key}
-            and volume.storage_class == class_name
-            and volume.block == claim.block
-            and claim.modes <= volume.modes
-            and claim.size <= volume.size
-            and claim.selector.matches(dict(volume.labels))
-        ]
+    def _reserved_volumes(self, claim: ClaimInfo) -> Sequence[VolumeInfo]:
+        """Return the volumes that are reserved for an unbound claim and can hold it."""
+        return self._volume_index().reserved.get(claim.key, ())
+
+    def _volume_index(self) -> "_VolumeIndex":
+        if self._index is None:
+            requested = {
+                claim.requested_volume for claim in self.claims.values() if not claim.volume
+            }
+            taken = requested | {assumed.volume for assumed in self.assumed.values()}
+            self._index = _VolumeIndex({}, {}, {})
+            for volume in sorted(self.volumes.values(), key=lambda v: (v.size, v.name)):
+                owner = self.claims.get(volume.claim)
+                if owner is not None and volume.is_reserved_for(owner):
+                    if not owner.volume and volume.can_hold(owner):
+                        self._index.reserved.setdefault(owner.key, []).append(volume)
+                elif volume.is_usable and not volume.claim and volume.name not in taken:
+                    kind = volume.storage_class, volume.block
+                    self._index.free.setdefault(kind, []).append(volume)
+        return self._index
 
 
-def volume_resource(claim: ClaimInfo) -> str:
-    """Name the free volumes that match a claim; equivalent claims share the resource."""
-    modes = "+".join(sorted(claim.modes))
-    kind = "block" if claim.block else "files"
-    chosen = str(claim.selector).replace("/", "|")  # a slash would make it a device
-    return f"{VOLUME_PREFIX}{claim.storage_class}:{claim.size}:{modes}:{kind}:{chosen}"
+@dataclass(frozen=True, slots=True)
+class _VolumeIndex:
+    """The volumes that unbound claims may get, the smallest first."""
+
+    reserved: dict[str, list[VolumeInfo]]
+    """By the claim that a volume is reserved for."""
+    free: dict[tuple[str, bool], list[VolumeInfo]]
+    """By class and mode (block or files)."""
+    matching: dict[tuple[object, ...], list[VolumeInfo]]
+    """Free volumes by all that a claim asks for; equal claims share the list."""
+
+    def matching_volumes(self, claim: ClaimInfo, storage_class: str) -> list[VolumeInfo]:
+        kind = (storage_class, claim.block, claim.size, claim.modes, claim.selector)
+        volumes = self.matching.get(kind)
+        if volumes is None:
+            volumes = self.matching[kind] = [
+                volume
+                for volume in self.free.get((storage_class, claim.block), ())
+                if volume.can_hold(claim)
+                and claim.modes <= volume.modes
+                and claim.selector.matches(dict(volume.labels))
+            ]
+        return volumes

@@ -4,7 +4,8 @@ Pods are placed one shape after the other, first on what is free or ending. Then
 node that costs least for each pod that it makes fit is chosen, until all pods fit:
 
 - Option of a node: all subsets of the units that free something the pod lacks there are tried, the
-  cheapest units first, within a bound. Pods that keep it off by anti-affinity have to go anyway.
+  cheapest units first, within a bound. Pods that keep it off by anti-affinity, or that use its
+  ReadWriteOncePod claims, have to go anyway.
 - Choice of nodes: nodes that lack something even if all candidates were evicted are left out. The
   others are searched in batches, half of each the nodes with the cheapest candidates, half those
   that lack least. A further batch follows only if no node of the earlier ones has an option, so
@@ -29,6 +30,7 @@ from gangline.scheduler.cache.inter_pod import blocking_pods
 from gangline.scheduler.placement.gang import place_gang, placed_pods, placing_order
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.plugins.scores import Amounts
+from gangline.scheduler.plugins.volumes import CLAIM_IN_USE
 from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally
 from gangline.scheduler.preemption.victims import (
     NO_COST,
@@ -176,7 +178,7 @@ class GangSearch:
                 if option is None:
                     return None
                 self._choose(work, chosen, option.units)
-                if work.has_inter_pod_rules(shape):
+                if work.depends_on_others(left[0]):
                     if not work.place_on_row(left[0], option.row):
                         return None
                     left = left[1:]
@@ -371,9 +373,12 @@ class RowSearch:
             for column, amount, _ in demand.terms
             if work.free[column, row] < amount
         }
-        blockers: list[PodInfo] = []
+        if work.volumes.refusal((pod,), row) not in ("", CLAIM_IN_USE):
+            return None
+        # The present user of a ReadWriteOncePod claim, on whatever node.
+        blockers = work.volumes.holders(pod)
         if work.has_inter_pod_rules(pod.shape):
-            blockers = blocking_pods(nodes, pod, row, chosen.pods)
+            blockers += blocking_pods(nodes, pod, row, chosen.pods)
             leaving = {ended.key for ended, _ in self._clearing.ending}
             blockers = [blocker for blocker in blockers if blocker.key not in leaving]
         victims = _Subsets(self, chosen, row).cheapest(lacking, blockers)
@@ -429,7 +434,7 @@ class RowOptions:
 
     def of(self, work: ScratchAllocation, chosen: VictimSelection, pod: PodInfo) -> "ShapeOptions":
         options = ShapeOptions(self, work, chosen, pod)
-        if chosen.units or work.has_inter_pod_rules(pod.shape):
+        if chosen.units or work.depends_on_others(pod):
             options.waiting = self.rows_for(work, pod)
             return options
         first = self._first.get(pod.shape)

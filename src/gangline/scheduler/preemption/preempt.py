@@ -181,8 +181,10 @@ class PreemptionEvaluator:
         placements = list(placements)
         rows = sorted({placement.row for placement in placements})
         names = [self._state.nodes.name_of(row) for row in rows]
-        leaving = [p for name in names for p in self._state.pods_on(name) if p.is_terminating]
         cleared = scratch.fork(scratch.free.copy())
+        holders = [pod for own in gang.pending for pod in cleared.volumes.holders(own)]
+        pods = [*holders, *(pod for name in names for pod in self._state.pods_on(name))]
+        leaving = {pod.key: pod for pod in pods if pod.is_terminating}.values()
         end_pods(self._state, cleared, placed_on_rows(self._state, (*leaving, *self._victims)))
         return all(
             cleared.place_on_row(pod, placement.row)

@@ -157,8 +157,16 @@ def valid_reservations(
     scratch = ScratchAllocation(state.nodes)
     # An eviction that the API server refused is undone in the cache: its pod is not terminating any
     # more, and the reservation that counts on it ends here.
-    leaving = [pod for node in sorted(nodes) for pod in state.pods_on(node) if pod.is_terminating]
-    end_pods(state, scratch, placed_on_rows(state, leaving))
+    pods = [pod for node in sorted(nodes) for pod in state.pods_on(node)]
+    pods += [
+        holder
+        for gang in gangs
+        if gang.id in preempting
+        for pod in gang.pending
+        for holder in scratch.volumes.holders(pod)
+    ]
+    leaving = {pod.key: pod for pod in pods if pod.is_terminating}
+    end_pods(state, scratch, placed_on_rows(state, leaving.values()))
     valid: dict[str, list[Placement]] = {}
     # In scheduling order: earlier gangs keep their nodes if not all reservations fit any more.
     for gang in sorted((u for u in gangs if u.id in preempting), key=lambda gang: gang.order):

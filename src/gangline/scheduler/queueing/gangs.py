@@ -21,7 +21,6 @@ from msgspec import Struct, structs
 
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.cache.node_stats import CountedResource
 from gangline.scheduler.cache.volume_limits import (
     attachment_columns,
     count_attachments,
@@ -191,7 +190,8 @@ def pending_gangs(
         elif verdict := admission.binding_refused(state, (pod,), now):
             refused.append(verdict)
         else:
-            gangs.append(_single_pod_gang(_with_queue_and_volume_terms(state, pod, pool)))
+            gang = _single_pod_gang(_with_queue_and_volume_terms(state, pod, pool))
+            gangs.append(_with_claims_in_key(gang, state) if pod.claims else gang)
     inner = {queue.parent for queue in state.queues.values()}
     for key, waiting in state.pending_members.items():
         if verdict := admission.binding_refused(state, waiting.values(), now, key):
@@ -218,6 +218,14 @@ def _single_pod_gang(pod: PodInfo) -> PendingGang:
         has_inter_pod_rules=pod.shape.constraints.inter_pod is not None,
         equivalence_key=_equivalence_key(pod.shape, pod.role),
     )
+
+
+def _with_claims_in_key(gang: PendingGang, state: SchedulerCache) -> PendingGang:
+    """Return the gang with an equivalence key of its own if its volumes depend on other pods."""
+    matched = state.storage.matched_claims
+    if not any(pod.claims and matched(pod.claims) for pod in gang.pending):
+        return gang
+    return structs.replace(gang, equivalence_key=(gang.equivalence_key, gang.id))
 
 
 def _with_previous_nodes(gang: PendingGang, state: SchedulerCache, now: float) -> PendingGang:
@@ -248,6 +256,8 @@ def _multi_pod_gang(
         pool = node_group_terms_of(state.queues, group.queue)
         restricted = [_with_queue_and_volume_terms(state, pod, pool) for pod in ordered]
         cached = make_pending_gang(group, members, restricted)
+        if isinstance(cached, PendingGang):
+            cached = _with_claims_in_key(cached, state)
         state.derived.pending[key] = cached
     return cached
 
@@ -477,14 +487,8 @@ def count_requirements(state: SchedulerCache, pod: PodInfo) -> VolumeRequirement
     """Return what a pod's claims require of its node, after counting it on all nodes."""
     needs = volume_requirements_of(state.storage, pod)
     if any(name not in state.counted_resources for name, _ in needs.request):
-        listed = [node for node in state.nodes.infos if node is not None]
-        supply = {
-            name: {node: CountedResource(count) for node, count in counts.items()}
-            for name, counts in state.storage.count_free_volumes(pod, listed).items()
-        }
-        supply |= count_attachments(
-            state.storage, pod, [node.name for node in listed], state.counted_resources
-        )
+        listed = list(state.nodes.rows)
+        supply = count_attachments(state.storage, pod, listed, state.counted_resources)
         for name, counted in supply.items():
             state.nodes.set_counted_resource(name, counted)
             state.counted_resources.add(name)

@@ -13,12 +13,11 @@ from functools import lru_cache
 
 from gangline.api.figures import plain_number
 from gangline.api.resource_list import PODS
-from gangline.scheduler.plugins.volumes import NO_VOLUMES
+from gangline.scheduler.plugins.volumes import CLAIM_IN_USE, VOLUME_AFFINITY_CONFLICT
 from gangline.scheduler.types import (
     ATTACHMENT_PREFIX,
     HOST_PORT_PREFIX,
     INTERNAL_RESOURCE_PREFIXES,
-    VOLUME_PREFIX,
     PodInfo,
 )
 
@@ -123,6 +122,8 @@ class PlacementAttempt:
     """Gangs with reservations, if these alone keep it pending."""
     holders: ResourceHolders | None = None
     """The users of the scarce resource."""
+    volumes: str = ""
+    """What would help if only volumes are missing (``volumes_message``)."""
 
 
 def availability_message(
@@ -144,8 +145,6 @@ def availability_message(
 
 def shortage_message(resource: str) -> str:
     """Return, in Kubernetes' wording, that a node has too little of a resource."""
-    if resource.startswith(VOLUME_PREFIX):
-        return NO_VOLUMES
     if resource.startswith(ATTACHMENT_PREFIX):
         return "node(s) exceed max volume count"
     if resource.startswith(HOST_PORT_PREFIX):
@@ -233,6 +232,8 @@ def _cause_texts(attempt: PlacementAttempt) -> list[str]:
     nodes = _nodes(capacity.eligible_nodes)
     amounts = f"Requested: {amounts_text(capacity.requested)}; free on {nodes} that accept it: "
     amounts += f"{amounts_text(capacity.free)}."
+    if attempt.volumes:
+        return [attempt.volumes]
     if not attempt.is_feasible:
         return [amounts, _infeasible_message(attempt)]
     if attempt.reserved_for:
@@ -242,6 +243,25 @@ def _cause_texts(attempt: PlacementAttempt) -> list[str]:
         ]
     used = [in_use_message(attempt.holders)] if attempt.holders is not None else []
     return [amounts, _what_helps(attempt), *(text for text in used if text)]
+
+
+def volumes_message(
+    refusals: Mapping[str, int], claims: Sequence[str], holders: Sequence[str]
+) -> str:
+    """Return what would help a pod that cannot have its volumes.
+
+    Args:
+        refusals: number of nodes by message.
+        claims: those of its claims that compete with others.
+        holders: running pods that use its ReadWriteOncePod claims.
+    """
+    if holders:
+        return f"One pod at a time may use its claim: it waits until {_listed(holders)} has ended."
+    if CLAIM_IN_USE in refusals:
+        return "One pod at a time may use its claim: a pod of its gang, or one before it, does."
+    if VOLUME_AFFINITY_CONFLICT in refusals:
+        return f"All pods that share {_listed(claims)} must fit on nodes that reach its volume."
+    return f"Free volumes do not suffice for {_listed(claims)} and the claims before: add volumes."
 
 
 def in_use_message(holders: ResourceHolders) -> str:

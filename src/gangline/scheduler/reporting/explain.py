@@ -296,10 +296,11 @@ def _nodes(
         why = why or ", ".join(
             messages.shortage_message(one) for one in initial.lacking_resources(pod.shape, row)
         )
-        same_reason[
-            why
-            or (CAPACITY_RESERVED if remaining.lacking_resources(pod.shape, row) else HAS_CAPACITY)
-        ].append(name)
+        why = why or initial.volumes.refusal((pod,), row)
+        is_reserved = remaining.lacking_resources(pod.shape, row) or remaining.volumes.refusal(
+            (pod,), row
+        )
+        same_reason[why or (CAPACITY_RESERVED if is_reserved else HAS_CAPACITY)].append(name)
     order = {HAS_CAPACITY: 0, CAPACITY_RESERVED: 1}
     for why in sorted(
         same_reason, key=lambda why: (order.get(why, 2), -len(same_reason[why]), why)

@@ -365,7 +365,7 @@ class Simulation:
         self.state.reservations = dict(decision.reservations)
         self.saves.transfer(decision, self._is_waiting)
         for binding in decision.bindings:
-            self.state.assume(binding.pod, binding.node)
+            self.state.assume(binding.pod, binding.node, decision.volumes)
             bound = structs.replace(self.state.pods[binding.pod], phase="Running", started_at=now)
             self.state.set_pod(bound)
         for group in decision.placed:

@@ -51,8 +51,46 @@ def node_group_violations(state: SchedulerCache, decision: CycleResult) -> Itera
             yield f"{pod.key} is put on {node.name}, outside the node groups of queue {queue}"
         for key in pod.claims if state.storage.synced else ():
             yield from _unreached(state, pod, key, node)
-    if state.storage.synced and state.storage.limits:
-        yield from _too_many_volumes(state, decision)
+    if state.storage.synced:
+        yield from _volume_violations(state, decision, nodes)
+        if state.storage.limits:
+            yield from _too_many_volumes(state, decision)
+
+
+def _volume_violations(
+    state: SchedulerCache, decision: CycleResult, nodes: dict[str, NodeInfo]
+) -> Iterator[str]:
+    """Yield the unbound claims of bound pods that cannot have what was chosen for them."""
+    storage = state.storage
+    on: dict[str, set[str]] = defaultdict(set)
+    pods_of: Counter[str] = Counter()
+    for pod in state.pods.values():
+        pods_of.update(pod.claims if pod.holds_resources else ())
+    for binding in decision.bindings:
+        for key in state.pods[binding.pod].claims:
+            on[key].add(str(binding.node))
+            pods_of[key] += 1
+    chosen = Counter(volume for key, volume in decision.volumes.items() if key in on)
+    yield from (
+        f"volume {name} is given to {count} claims" for name, count in chosen.items() if count > 1
+    )
+    for key in sorted(on):
+        claim = storage.claims.get(key)
+        if claim is None:
+            continue
+        if "ReadWriteOncePod" in claim.modes and pods_of[key] > 1:
+            yield f"{key} has {pods_of[key]} pods"
+        if claim.volume or key in storage.assumed:
+            continue
+        volume = storage.volumes.get(decision.volumes.get(key, ""))
+        if volume is None:
+            can_provision = _driver_of(state, key) not in ("", "kubernetes.io/no-provisioner")
+            if not can_provision or (len(on[key]) > 1 and "ReadWriteMany" not in claim.modes):
+                yield f"{key} has no volume on {sorted(on[key])}"
+        elif volume.claim not in ("", key) or volume.size < claim.size:
+            yield f"{key} cannot have volume {volume.name}"
+        elif not all(_reaches(volume.terms, nodes[name]) for name in on[key]):
+            yield f"{key} gets volume {volume.name}, which {sorted(on[key])} do not all reach"
 
 
 def _unreached(state: SchedulerCache, pod: PodInfo, key: str, node: NodeInfo) -> Iterator[str]:

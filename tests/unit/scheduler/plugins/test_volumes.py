@@ -58,8 +58,14 @@ def claim(
 
 
 def volume(
-    name: str, host: str = "", size: str = "1Gi", made_by: str = "local", **labels: str
+    name: str,
+    host: str = "",
+    size: str = "1Gi",
+    reserved_for: str = "",
+    uid: str = "",
+    **labels: str,
 ) -> PersistentVolume:
+    owner = {"namespace": "d", "name": reserved_for, "uid": uid} if reserved_for else None
     here = {"key": HOST, "operator": "In", "values": [host]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}
     raw = {
@@ -72,6 +78,7 @@ def volume(
             "accessModes": ["ReadWriteOnce"],
             "storageClassName": "local",
             "nodeAffinity": affinity if host else None,
+            "claimRef": owner,
         },
     }
     return msgspec.convert(raw, PersistentVolume)
@@ -194,25 +201,44 @@ def test_claims_are_ignored_until_storage_is_synced() -> None:
     assert "p" in placed(decide(cluster(*nodes(), user("p", "c"))))
 
 
-def test_the_smallest_volume_that_fits_is_taken_and_one_kept_for_the_claim_first() -> None:
-    state = with_storage(
-        SchedulerCache(),
-        storage_class(),
-        claim("c"),
-        volume("big", "a", "9Gi"),
-        volume("fit", "a", "2Gi"),
-    )
-    requested = state.storage.claims["d/c"]
-    here = node("a", labels={HOST: "a"})
-    found = state.storage.volume_for(requested, here)
-    assert found is not None
-    assert found.name == "fit"
-    kept = msgspec.to_builtins(volume("kept", "a", "3Gi"))
-    kept["spec"]["claimRef"] = {"namespace": "d", "name": "c"}
-    with_storage(state, msgspec.convert(kept, PersistentVolume))
-    found = state.storage.volume_for(requested, here)
-    assert found is not None
-    assert found.name == "kept"
+def test_smallest_volume_that_fits_is_chosen_and_a_reserved_one_before_all() -> None:
+    free = [volume("big", "a", "9Gi"), volume("fit", "a", "2Gi")]
+    state = with_storage(cluster(*nodes(), user("p", "c")), storage_class(), claim("c"), *free)
+    assert decide(state).volumes == {"d/c": "fit"}
+    with_storage(state, volume("kept", "b", "3Gi", reserved_for="c"))
+    decision = decide(state)
+    assert (placed(decision), decision.volumes) == ({"p": "b"}, {"d/c": "kept"})
+
+
+@pytest.mark.parametrize("uid", ["", "uid-other", "uid-former"])
+def test_volume_that_is_reserved_for_another_claim_is_not_chosen(uid: str) -> None:
+    # A claim of the name may be a former one with another uid.
+    name = "c" if uid == "uid-former" else "other"
+    state = with_storage(cluster(*nodes(), user("p", "c")), storage_class(), claim("c"))
+    with_storage(state, volume("kept", "a", reserved_for=name, uid=uid))
+    decision = decide(state)
+    assert f"2 {NO_VOLUMES}" in why(decision, "p")
+    with_storage(state, volume("free", "b"))
+    assert decide(state).volumes == {"d/c": "free"}
+
+
+def test_volume_that_another_claim_names_is_not_chosen() -> None:
+    state = with_storage(cluster(*nodes(), user("p", "c"), user("q", "named")), storage_class())
+    with_storage(state, claim("c"), claim("named", volumeName="v"), volume("v", "a"))
+    decision = decide(state)
+    assert not decision.bindings
+    assert UNBOUND_IMMEDIATE_CLAIMS in why(decision, "q")
+
+
+def test_chosen_volume_is_assumed_until_its_claim_is_bound_or_the_pod_is_pending_again() -> None:
+    state = with_storage(cluster(*nodes(), user("p", "c", age=1), user("q", "e", age=2)))
+    with_storage(state, storage_class(), claim("c"), claim("e"), volume("v", "a"))
+    first = decide(state)
+    state.assume(first.bindings[0].pod, first.bindings[0].node, first.volumes)
+    assert not decide(state).bindings
+    state.forget_assumed(first.bindings[0].pod, "uid-p")
+    state.remove_pod(first.bindings[0].pod)
+    assert decide(state).volumes == {"d/e": "v"}
 
 
 def test_claims_are_read_from_pods_also_those_made_with_them() -> None:

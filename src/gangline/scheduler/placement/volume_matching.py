@@ -1,0 +1,234 @@
+"""Volume matching: which free volumes the claims of tentatively placed pods get.
+
+Claims and volumes are a bipartite graph. A claim has an edge to each volume that it may get
+(``StorageState.candidates``) and that the nodes of all of its pods reach. A pod is placed on a node
+only if the matching can be extended by its claims: by a free volume, the smallest first; else by a
+volume that is provisioned for the node; else along an augmenting path, which gives other claims
+other volumes. So the claims of all pods of a cycle are matched together, whatever their order.
+
+A claim that several pods share is matched once. A volume that is provisioned for it is expected on
+one node only, unless its access modes are for several. A ReadWriteOncePod claim has one pod.
+
+Invariant: a volume has at most one claim, and the nodes of all of its pods reach it.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from gangline.scheduler.cache.node_table import Mask, NodeTable
+from gangline.scheduler.plugins.volumes import (
+    CLAIM_IN_USE,
+    NO_VOLUMES,
+    VOLUME_AFFINITY_CONFLICT,
+    ClaimInfo,
+    VolumeInfo,
+)
+from gangline.scheduler.types import PodInfo, PodKey
+
+PROVISIONED = ""
+"""In place of the name of a volume: one is provisioned."""
+
+
+class VolumeMatching:
+    """The matching of a scratch allocation."""
+
+    def __init__(self, nodes: NodeTable) -> None:
+        self._nodes, self._storage = nodes, nodes.storage
+        self._rows: dict[str, Counter[int]] = {}
+        """Rows of the tentatively placed pods of each claim, with the number of pods."""
+        self._volume_of: dict[str, str] = {}
+        self._claim_of: dict[str, str] = {}
+        """The claims of matched volumes."""
+        self._ended: set[PodKey] = set()
+        """Running pods that count as ended."""
+        self._staying: Set[PodKey] | None = None
+        """The running pods that do not count as ended; None: all but ``_ended``."""
+        self._held: dict[str, bool] = {}
+        """Whether a running pod uses a ReadWriteOncePod claim, as far as it was asked."""
+
+    def copy(self) -> "VolumeMatching":
+        other = VolumeMatching(self._nodes)
+        other._rows = {claim: rows.copy() for claim, rows in self._rows.items()}
+        other._volume_of, other._claim_of = dict(self._volume_of), dict(self._claim_of)
+        other._ended, other._staying = set(self._ended), self._staying
+        return other
+
+    def concerns(self, pod: PodInfo) -> bool:
+        """Return whether a pod has claims whose volumes depend on other pods."""
+        return bool(pod.claims and self._storage.matched_claims(pod.claims))
+
+    def claims_of(self, pod: PodInfo) -> list[str]:
+        """Return the keys of these claims."""
+        return [claim.key for claim in self._storage.matched_claims(pod.claims)]
+
+    def compete(self, pod: PodInfo, other: PodInfo, accepted: Mask) -> bool:
+        """Return whether a placed pod has a volume that another pod could have on these rows."""
+        volumes = {self._volume_of.get(key) for key in other.claims}
+        return any(
+            volume.terms is None
+            or any(accepted[row] for row in self._nodes.rows_matching(volume.terms))
+            for claim in self._storage.matched_claims(pod.claims)
+            for volume in self._storage.candidates(claim)
+            if volume.name in volumes
+        )
+
+    def end_pods(self, pods: Iterable[PodInfo]) -> None:
+        """Count running pods as ended: their ReadWriteOncePod claims are free."""
+        self._ended.update(pod.key for pod in pods if pod.claims)
+        self._held.clear()
+
+    def end_all_but(self, staying: Set[PodKey]) -> None:
+        """Count all running pods as ended, except these."""
+        self._staying = staying
+        self._held.clear()
+
+    def chosen_volumes(self) -> Mapping[str, str]:
+        """Return the names of the chosen volumes by claim, without those to be provisioned."""
+        return {claim: name for claim, name in self._volume_of.items() if name != PROVISIONED}
+
+    def holders(self, pod: PodInfo) -> list[PodInfo]:
+        """Return the running pods that keep a pod from its ReadWriteOncePod claims."""
+        if not pod.claims:
+            return []
+        claims = {c.key for c in self._storage.matched_claims(pod.claims) if c.is_for_one_pod}
+        nodes = self._storage.users_by_node.items() if claims else ()
+        return [
+            other
+            for node, users in nodes
+            if not claims.isdisjoint(users)
+            for other in self._nodes.pods_by_node.get(node, {}).values()
+            if not claims.isdisjoint(other.claims) and self._stays(other)
+        ]
+
+    def _stays(self, pod: PodInfo) -> bool:
+        is_staying = self._staying is None or pod.key in self._staying
+        return is_staying and pod.key not in self._ended
+
+    def is_in_use(self, pod: PodInfo) -> bool:
+        """Return whether another pod uses a ReadWriteOncePod claim of a pod."""
+        for claim in self._storage.matched_claims(pod.claims):
+            if claim.is_for_one_pod:
+                if claim.key not in self._held:
+                    self._held[claim.key] = bool(self.holders(pod))
+                if self._held[claim.key] or claim.key in self._rows:
+                    return True
+        return False
+
+    def refusal(self, pods: Sequence[PodInfo], row: int) -> str:
+        """Return why these pods cannot have their volumes on one more row, in Kubernetes' wording;
+        empty: they can.
+        """
+        added: list[PodInfo] = []
+        why = ""
+        for pod in filter(self.concerns, pods):
+            if why := self._try(pod, row):
+                break
+            added.append(pod)
+        for pod in added:
+            self.remove(pod, row)
+        return why
+
+    def _try(self, pod: PodInfo, row: int) -> str:
+        """Add a pod if all of its claims can be matched; else return why they cannot."""
+        if self.is_in_use(pod):
+            return CLAIM_IN_USE
+        claims = self._storage.matched_claims(pod.claims)
+        for count, claim in enumerate(claims, 1):
+            if not self._add_row(claim, row):
+                is_shared = len(self._rows[claim.key]) > 1
+                for added in claims[:count]:
+                    self._remove_row(added.key, row)
+                return VOLUME_AFFINITY_CONFLICT if is_shared else NO_VOLUMES
+        return ""
+
+    def add(self, pod: PodInfo, row: int) -> None:
+        """Add a placed pod. Claims of a plan may lack a volume: it may not exist yet."""
+        for claim in self._storage.matched_claims(pod.claims):
+            self._add_row(claim, row)
+
+    def remove(self, pod: PodInfo, row: int) -> None:
+        for claim in self._storage.matched_claims(pod.claims):
+            self._remove_row(claim.key, row)
+
+    def _add_row(self, claim: ClaimInfo, row: int) -> bool:
+        """Add a pod on a row to a claim; return whether the claim has a volume that it reaches."""
+        self._rows.setdefault(claim.key, Counter())[row] += 1
+        if not self._storage.needs_volume(claim):
+            return True
+        former = self._volume_of.get(claim.key)
+        if former is not None and self._may_have(claim, former):
+            return True
+        self._release(claim.key)
+        is_matched = self._augment(claim)
+        if not is_matched and former is not None:
+            self._take(claim.key, former)
+        return is_matched
+
+    def _remove_row(self, claim: str, row: int) -> None:
+        rows = self._rows[claim]
+        rows[row] -= 1
+        if not rows[row]:
+            del rows[row]
+        if not rows:
+            del self._rows[claim]
+            self._release(claim)
+
+    def _take(self, claim: str, volume: str) -> None:
+        self._volume_of[claim] = volume
+        if volume != PROVISIONED:
+            self._claim_of[volume] = claim
+
+    def _release(self, claim: str) -> None:
+        self._claim_of.pop(self._volume_of.pop(claim, PROVISIONED), None)
+
+    def _may_have(self, claim: ClaimInfo, volume: str) -> bool:
+        if volume == PROVISIONED:
+            return self._may_provision(claim)
+        return self._is_reached(self._storage.volumes[volume], claim)
+
+    def _is_reached(self, volume: VolumeInfo, claim: ClaimInfo) -> bool:
+        """Return whether the nodes of all pods of a claim reach a volume."""
+        terms = volume.terms
+        return terms is None or self._rows[claim.key].keys() <= self._nodes.rows_matching(terms)
+
+    def _may_provision(self, claim: ClaimInfo) -> bool:
+        rows = self._rows[claim.key]
+        if len(rows) > 1 and not claim.is_for_many_nodes:
+            return False
+        nodes = (self._nodes.infos[row] for row in rows)
+        return all(n is not None and self._storage.may_provision(claim, n) for n in nodes)
+
+    def _augment(self, claim: ClaimInfo) -> bool:
+        """Match a claim along the shortest augmenting path; return whether there is one.
+
+        A path that fails leaves the matching as it is.
+        """
+        waiting = deque([claim])
+        asked_by: dict[str, str] = {}
+        """The claim that would take a volume from its present claim."""
+        while waiting:
+            current = waiting.popleft()
+            for volume in self._storage.candidates(current):
+                if volume.name in asked_by or not self._is_reached(volume, current):
+                    continue
+                asked_by[volume.name] = current.key
+                owner = self._claim_of.get(volume.name)
+                if owner is None:
+                    self._move_along(volume.name, current.key, claim.key, asked_by)
+                    return True
+                waiting.append(self._storage.claims[owner])
+            if self._may_provision(current):
+                self._move_along(PROVISIONED, current.key, claim.key, asked_by)
+                return True
+        return False
+
+    def _move_along(self, volume: str, claim: str, first: str, asked_by: Mapping[str, str]) -> None:
+        """Give a volume to a claim, the one that it had to the claim that asked for it, and so on
+        up to the first claim.
+        """
+        while True:
+            former = self._volume_of.get(claim, PROVISIONED)
+            self._take(claim, volume)
+            if claim == first:
+                return
+            volume, claim = former, asked_by[former]

@@ -4,10 +4,11 @@
 2. Charge the reservations of earlier cycles: of preemptors, of members that are to be recreated,
    and of pods that join running gangs.
 3. Serve the gangs in scheduling order. Each is placed tentatively, completely or not at all; else
-   victims are searched for it. The first gang that stays pending gets a reservation on the nodes
-   where it can start soonest. Later gangs run only where they leave it untouched, or end before it
-   starts (backfill). So a stream of small jobs cannot starve a large one, and idle nodes outside
-   the reservation are used.
+   victims are searched for it. The first gang of each queue that stays pending, though the fair
+   share of the queue covers it, gets a reservation on the nodes where it can start soonest, and so
+   does the first of all queues. Later gangs run only where they leave these untouched, or end
+   before they start (backfill). So a stream of small jobs cannot starve a large one, in its own
+   queue or in others, and idle nodes outside the reservations are used.
 4. Find the terminating pods that the reservations of the result need.
 
 Invariants:
@@ -49,14 +50,16 @@ from gangline.scheduler.preemption.reservations import (
     PreemptorReservations,
     RestartReservation,
     earliest_start,
+    former_plans,
     joining_reservations,
+    place_on_reserved,
     restart_reservations,
     valid_reservations,
 )
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
 from gangline.scheduler.queueing.order import NamespaceShares, QueueEntry, SchedulingOrder
-from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
+from gangline.scheduler.queueing.queue_tree import QueueTree, ShareClaim, Vector
 from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
@@ -137,7 +140,12 @@ class _Cycle:
         shares = NamespaceShares(state, self.tree) if fairness.namespaces else None
         self.allocations = Allocations(state, self.tree, shares)
         share_of = self.allocations.share_of if fairness.gangs else None
-        self.order = SchedulingOrder(gangs, self.tree, share_of, shares)
+        reserved_since = {
+            gang: reservation.created_at
+            for gang, reservation in state.reservations.items()
+            if not reservation.preempting
+        }
+        self.order = SchedulingOrder(gangs, self.tree, share_of, shares, reserved_since)
         self.pending_reasons: list[PendingReason] = []
         self.placed: set[GroupKey] = set()
         self.evictions: list[PodEviction] = []
@@ -154,9 +162,8 @@ class _Cycle:
         )
         self._preemption_failed: set[object] = set()
         """Equivalence keys for which no victims were found."""
-        self._has_reservation = False
-        """True once the first pending gang of the cycle has a reservation."""
-        self._window = BackfillWindow()
+        self._windows: dict[str, BackfillWindow] = {}
+        """Reservations of first pending gangs, by queue; without nodes, they wait for these."""
         self._failures: dict[object, PlacementFailure] = {}
         """Failures by equivalence key."""
         self._unschedulable: dict[tuple[object, str, int], PlacementFailure] = {}
@@ -166,6 +173,10 @@ class _Cycle:
         """
         self._reserved: dict[str, list[Placement]] = {}
         """Reserved placements by their gang."""
+        self._former_plans = former_plans(state, gangs)
+        """Placements that first pending gangs which were not served yet had planned before."""
+        self._has_charged_plans = False
+        """True while the former plans are charged."""
         self._restart_placements: dict[str, dict[PodKey, Placement]] = {}
         """Restart reservations by gang and pod: a gang may use its own."""
         self._joining_amounts: dict[str, Vector] = {}
@@ -238,10 +249,32 @@ class _Cycle:
 
     def serve_all(self) -> None:
         while (entry := self.order.pop()) is not None:
+            if self._former_plans:
+                self._protect_former_plans(entry)
             if entry.is_extra:
                 self.pending_reasons += self._extra_pods.serve(entry)
             else:
                 self._schedule(entry.gang)
+
+    def _protect_former_plans(self, entry: QueueEntry) -> None:
+        """Charge the former plans of other gangs while the owner of such a plan is served.
+
+        A gang that comes before all of them, such as an urgent one, may use their nodes. Owners
+        leave each other's nodes alone: else each start of one would delay the others.
+        """
+        own = None if entry.is_extra else self._former_plans.pop(entry.gang.id, None)
+        if self._has_charged_plans and own is not None:
+            self.scratch.release(self._reserved.pop(entry.gang.id))
+        elif self._has_charged_plans or own is not None:
+            self._has_charged_plans = own is not None
+            for name, placements in self._former_plans.items():
+                if self._has_charged_plans:
+                    self._reserve(placements, name)
+                else:
+                    self.scratch.release(self._reserved.pop(name))
+        else:
+            return
+        self._forget_failures()
 
     def _reserve(self, placements: list[Placement], name: str) -> None:
         if placements:
@@ -400,10 +433,10 @@ class _Cycle:
             self._head_of_line.setdefault(gang.queue, gang.name)
 
     def _place_as_reserved(self, gang: PendingGang, reservation: ActiveReservation) -> bool:
-        """Place a preemptor on its reserved nodes, also where the first pending gang has planned
+        """Place a preemptor on its reserved nodes, also where first pending gangs have planned
         to start later; return whether it is placed.
         """
-        planned = self._window.plan
+        planned = self._planned()
         amount = self.tree.request_vector(gang.requested)
         if not planned or self.tree.blocking_queue(gang.queue, amount) is not None:
             return False
@@ -438,7 +471,7 @@ class _Cycle:
         if self._backfill(gang):
             return True
         consequence = self._preempt_or_reserve(gang)
-        if self._has_reservation and not consequence and self.tree.never_blocks(gang.queue):
+        if self._windows and not consequence and self.tree.never_blocks(gang.queue):
             self._unschedulable[key, gang.queue, gang.priority] = failure
         shown = (failure.if_preempting if consequence == messages.PREEMPTING else None) or failure
         texts = [
@@ -457,25 +490,50 @@ class _Cycle:
 
     def _preempt_or_reserve(self, gang: PendingGang) -> str:
         """Evict pods for a gang if that is allowed and sufficient; else reserve nodes for the first
-        one.
+        one of its queue.
 
         Returns:
             The consequence for the gang, as a sentence of its message; empty: none.
         """
-        if consequence := self._preempt(gang):
-            return consequence
-        # Only the first pending gang of a cycle gets a reservation. More of them would delay each
-        # other, and leave fewer nodes for backfill.
-        if not self._has_reservation:
-            plan = self._planner.plan(gang, self.state.reservations.get(gang.id))
-            if plan is not None:
-                self._has_reservation = True
-                self._add_reservation(gang, plan)
-                start = earliest_start(self.state, self.scratch, plan, self.now)
-                self._window = BackfillWindow(tuple(plan), start)
-                summary = self._diagnosis.summarize_plan(gang, plan)
-                return messages.reservation_message(summary, start if start > self.now else 0.0)
-        return ""
+        return self._preempt(gang) or self._reserve_for_first(gang)
+
+    def _reserve_for_first(self, gang: PendingGang) -> str:
+        """Reserve nodes for the first pending gang of the cycle, and for the first one of each
+        queue that is entitled to its request.
+
+        More reservations of one queue would delay each other, and leave fewer nodes for backfill.
+        Without nodes, because other reservations need them or enough were planned in this cycle,
+        the gang keeps its position: it is served before those that wait since later.
+        """
+        if gang.queue in self._windows:
+            return ""
+        amount = self.tree.request_vector(gang.requested)
+        is_entitled = self.tree.claim(gang.queue, amount) is not ShareClaim.BORROWS
+        if (self._windows and not is_entitled) or not self._planner.is_possible(gang):
+            return ""
+        plan, start = None, 0.0
+        if len(self._windows) < MAX_RESERVATIONS:
+            beside = [*self._planned(), *self._charged_plans()]
+            plan = self._planner.plan(gang, self.state.reservations.get(gang.id), beside)
+        if plan is None and not is_entitled:
+            return ""
+        self._add_reservation(gang, plan or [])
+        if plan:
+            start = earliest_start(self.state, self.scratch, plan, self.now)
+        self._windows[gang.queue] = BackfillWindow(tuple(plan or ()), start)
+        self.tree.promise(gang.queue, amount)
+        if not plan:
+            return ""
+        summary = self._diagnosis.summarize_plan(gang, plan)
+        return messages.reservation_message(summary, start if start > self.now else 0.0)
+
+    def _planned(self) -> list[Placement]:
+        """Return the reserved placements of first pending gangs."""
+        return [placement for window in self._windows.values() for placement in window.plan]
+
+    def _charged_plans(self) -> list[Placement]:
+        plans = self._former_plans.values() if self._has_charged_plans else ()
+        return [placement for plan in plans for placement in plan]
 
     def _preempt(self, gang: PendingGang) -> str:
         """Evict pods for a gang if that is allowed and sufficient; return the consequence."""
@@ -493,10 +551,18 @@ class _Cycle:
 
     def _backfill(self, gang: PendingGang) -> bool:
         """Backfill: place a gang on reserved nodes if it ends before the reservation starts."""
-        if not self._window.fits_before_start(gang, self.now):
-            return False
+        reserved = [
+            placement
+            for window in self._windows.values()
+            if window.fits_before_start(gang, self.now)
+            for placement in window.plan
+        ]
         mark = self.scratch.mark()
-        return self._window.place(self.scratch, gang) and self._accept(gang, mark)
+        return (
+            bool(reserved)
+            and place_on_reserved(self.scratch, gang, reserved)
+            and self._accept(gang, mark)
+        )
 
     def _evict(self, gang: PendingGang, preemption: PreemptionResult) -> None:
         self._add_reservation(gang, list(preemption.placements), cleared=True)
@@ -572,5 +638,9 @@ class _Cycle:
 
 
 _ANY_QUEUE = QueueInfo("")
+MAX_RESERVATIONS = 16
+"""Number of queues whose first pending gangs have nodes reserved: planning for hundreds of queues
+would delay each cycle. Further gangs wait in the order of their age as the first of their queue.
+"""
 MAX_AHEAD = 3
 """Number of gangs ahead of a pending gang that its message names."""

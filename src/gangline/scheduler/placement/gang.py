@@ -513,27 +513,38 @@ class ReservationPlanner:
         """
 
     def plan(
-        self, gang: PendingGang, reservation: Reservation | None = None
+        self,
+        gang: PendingGang,
+        reservation: Reservation | None = None,
+        beside: Sequence[Placement] = (),
     ) -> list[Placement] | None:
         """Return where a gang could start; None: nowhere.
 
         The plan keeps the nodes of an earlier reservation where that is still possible. A plan that
         moved whenever another node looks better might never come true.
+
+        Args:
+            beside: plans of other gangs, which it leaves untouched.
         """
         if any(map(self._volumes.is_in_use, gang.pending)):
             # When the present user of a claim ends is not known: the nodes would stay idle.
             return None
-        return self._plan(gang, reservation)
+        return self._plan(gang, reservation, beside)
 
     def _plan(
-        self, gang: PendingGang, reservation: Reservation | None = None
+        self,
+        gang: PendingGang,
+        reservation: Reservation | None = None,
+        beside: Sequence[Placement] = (),
     ) -> list[Placement] | None:
         drained = self._scratch_for(gang)
-        if reservation is not None:
+        if reservation is not None and reservation.nodes:
             gang = replace(gang, nominated_nodes=reservation.nodes)
+        drained.reserve(beside)
         unplaced = place_minimum(drained, gang)
         plan = drained.since(0)
         drained.rollback(0)
+        drained.release(beside)
         return None if unplaced else plan
 
     def is_possible(self, gang: PendingGang) -> bool:

@@ -50,7 +50,7 @@ from gangline.scheduler.preemption.victims import (
 )
 from gangline.scheduler.queueing.gangs import PendingGang
 from gangline.scheduler.queueing.order import ORDER_BY_AGE, FairnessPolicy
-from gangline.scheduler.queueing.queue_tree import QueueTree
+from gangline.scheduler.queueing.queue_tree import QueueTree, ShareClaim
 from gangline.scheduler.types import PodInfo
 
 PREEMPTED = "preempted by {} of higher priority"
@@ -414,7 +414,7 @@ class EvictablePlainPods:
         amount = self.tree.request_vector(gang.requested)
         if not below or not all(queue.info.reclaimable for queue in below):
             return False
-        if any(queue.would_exceed_fair_share(amount) for queue in own_path):
+        if any(queue.claim(amount) is not ShareClaim.WITHIN for queue in own_path):
             return False
         asked = amount > 0
         return all((queue.used > queue.fair_share)[asked].any() for queue in below)

@@ -9,10 +9,11 @@
 - Joining pods: some pods, such as a launcher, are created only when the other members run. The gang
   starts only where they fit too, and every cycle first places them again before it serves other
   gangs. No node is recorded: their resources are free as long as each cycle reserves them.
-- Head of line: the first pending gang of a cycle. Its nodes stay usable until the reservation can
-  start: the latest known end of the pods that have to end there. A gang may backfill if its run
-  time is bounded (``activeDeadlineSeconds``, or the run-time annotation of its group) and it ends
-  before that.
+- Head of line: the first pending gang of each queue, if the queue is entitled to its request, and
+  the first of the cycle in any case. Its nodes stay usable until the reservation can start: the
+  latest known end of the pods that have to end there. A gang may backfill if its run time is
+  bounded (``activeDeadlineSeconds``, or the run-time annotation of its group) and it ends before
+  that. A reservation without nodes keeps the position of a gang whose nodes are planned later.
 
 Invariant: a backfilled gang never delays the reservation.
 """
@@ -96,7 +97,7 @@ def _row_earliest_start(
 
 @dataclass(frozen=True, slots=True)
 class BackfillWindow:
-    """Reserved placements of the first pending gang, and when the reservation can start."""
+    """Reserved placements of a pending gang, and when the reservation can start."""
 
     plan: tuple[Placement, ...] = ()
     earliest_start: float = 0.0
@@ -105,16 +106,41 @@ class BackfillWindow:
         """Return whether a gang certainly ends before the reservation can start."""
         return 0 < gang.max_run_time_s <= self.earliest_start - now
 
-    def place(self, scratch: ScratchAllocation, gang: PendingGang) -> bool:
-        """Place the minimum of a gang, also on the reserved nodes; return whether it fits."""
-        scratch.release(self.plan)
-        mark = scratch.mark()
-        place_gang(scratch, gang, gang.pending[: gang.needed])
-        is_placed = gang.satisfied_by(placed_pods(scratch.since(mark)))
-        if not is_placed:
-            scratch.rollback(mark)
-        scratch.reserve(self.plan)
-        return is_placed
+
+def place_on_reserved(
+    scratch: ScratchAllocation, gang: PendingGang, reserved: Iterable[Placement]
+) -> bool:
+    """Place the minimum of a gang, also on these reserved nodes; return whether it fits."""
+    reserved = list(reserved)
+    scratch.release(reserved)
+    mark = scratch.mark()
+    place_gang(scratch, gang, gang.pending[: gang.needed])
+    is_placed = gang.satisfied_by(placed_pods(scratch.since(mark)))
+    if not is_placed:
+        scratch.rollback(mark)
+    scratch.reserve(reserved)
+    return is_placed
+
+
+def former_plans(state: SchedulerCache, gangs: Iterable[PendingGang]) -> dict[str, list[Placement]]:
+    """Return what the reservations of first pending gangs hold, if there are several of them."""
+    waiting = {
+        name: dict(reservation.nodes)
+        for name, reservation in state.reservations.items()
+        if reservation.nodes and not reservation.preempting
+    }
+    if len(waiting) < 2:
+        return {}
+    return {
+        gang.id: [
+            Placement((pod,), row, state.nodes.demand(pod.shape.request))
+            for pod in gang.pending
+            if (node := waiting[gang.id].get(pod.key)) is not None
+            and (row := state.nodes.rows.get(node)) is not None
+        ]
+        for gang in gangs
+        if gang.id in waiting
+    }
 
 
 PREEMPTOR_RESERVATION_S = 600.0

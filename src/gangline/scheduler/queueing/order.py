@@ -2,7 +2,9 @@
 
 1. Urgent gangs: they run and have lost a member, or restart.
 2. From the root of the queue tree down: the queue that stays within its fair share, has the higher
-   priority, and uses the smaller part of its fair share.
+   priority, has waited longest with a reservation, and uses the smaller part of its fair share. A
+   gang that borrows does not keep later ones of its queue from being within the share: it is set
+   aside until no other gang is left that does not borrow (except in a FIFO queue).
 3. Within a queue: higher priority, minimums before extra pods (of these the smallest gang's),
    creation time, and the name, so that the order is total. If namespaces share a queue fairly,
    gangs of one priority are ordered by the share of their namespace before their creation time.
@@ -17,7 +19,7 @@ Allocations of the cycle change shares, and with them the order: queues are rank
 
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heapify, heappop, heappush, heapreplace
@@ -31,6 +33,7 @@ from gangline.scheduler.queueing.gangs import GangOrder, PendingGang
 from gangline.scheduler.queueing.queue_tree import (
     QueueAttributes,
     QueueTree,
+    ShareClaim,
     Vector,
     dominant_share,
 )
@@ -178,6 +181,8 @@ class EntryQueue:
         """
         self._requeued: list[KeyedEntry] = []
         """A heap of requeued entries."""
+        self._aside: list[KeyedEntry] = []
+        """A heap of entries that come after all others of the queue."""
         self._size = 0
 
     def __len__(self) -> int:
@@ -199,8 +204,26 @@ class EntryQueue:
         heappush(self._requeued, (entry.key, entry))
         self._size += 1
 
+    @property
+    def has_first(self) -> bool:
+        """True if not all entries are set aside."""
+        return self._size > len(self._aside)
+
+    def set_aside(self) -> None:
+        """Set the next entry aside."""
+        entry = self.pop()
+        heappush(self._aside, (entry.key, entry))
+        self._size += 1
+
+    def rejoin(self) -> None:
+        """Put entries that were set aside back into their order."""
+        while self._aside:
+            heappush(self._requeued, self._aside.pop())
+
     def head(self) -> KeyedEntry:
         """Return the next entry; the queue must not be empty."""
+        if not self.has_first:
+            return self._aside[0]
         first = self._first_key()
         if first is None or (self._requeued and self._requeued[0][0] < first):
             return self._requeued[0]
@@ -208,8 +231,10 @@ class EntryQueue:
 
     def pop(self) -> QueueEntry:
         """Remove and return the next entry; the queue must not be empty."""
-        first = self._first_key()
         self._size -= 1
+        if self._size < len(self._aside):
+            return heappop(self._aside)[1]
+        first = self._first_key()
         if first is None or (self._requeued and self._requeued[0][0] < first):
             return heappop(self._requeued)[1]
         lane = self._heads[0][1]
@@ -238,9 +263,7 @@ class EntryQueue:
         return (priority, is_extra, self._shares.share_of(entry.gang), created, name, is_single)
 
 
-_Rank = tuple[bool, int, float, tuple[object, ...], str]
-
-_ONLY_CHILD: _Rank = (False, 0, 0.0, (), "")
+_Rank = tuple[ShareClaim, int, bool, float, tuple[object, ...], str]
 
 
 class SchedulingOrder:
@@ -252,18 +275,23 @@ class SchedulingOrder:
         tree: QueueTree,
         share_of: Callable[[PendingGang], float] | None = None,
         shares: NamespaceShares | None = None,
+        reserved_since: Mapping[str, float] | None = None,
     ) -> None:
         """Build the order.
 
         Args:
             share_of: usage of a gang, if that orders extra pods.
             shares: shares of namespaces, if these order gangs within queues.
+            reserved_since: since when gangs wait with a reservation.
         """
         self._tree, self._shares = tree, shares
+        self._reserved_since = reserved_since or {}
         self._urgent: deque[QueueEntry] = deque()
         self._entry_queues: dict[str, EntryQueue] = {}
         self._active_children: dict[str, list[tuple[_Rank, str]]] = {}
         self._path: list[tuple[str, str]] = []
+        self._borrowing: set[tuple[str, Request]] = set()
+        """Queues, and requests that their shares do not cover."""
         urgent = []
         for gang in gangs:
             entry = QueueEntry(gang)
@@ -277,35 +305,50 @@ class SchedulingOrder:
         self._urgent.extend(sorted(urgent, key=lambda entry: entry.gang.order))
         for queue in self._entry_queues.values():
             queue.sort()
-        self._queues_ranked = False
-        """Queues are ranked after the urgent gangs were served, since those change the usage."""
+        self._competing: int | None = None
+        """Number of queues with entries; None: they are not ranked yet. They are ranked after the
+        urgent gangs were served, since those change the usage.
+        """
+        self._last: EntryQueue | None = None
+        """The only queue that has entries, once there is one."""
 
     def pop(self) -> QueueEntry | None:
         """Return the next entry; None: no entry is left."""
         if self._urgent:
             return self._urgent.popleft()
-        if not self._queues_ranked:
-            self._queues_ranked = True
-            self._rank_below(self._tree.root)
-        if (
-            self._path
-            and not any(self._active_children.values())
-            and self._entry_queues[self._path[-1][1]]
-        ):
-            # Only the queue that was served last has entries.
-            return self._entry_queues[self._path[-1][1]].pop()
+        if self._competing is None:
+            self._competing = sum(map(bool, self._entry_queues.values()))
+            if self._competing > 1:
+                self._rank_below(self._tree.root)
+        if self._last is not None or self._competing <= 1:
+            return self._pop_of_last_queue()
         self._reinsert_served()
         name = ROOT_QUEUE
         while below := self._active_children.get(name):
+            self._update_first(name)
             _, child = heappop(below)
             self._path.append((name, child))
             name = child
-        entries = self._entry_queues.get(name)
-        return entries.pop() if entries else None
+        entries = self._entry_queues[name]
+        entry = entries.pop()
+        self._competing -= not entries
+        return entry
 
     def requeue(self, entry: QueueEntry) -> None:
         """Requeue the gang that was served last, for its remaining extra pods."""
-        self._entry_queue(entry.gang.queue).requeue(entry)
+        entries = self._entry_queue(entry.gang.queue)
+        if self._competing is not None:
+            self._competing += not entries
+        entries.requeue(entry)
+
+    def _pop_of_last_queue(self) -> QueueEntry | None:
+        """Return the next entry of the only queue that has any: it competes with no other one."""
+        if self._last is None:
+            self._last = next(filter(None, self._entry_queues.values()), None)
+            if self._last is None:
+                return None
+            self._last.rejoin()
+        return self._last.pop() if self._last else None
 
     def _entry_queue(self, name: str) -> EntryQueue:
         queue = self._entry_queues.get(name)
@@ -337,22 +380,45 @@ class SchedulingOrder:
                 self._push(parent, child)
 
     def _push(self, parent: str, child: str) -> None:
-        siblings = self._active_children.setdefault(parent, [])
-        heappush(
-            siblings, (self._rank(child) if self._has_siblings(parent) else _ONLY_CHILD, child)
-        )
+        heappush(self._active_children.setdefault(parent, []), (self._rank(child), child))
 
-    def _has_siblings(self, parent: str) -> bool:
-        """Return whether ``parent`` has several children: only then is a rank needed."""
-        return len(self._tree.queues[parent].children) > 1
+    def _update_first(self, parent: str) -> None:
+        """Update ranks until the first child is known: what one child was given counts for the
+        share of the parent, and with it for the ranks of the others.
+        """
+        if parent == ROOT_QUEUE:
+            return
+        below = self._active_children[parent]
+        while (rank := self._rank(below[0][1])) > below[0][0]:
+            heapreplace(below, (rank, below[0][1]))
 
     def _rank(self, queue: str) -> _Rank:
         attributes = self._tree.queues[queue]
         key, entry = self._head(queue)
-        borrows = attributes.would_exceed_fair_share(self._tree.request_vector(entry.requested))
-        return (borrows, -attributes.info.priority, attributes.share, key, queue)
+        claim = self._claim(queue, entry)
+        since = None if entry.is_extra else self._reserved_since.get(entry.gang.id)
+        waited = attributes.share if since is None else since
+        return (claim, -attributes.info.priority, since is None, waited, key, queue)
 
     def _head(self, queue: str) -> KeyedEntry:
         while below := self._active_children.get(queue):
+            self._update_first(queue)
             queue = below[0][1]
-        return self._entry_queues[queue].head()
+        entries = self._entry_queues[queue]
+        if not self._tree.queues[queue].info.fifo:
+            while entries.has_first and self._claim(queue, entries.head()[1]) is ShareClaim.BORROWS:
+                entries.set_aside()
+        return entries.head()
+
+    def _claim(self, queue: str, entry: QueueEntry) -> ShareClaim:
+        """Return how an entry relates to the shares of a queue and its ancestors."""
+        key = (queue, entry.requested)
+        if key in self._borrowing:
+            return ShareClaim.BORROWS
+        claim = self._tree.claim(queue, self._tree.request_vector(entry.requested))
+        if claim is ShareClaim.BORROWS:
+            # Usage only grows in a cycle.
+            self._borrowing.add(key)
+        elif claim is ShareClaim.ENTITLED and entry.gang.id in self._reserved_since:
+            return ShareClaim.WITHIN
+        return claim

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import TypeAlias
 
 import numpy as np
@@ -171,6 +172,18 @@ def _exceeding_resources(request: Request, limit: Request) -> str:
 _ANY = (TolerationInfo(operator="Exists"),)
 
 
+class ShareClaim(IntEnum):
+    """How a request relates to the fair share of its queue; the smaller, the earlier."""
+
+    WITHIN = 0
+    """The queue stays within its fair share."""
+    ENTITLED = 1
+    """The queue is below its fair share, which the request alone does not exceed: it is owed once
+    other jobs of the queue have ended.
+    """
+    BORROWS = 2
+
+
 @dataclass(slots=True)
 class QueueAttributes:
     """One queue in the tree, with its amounts."""
@@ -187,6 +200,8 @@ class QueueAttributes:
     children: list["QueueAttributes"] = field(default_factory=list)
     has_limit: bool = False
     """True if its limit is finite for some resource."""
+    promised: Vector | None = None
+    """Requests of the gangs that wait with a reservation: part of the fair share is theirs."""
 
     _share: float | None = None
 
@@ -202,11 +217,15 @@ class QueueAttributes:
         self.used = self.used + amount
         self._share = None
 
-    def would_exceed_fair_share(self, amount: Vector) -> bool:
-        """Return whether the usage would exceed the fair share with this additional amount."""
+    def claim(self, amount: Vector) -> ShareClaim:
+        """Return whether the fair share covers an additional amount."""
         asked = amount > 0
-        over = self.used + amount > self.fair_share * (1 + 1e-9)
-        return bool(over[asked].any())
+        share = self.fair_share * (1 + 1e-9)
+        taken = self.used if self.promised is None else self.used + self.promised
+        if not (taken + amount > share)[asked].any():
+            return ShareClaim.WITHIN
+        covers = not ((amount > share) | (taken >= self.fair_share))[asked].any()
+        return ShareClaim.ENTITLED if covers else ShareClaim.BORROWS
 
     def path(self) -> Iterator["QueueAttributes"]:
         """Return the queue and its ancestors, without the root."""
@@ -360,6 +379,20 @@ class QueueTree:
             if over[amount > 0].any():
                 return attributes
         return None
+
+    def promise(self, name: str, amount: Vector) -> None:
+        """Count an amount against the fair shares of a queue and its ancestors, for a gang that
+        waits with a reservation: later gangs of the queue that exceed the rest borrow.
+        """
+        for attributes in self.queues[name].path():
+            kept = attributes.promised
+            attributes.promised = amount if kept is None else kept + amount
+
+    def claim(self, name: str, amount: Vector) -> ShareClaim:
+        """Return how an additional amount relates to the fair shares of a queue and its ancestors:
+        the one that covers it least decides.
+        """
+        return max(attributes.claim(amount) for attributes in self.queues[name].path())
 
     def diverging_paths(
         self, first: str, second: str

@@ -84,13 +84,35 @@ class NaiveOrder:
         below = [each for each in queue.children if self.listed(each)]
         if below:
             return self.head(min(below, key=self.rank))
-        return min(self.listed(queue), key=lambda entry: entry.key)
+        listed = self.listed(queue)
+        if any(entry not in listed for entry in self.entries):
+            # Beside other queues, gangs within the share come before those that borrow.
+            return min(listed, key=lambda entry: (self.claim(queue, entry) == 2, entry.key))
+        return min(listed, key=lambda entry: entry.key)
+
+    def claim(self, queue: QueueAttributes, entry: QueueEntry) -> int:
+        """Return whether the shares of a queue and its ancestors cover a request (0), cover it
+        once the queue uses less (1), or do not cover it (2).
+        """
+        amounts = self.tree.request_vector(entry.requested)
+        claims = []
+        for each in queue.path():
+            asked = [
+                (amount, float(used), float(share))
+                for amount, used, share in zip(amounts, each.used, each.fair_share, strict=True)
+                if amount > 0
+            ]
+            within = all(used + amount <= share * (1 + 1e-9) for amount, used, share in asked)
+            owed = all(
+                amount <= share * (1 + 1e-9) and used < share for amount, used, share in asked
+            )
+            claims.append(0 if within else 1 if owed else 2)
+        return max(claims)
 
     def rank(self, queue: QueueAttributes) -> tuple[object, ...]:
         entry = self.head(queue)
-        amount = self.tree.request_vector(entry.requested)
-        borrows = queue.would_exceed_fair_share(amount)
-        return (borrows, -queue.info.priority, queue.share, entry.key, queue.info.name)
+        claim = self.claim(queue, entry)
+        return (claim, -queue.info.priority, queue.share, entry.key, queue.info.name)
 
 
 def facts(seed: int) -> list[NodeInfo | PodInfo | PodGroupInfo | QueueInfo]:

@@ -480,6 +480,9 @@ class TrainingRuntimeSpec(Wire):
 
     ml_policy: Annotated[MLPolicy, doc("Nodes and framework.")] = MLPolicy()
     pod_group_policy: Annotated[PodGroupPolicy | None, doc("Gang of the pods.")] = None
+    scheduling: Annotated[
+        FreeForm | None, _refused("pods are a gang in any case; use podGroupPolicy")
+    ] = None
     template: Annotated[JobSetTemplate, doc("Template.", required=True)] = JobSetTemplate()
 
 

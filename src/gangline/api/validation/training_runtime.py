@@ -66,6 +66,9 @@ def refused_field_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
     if spec.ml_policy.flux is not None:
         remedy = "use the policy mpi, or none"
         yield FieldError("spec.mlPolicy.flux", None, "is not supported", remedy)
+    if spec.scheduling is not None:
+        remedy = "remove it: pods are a gang in any case, and podGroupPolicy has its topology"
+        yield FieldError("spec.scheduling", None, _REFUSED, remedy)
     torch = spec.ml_policy.torch
     if torch is not None:
         # Runtimes of earlier releases give the value that is the default now.

@@ -296,6 +296,7 @@ def train_job(flags: JobFlags) -> Manifest:
         "command": list(pod.command),
         "env": list(pod.environment),
         "numNodes": flags.workers,
+        "elasticPolicy": _elastic_policy(extra["min_nodes"], extra["max_nodes"]),
         "numProcPerNode": extra["nproc_per_node"],
         "resourcesPerNode": _resources(pod),
     }
@@ -318,6 +319,12 @@ def train_job(flags: JobFlags) -> Manifest:
     }
     ref = {"name": extra["runtime"], "kind": extra["runtime_kind"]}
     return job | {"spec": {"runtimeRef": ref, **non_empty(spec)}}
+
+
+def _elastic_policy(least: int | None, most: int | None) -> Manifest:
+    if least and not most:
+        raise click.BadParameter("has no effect without --max-nodes", param_hint="--min-nodes")
+    return {"minNodes": least or 1, "maxNodes": most} if most else {}
 
 
 def _in_command(pod: PodFlags) -> PodFlags:

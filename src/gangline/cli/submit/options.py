@@ -310,6 +310,14 @@ _RUNTIME = (
         help="Number of nodes; default: the runtime's.",
     ),
     click.option(
+        "--min-nodes", type=click.IntRange(1), help="Fewest nodes of an elastic job; default: 1."
+    ),
+    click.option(
+        "--max-nodes",
+        type=click.IntRange(1),
+        help="Most nodes: their number may change while the job runs.",
+    ),
+    click.option(
         "--nproc-per-node",
         type=click.IntRange(1),
         help="Processes of each node; default: the runtime's.",

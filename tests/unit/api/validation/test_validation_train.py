@@ -466,6 +466,12 @@ def test_quantized_training_needs_a_recipe_of_torchtune(
     assert errors_in_runtime(train_job(runtime_name, trainer=trainer)) == expected
 
 
+def test_scheduling_of_kubernetes_is_refused_by_its_name() -> None:
+    written = runtime(replicated("node", step="trainer"))
+    written["spec"]["scheduling"] = {"policy": {}}
+    assert paths(validate_manifest(written)) == ["spec.scheduling"]
+
+
 def test_deprecated_runtime_is_warned_of() -> None:
     written = runtime(replicated("node", step="trainer"))
     written["metadata"]["labels"] = {"trainer.kubeflow.org/support": "deprecated"}

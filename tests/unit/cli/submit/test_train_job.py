@@ -172,6 +172,14 @@ def test_pod_flags_apply_to_the_replicated_jobs_that_are_named(
     assert named["spec"]["runtimeRef"] == {"kind": "TrainingRuntime", "name": "ours"}
 
 
+def test_range_of_nodes_makes_the_job_elastic(capsys: pytest.CaptureFixture[str]) -> None:
+    job = built(capsys, "--nodes", "2", "--max-nodes", "4")
+    assert job["spec"]["trainer"] == {
+        "numNodes": 2,
+        "elasticPolicy": {"minNodes": 1, "maxNodes": 4},
+    }
+
+
 def test_what_a_runtime_fetches_is_given_by_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     sources = ("--dataset-uri", "hf://a/b", "--model-uri", "s3://models/digits")
     job = built(capsys, *sources, "--initializer-secret", "keys")
@@ -187,6 +195,8 @@ def test_what_a_runtime_fetches_is_given_by_its_source(capsys: pytest.CaptureFix
     [
         (("--runtime", "X_y"), ("spec.runtimeRef.name", "'X_y'")),
         (("--nodes", "0"), ("--nodes", "0")),
+        (("--min-nodes", "2"), ("--min-nodes", "--max-nodes")),
+        (("--nodes", "5", "--max-nodes", "4"), ("spec.trainer.numNodes", "give 1 to 4")),
         (("--nproc-per-node", "none"), ("--nproc-per-node", "'none'")),
         (("--dataset-uri", "data"), ("spec.initializer.dataset.storageUri", "hf://OWNER/NAME")),
         (("--runtime-kind", "Runtime"), ("--runtime-kind", "TrainingRuntime")),

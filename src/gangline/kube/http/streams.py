@@ -4,6 +4,7 @@ Imported when the first of these is needed: the import of aiohttp takes as much 
 everything else in a short command.
 """
 
+import asyncio
 import contextlib
 import io
 import ssl
@@ -50,6 +51,18 @@ class AiohttpTransport:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
+        await asyncio.sleep(0)  # aborted transports close their sockets in the next turn
+
+    @staticmethod
+    def abandon(response: aiohttp.ClientResponse) -> None:
+        """Close a response, and its connection if the body has not ended.
+
+        With TLS aiohttp would wait for the server's answer to the end of the connection, in the
+        background: the event loop may end before.
+        """
+        if response.connection is not None and response.connection.transport is not None:
+            response.connection.transport.abort()
+        response.close()
 
     @staticmethod
     @contextlib.contextmanager

@@ -210,7 +210,7 @@ class Transport:
         try:
             yield StreamedBody(_media_of(response), self._chunks(response))
         finally:
-            response.close()
+            self._stream_transport.abandon(response)
 
     @asynccontextmanager
     async def websocket(

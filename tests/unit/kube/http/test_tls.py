@@ -1,8 +1,14 @@
 """TLS: certificates of server and client, and the message when one is not trusted."""
 
+import asyncio
 import base64
+import gc
 import os
+import socket
 import ssl
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -199,3 +205,41 @@ async def test_plain_http_to_a_tls_server_is_reported(tmp_path):
 async def test_tls_to_a_plain_http_server_is_reported(server):
     with pytest.raises(errors.Unreachable, match="https"):
         await things_of(ClusterConfig(server.url.replace("http", "https")))
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = b'{"type":"ADDED","object":{"apiVersion":"v1","kind":"Thing","metadata":{"name":"a"}}}\n'
+
+
+def test_a_stream_that_is_left_is_closed_though_its_server_is_silent(tmp_path):
+    """A transport that waits for the server would outlive the loop, and warn when it is deleted."""
+    certificate, key = AUTHORITY.issue("server", LOOPBACK)
+    (tmp_path / "c").write_bytes(certificate + key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "c")
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        left = threading.Event()
+        listener.settimeout(60)
+
+        def serve():
+            with context.wrap_socket(listener.accept()[0], server_side=True) as connection:
+                connection.recv(1 << 16)
+                connection.sendall(HEAD + b"%x\r\n%s\r\n" % (len(EVENT), EVENT))
+                left.wait(60)  # reads nothing, so that it answers no end of the connection
+
+        async def leave_a_watch():
+            config = ClusterConfig(url, certificate_authority=AUTHORITY.pem)
+            async with ApiClient(config) as client, aclosing(client.watch(THINGS)) as events:
+                await anext(events)
+
+        served = threads.submit(serve)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                asyncio.run(leave_a_watch())
+                gc.collect()
+        finally:
+            left.set()
+        served.result()
+    assert [str(warning.message) for warning in caught] == []

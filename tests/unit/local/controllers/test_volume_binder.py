@@ -63,6 +63,25 @@ def test_a_claim_takes_the_smallest_volume_that_fits() -> None:
     assert action == plan.BindClaim(fitting)
 
 
+def test_claim_that_waits_for_its_first_consumer_is_left_to_the_scheduler() -> None:
+    late = StorageClass(
+        metadata=ObjectMeta(name="late"),
+        provisioner=plan.PROVISIONER,
+        volume_binding_mode="WaitForFirstConsumer",
+    )
+    free = a_volume("v", storage_class_name="late")
+    claim = a_claim(storage_class_name="late")
+
+    def action(volume: PersistentVolume) -> plan.ClaimAction:
+        return plan.plan_claim(claim, [volume], [late], Path("/data"))
+
+    assert isinstance(action(free), plan.KeepPending)
+    reserved = a_volume("v", claim_ref=ObjectReference(namespace="ns", name="c", uid="uid-c"))
+    assert action(reserved) == plan.BindClaim(reserved)
+    claim.metadata.annotations[plan.SELECTED_NODE] = "node-1"
+    assert isinstance(action(free), plan.ProvisionVolume)
+
+
 def test_a_volume_that_belongs_to_another_claim_is_not_taken() -> None:
     taken = a_volume("v", claim_ref=ObjectReference(namespace="ns", name="other", uid="x"))
     assert isinstance(decide(a_claim(storage_class_name=""), taken), plan.KeepPending)

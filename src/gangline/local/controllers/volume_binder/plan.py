@@ -2,7 +2,8 @@
 
 A claim takes the smallest free volume that fits. Otherwise its storage class provisions one, if the
 class has our provisioner: a folder below the cluster's directory. All nodes are on this machine, so
-every access mode holds, and ``WaitForFirstConsumer`` binds immediately.
+every access mode holds. A claim whose class waits for the first consumer is left to the scheduler,
+which reserves a volume for it, or selects the node for which one is provisioned.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,8 @@ PROVISIONER = "gangline.dev/local-folder"
 DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 PVC_PROTECTION_FINALIZER = "kubernetes.io/pvc-protection"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+WAITS = "WaitForFirstConsumer"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
@@ -81,6 +84,11 @@ def plan_claim(
     if ours := next((v for v in by_name.values() if is_reserved_for(v, claim)), None):
         return BindClaim(ours)
     class_name = storage_class_of(claim, classes)
+    if any(c.metadata.name == class_name and c.volume_binding_mode == WAITS for c in classes):
+        if SELECTED_NODE in claim.metadata.annotations:
+            return _provision(claim, class_name, classes, folder)
+        message = "waiting for first consumer to be created before binding"
+        return KeepPending(WAITS, message)
     if fitting := [volume for volume in by_name.values() if _fits(claim, volume, class_name)]:
         return BindClaim(min(fitting, key=lambda v: (_size(v.spec.capacity), v.metadata.name)))
     return _provision(claim, class_name, classes, folder)

@@ -102,6 +102,7 @@ _OTHER_COLUMNS = {
         _AGE,
         _column("Runtime", ".spec.runtimeRef.name", wide=True),
         _column("Ready", ".status.gangline.nodesReady", "integer", wide=True),
+        _column("Progress", ".status.trainerStatus.progressPercentage", "integer", wide=True),
         _column("Restarts", ".status.gangline.restarts.total", "integer", wide=True),
         _column("Message", ".status.gangline.message", wide=True),
     ],

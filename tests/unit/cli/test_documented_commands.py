@@ -3,9 +3,10 @@
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import groupby
+from pathlib import Path
 
 import click
 import pytest
@@ -15,12 +16,19 @@ from gangline.cli.params.command import SectionedHelp
 from unit.cli.documented_commands import PAGES, ROOT, gangline_commands, mentioned, shell_lines
 
 Found = tuple[str, list[str]]
-SHOWN: list[Found] = [
-    (page.name, words) for page in PAGES for words in gangline_commands(shell_lines(page))
-]
-MENTIONED: list[Found] = [
-    (page.name, words) for page in PAGES for words in gangline_commands(mentioned(page))
-]
+
+
+def distinct(lines_of: Callable[[Path], Iterable[str]]) -> list[Found]:
+    """Return each command line once, with the first page that has it."""
+    pages: dict[tuple[str, ...], str] = {}
+    for page in PAGES:
+        for words in gangline_commands(lines_of(page)):
+            pages.setdefault(tuple(words), page.name)
+    return [(page, [*words]) for words, page in pages.items()]
+
+
+SHOWN = distinct(shell_lines)
+MENTIONED = distinct(mentioned)
 
 
 def name_of(value: object) -> str:

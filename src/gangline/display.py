@@ -1,4 +1,4 @@
-"""Values in notebooks and terminals: HTML and plain text from headings, notes, tables, lists.
+"""Values in notebooks, terminals and messages: HTML and plain text of headings, tables, errors.
 
 HTML uses the light or dark colours of the notebook. Every text is escaped, because texts come from
 the cluster: the message of a pod must not become markup.
@@ -23,6 +23,11 @@ def heading(name: str, state: str, facts: Iterable[str] = ()) -> str:
     """Return a name with its coloured state, followed by the facts; empty ones are left out."""
     title = f"<b>{escape(name)}</b>{f' {_coloured(state)}' if state else ''}"
     return " · ".join([title, *(escape(fact) for fact in facts if fact)])
+
+
+def error_text(error: BaseException) -> str:
+    """Return what an error says, or its type if it says nothing."""
+    return str(error) or type(error).__name__
 
 
 def paragraph(text: str) -> str:

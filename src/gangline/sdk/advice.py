@@ -11,6 +11,7 @@ from gangline.api.job_resources import JOB_ADVICE, MAIN_CONTAINERS
 from gangline.api.jobs.kind import JobKind
 from gangline.api.resource_list import CPU, MEMORY, format_resource
 from gangline.api.resources import CONFIG_MAPS
+from gangline.display import error_text
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 
@@ -198,7 +199,7 @@ class BrainClient:
                     raise BrainUnavailable(f"the Brain at {self.url}: {text or response.reason}")
                 body = json.loads(text)
         except (ClientError, TimeoutError, ValueError) as error:
-            reason = str(error) or type(error).__name__
+            reason = error_text(error)
             raise BrainUnavailable(f"the Brain at {self.url} does not answer: {reason}") from error
         assert isinstance(body, dict)
         return body

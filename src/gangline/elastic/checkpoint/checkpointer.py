@@ -25,6 +25,7 @@ from typing import Any, Literal, Self
 
 from torch.distributed.checkpoint.stateful import Stateful
 
+from gangline.display import error_text
 from gangline.elastic.checkpoint.branch_switch import BranchSwitch, CurrentRun
 from gangline.elastic.checkpoint.errors import CheckpointError, StorageError
 from gangline.elastic.checkpoint.format.manifest import branch_of
@@ -346,7 +347,7 @@ class Checkpointer:
             target = open_target(self.folder, self._session.settings.options)
             reason = delay_text(target, step, plan, self._session.settings.hosts)
         except (OSError, StorageError) as error:
-            reason = str(error) or type(error).__name__
+            reason = error_text(error)
         log.warning(
             f"step {step} is not in storage yet: {reason}", extra={"step": step, "reason": reason}
         )

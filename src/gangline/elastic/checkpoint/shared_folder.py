@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from gangline.display import error_text
 from gangline.elastic.checkpoint.errors import StorageError, UnsharedFolderError
 from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.checkpoint.snapshot import directory
@@ -100,7 +101,7 @@ def _in_time(action: Callable[[], None]) -> str:
         except FileNotFoundError:
             problems[0] = _ABSENT
         except (OSError, StorageError) as error:
-            problems[0] = str(error) or type(error).__name__
+            problems[0] = error_text(error)
 
     thread = threading.Thread(target=run, name="gangline-checkpoint-proof", daemon=True)
     thread.start()

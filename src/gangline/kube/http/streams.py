@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import aiohttp
 
+from gangline.display import error_text
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.http.connections import (
     MAX_IDLE_S,
@@ -85,7 +86,7 @@ class AiohttpTransport:
         except OSError:
             raise  # some of aiohttp's errors are OSErrors already
         except aiohttp.ClientError as error:
-            raise ConnectionError(str(error) or type(error).__name__) from error
+            raise ConnectionError(error_text(error)) from error
 
     async def open(
         self,

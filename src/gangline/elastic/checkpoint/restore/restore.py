@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
+from gangline.display import error_text
 from gangline.elastic.checkpoint.errors import (
     CheckpointError,
     CorruptError,
@@ -370,7 +371,7 @@ class Restorer:
             filled = load(source, state)
             pass_failpoint("restore-loaded")
         except (CorruptError, OSError, StorageError) as error:
-            problem = str(error) or type(error).__name__
+            problem = error_text(error)
         except (ValueError, RuntimeError) as error:
             fatal = str(error)  # the state does not match the checkpoint: no other step would
         finally:

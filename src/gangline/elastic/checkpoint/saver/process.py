@@ -26,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from gangline.display import error_text
 from gangline.elastic.checkpoint.errors import (
     CheckpointError,
     CorruptError,
@@ -271,7 +272,7 @@ class Uploader:
             self.report(StorageOutcome(step, committed=True, reason=reason, plan=plan))
 
     def _report_failure(self, step: int, plan: str, error: Exception) -> None:
-        self.report(StorageOutcome(step, False, str(error) or type(error).__name__, plan))
+        self.report(StorageOutcome(step, False, error_text(error), plan))
 
     def _report_delay(
         self, target: StorageTarget, settings: SaverSettings, step: int, plan: str

@@ -42,6 +42,7 @@ from gangline.api.cluster.admission import (
 )
 from gangline.api.meta.objects import Status
 from gangline.api.meta.selectors import NOTHING, Selector, SelectorError, selector_from_object
+from gangline.display import error_text
 from gangline.kube.http.transport import client_context
 from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
@@ -526,4 +527,4 @@ def describe_error(error: Exception) -> str:
         return f"dial tcp {error.host}:{error.port}: connect: {text}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "EOF"
-    return str(error) or type(error).__name__
+    return error_text(error)

@@ -174,16 +174,24 @@ async def test_a_report_that_cannot_be_stored_is_refused_by_its_field(cluster: A
         (b"{", 422, "Invalid payload"),
         (b"[" * 60_000, 422, "Invalid payload"),
         (b'{"trainerStatus": {"progressPercentage": NaN}}', 422, "Invalid payload"),
-        (report(progressPercentage=101), 422, "progressPercentage: 101 must be between 0 and 100"),
+        (
+            report(progressPercentage=101),
+            422,
+            "`int` <= 100 - at `$.trainerStatus.progressPercentage`",
+        ),
         (report(progressPercentage="half"), 422, "progressPercentage"),
         (report(estimatedRemainingSeconds=-1), 422, "estimatedRemainingSeconds"),
         (report(estimatedRemainingSeconds=1 << 40), 422, "estimatedRemainingSeconds"),
         (report(lastUpdatedTime=None), 422, "lastUpdatedTime"),
         (report(lastUpdatedTime="2026-11-05T12:00:00"), 422, "lastUpdatedTime"),
         (report(lastUpdatedTime="0001-01-01T00:00:00+14:00"), 422, "Invalid payload"),
-        (report(metrics=[metric] * 257), 422, "metrics: at most 256"),
+        (report(metrics=[metric] * 257), 422, "length <= 256 - at `$.trainerStatus.metrics`"),
         (report(metrics=[{**metric, "name": "x" * 65}]), 422, "metrics[0].name"),
-        (report(metrics=[{"name": "loss"}]), 422, "metrics[0].value"),
+        (
+            report(metrics=[{"name": "loss"}]),
+            422,
+            "required field `value` - at `$.trainerStatus.metrics[0]`",
+        ),
         (b" " * (1 << 17), 413, "Payload too large"),
     ]
     async with served(cluster) as endpoint:

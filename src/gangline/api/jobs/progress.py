@@ -5,7 +5,6 @@ them for TrainJobs; here they serve every kind. A pod reports to the path of its
 token whose audience names that job.
 """
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -21,7 +20,6 @@ AUTHORITY_CONFIG_MAP: Final = "gangline-progress-ca"
 AUTHORITY_KEY: Final = "ca.crt"
 MAX_METRICS: Final = 256
 MAX_METRIC_LENGTH: Final = 64
-_MAX_INT32: Final = (1 << 31) - 1
 
 
 class ReportedMetric(Wire):
@@ -48,12 +46,6 @@ class TrainerStatus(Wire):
     last_updated_time: Annotated[datetime | None, doc("Time of the report.")] = None
 
 
-class ProgressReport(Wire):
-    """The body of a report."""
-
-    trainer_status: TrainerStatus | None = None
-
-
 def report_path(resource: Resource[Any], namespace: str, name: str) -> str:
     """Return the path to which the pods of a job report."""
     return resource.path(namespace, name, "status")
@@ -62,25 +54,3 @@ def report_path(resource: Resource[Any], namespace: str, name: str) -> str:
 def token_audience(resource: Resource[Any], namespace: str, name: str) -> str:
     """Return the audience of the tokens with which the pods of a job report."""
     return report_path(resource, namespace, name).removeprefix("/apis/")
-
-
-def limit_errors(status: TrainerStatus) -> Iterator[str]:
-    """Yield what exceeds the limits of the fields."""
-    where = "trainerStatus"
-    percentage, left_s = status.progress_percentage, status.estimated_remaining_seconds
-    if percentage is not None and not 0 <= percentage <= 100:
-        yield f"{where}.progressPercentage: {percentage} must be between 0 and 100"
-    if left_s is not None and not 0 <= left_s <= _MAX_INT32:
-        yield f"{where}.estimatedRemainingSeconds: {left_s} must be between 0 and {_MAX_INT32}"
-    if status.last_updated_time is None or status.last_updated_time.tzinfo is None:
-        yield f"{where}.lastUpdatedTime: a time with its zone is required: 2026-11-05T12:00:00Z"
-    if len(status.metrics) > MAX_METRICS:
-        yield f"{where}.metrics: at most {MAX_METRICS} are allowed, not {len(status.metrics)}"
-        return
-    for index, metric in enumerate(status.metrics):
-        for field, text in (("name", metric.name), ("value", metric.value)):
-            if not 1 <= len(text) <= MAX_METRIC_LENGTH:
-                yield (
-                    f"{where}.metrics[{index}].{field}: it must have 1 to {MAX_METRIC_LENGTH} "
-                    f"characters, not {len(text)}"
-                )

@@ -13,16 +13,17 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 from prometheus_client import Counter
 
 from gangline.api.jobs.kind import JobKind
-from gangline.api.jobs.progress import ProgressReport, TrainerStatus, limit_errors
+from gangline.api.jobs.progress import MAX_METRIC_LENGTH, MAX_METRICS
 from gangline.api.meta.json_objects import subobject, without_nulls
+from gangline.api.meta.objects import Wire
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, BadRequest, Conflict, Invalid, KubeError, NotFound
 from gangline.operator.webhook.configuration import DeduplicatedWarnings
@@ -38,7 +39,32 @@ WRITE_INTERVAL_S = 1.0
 """Shortest time between two writes of one job."""
 WRITES_IN_FLIGHT = 16
 STOP_TIMEOUT_S = 2.0
-_FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(TrainerStatus))
+
+
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_METRIC_LENGTH)]
+
+
+class _Metric(Wire):
+    name: _Text
+    value: _Text
+
+
+class _Status(Wire):
+    """A ``TrainerStatus``, with limits that are checked as it is decoded."""
+
+    last_updated_time: Annotated[datetime, msgspec.Meta(tz=True)]
+    progress_percentage: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
+    estimated_remaining_seconds: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] | None = None
+    metrics: Annotated[tuple[_Metric, ...], msgspec.Meta(max_length=MAX_METRICS)] = ()
+
+
+_FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(_Status))
+
+
+class ProgressReport(Wire):
+    """The body of a report."""
+
+    trainer_status: _Status | None = None
 
 
 class RefusedReport(Exception):
@@ -56,12 +82,12 @@ class ProgressWriter:
         self._client = client
         self._interval_s = interval_s
         self._limiter = asyncio.Semaphore(WRITES_IN_FLIGHT)
-        self._next: dict[JobIdentity, TrainerStatus | None] = {}
+        self._next: dict[JobIdentity, _Status | None] = {}
         """Jobs that were written within the interval, with the report that follows, if any."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._warnings = DeduplicatedWarnings(log)
 
-    async def write(self, job: JobIdentity, status: TrainerStatus) -> None:
+    async def write(self, job: JobIdentity, status: _Status) -> None:
         """Store a report, or have it stored at the end of the interval.
 
         Raises:
@@ -102,7 +128,7 @@ class ProgressWriter:
         # After an error the next report is written immediately, so that its sender gets the reason.
         del self._next[job]
 
-    async def _store(self, job: JobIdentity, status: TrainerStatus) -> None:
+    async def _store(self, job: JobIdentity, status: _Status) -> None:
         fields = {**dict.fromkeys(_FIELDS), **msgspec.to_builtins(status)}
         # The uid: a job of this name may have been deleted and created again.
         patch = {"metadata": {"uid": job.uid}, "status": {"trainerStatus": fields}}
@@ -198,15 +224,12 @@ async def _read_body(request: web.Request) -> bytes:
 
 
 def parse_report(body: bytes) -> ProgressReport:
+    """Raises RefusedReport: it is malformed, or a field exceeds its limits."""
     try:
-        fields = without_nulls(msgspec.json.decode(body))
-        report = msgspec.convert(fields, ProgressReport)
+        report = msgspec.convert(without_nulls(msgspec.json.decode(body)), ProgressReport)
         status = report.trainer_status
         if status is None:
             return report
-        if errors := list(limit_errors(status)):
-            raise RefusedReport(422, "Invalid", f"Invalid payload: {'; '.join(errors)}")
-        assert status.last_updated_time is not None
         time = status.last_updated_time.astimezone(UTC).replace(microsecond=0)
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise RefusedReport(422, "Invalid", f"Invalid payload: {error}") from None

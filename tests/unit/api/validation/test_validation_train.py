@@ -176,13 +176,15 @@ def test_a_suspended_job_may_change_nodes_and_patches(change: dict[str, Any]) ->
 
 
 RANGE = {"minNodes": 2, "maxNodes": 4}
-ELASTIC = {"status": {"gangline": {"nodeRange": RANGE}}}
+FIXED = {"status": {"gangline": {"phase": "Running"}}}
+ELASTIC = {"status": {"gangline": {"phase": "Running", "nodeRange": RANGE}}}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        pytest.param({}, {}, "neither the job nor its runtime is elastic", id="fixed runtime"),
+        pytest.param(FIXED, {}, "neither the job nor its runtime is elastic", id="fixed runtime"),
+        pytest.param({}, {}, "repeat the change", id="without a status"),
         pytest.param(ELASTIC, {}, "", id="in the range of the runtime"),
         pytest.param(
             ELASTIC, {"numNodes": 5}, "5 is not within elasticPolicy, minNodes 2 to maxNodes 4",

@@ -81,8 +81,11 @@ def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]
     for number, patch in enumerate(spec.runtime_patches):
         yield from _patch_errors(patch, f"spec.runtimePatches[{number}]")
     if old is not None:
+        reported = old.status.gangline
         yield from _change_errors(spec, old.spec)
-        yield from resize_errors(spec, old.spec, old.status.gangline.node_range)
+        yield from resize_errors(
+            spec, old.spec, reported.node_range, is_reported=bool(reported.phase)
+        )
 
 
 def list_warnings(job: TrainJob) -> Iterator[FieldError]:
@@ -169,11 +172,16 @@ def node_range_errors(nodes: int, bounds: NodeRange, path: str = _NODES) -> Iter
 
 
 def resize_errors(
-    spec: TrainJobSpec, old: TrainJobSpec | None, bounds: NodeRange | None
+    spec: TrainJobSpec,
+    old: TrainJobSpec | None,
+    bounds: NodeRange | None,
+    *,
+    is_reported: bool = True,
 ) -> Iterator[FieldError]:
     """Check a change of the number of nodes of a running job.
 
-    ``bounds`` are those of its runtime; None unless it is elastic. ``validate`` checks its own.
+    ``bounds`` are those of its runtime; None unless it is elastic, or the operator has not reported
+    them yet. ``validate`` checks the job's own.
     """
     if old is None:
         return
@@ -181,7 +189,10 @@ def resize_errors(
     nodes = trainer.num_nodes
     if nodes == before.num_nodes or spec.suspend or old.suspend or trainer.elastic_policy:
         return
-    if bounds is None:
+    if bounds is None and not is_reported:
+        problem = "was changed before the operator has reported whether the job is elastic"
+        yield FieldError(_NODES, nodes, problem, "repeat the change when the job has a status")
+    elif bounds is None:
         problem = "was changed while the job runs, and neither the job nor its runtime is elastic"
         remedy = f"{_SUSPEND_FIRST}; or use an elasticPolicy, with minNodes and maxNodes"
         yield FieldError(_NODES, nodes, problem, remedy)

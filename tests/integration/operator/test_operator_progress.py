@@ -57,6 +57,8 @@ async def create(client: ApiClient, kind: JobKind, name: str) -> Reporter:
     written = dict(TRAIN_JOB_MANIFEST if kind is TRAIN_JOB else KINDS[kind.identity].job(1))
     written["metadata"] = {"name": name}
     job = await client.create(resource, written, NAMESPACE)
+    status = {"status": {"conditions": []}}
+    await client.patch(resource, name, status, NAMESPACE, subresource="status")
     owner = {
         "apiVersion": kind.resource.api_version,
         "kind": kind.resource.kind,

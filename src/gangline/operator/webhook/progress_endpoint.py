@@ -23,8 +23,8 @@ from prometheus_client import Counter
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.progress import MAX_METRIC_LENGTH, MAX_METRICS
 from gangline.api.meta.json_objects import subobject, without_nulls
-from gangline.api.meta.objects import Wire
-from gangline.kube.client.client import ApiClient
+from gangline.api.meta.objects import Status, Wire
+from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, BadRequest, Conflict, Invalid, KubeError, NotFound
 from gangline.operator.webhook.configuration import DeduplicatedWarnings
 from gangline.operator.webhook.progress_access import JobIdentity, ReportAuthorizer
@@ -58,9 +58,6 @@ class _Status(Wire):
     metrics: Annotated[tuple[_Metric, ...], msgspec.Meta(max_length=MAX_METRICS)] = ()
 
 
-_FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(_Status))
-
-
 class ProgressReport(Wire):
     """The body of a report."""
 
@@ -91,7 +88,7 @@ class ProgressWriter:
         """Store a report, or have it stored at the end of the interval.
 
         Raises:
-            NotFound, Conflict: the job was deleted.
+            NotFound: the job was deleted.
             ApiError: the API server refuses the report, or does not answer.
         """
         if job in self._next:
@@ -129,14 +126,28 @@ class ProgressWriter:
         del self._next[job]
 
     async def _store(self, job: JobIdentity, status: _Status) -> None:
-        fields = {**dict.fromkeys(_FIELDS), **msgspec.to_builtins(status)}
-        # The uid: a job of this name may have been deleted and created again.
-        patch = {"metadata": {"uid": job.uid}, "status": {"trainerStatus": fields}}
+        patch = [
+            # A job of this name may have been deleted and created again.
+            {"op": "test", "path": "/metadata/uid", "value": job.uid},
+            # Its status exists, because it was written before any pod.
+            {"op": "add", "path": "/status/trainerStatus", "value": msgspec.to_builtins(status)},
+        ]
         resource: Any = replace(job.kind.resource, type=dict[str, Any])
         async with self._limiter:
-            stored = await self._client.patch(
-                resource, job.name, patch, job.namespace, subresource="status"
-            )
+            try:
+                stored = await self._client.patch(
+                    resource,
+                    job.name,
+                    patch,
+                    job.namespace,
+                    kind=PatchKind.JSON,
+                    subresource="status",
+                )
+            except (Invalid, Conflict):
+                present = await self._client.get(resource, job.name, job.namespace)
+                if subobject(present, "metadata").get("uid") == job.uid:
+                    raise
+                raise NotFound(Status(reason="NotFound", message="was created again")) from None
         if not subobject(stored, "status", "trainerStatus"):
             raise RefusedReport(
                 500,
@@ -181,7 +192,7 @@ class ProgressEndpoint:
             report = await self._accept(request)
         except RefusedReport as refused:
             return _failure(refused.code, refused.reason, str(refused))
-        except (NotFound, Conflict):
+        except NotFound:
             return _failure(404, "NotFound", "Train job not found")
         except (Invalid, BadRequest) as error:
             return _failure(422, "Invalid", str(error))

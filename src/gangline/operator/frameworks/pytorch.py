@@ -93,12 +93,11 @@ class PyTorchRules:
     def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """The Master decides; without one all workers must succeed.
 
-        In an elastic job one worker is enough: agents exit together, and a worker that started too
-        late to join can never succeed.
+        In an elastic job without one the agents decide.
         """
         leader = gang[_leader(job)]
         if self.spec.elastic_policy and _leader(job) == WORKER:
-            return leader.succeeded > 0
+            return leader.agents_succeeded
         return leader.all_succeeded
 
     def needs_all_ranks(self, job: NormalizedJob) -> bool:

@@ -231,6 +231,17 @@ class ReplicaSlots:
         return self.desired > 0 and self.succeeded == self.desired
 
     @property
+    def agents_succeeded(self) -> bool:
+        """True if the agents of an elastic role have succeeded.
+
+        One is enough: they end together, and one that started too late to join them never
+        succeeds. The first may still be about to end: it hosts the rendezvous, and its log is that
+        of rank 0.
+        """
+        first = self.pods[0] if self.pods else None
+        return 0 in self.completed or (self.succeeded > 0 and not (first and first.is_active))
+
+    @property
     def all_running_or_succeeded(self) -> bool:
         return self.active + self.succeeded == self.desired
 

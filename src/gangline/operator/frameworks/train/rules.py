@@ -279,18 +279,12 @@ class TrainRules(ReplicaTracker):
         named: Sequence[str] = policy.target_replicated_jobs if policy else ()
         roles = self._with_pods(self.merged.roles)
         targets = [role for role in roles if role.name in named] or roles
-        done = [self._has_role_succeeded(role, gang[role.name]) for role in targets]
+        done = [
+            slots.agents_succeeded if self.merged.is_elastic(role) else slots.all_succeeded
+            for role in targets
+            for slots in [gang[role.name]]
+        ]
         return any(done) if policy and policy.operator == "Any" else bool(done) and all(done)
-
-    def _has_role_succeeded(self, role: EffectiveRole, slots: ReplicaSlots) -> bool:
-        """Of elastic nodes one is enough: their agents end together, and one that started too late
-        to join them never succeeds. The first may still end: it hosts the rendezvous, and its log
-        is that of rank 0.
-        """
-        if not self.merged.is_elastic(role):
-            return slots.all_succeeded
-        first = slots.pods[0] if slots.pods else None
-        return 0 in slots.completed or (slots.succeeded > 0 and not (first and first.is_active))
 
     def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return any(gang[role.name].active for role in self.merged.training_roles)

@@ -51,6 +51,7 @@ from gangline.scheduler.metrics import (
     gang_size_class,
 )
 from gangline.scheduler.preemption.victims import ProtectedGangs
+from gangline.scheduler.queueing.overcommit import next_deadline
 from gangline.scheduler.reporting.queue_status import (
     QUEUE_METRICS,
     QueueStatusReporter,
@@ -146,7 +147,7 @@ class SchedulerLoop:
         self._bindings_in_flight = BindingsInFlight()
         self._reports_groups = False
         """True after the first cycle."""
-        self._protection_ends = 0.0
+        self._next_end = 0.0
         """Time for which a cycle is requested because a gang loses its protection."""
         self._result = CycleResult()
         """Of the last cycle."""
@@ -255,6 +256,7 @@ class SchedulerLoop:
             now = time.time()
             result = self._result = run_cycle(state, now, self._policy, phases.ended)
             _observe_waits(state, result, now)
+            state.admit(result.admitted, now)
             state.reservations = dict(result.reservations)
             self._reservation_store.store(result.reservations, state.groups)
             binder.bind(result.bindings, result.volumes)
@@ -275,7 +277,7 @@ class SchedulerLoop:
                 log.info("placed", extra={**fields, "waiting": len(self._informers.state.pending)})
             self._node_reporter.report_changes()
             if result.pending_reasons:
-                self._request_cycle_after_protection()
+                self._request_cycle_at_next_end()
             await asyncio.sleep(took)
 
     def _start_reporting_groups(self, tasks: asyncio.TaskGroup) -> None:
@@ -285,12 +287,19 @@ class SchedulerLoop:
             self._reporter.group_changed(group)
         tasks.create_task(self._reporter.controller.run())
 
-    def _request_cycle_after_protection(self) -> None:
-        """Run a cycle when a gang loses its protection: nothing else changes then."""
+    def _request_cycle_at_next_end(self) -> None:
+        """Run a cycle when a gang loses its protection or has waited too long: nothing else changes
+        then.
+        """
         now = time.time()
-        end = ProtectedGangs(self._informers.state, now).next_end()
-        if end is not None and not now < self._protection_ends <= end:
-            self._protection_ends = end
+        state = self._informers.state
+        ends = (
+            ProtectedGangs(state, now).next_end(),
+            next_deadline(state, self._policy.admission, now),
+        )
+        end = min((end for end in ends if end is not None), default=None)
+        if end is not None and not now < self._next_end <= end:
+            self._next_end = end
             self.request_cycle_after(end - now)
 
     def on_change(self) -> None:

@@ -10,6 +10,7 @@ from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.preemption.preempt import EvictionPolicy
 from gangline.scheduler.preemption.save_first import DEFAULT_SAVE_WAIT_S
 from gangline.scheduler.queueing.order import ORDER_BY_AGE, FairnessPolicy
+from gangline.scheduler.queueing.overcommit import OVERCOMMIT, AdmissionPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,9 @@ class SchedulerSettings:
     fairness: FairnessPolicy = ORDER_BY_AGE
     """Which shares order the gangs of a queue."""
 
+    admission: AdmissionPolicy = OVERCOMMIT
+    """How many gangs are admitted before their pods exist, and how long gangs may wait."""
+
     hierarchical: bool = False
     """Queues take their parents and weights from annotations (``volcano.sh/hierarchy``)."""
 
@@ -98,4 +102,4 @@ class SchedulerSettings:
 
     @property
     def policy(self) -> EvictionPolicy:
-        return EvictionPolicy(self.preempt, self.reclaim, self.fairness)
+        return EvictionPolicy(self.preempt, self.reclaim, self.fairness, self.admission)

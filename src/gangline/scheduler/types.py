@@ -444,6 +444,10 @@ class PodGroupInfo:
     """Learned run time in seconds, never a limit; 0: none."""
     checkpointed_at: float = 0.0
     """Time of its last checkpoint, in seconds since the epoch; 0: unknown."""
+    is_admitted: bool = True
+    """False if controllers must not create its pods yet: its phase is Pending."""
+    waiting_time_s: float = 0.0
+    """Seconds after which it is admitted and served first in its queue; 0: not stated."""
 
     @property
     def size(self) -> int:
@@ -543,6 +547,8 @@ class CycleResult:
 
     bindings: tuple[PodBinding, ...] = ()
     pending_reasons: tuple[PendingReason, ...] = ()
+    admitted: frozenset[GroupKey] = frozenset()
+    """Gangs without pods whose controllers may create them now."""
     placed: frozenset[GroupKey] = field(default_factory=frozenset)
     """Groups whose minimum is complete with these bindings."""
     evictions: tuple[PodEviction, ...] = ()

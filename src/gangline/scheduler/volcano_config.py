@@ -15,8 +15,10 @@ from typing import Any
 import msgspec
 import yaml
 
+from gangline.api.go_duration import parse_go_duration
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.queueing.order import ORDER_BY_AGE, FairnessPolicy
+from gangline.scheduler.queueing.overcommit import DEFAULT_FACTOR, OVERCOMMIT, AdmissionPolicy
 from gangline.scheduler.settings import SchedulerSettings
 
 ACTIONS = frozenset(
@@ -26,18 +28,19 @@ ACTIONS = frozenset(
 BUILT_IN = frozenset(
     ("gang", "priority", "conformance", "drf", "predicates", "proportion", "capacity")
 ) | {
-    "overcommit",
     "task-topology",
     "network-topology-aware",
     "pdb",
     "nodegroup",
     "resourcequota",
-    "sla",
 }
 """Plug-ins whose rules always apply: naming or omitting them changes nothing. For ``drf`` that
-holds except for the scheduling order, and the promise of ``sla`` always holds: a reservation bounds
-the waiting time of the first gang.
+holds except for the scheduling order.
 """
+ADMISSION = frozenset(("overcommit", "sla"))
+_FACTOR = "overcommit-factor"
+_WAITING_TIME = "sla-waiting-time"
+_WAITING_TIMES = frozenset((_WAITING_TIME, "jobwaitingtime"))
 UNSUPPORTED = {
     "tdm": "there are no revocable zones",
     "numaaware": "there is no NUMA placement",
@@ -55,7 +58,7 @@ REFUSED_ARGUMENTS = {
     "capacity.dynamicresourceallocationenable": "claims of devices are not allocated",
 }
 """Arguments that may only be false, in lower case, and why."""
-_RESOURCE_PREFIX = "binpack.resources."
+_RESOURCE_PREFIXES = ("binpack.resources.", "overcommit-factor.")
 _TRUE = frozenset(("1", "t", "true", "yes", "y", "on"))
 _SWITCH = re.compile(r"enabled?[A-Z]")
 _SUPPORTED_SWITCHES = frozenset(("enableJobOrder", "enableNamespaceOrder", "enableHierarchy")) | {
@@ -72,6 +75,7 @@ _BINPACK = {
     "binpack.cpu": "cpu",
     "binpack.memory": "memory",
     "binpack.sparedevices": "spare_devices",
+    "binpack.strandeddevices": "stranded_devices",
     "binpack.onemodel": "same_device_model",
     "binpack.together": "fewer_nodes",
 }
@@ -133,6 +137,7 @@ class VolcanoConfiguration:
     reclaim: bool
     weights: ScoreWeights
     fairness: FairnessPolicy = ORDER_BY_AGE
+    admission: AdmissionPolicy = OVERCOMMIT
     hierarchical: bool = False
     ignored_settings: tuple[str, ...] = ()
     """Settings of the file without an effect, for the log."""
@@ -145,6 +150,7 @@ class VolcanoConfiguration:
             reclaim=self.reclaim,
             weights=self.weights,
             fairness=self.fairness,
+            admission=self.admission,
             hierarchical=self.hierarchical,
             ignored_settings=self.ignored_settings,
         )
@@ -188,6 +194,7 @@ def read_configuration(text: str) -> VolcanoConfiguration:
         reclaim=bool(actions & {"reclaim", "gangreclaim"}),
         weights=_weights(plugins, written.seed),
         fairness=_fairness(shares),
+        admission=_admission(plugins, "enqueue" in actions) if plugins else OVERCOMMIT,
         hierarchical=any(plugin.switch("enableHierarchy") is True for plugin in shares),
         ignored_settings=(
             *(setting for plugin in plugins for setting in _ignored_settings(plugin)),
@@ -222,9 +229,8 @@ def _plugin(raw: dict[str, Any]) -> _Plugin:
 def _in_lower_case(argument: str) -> str:
     """Return the name of an argument in lower case; names of resources stay as they are."""
     lower = argument.lower()
-    if not lower.startswith(_RESOURCE_PREFIX):
-        return lower
-    return _RESOURCE_PREFIX + argument[len(_RESOURCE_PREFIX) :]
+    prefix = next((prefix for prefix in _RESOURCE_PREFIXES if lower.startswith(prefix)), lower)
+    return prefix + argument[len(prefix) :]
 
 
 def _ignored_settings(plugin: _Plugin) -> Iterator[str]:
@@ -232,6 +238,8 @@ def _ignored_settings(plugin: _Plugin) -> Iterator[str]:
     for key in plugin.arguments:
         if plugin.name in BUILT_IN:
             yield f"{key} of plugin {plugin.name!r}: its rules always apply"
+        if plugin.name == "overcommit" and _read_number(key, plugin.arguments[key]) < 1:
+            yield f"{key} of plugin 'overcommit': it is below 1, so {DEFAULT_FACTOR} applies"
     for switch, on in plugin.switches.items():
         if not on and not (plugin.name == "drf" and switch in _SUPPORTED_SWITCHES):
             yield f"{switch} of plugin {plugin.name!r}: its rules cannot be switched off"
@@ -245,6 +253,53 @@ def _fairness(named: Sequence[_Plugin]) -> FairnessPolicy:
     )
 
 
+def _admission(plugins: Iterable[_Plugin], enqueues: bool) -> AdmissionPolicy:
+    """Return how gangs are admitted: without ``enqueue`` or ``overcommit`` immediately."""
+    policy = AdmissionPolicy(factor=None)
+    for plugin in plugins:
+        if plugin.name == "overcommit" and enqueues:
+            factors = {key: _factor(key, value) for key, value in plugin.arguments.items()}
+            policy = replace(
+                policy,
+                factor=factors.pop(_FACTOR, DEFAULT_FACTOR),
+                factors=tuple(
+                    (key.removeprefix(f"{_FACTOR}."), factor)
+                    for key, factor in sorted(factors.items())
+                ),
+            )
+        elif plugin.name == "sla":
+            for value in plugin.arguments.values():
+                policy = replace(policy, waiting_time_s=_read_waiting_time(value))
+    return policy
+
+
+def _factor(key: str, value: object) -> float:
+    factor = _read_number(key, value)
+    return factor if factor >= 1 else DEFAULT_FACTOR
+
+
+def _read_waiting_time(value: object) -> float:
+    waiting_time_s = parse_go_duration(str(value))
+    if not waiting_time_s:
+        raise ConfigurationError(
+            f"{_WAITING_TIME} is {value!r}, not a positive duration such as 1h30m"
+        )
+    return waiting_time_s
+
+
+def _check_admission_arguments(plugin: _Plugin) -> None:
+    for key in plugin.arguments:
+        if plugin.name == "overcommit" and key != _FACTOR and not key.startswith(f"{_FACTOR}."):
+            names = f"{_FACTOR}, and {_FACTOR}.RESOURCE"
+        elif plugin.name == "sla" and key not in _WAITING_TIMES:
+            names = _WAITING_TIME
+        else:
+            continue
+        raise ConfigurationError(
+            f"unknown argument {key!r} of plugin {plugin.name!r}; there are: {names}"
+        )
+
+
 def _check_plugin(plugin: _Plugin) -> None:
     if plugin.name in UNSUPPORTED:
         raise ConfigurationError(
@@ -254,9 +309,10 @@ def _check_plugin(plugin: _Plugin) -> None:
         why = REFUSED_ARGUMENTS.get(key)
         if why is not None and str(value).strip().lower() in _TRUE:
             raise ConfigurationError(f"{key} of plugin {plugin.name!r}: {why}; set it to false")
-    if plugin.name not in BUILT_IN | SCORING:
-        names = ", ".join(sorted(BUILT_IN | SCORING))
+    if plugin.name not in BUILT_IN | SCORING | ADMISSION:
+        names = ", ".join(sorted(BUILT_IN | SCORING | ADMISSION))
         raise ConfigurationError(f"unknown plugin {plugin.name!r}; there are: {names}")
+    _check_admission_arguments(plugin)
 
 
 def configured_weights(plugins: Iterable[tuple[str, Arguments]]) -> ScoreWeights:
@@ -275,7 +331,11 @@ def configured_weights(plugins: Iterable[tuple[str, Arguments]]) -> ScoreWeights
     fields = _BINPACK | _NODE_ORDER
     single: dict[str, Any] = {fields[key]: given[key] for key in given.keys() - _PACKING}
     resources = tuple(sorted(devices.items()))
-    return ScoreWeights(packing=_packing(given), resources=resources, **single)
+    packing = _packing(given)
+    if packing < 0:
+        # Stranding fills used nodes first: a configuration that spreads pods must ask for it.
+        single.setdefault("stranded_devices", 0.0)
+    return ScoreWeights(packing=packing, resources=resources, **single)
 
 
 def _packing(given: Mapping[str, float]) -> float:
@@ -313,16 +373,20 @@ def _is_weight(plugin: str, key: str, value: object, devices: Container[str]) ->
     return True
 
 
+def _read_number(key: str, value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError as error:
+        raise ConfigurationError(f"{key} is {value!r}, not a number") from error
+
+
 def read_weight(key: str, value: object) -> float:
     """Parse a weight.
 
     Raises:
         ConfigurationError: it is not a finite, non-negative number.
     """
-    try:
-        read = float(str(value))
-    except ValueError as error:
-        raise ConfigurationError(f"{key} is {value!r}, not a number") from error
+    read = _read_number(key, value)
     if not read >= 0 or read == float("inf"):
         raise ConfigurationError(f"{key} is {value!r}: weights are not negative, and finite")
     return read

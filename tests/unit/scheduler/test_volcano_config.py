@@ -7,6 +7,7 @@ from chart_objects import OFF, chart_objects
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.loop import warn_of_ignored_settings
 from gangline.scheduler.plugins.scores import ScoreWeights
+from gangline.scheduler.queueing.overcommit import AdmissionPolicy
 from gangline.scheduler.reporting.replay import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.volcano_config import ConfigurationError, read_configuration
@@ -130,12 +131,12 @@ actions: "allocate, preempt"
 configurations: [{name: preempt, arguments: {enableTopologyAwarePreemption: true}}]
 tiers:
 - plugins:
-  - {name: overcommit, arguments: {overcommit-factor: 1.5}}
+  - {name: overcommit, arguments: {overcommit-factor: 0.5}}
   - {name: priority, enableJobOrder: true}
   - {name: drf, enableJobOrder: false, enableHierarchy: false}
 """
     assert read_configuration(text).ignored_settings == (
-        "overcommit-factor of plugin 'overcommit': its rules always apply",
+        "overcommit-factor of plugin 'overcommit': it is below 1, so 1.2 applies",
         "enableTopologyAwarePreemption of action 'preempt': it is not supported",
     )
     assert read_configuration("").ignored_settings == ()
@@ -206,7 +207,14 @@ def test_every_weight_of_nodeorder_does_something_or_is_refused() -> None:
     plugin = {"name": "nodeorder", "arguments": arguments}
     found = read_configuration(yaml.safe_dump({"tiers": [{"plugins": [plugin]}]})).weights
     assert found == ScoreWeights(
-        packing=-2, affinity=5, pod_affinity=6, spreading=7, discouraged=8, balance=9, images=10
+        packing=-2,
+        stranded_devices=0,
+        affinity=5,
+        pod_affinity=6,
+        spreading=7,
+        discouraged=8,
+        balance=9,
+        images=10,
     )
 
 
@@ -218,7 +226,7 @@ def test_deployed_configuration_equals_the_defaults() -> None:
     settings = SchedulerSettings()
     found = read_configuration(config_map["data"][CONFIG_KEY])
     assert (found.preempt, found.reclaim) == (settings.preempt, settings.reclaim)
-    assert found.weights == settings.weights
+    assert (found.weights, found.admission) == (settings.weights, settings.admission)
     (deployment,) = [each for each in manifests if each["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert f"--configuration=/etc/gangline/{CONFIG_KEY}" in container["args"]
@@ -232,11 +240,52 @@ def test_refused_features_may_be_switched_off() -> None:
     assert len(read_configuration(text).ignored_settings) == 2
 
 
-def test_sla_is_accepted() -> None:
-    text = "tiers: [{plugins: [{name: sla, arguments: {sla-waiting-time: 1h2m3s}}]}]"
-    assert read_configuration(text).ignored_settings == (
-        "sla-waiting-time of plugin 'sla': its rules always apply",
-    )
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", AdmissionPolicy(factor=1.2), id="Volcano's default"),
+        pytest.param("{name: gang}", AdmissionPolicy(factor=None), id="without overcommit"),
+        pytest.param("{name: overcommit}", AdmissionPolicy(factor=1.2), id="without a factor"),
+        pytest.param(
+            "{name: overcommit, arguments: {overcommit-factor: 0.9, "
+            "overcommit-factor.cpu: 2, overcommit-factor.nvidia.com/GPU: '1.5'}}",
+            AdmissionPolicy(1.2, (("cpu", 2.0), ("nvidia.com/GPU", 1.5))),
+            id="factors of resources",
+        ),
+        pytest.param(
+            "{name: sla, arguments: {sla-waiting-time: 1h2m3.5s}}",
+            AdmissionPolicy(None, waiting_time_s=3723.5),
+            id="waiting time",
+        ),
+        pytest.param(
+            "{name: sla, arguments: {JobWaitingTime: 500ms}}",
+            AdmissionPolicy(None, waiting_time_s=0.5),
+            id="the other name of the waiting time",
+        ),
+    ],
+)
+def test_admission_is_read_from_the_configuration(text: str, expected: AdmissionPolicy) -> None:
+    settings = read_configuration(f"tiers: [{{plugins: [{text}]}}]").apply_to(SchedulerSettings())
+    assert settings.policy.admission == expected
+
+
+def test_without_enqueue_all_gangs_are_admitted() -> None:
+    text = "{actions: allocate, tiers: [{plugins: [{name: overcommit}]}]}"
+    assert read_configuration(text).admission.factor is None
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        ("{name: overcommit, arguments: {overcommit-factor: much}}", "is 'much', not a number"),
+        ("{name: overcommit, arguments: {factor: 1}}", "unknown argument 'factor'"),
+        ("{name: sla, arguments: {sla-waiting-time: soon}}", "such as 1h30m"),
+        ("{name: sla, arguments: {waiting: 1h}}", "there are: sla-waiting-time"),
+    ],
+)
+def test_wrong_arguments_of_admission_are_refused(plugin: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        read_configuration(f"tiers: [{{plugins: [{plugin}]}}]")
 
 
 def test_the_case_of_names_does_not_matter() -> None:

@@ -32,6 +32,8 @@ CHECKPOINT_ANNOTATION = "gangline.dev/checkpointed-at"
 """On a PodGroup: time of its last checkpoint (RFC 3339). An eviction loses the work done since."""
 RUN_TIME_ANNOTATION = "gangline.dev/run-time-seconds"
 """On a PodGroup: maximum run time of the gang. It may use nodes reserved for others until then."""
+WAITING_TIME_ANNOTATIONS = ("sla-waiting-time", "volcano.sh/sla-waiting-time")
+"""On a PodGroup: after this time (a Go duration) it is admitted, and served first in its queue."""
 PROTECTED_RUN_TIME_ANNOTATION = "gangline.dev/protected-run-time-seconds"
 """On a Queue or a PriorityClass: for how long a started gang is not evicted for other gangs."""
 HIERARCHY_ANNOTATION = "volcano.sh/hierarchy"

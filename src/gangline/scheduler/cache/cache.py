@@ -106,6 +106,10 @@ class SchedulerCache:
         self.groups: dict[GroupKey, PodGroupInfo] = {}
         self.restarting_groups: set[GroupKey] = set()
         """Groups that announce previous nodes."""
+        self.unadmitted: set[GroupKey] = set()
+        """Groups whose pods must not be created yet, and that state what these request."""
+        self.admitted_at: dict[GroupKey, float] = {}
+        """Groups that cycles have admitted, with the time in seconds since the epoch."""
         self.joining_groups: set[GroupKey] = set()
         """Groups that some pods join when they run."""
         self.queues: dict[str, QueueInfo] = {}
@@ -167,6 +171,8 @@ class SchedulerCache:
             pod = replace(pod, is_terminating=True)
         else:
             self._evicted.pop(pod.key, None)
+        if former is None or former.uid != pod.uid:
+            self.nodes.request_mix.observe(pod.shape, pod.created)
         if former == pod:
             # The API server confirms the assumption, or the change does not affect any cycle.
             return
@@ -203,10 +209,23 @@ class SchedulerCache:
             self.restarting_groups.add(group.key)
         else:
             self.restarting_groups.discard(group.key)
+        if group.is_admitted or not group.min_resources or group.key in self.admitted_at:
+            self.unadmitted.discard(group.key)
+        else:
+            self.unadmitted.add(group.key)
         if group.joining:
             self.joining_groups.add(group.key)
         else:
             self.joining_groups.discard(group.key)
+
+    def admit(self, admitted: frozenset[GroupKey], now: float) -> None:
+        """Record that controllers may create the pods of these groups."""
+        if not admitted:
+            return
+        # The pods of earlier ones tell what these ask for.
+        awaited = {key: at for key, at in self.admitted_at.items() if not self.members.get(key)}
+        self.admitted_at = {**awaited, **dict.fromkeys(admitted, now)}
+        self.unadmitted -= admitted
 
     def remove_group(self, key: GroupKey) -> None:
         """Remove a group. Its pods stay known."""
@@ -216,6 +235,8 @@ class SchedulerCache:
         self.usage.release(key)
         self.pending_usage.release(key)
         self.restarting_groups.discard(key)
+        self.unadmitted.discard(key)
+        self.admitted_at.pop(key, None)
         self.joining_groups.discard(key)
         self.lost_members.pop(key, None)
         self.former_members.pop(key, None)

@@ -25,6 +25,7 @@ from gangline.api.core.core import (
 )
 from gangline.api.core.host_ports import host_ports
 from gangline.api.core.node import Node
+from gangline.api.go_duration import parse_go_duration
 from gangline.api.meta.field_doc import ResourceList
 from gangline.api.meta.objects import LabelSelector, ObjectMeta
 from gangline.api.meta.selectors import EVERYTHING, SelectorError, selector_from_object
@@ -42,6 +43,7 @@ from gangline.api.volcano.scheduling import (
     QUEUE_NAME_ANNOTATION,
     RUN_TIME_ANNOTATION,
     VOLCANO_GROUP_NAME_ANNOTATION,
+    WAITING_TIME_ANNOTATIONS,
     JoiningPods,
     NetworkTopology,
     PodGroup,
@@ -225,6 +227,8 @@ def group_info(group: PodGroup, priorities: Mapping[str, int]) -> types.PodGroup
         max_run_time_s=read_run_time(group),
         run_time_estimate_s=_read_seconds(group.metadata, RUN_TIME_ESTIMATE_ANNOTATION),
         checkpointed_at=read_checkpoint_time(group),
+        is_admitted=group.status.phase not in {"", "Pending"},
+        waiting_time_s=read_waiting_time(group),
     )
 
 
@@ -320,6 +324,14 @@ def _read_seconds(metadata: ObjectMeta, annotation: str) -> float:
     except ValueError:
         return 0.0
     return seconds if 0 < seconds < _MAX_SECONDS else 0.0
+
+
+def read_waiting_time(group: PodGroup) -> float:
+    """Return after how many seconds a group has waited too long; 0: none, or not a duration."""
+    for annotation in WAITING_TIME_ANNOTATIONS:
+        if written := group.metadata.annotations.get(annotation):
+            return parse_go_duration(written)
+    return 0.0
 
 
 def read_checkpoint_time(group: PodGroup) -> float:

@@ -1,6 +1,7 @@
 """One scheduling cycle: from the cache to bindings, evictions, reservations and reasons.
 
 1. Collect the pending gangs. Gangs that cannot be tried (no queue, missing pods) get their reason.
+   Of the gangs whose pods must not be created yet, as many as the cluster holds are admitted.
 2. Charge the reservations of earlier cycles: of preemptors, of members that are to be recreated,
    and of pods that join running gangs.
 3. Serve the gangs in scheduling order. Each is placed tentatively, completely or not at all; else
@@ -59,6 +60,7 @@ from gangline.scheduler.preemption.reservations import (
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
 from gangline.scheduler.queueing.order import NamespaceShares, QueueEntry, SchedulingOrder
+from gangline.scheduler.queueing.overcommit import AdmissionResult, admit_gangs
 from gangline.scheduler.queueing.queue_tree import QueueTree, ShareClaim, Vector
 from gangline.scheduler.types import (
     CycleResult,
@@ -88,11 +90,15 @@ def run_cycle(
         policy: which evictions are allowed, and which shares order gangs.
         phase_ended: called with ``collect``, ``prepare`` and ``place`` when these phases end.
     """
-    gangs, refused = pending_gangs(state, now)  # 1.
+    gangs, refused = pending_gangs(state, now, policy.admission.waiting_time_s)  # 1.
+    admission = AdmissionResult()
+    if state.unadmitted:
+        admission = admit_gangs(state, policy.admission, policy.preempt, now)
+        refused += admission.refused
     phase_ended("collect")
     if not gangs:
         # Reservations of other gangs matter only to a gang that could use their nodes.
-        return CycleResult(pending_reasons=tuple(refused))
+        return CycleResult(pending_reasons=tuple(refused), admitted=admission.admitted)
     preemptors = valid_reservations(state, gangs, now)
     current = _Cycle(state, [preemptors.with_nominated_nodes(gang) for gang in gangs], now, policy)
     # 2. The order matters: victims of preemptors were evicted already, so their reservations always
@@ -108,6 +114,7 @@ def run_cycle(
     return CycleResult(
         bindings=tuple(current.allocations.bindings),
         pending_reasons=(*refused, *current.pending_reasons),
+        admitted=admission.admitted,
         placed=frozenset(current.placed),
         evictions=tuple(current.evictions),
         reservations=current.reservations,

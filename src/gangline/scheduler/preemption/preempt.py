@@ -50,6 +50,7 @@ from gangline.scheduler.preemption.victims import (
 )
 from gangline.scheduler.queueing.gangs import PendingGang
 from gangline.scheduler.queueing.order import ORDER_BY_AGE, FairnessPolicy
+from gangline.scheduler.queueing.overcommit import OVERCOMMIT, AdmissionPolicy
 from gangline.scheduler.queueing.queue_tree import QueueTree, ShareClaim
 from gangline.scheduler.types import PodInfo
 
@@ -73,6 +74,7 @@ class EvictionPolicy:
     reclaim: bool = True
     """Between queues, by fair share."""
     fairness: FairnessPolicy = ORDER_BY_AGE
+    admission: AdmissionPolicy = OVERCOMMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +269,11 @@ class PreemptionEvaluator:
 
         low, high = 0, len(levels) - 1
         if not suffices(high):
-            return None
+            if not _needs_other_pods(preemptor):
+                return None
+            # The gang may fit if only some units are evicted: the others have the pods that it
+            # must be near to, or spread with.
+            low = high
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if suffices(middle) else (middle + 1, high)
@@ -352,6 +358,15 @@ class PreemptionEvaluator:
                 for pod in placed.leaving:
                     self.reclaim_state.add_leaving(placed.queue, pod)
         return self._gangs
+
+
+def _needs_other_pods(gang: PendingGang) -> bool:
+    """Return whether the eviction of a pod may keep a pod of the gang off a node."""
+    rules = [rule for pod in gang.pending if (rule := pod.shape.constraints.inter_pod) is not None]
+    return any(
+        any(not term.weight for term in rule.affinity) or any(term.hard for term in rule.spread)
+        for rule in rules
+    )
 
 
 def _may_preempt(gang: PendingGang) -> bool:

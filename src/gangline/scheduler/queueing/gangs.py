@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
+from math import inf
 from typing import TypeAlias
 
 from msgspec import Struct, structs
@@ -56,9 +57,12 @@ ever.
 """
 SubgroupKey = tuple[str, tuple[str, ...]]
 """The name of the rule, and the label values that distinguish its subgroups."""
-GangOrder: TypeAlias = tuple[int, bool, float, datetime, str, bool]
-"""Sort key within a queue: priority, minimum before extra pods (of these the smallest gang's),
-creation time, name (so that the order is total), and gangs before single pods of the same name.
+OVERDUE_PRIORITY = 2**32
+"""Above the priority of every class."""
+GangOrder: TypeAlias = tuple[int, bool, float, float, datetime, str, bool]
+"""Sort key within a queue: priority, minimum before extra pods (of these the smallest gang's), the
+time at which it has waited too long, creation time, name (so that the order is total), and gangs
+before single pods of the same name.
 """
 
 
@@ -125,7 +129,11 @@ class PendingGang(Struct, frozen=True, eq=False):
     """Equivalence key: gangs with equal keys fit equally."""
     needed: int = 0
     """Length of the prefix of ``waiting`` that the gang cannot start without."""
-    order: GangOrder = (0, False, 0.0, EPOCH, "", False)
+    deadline: float = inf
+    """When it has waited too long, in seconds since the epoch; infinite: never."""
+    is_overdue: bool = False
+    """True if it has waited too long: it comes first in its queue."""
+    order: GangOrder = (0, False, 0.0, inf, EPOCH, "", False)
     """Sort key of the scheduling order within a queue."""
     pod_keys: tuple[PodKey, ...] = ()
     """Keys of those in ``waiting`` that exist. Derived, like ``needed`` and ``order``."""
@@ -135,7 +143,9 @@ class PendingGang(Struct, frozen=True, eq=False):
     def __post_init__(self) -> None:
         # Computed once: every cycle reads them, and most gangs stay pending for many cycles.
         of_roles = sum([count for _, count in self.missing_roles]) if self.missing_roles else 0
-        order = (-self.priority, False, 0.0, self.created, self.name, self.group is None)
+        priority = OVERDUE_PRIORITY if self.is_overdue else self.priority
+        single = self.group is None
+        order = (-priority, False, 0.0, self.deadline, self.created, self.name, single)
         structs.force_setattr(
             self, "needed", max(self.missing_members, of_roles, self.subgroup_prefix)
         )
@@ -177,9 +187,14 @@ class PendingGang(Struct, frozen=True, eq=False):
 
 
 def pending_gangs(
-    state: SchedulerCache, now: float
+    state: SchedulerCache, now: float, waiting_time_s: float = 0.0
 ) -> tuple[list[PendingGang], list[PendingReason]]:
-    """Return the gangs that can be tried, and the reasons of those that cannot be tried."""
+    """Return the gangs that can be tried, and the reasons of those that cannot be tried.
+
+    Args:
+        waiting_time_s: after this time a gang comes first, unless its group states another one;
+            0: never.
+    """
     pool = node_group_terms_of(state.queues, DEFAULT_QUEUE)
     refresh_counted_resources(state)
     gangs: list[PendingGang] = []
@@ -199,7 +214,9 @@ def pending_gangs(
             continue
         match _multi_pod_gang(state, key, waiting, inner):
             case PendingGang() as gang:
-                gangs.append(_with_previous_nodes(gang, state, now))
+                gang = _with_previous_nodes(gang, state, now)
+                limit_s = state.groups[key].waiting_time_s or waiting_time_s
+                gangs.append(_with_deadline(gang, limit_s, now) if limit_s else gang)
             case PendingReason() as verdict:
                 refused.append(verdict)
     refused.sort(key=lambda verdict: (verdict.group or "", verdict.pods))
@@ -226,6 +243,11 @@ def _with_claims_in_key(gang: PendingGang, state: SchedulerCache) -> PendingGang
     if not any(pod.claims and matched(pod.claims) for pod in gang.pending):
         return gang
     return structs.replace(gang, equivalence_key=(gang.equivalence_key, gang.id))
+
+
+def _with_deadline(gang: PendingGang, waiting_time_s: float, now: float) -> PendingGang:
+    deadline = gang.created.timestamp() + waiting_time_s
+    return structs.replace(gang, deadline=deadline, is_overdue=now >= deadline)
 
 
 def _with_previous_nodes(gang: PendingGang, state: SchedulerCache, now: float) -> PendingGang:

@@ -32,13 +32,20 @@ QUEUE_LIMIT = "QueueLimit"
 QUOTA_EXCEEDED = "QuotaExceeded"
 RESOURCE_CLAIMS = "ResourceClaimsNotSupported"
 BINDING_REFUSED = "BindingRefused"
+OVERCOMMITTED = "Overcommitted"
 SCHEDULING_GATED = "SchedulingGated"
 
 GANG_CREATION_REASONS = frozenset(
-    {NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP, QUOTA_EXCEEDED}
+    {NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP, QUOTA_EXCEEDED, OVERCOMMITTED}
 )
 """Reasons that apply to every gang while its objects are being created."""
 
+OVERCOMMITTED_MESSAGE = (
+    "It waits for admission, and has no pods until then: it asks for {}. {} are in use or asked "
+    "for by admitted gangs, and gangs are admitted up to {} (the cluster times "
+    "overcommit-factor). It is admitted when others have ended, or when the fair share of its "
+    "queue covers it."
+)
 PREEMPTING = "Pods are being evicted for it: it starts when they have ended."
 ENDING = "Pods that are ending make enough resources free: it starts when they have ended."
 EVICTED = "Pods of its gang are being evicted."

@@ -5,9 +5,10 @@
    priority, has waited longest with a reservation, and uses the smaller part of its fair share. A
    gang that borrows does not keep later ones of its queue from being within the share: it is set
    aside until no other gang is left that does not borrow (except in a FIFO queue).
-3. Within a queue: higher priority, minimums before extra pods (of these the smallest gang's),
-   creation time, and the name, so that the order is total. If namespaces share a queue fairly,
-   gangs of one priority are ordered by the share of their namespace before their creation time.
+3. Within a queue: gangs that have waited too long, higher priority, minimums before extra pods (of
+   these the smallest gang's), the time at which they have waited too long, creation time, and the
+   name, so that the order is total. If namespaces share a queue fairly, gangs of one priority are
+   ordered by the share of their namespace before these times.
 
 A share is a *dominant share* (DRF): the largest used fraction of any resource. A gang has no share
 before it starts, so shares of gangs order extra pods only. A gang is charged only with usage of
@@ -157,8 +158,8 @@ class QueueEntry:
         """Sort key within its queue."""
         if not self.is_extra:
             return self.gang.order
-        priority, _, _, created, name, is_single = self.gang.order
-        return (priority, True, self.share, created, name, is_single)
+        priority, _, _, *rest = self.gang.order
+        return (priority, True, self.share, *rest)
 
 
 KeyedEntry: TypeAlias = tuple[GangOrder, QueueEntry]
@@ -259,8 +260,8 @@ class EntryQueue:
         key, entry = self._lanes[lane][-1]
         if self._shares is None or entry.is_extra:
             return key
-        priority, is_extra, _, created, name, is_single = key
-        return (priority, is_extra, self._shares.share_of(entry.gang), created, name, is_single)
+        priority, is_extra, _, *rest = key
+        return (priority, is_extra, self._shares.share_of(entry.gang), *rest)
 
 
 _Rank = tuple[ShareClaim, int, bool, float, tuple[object, ...], str]

@@ -212,6 +212,12 @@ class QueueAttributes:
             self._share = dominant_share(self.used, self.fair_share)
         return self._share
 
+    @property
+    def claimed_share(self) -> float:
+        """Dominant share with what is promised."""
+        claimed = self.used if self.promised is None else self.used + self.promised
+        return dominant_share(claimed, self.fair_share)
+
     def add_usage(self, amount: Vector) -> None:
         """Add to the usage; a negative amount reduces it."""
         self.used = self.used + amount

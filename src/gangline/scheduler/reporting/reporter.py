@@ -84,7 +84,12 @@ START_EXPECTED = "StartExpected"
 FORECAST = "Forecast"
 """Reason of that condition."""
 _NOT_ADMITTED_REASONS = frozenset(
-    {messages.NO_SUCH_QUEUE, messages.QUEUE_CLOSED, messages.QUOTA_EXCEEDED}
+    {
+        messages.NO_SUCH_QUEUE,
+        messages.QUEUE_CLOSED,
+        messages.QUOTA_EXCEEDED,
+        messages.OVERCOMMITTED,
+    }
 )
 K = TypeVar("K", bound=str)
 
@@ -160,6 +165,7 @@ class PendingReporter:
         self._add("PodGroup", changed_groups)
         self._add("Pod", changed_pods & messages.keys())
         self._pending_reasons, self._messages = verdicts, messages
+        self._add("PodGroup", decision.admitted)
 
     def set_expected_starts(self, expected: Mapping[GroupKey, str]) -> None:
         """Replace the expected starts of pending gangs, and queue the groups that they change."""
@@ -222,6 +228,9 @@ class PendingReporter:
             verdict = check_admission(state, facts) or held_by_gates(facts, members)
         if verdict is None and (verdict := check_queue_limit(state, facts)) is not None:
             done = RequeueAfter(LIMIT_CHECK_S)
+        if verdict is None and key in state.unadmitted:
+            # No cycle has considered it yet: its controller would create its pods.
+            return RequeueAfter(LIMIT_CHECK_S)
         current = self._current(key, group)
         expected = self._expected_starts.get(key, "")
         desired = pod_group_status(current, facts, list(members), verdict, _now(), expected)

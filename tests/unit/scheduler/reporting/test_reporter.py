@@ -78,6 +78,7 @@ LATER = NOW + timedelta(minutes=5)
 KEY = GroupKey("d/job")
 SHORT = PendingReason(messages.NOT_ENOUGH_RESOURCES, "2 more cpu", (), KEY)
 LIMIT = PendingReason(messages.QUEUE_LIMIT, "at its limit", (), KEY)
+FULL = PendingReason(messages.OVERCOMMITTED, "the cluster is full", (), KEY)
 CLOSED = PendingReason(messages.QUEUE_CLOSED, "closed", (), KEY)
 RUNS = pod("r", group="job", on="a")
 ENDED = pod("e", group="job", on="a", phase="Succeeded")
@@ -90,6 +91,7 @@ WAITS = pod("w", group="job")
     [
         pytest.param("", group("job", 2), [], None, "Inqueue", id="before its pods are made"),
         pytest.param("", group("job", 2), [], CLOSED, "Pending", id="its queue is closed"),
+        pytest.param("Pending", group("job", 2), [], FULL, "Pending", id="not admitted"),
         pytest.param(
             "Inqueue", group("job", 2), [WAITS], CLOSED, "Inqueue", id="closed after it was let in"
         ),

@@ -1,0 +1,107 @@
+"""Writes of the status of PodGroups. Volcano's own definition has no status subresource."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
+
+from aiohttp import web
+
+from gangline.api.meta.objects import ObjectMeta
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.scheduler.apply.throttle import BindingsInFlight
+from gangline.scheduler.informers import SchedulerInformers
+from gangline.scheduler.queueing import messages
+from gangline.scheduler.reporting.reporter import PendingReporter
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.types import GroupKey, PodGroupInfo, PodInfo
+from unit.kube.fake_server import FakeServer, connected
+from unit.scheduler.builders import cluster, group, pod
+
+PATIENCE_S = 60.0
+
+
+class KnownObjects:
+    """Objects and state as the informers of a scheduler have them."""
+
+    def __init__(self, *groups: PodGroupInfo, pods: Sequence[PodInfo] = ()) -> None:
+        self.state = cluster(*groups, *pods)
+        self.objects = {
+            info.key: PodGroup(
+                metadata=ObjectMeta(
+                    name=info.key.removeprefix("d/"), namespace="d", uid="u", resource_version="1"
+                )
+            )
+            for info in groups
+        }
+        self.groups = self
+
+    def get(self, namespace: str, name: str) -> PodGroup | None:
+        return self.objects.get(GroupKey(f"{namespace}/{name}"))
+
+
+@asynccontextmanager
+async def reporting(known: KnownObjects) -> AsyncIterator[tuple[FakeServer, PendingReporter]]:
+    """Report about the groups; PodGroups have no status subresource, as Volcano defines them."""
+    first_writes = asyncio.Barrier(len(known.objects))
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path.endswith("/status"):
+            # All first writes are in flight when the first of them is answered.
+            await first_writes.wait()
+            return web.json_response({"reason": "NotFound", "code": 404}, status=404)
+        body = await request.json()
+        return web.json_response(body, status=201 if request.method == "POST" else 200)
+
+    async with connected() as (server, client), EventRecorder(client, "test") as events:
+        server.handle_other = answer
+        reporter = PendingReporter(
+            client,
+            cast(SchedulerInformers, known),
+            events,
+            SchedulerSettings(),
+            BindingsInFlight(),
+        )
+        task = asyncio.create_task(reporter.controller.run())
+        async with asyncio.timeout(PATIENCE_S):
+            yield server, reporter
+        task.cancel()
+
+
+async def test_concurrent_first_writes_find_that_groups_have_no_status_subresource() -> None:
+    names = ("a", "b", "c")
+    known = KnownObjects(*(group(name, 1) for name in names))
+    async with reporting(known) as (server, reporter):
+        for name in names:
+            reporter.group_changed(GroupKey(f"d/{name}"))
+        written: dict[str, str] = {}
+        while len(written) < len(names):
+            await asyncio.sleep(0)
+            written = {
+                seen.path.rpartition("/")[2]: seen.json()["status"]["phase"]
+                for seen in server.seen
+                if seen.method == "PATCH" and not seen.path.endswith("/status")
+            }
+    assert written == dict.fromkeys(names, "Inqueue")
+
+
+async def test_gang_whose_pods_are_gated_has_a_condition_and_an_event() -> None:
+    gated = [pod(f"p{n}", group="g", is_gated=True) for n in range(2)]
+    known = KnownObjects(group("g", 2), pods=gated)
+    async with reporting(known) as (server, reporter):
+        reporter.group_changed(GroupKey("d/g"))
+        while not any(seen.method == "POST" for seen in server.seen):
+            await asyncio.sleep(0)
+        (event,) = (seen.json() for seen in server.seen if seen.method == "POST")
+        (status,) = (
+            seen.json()["status"]
+            for seen in server.seen
+            if seen.method == "PATCH" and seen.path.endswith("/g")
+        )
+    assert (event["type"], event["reason"]) == ("Warning", "Unschedulable")
+    assert {
+        (condition["type"], condition["status"], condition["reason"])
+        for condition in status["conditions"]
+    } >= {("Unschedulable", "True", messages.SCHEDULING_GATED)}
+    assert event["message"] == status["conditions"][0]["message"]

@@ -44,11 +44,14 @@ def test_pods_fit_on_the_same_nodes(scheduler: KubeScheduler) -> None:
         assert not differences, (seed, differences)
 
 
-def test_evictions_happen_for_the_same_pods_and_suffice(scheduler: KubeScheduler) -> None:
+def test_evictions_happen_where_those_of_kube_scheduler_do_and_suffice(
+    scheduler: KubeScheduler,
+) -> None:
+    """This scheduler may evict where the other one does not find that it could."""
     for seed in SEEDS:
         recorded = scheduler.preempt(scheduler.fill(preemption_scene(seed)))
         ours = our_preemption(recorded)
-        assert bool(ours.victims) == bool(recorded["nominated"]), (seed, ours, recorded)
+        assert ours.victims or not recorded["nominated"], (seed, recorded)
         if ours.victims:
             fits = scheduler.fits_without(scheduler.fill(recorded), ours.victims)
             assert ours.node in fits, (seed, ours, fits)

@@ -131,10 +131,11 @@ def _rules(
         if terms := [term for term in relations.affinity if not term.weight]:
             selection = PodSelection.of(pod, *terms)
             counts = _count_selected(nodes, selection, placed, gone)
+            ended = _count_selected(nodes, selection, placed) - counts
             domains = [nodes.topology_domains_of(term.topology_key) for term in terms]
             yield (
                 inter_pod.AFFINITY_MISMATCH,
-                inter_pod.affinity_mask(counts, domains, selection.matches(pod)),
+                inter_pod.affinity_mask(counts, domains, selection.matches(pod), ended),
             )
         for selection in required_anti_affinity(pod):
             counts = _count_selected(nodes, selection, placed, gone)

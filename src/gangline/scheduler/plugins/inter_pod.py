@@ -70,15 +70,25 @@ def count_per_domain(counts: Counts, parts: TopologyDomains) -> Counts:
     return np.where(parts >= 0, totals[parts], 0).astype(np.int64)
 
 
-def affinity_mask(counts: Counts, domains: Sequence[TopologyDomains], itself: bool) -> Mask:
+def affinity_mask(
+    counts: Counts, domains: Sequence[TopologyDomains], itself: bool, ended: Counts
+) -> Mask:
     """Rows that share a domain of each term with a pod that all terms select.
 
-    The first of pods that select themselves may use any domain. So kube-scheduler decides too.
+    The first of pods that select themselves may use any domain. So kube-scheduler decides too. It
+    does not become the first by the eviction of pods in other domains.
+
+    Args:
+        itself: whether the pod is selected too.
+        ended: the selected pods that are not counted, as they are to be evicted.
     """
     is_first = itself and not any(counts[parts >= 0].any() for parts in domains)
     rows: Mask = np.ones(len(counts), dtype=bool)
     for parts in domains:
-        rows &= parts >= 0 if is_first else count_per_domain(counts, parts) > 0
+        if is_first:
+            rows &= (parts >= 0) & (count_per_domain(ended, parts) == ended[parts >= 0].sum())
+        else:
+            rows &= count_per_domain(counts, parts) > 0
     return rows
 
 

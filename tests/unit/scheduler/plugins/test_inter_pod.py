@@ -153,6 +153,48 @@ def test_all_required_affinity_terms_select_the_same_pod() -> None:
     assert set(counts(decide(cluster(*hosts(4), *apart, one, wants)))) <= {"n2", "n3"}
 
 
+def evicted(*things: Any) -> set[str]:
+    state = cluster(*things)
+    return {str(eviction.pod).removeprefix("d/") for eviction in decide(state).evictions}
+
+
+def test_pods_that_a_preemptor_must_be_near_to_are_not_all_evicted() -> None:
+    """As on one node: kube-scheduler tries the pods of each node by themselves."""
+    low = [pod(f"low{n}", cpu=6, on=f"n{n}", labels=WEB) for n in range(2)]
+    full = [pod(f"full{n}", cpu=8, on=f"n{n}", labels=WEB, priority=9) for n in (2, 3)]
+    near = pod("p", cpu=6, constraints=wanting(affinity=(web("zone"),)), priority=5)
+    assert len(evicted(*hosts(4), *low, *full, near)) == 1
+
+
+def test_a_preemptor_does_not_become_the_first_by_evictions_in_other_domains() -> None:
+    constraints = PlacementConstraints(
+        selector=(("zone", "a"),), inter_pod=InterPodRules(affinity=(web("zone"),))
+    )
+    first = pod("p", cpu=8, constraints=constraints, labels=WEB, priority=5)
+    here = pod("here", on="n0", labels=WEB)
+    nodes = [hosts(3)[index] for index in (0, 2)]
+    assert evicted(*nodes, here, first) == {"here"}
+    assert evicted(*nodes, here, pod("there", on="n2", labels=WEB), first) == set()
+
+
+def test_spread_counts_pods_of_the_same_template_only() -> None:
+    constraint = {
+        "topologyKey": HOST,
+        "maxSkew": 1,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+        "matchLabelKeys": ["hash", "unset"],
+        "minDomains": 2,
+    }
+    spec = msgspec.convert({"topologySpreadConstraints": [constraint]}, LeanPodSpec)
+    rules = inter_pod_rules(spec, {"hash": "new"})
+    old, new = (tuple(sorted([*WEB, ("hash", value)])) for value in ("old", "new"))
+    wants = pod("p", constraints=PlacementConstraints(inter_pod=rules), labels=new)
+    runs = [pod("new", on="n0", labels=new), pod("old", on="n1", labels=old)]
+    assert counts(decide(cluster(*hosts(2), *runs, wants))) == Counter(n1=1)
+    assert not counts(decide(cluster(*hosts(1), *runs, wants)))
+
+
 @pytest.mark.parametrize(
     ("wants", "expected"),
     [

@@ -539,6 +539,7 @@ def copy_state(state: SchedulerCache) -> SchedulerCache:
         copied.set_group(group)
     for pod in state.pods.values():
         copied.set_pod(pod)
+    copied.nodes.request_mix = state.nodes.request_mix.copy()
     copied.reservations = dict(state.reservations)
     return copied
 

@@ -6,8 +6,8 @@ shape fits, and which of them are best. They are kept for each shape: a changed 
 pod on it, only costs its own row. Scratch allocations start from copies.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from gangline.scheduler.plugins.scores import (
     balance_score,
     is_device,
 )
+from gangline.scheduler.plugins.stranded_devices import StrandedDevices
 from gangline.scheduler.types import NodeInfo, NodeName, PodShape, Request
 
 MODEL_LABELS = (
@@ -166,6 +167,12 @@ class ResourceDemand:
     wants_device: bool
     balanced: tuple[tuple[int, int], ...] = ()
     """Column and amount of the resources whose balance is scored; empty: no score."""
+    amounts: Mapping[int, int] = field(init=False, compare=False)
+    """Amount of each requested resource, by column."""
+
+    def __post_init__(self) -> None:
+        amounts = {column: amount for column, amount, _ in self.terms}
+        object.__setattr__(self, "amounts", amounts)
 
 
 class CountedResource(NamedTuple):
@@ -206,7 +213,26 @@ Rows = NDArray[np.intp] | None
 """None: all rows, without indexing."""
 MAX_CACHED_SHAPES = 512
 MAX_CHANGE_LOG = 100_000
+MAX_CACHED_QUALITIES = 4096
+PACKING_BESIDE_STRANDING = 0.05
+"""Factor of packing and balance for pods with devices, if stranded devices are scored: packing only
+decides between nodes where a pod strands about as many. Preferences of pods count in full. Pods
+without devices have the reverse: packing counts in full, and stranding at most its weight.
+"""
 T = TypeVar("T", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class QualityCache:
+    """Packing and stranding scores of blocks of one request, by the kind and the free amounts of a
+    node.
+    """
+
+    kinds: Sequence[int]
+    """The kind of each row: equal ones have equal allocatable amounts."""
+    columns: Sequence[int]
+    """The columns on which the scores depend."""
+    scores: dict[tuple[int, ...], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +251,12 @@ class ScoringInputs:
     """Added to each row's score, for plans that consider more than packing."""
     images: NDArray[np.float64] | None = None
     """Image locality by row (see ``image_locality``); None: it has no weight."""
+    stranding: StrandedDevices | None = None
+    """None: there are no devices, or stranded ones have no weight."""
+    qualities: QualityCache | None = None
+    """None: scores are computed each time, which takes as long without ``stranding``."""
+    block: int = 1
+    """Pods that are placed together, as far as a node holds them: what they strand is shared."""
 
 
 def score_rows(
@@ -246,6 +278,12 @@ def score_rows(
             score += weight * (1.0 - left / np.maximum(allocatable[column], 1))
             weights += weight
     score *= inputs.weights.packing / max(weights, 1e-9)
+    if demand.balanced:
+        score += inputs.weights.balance * _balance(demand, free, allocatable)
+    if inputs.stranding is not None:
+        if demand.wants_device:
+            score *= PACKING_BESIDE_STRANDING
+        score -= _stranding(inputs, inputs.stranding, demand, free, rows)
     if not demand.wants_device:
         score -= inputs.weights.spare_devices * _at_rows(inputs.has_devices, rows)
     if inputs.preference is not None:
@@ -254,12 +292,30 @@ def score_rows(
         score -= inputs.weights.discouraged * _at_rows(inputs.prefer_no_schedule, rows)
     if inputs.images is not None:
         score += inputs.weights.images * _at_rows(inputs.images, rows)
-    if demand.balanced:
-        score += inputs.weights.balance * _balance(demand, free, allocatable)
     if inputs.extra_score is not None:
         score += extra_weight * _at_rows(inputs.extra_score, rows)
     score[~fits] = -np.inf
     return score
+
+
+def _stranding(
+    inputs: ScoringInputs,
+    devices: StrandedDevices,
+    demand: ResourceDemand,
+    free: Amounts,
+    rows: Rows,
+) -> Scores:
+    """Return the weighted number of devices that each pod of a block strands on each row."""
+    pods = np.full(free.shape[1], inputs.block)
+    if inputs.block > 1:
+        for column, amount, _ in demand.terms:
+            np.minimum(pods, free[column] // amount, out=pods)
+        np.maximum(pods, 1, out=pods)
+    left = {column: free[column] - amount * pods for column, amount, _ in demand.terms}
+    stranded: Scores = devices.in_rows(free, left, rows) / pods
+    if not demand.wants_device:
+        stranded = np.minimum(stranded / PACKING_BESIDE_STRANDING, 1.0)
+    return inputs.weights.stranded_devices * stranded
 
 
 def score_row(
@@ -275,17 +331,13 @@ def score_row(
         return float(score_rows(inputs, demand, rows, extra_weight)[0])
     if not inputs.accepted[row]:
         return -np.inf
-    free, allocatable = inputs.free, inputs.allocatable
-    score = weights = 0.0
-    for column, amount, weight in demand.terms:
-        left = free.item(column, row) - amount
-        if left < 0:
-            return -np.inf
-        if weight:
-            # Floats, as in arrays: Python rounds the quotient of integers differently.
-            score += weight * (1.0 - float(left) / float(max(allocatable.item(column, row), 1)))
-            weights += weight
-    score *= inputs.weights.packing / max(weights, 1e-9)
+    score = (
+        _quality(inputs, demand, row)
+        if inputs.qualities is None
+        else _cached_quality(inputs, inputs.qualities, demand, row)
+    )
+    if score == -np.inf:
+        return score
     if not demand.wants_device:
         score -= inputs.weights.spare_devices * inputs.has_devices.item(row)
     if inputs.preference is not None:
@@ -299,6 +351,47 @@ def score_row(
     return score
 
 
+def _quality(inputs: ScoringInputs, demand: ResourceDemand, row: int) -> float:
+    """Return the score of packing and stranding; minus infinity if the demand does not fit."""
+    free, allocatable = inputs.free, inputs.allocatable
+    score = weights = 0.0
+    for column, amount, weight in demand.terms:
+        left = free.item(column, row) - amount
+        if left < 0:
+            return -np.inf
+        if weight:
+            # Floats, as in arrays: Python rounds the quotient of integers differently.
+            score += weight * (1.0 - float(left) / float(max(allocatable.item(column, row), 1)))
+            weights += weight
+    score *= inputs.weights.packing / max(weights, 1e-9)
+    if inputs.stranding is not None:
+        pods = inputs.block
+        if pods > 1:
+            for column, amount, _ in demand.terms:
+                pods = min(pods, free.item(column, row) // amount)
+        stranded = inputs.stranding.in_row(free, row, demand.amounts, pods) / pods
+        if demand.wants_device:
+            score *= PACKING_BESIDE_STRANDING
+        else:
+            stranded = min(stranded / PACKING_BESIDE_STRANDING, 1.0)
+        score -= inputs.weights.stranded_devices * stranded
+    return score
+
+
+def _cached_quality(
+    inputs: ScoringInputs, qualities: "QualityCache", demand: ResourceDemand, row: int
+) -> float:
+    """Return what ``_quality`` returns: most nodes of a cluster are of a few kinds."""
+    item = inputs.free.item
+    key = (qualities.kinds[row], *[item(column, row) for column in qualities.columns])
+    score = qualities.scores.get(key)
+    if score is None:
+        if len(qualities.scores) >= MAX_CACHED_QUALITIES:
+            qualities.scores.clear()
+        score = qualities.scores[key] = _quality(inputs, demand, row)
+    return score
+
+
 def _balance(demand: ResourceDemand, free: Amounts, allocatable: Amounts) -> Scores:
     columns = [column for column, _ in demand.balanced]
     amounts = np.array([amount for _, amount in demand.balanced], dtype=np.int64)
@@ -309,11 +402,38 @@ def _at_rows(values: NDArray[T], rows: Rows) -> NDArray[T]:
     return values if rows is None else values[rows]
 
 
+class StrandingCache:
+    """What counts stranded devices, while the nodes and the typical requests stay the same."""
+
+    def __init__(
+        self, devices: StrandedDevices, allocatable: Amounts, accepted: Iterable[Mask]
+    ) -> None:
+        self.devices = devices
+        devices.set_accepted(accepted, allocatable.shape[1])
+        numbers: dict[tuple[int, ...], int] = {}
+        self._kinds = [
+            numbers.setdefault((bits, *amounts), len(numbers))
+            for bits, amounts in zip(devices.accepted_by_row, allocatable.T.tolist(), strict=True)
+        ]
+        self._qualities: dict[tuple[Request, int], QualityCache] = {}
+
+    def qualities(self, request: Request, demand: ResourceDemand, block: int) -> QualityCache:
+        """Return the cached scores of blocks of a request."""
+        key = request, block
+        cached = self._qualities.get(key)
+        if cached is None:
+            if len(self._qualities) >= MAX_CACHED_SHAPES:
+                self._qualities.pop(next(iter(self._qualities)))
+            columns = sorted(self.devices.columns | demand.amounts.keys())
+            cached = self._qualities[key] = QualityCache(self._kinds, columns)
+        return cached
+
+
 class ScoreCache:
     """Scores of the cached cluster, by shape."""
 
     def __init__(self) -> None:
-        self._scores: dict[PodShape, tuple[Scores, int]] = {}
+        self._scores: dict[tuple[PodShape, int], tuple[Scores, int]] = {}
         self._touched: list[int] = []
 
     def mark_changed(self, row: int) -> None:
@@ -326,12 +446,13 @@ class ScoreCache:
         self._touched.clear()
 
     def drop_images(self, images: Set[str]) -> None:
-        for shape in [shape for shape in self._scores if not images.isdisjoint(shape.images)]:
-            del self._scores[shape]
+        for key in [key for key in self._scores if not images.isdisjoint(key[0].images)]:
+            del self._scores[key]
 
-    def get(self, shape: PodShape, compute: Callable[[Rows], Scores]) -> Scores:
-        """Return the current scores of a shape; the caller copies before writing."""
-        cached = self._scores.get(shape)
+    def get(self, shape: PodShape, block: int, compute: Callable[[Rows], Scores]) -> Scores:
+        """Return the current scores of blocks of a shape; the caller copies before writing."""
+        key = shape, block
+        cached = self._scores.get(key)
         if cached is None:
             if len(self._scores) >= MAX_CACHED_SHAPES:
                 self._scores.pop(next(iter(self._scores)))
@@ -341,5 +462,5 @@ class ScoreCache:
             if seen < len(self._touched):
                 rows = np.array(sorted(set(self._touched[seen:])), dtype=np.intp)
                 score[rows] = compute(rows)
-        self._scores[shape] = (score, len(self._touched))
+        self._scores[key] = (score, len(self._touched))
         return score

@@ -28,6 +28,7 @@ from gangline.scheduler.cache.node_stats import (
     Rows,
     ScoreCache,
     ScoringInputs,
+    StrandingCache,
     columns_needed,
     resource_demand,
     score_rows,
@@ -45,6 +46,11 @@ from gangline.scheduler.plugins.scores import (
     Scores,
     ScoreWeights,
     preference_score,
+)
+from gangline.scheduler.plugins.stranded_devices import (
+    RequestMix,
+    StrandedDevices,
+    default_requests,
 )
 from gangline.scheduler.plugins.volumes import StorageState
 from gangline.scheduler.types import (
@@ -134,6 +140,10 @@ class NodeTable:
         self._stats = NodeStats()
         self._images = ImageLocality() if weights.images else None
         """None: image locality has no weight."""
+        self.request_mix = RequestMix()
+        """What pods with devices request; the owner of the table reports pods to it."""
+        self._stranding: StrandingCache | None = None
+        self._stranding_is_current = False
         self._port_columns: list[int] = []
         self._supplied: set[int] = set()
         self.attachment_columns: dict[int, AttachmentColumn] = {}
@@ -341,8 +351,39 @@ class NodeTable:
         """Return the device models of the nodes; None: all devices are of one model."""
         return self._stats.models(self.infos)
 
-    def scoring_inputs(self, shape: PodShape, free: Amounts) -> ScoringInputs:
+    def _current_stranding(self) -> StrandingCache | None:
+        """Return what counts stranded devices; None: there are none, or they have no weight."""
+        mix, former = self.request_mix, self._stranding
+        if self._stranding_is_current and not mix.has_arrivals:
+            return former
+        has_devices = bool(self.weights.stranded_devices and self.has_devices().any())
+        # Without devices the mix is updated as well: else it would keep all pods.
+        changed = mix.update(
+            default_requests(self.columns, self.allocatable) if has_devices else ()
+        )
+        if changed or not self._stranding_is_current:
+            current = self._stranding = self._new_stranding() if has_devices else None
+            if former is not None and current is not None:
+                if not current.devices.counts_like(former.devices):
+                    self._score_cache.clear()
+            elif former is not current:
+                self._score_cache.clear()
+            self._stranding_is_current = True
+        return self._stranding
+
+    def _new_stranding(self) -> StrandingCache:
+        devices = StrandedDevices(self.request_mix.typical, self.columns, self.allocatable)
+        accepted = (self.eligible(constraints).accepted for constraints in devices.constraints)
+        return StrandingCache(devices, self.allocatable, accepted)
+
+    def block_size(self, demand: ResourceDemand, pods: int) -> int:
+        """Return how many of these equal pods are placed together."""
+        stranding = self._current_stranding() if pods > 1 else None
+        return 1 if stranding is None else stranding.devices.block_size(demand.amounts, pods)
+
+    def scoring_inputs(self, shape: PodShape, free: Amounts, block: int = 1) -> ScoringInputs:
         eligible = self.eligible(shape.constraints)
+        stranding = self._current_stranding()
         return ScoringInputs(
             free,
             self.allocatable,
@@ -354,16 +395,22 @@ class NodeTable:
             images=self._images.scores(shape.images, len(self.infos))
             if self._images is not None and shape.images
             else None,
+            stranding=None if stranding is None else stranding.devices,
+            qualities=None
+            if stranding is None
+            else stranding.qualities(shape.request, self.demand(shape.request), block),
+            block=block,
         )
 
-    def scores(self, shape: PodShape, free: Amounts) -> Scores:
+    def scores(self, shape: PodShape, free: Amounts, block: int = 1) -> Scores:
         """Return the score of each row for a shape with the current free amounts; read-only."""
         demand = self.demand(shape.request)
+        self._current_stranding()  # first: it may drop cached scores
 
         def compute(rows: Rows) -> Scores:
-            return score_rows(self.scoring_inputs(shape, free), demand, rows)
+            return score_rows(self.scoring_inputs(shape, free, block), demand, rows)
 
-        return self._score_cache.get(shape, compute)
+        return self._score_cache.get(shape, block, compute)
 
     def _evaluate(
         self, constraints: PlacementConstraints, eligible: NodeEligibility, row: int
@@ -408,6 +455,8 @@ class NodeTable:
         return self.rows.values()
 
     def _replace_node(self, row: int, node: NodeInfo | None) -> None:
+        if node != self.infos[row]:
+            self._stranding_is_current = False
         self._matching_rows.clear()
         self._rows_by_label.clear()
         self._stats.update_row(row, self.infos[row], node)

@@ -1,11 +1,12 @@
 """The scratch allocation: tentative placement of pods on nodes, with rollback.
 
 It works on its own copy of the free amounts. Pods of one shape are placed together: packing fills
-the best node before it considers the next one. A used node only gets better, so one comparison with
-all nodes serves all pods of the shape. Scores are cached for each shape, and only changed rows are
-computed again, so a gang costs what it touches. Placements are recorded in a journal, so a gang
-that does not fit is rolled back completely. Pods that depend on the places of others (inter-pod
-rules, claims that compete for volumes) are placed one by one.
+the best node before it considers the next one. A used node gets better, unless the next pod would
+strand devices, so one comparison with all nodes serves several pods of the shape. Scores are cached
+for each shape, and only changed rows are computed again, so a gang costs what it touches.
+Placements are recorded in a journal, so a gang that does not fit is rolled back completely. Pods
+that depend on the places of others (inter-pod rules, claims that compete for volumes) are placed
+one by one.
 """
 
 import sys
@@ -25,7 +26,7 @@ from gangline.scheduler.plugins.scores import Amounts, Scores
 from gangline.scheduler.types import PodInfo, PodShape, shape_of
 
 EXTRA_SCORE_WEIGHT = 10.0
-FEW_ROWS = 8
+FEW_ROWS = 32
 """Fewer rows than this are scored one by one: array operations would take longer."""
 
 
@@ -64,6 +65,9 @@ class _LastPlacement:
     within: NDArray[np.bool_] | None
     touched: int
     """Number of recorded changes of rows at that time."""
+    best: float
+    """The score of the row when it was chosen: no other row had a higher one."""
+    inputs: ScoringInputs
 
 
 class ScratchAllocation:
@@ -97,7 +101,8 @@ class ScratchAllocation:
         self._gone: list[tuple[PodInfo, int]] = []
         """Running pods that count as ended, with their rows."""
         self._journal: list[Placement] = []
-        self._shape_scores: dict[PodShape, _ShapeScores] = {}
+        self._shape_scores: dict[tuple[PodShape, int], _ShapeScores] = {}
+        """By shape, and number of pods that are placed together."""
         self._touched: list[int] = []
         self._last_placement: _LastPlacement | None = None
 
@@ -137,24 +142,25 @@ class ScratchAllocation:
     ) -> Sequence[PodInfo]:
         """Place pods of which only the shape matters."""
         pods = self._continue_on_last_row(shape, demand, pods)
-        if not pods:
-            return pods
-        view = self._scores_of(shape, demand)
-        score = view.score if self.within is None else np.where(self.within, view.score, -np.inf)
-        weights = self.nodes.weights
+        one_by_one = self.nodes.weights.scores_each_pod
         while pods:
+            block = 1 if one_by_one else self.nodes.block_size(demand, len(pods))
+            view = self._scores_of(shape, demand, block)
+            score = (
+                view.score if self.within is None else np.where(self.within, view.score, -np.inf)
+            )
             row = self._best(score)
             if row is None:
                 return pods
-            count = (
-                1 if weights.scores_each_pod else min(self._pods_that_fit(demand, row), len(pods))
-            )
+            if not one_by_one and _only_gets_better(view.inputs, row):
+                block = len(pods)
+            count = min(self._pods_that_fit(demand, row), block)
             self._place(Placement(tuple(pods[:count]), row, demand))
             pods = pods[count:]
-            one = weights.scores_each_pod
-            score[row] = score_row(view.inputs, demand, row, EXTRA_SCORE_WEIGHT) if one else -np.inf
-            if not weights.scores_each_pod and self._shared is None:
-                self._last_placement = _LastPlacement(shape, row, self.within, len(self._touched))
+            if not one_by_one and self._shared is None:
+                self._last_placement = _LastPlacement(
+                    shape, row, self.within, len(self._touched), score.item(row), view.inputs
+                )
         return pods
 
     def _continue_on_last_row(
@@ -162,14 +168,20 @@ class ScratchAllocation:
     ) -> Sequence[PodInfo]:
         """Place pods on the row of the last placement of their shape, if nothing has changed since.
 
-        It was the best row then, and its score has only grown. Pods without a gang come one by one,
-        and finding the best row for each of them took most of a cycle.
+        It was the best row then, and remains so while its score is not lower. Pods without a gang
+        come one by one, and finding the best row for each of them took most of a cycle.
         """
         last = self._last_placement
         if last is None or last.shape is not shape or last.within is not self.within:
             return pods
         if last.touched != len(self._touched) or not (
             fitting := self._pods_that_fit(demand, last.row)
+        ):
+            return pods
+        if not _only_gets_better(last.inputs, last.row) and (
+            len(pods) > 1
+            or last.inputs.block > 1
+            or score_row(last.inputs, demand, last.row, EXTRA_SCORE_WEIGHT) < last.best
         ):
             return pods
         self._place(Placement(tuple(pods[:fitting]), last.row, demand))
@@ -393,19 +405,19 @@ class ScratchAllocation:
         other._has_tentative_rules = self._has_tentative_rules
         return other
 
-    def _scores_of(self, shape: PodShape, demand: ResourceDemand) -> _ShapeScores:
-        """Return the current score of each row."""
-        view = self._shape_scores.get(shape)
+    def _scores_of(self, shape: PodShape, demand: ResourceDemand, block: int = 1) -> _ShapeScores:
+        """Return the current score of each row for a block of pods."""
+        view = self._shape_scores.get((shape, block))
         if view is None:
-            inputs = self._scoring_inputs(shape)
+            inputs = self._scoring_inputs(shape, block)
             if self._initial_free is None:
                 score, seen = (
                     score_rows(inputs, demand, None, EXTRA_SCORE_WEIGHT),
                     len(self._touched),
                 )
             else:
-                score, seen = self.nodes.scores(shape, self._initial_free).copy(), 0
-            view = self._shape_scores[shape] = _ShapeScores(score, seen, inputs)
+                score, seen = self.nodes.scores(shape, self._initial_free, block).copy(), 0
+            view = self._shape_scores[shape, block] = _ShapeScores(score, seen, inputs)
         if view.seen < len(self._touched):
             rows = set(self._touched[view.seen :])
             if len(rows) < FEW_ROWS:
@@ -425,8 +437,13 @@ class ScratchAllocation:
             default=sys.maxsize,
         )
 
-    def _scoring_inputs(self, shape: PodShape) -> ScoringInputs:
-        inputs = self.nodes.scoring_inputs(shape, self.free)
+    def _scoring_inputs(self, shape: PodShape, block: int = 1) -> ScoringInputs:
+        inputs = self.nodes.scoring_inputs(shape, self.free, block)
         return (
             inputs if self._extra_score is None else replace(inputs, extra_score=self._extra_score)
         )
+
+
+def _only_gets_better(inputs: ScoringInputs, row: int) -> bool:
+    """Return whether a row's score grows with each pod, as packing alone makes it."""
+    return inputs.stranding is None or not inputs.has_devices[row]

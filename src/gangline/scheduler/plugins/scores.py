@@ -1,9 +1,10 @@
 """Node scores: which of the accepted nodes is best. Gangs are packed, and devices are not wasted.
 
 The total is a weighted sum; each score lies between 0 and 1. Packing keeps unused nodes free for
-the next gang. Pods without devices avoid nodes with devices, so that no device is unusable for lack
-of CPU. The balance score is Kubernetes' ``NodeResourcesBalancedAllocation``: the deviation between
-the used fractions of CPU, memory and the devices that the pod requests.
+the next gang. Pods without devices avoid nodes with devices. All pods avoid to leave devices that
+typical requests cannot use, for lack of devices beside them or of CPU and memory
+(``stranded_devices``). The balance score is Kubernetes' ``NodeResourcesBalancedAllocation``: the
+deviation between the used fractions of CPU, memory and the devices that the pod requests.
 """
 
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ class ScoreWeights:
     """Other weights of single resources."""
     spare_devices: float = 2.0
     """Against nodes whose devices the pod does not need."""
+    stranded_devices: float = 2.0
+    """Against devices that the requests which the cluster sees cannot use after the placement."""
     same_device_model: float = 1.0
     """Above 0: gangs stay on nodes with one device model if they fit there."""
     fewer_nodes: float = 0.0

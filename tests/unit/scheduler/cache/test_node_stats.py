@@ -8,14 +8,16 @@ from gangline.scheduler.cache.node_stats import (
     MODEL_LABELS,
     ResourceDemand,
     ScoringInputs,
+    StrandingCache,
     score_row,
     score_rows,
 )
 from gangline.scheduler.cache.node_table import NodeTable
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.plugins.scores import ScoreWeights
+from gangline.scheduler.plugins.stranded_devices import StrandedDevices, TypicalRequest
 from gangline.scheduler.types import NodeInfo, NodeName, PodInfo, TaintInfo
-from unit.scheduler.builders import change_node, cluster, node, pod
+from unit.scheduler.builders import ANYWHERE, change_node, cluster, node, pod
 
 NAMES = [NodeName(f"n{index}") for index in range(20)]
 """More than a table has rows for at first."""
@@ -91,6 +93,11 @@ SCORING_LAW = settings(
 RESOURCES, ROWS = 3, 4
 AMOUNTS = st.one_of(st.integers(0, 8), st.integers(0, 2**50))
 WEIGHT = st.one_of(st.sampled_from((0.0, 1.0, 5.0)), st.floats(0, 100))
+COLUMNS = {"cpu": 0, "memory": 1, "x/gpu": 2}
+TYPICAL = st.builds(
+    lambda cpu, gpu: TypicalRequest((("cpu", cpu), ("x/gpu", gpu)), ANYWHERE), AMOUNTS, AMOUNTS
+)
+ALL_COLUMNS = ResourceDemand(tuple((column, 1, 0.0) for column in range(RESOURCES)), False)
 
 
 @st.composite
@@ -116,6 +123,10 @@ def grounds(draw: st.DrawFn) -> ScoringInputs:
     has = np.array([row(AMOUNTS, np.int64) for _ in range(RESOURCES)])
     used = np.array([row(AMOUNTS, np.int64) for _ in range(RESOURCES)])
     some = st.booleans()
+    mix = draw(st.dictionaries(TYPICAL, st.integers(1, 1024), max_size=3))
+    devices, block = StrandedDevices(mix, COLUMNS, has), draw(st.integers(1, 3))
+    stranding = StrandingCache(devices, has, [row(some, np.bool_) for _ in devices.constraints])
+    is_scored = draw(some)
     return ScoringInputs(
         has - used,
         has,
@@ -126,6 +137,9 @@ def grounds(draw: st.DrawFn) -> ScoringInputs:
         row(st.integers(0, 3), np.int32) if draw(some) else None,
         extra_score=row(st.floats(0, 1), np.float64) if draw(some) else None,
         images=row(st.floats(0, 1), np.float64) if draw(some) else None,
+        stranding=devices if is_scored else None,
+        qualities=stranding.qualities((), ALL_COLUMNS, block) if is_scored else None,
+        block=block,
     )
 
 
@@ -145,8 +159,9 @@ def test_one_row_is_scored_as_it_is_among_others(
     ground: ScoringInputs, demand: ResourceDemand, liking: float
 ) -> None:
     together = score_rows(ground, demand, None, liking)
-    alone = [score_row(ground, demand, row, liking) for row in range(ROWS)]
-    assert np.array(alone).tobytes() == together.tobytes()
+    for _ in ("computed", "cached"):
+        alone = [score_row(ground, demand, row, liking) for row in range(ROWS)]
+        assert np.array(alone).tobytes() == together.tobytes()
 
 
 NODES = st.lists(

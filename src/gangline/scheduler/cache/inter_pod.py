@@ -131,7 +131,9 @@ def _rules(
         if terms := [term for term in relations.affinity if not term.weight]:
             selection = PodSelection.of(pod, *terms)
             counts = _count_selected(nodes, selection, placed, gone)
-            ended = _count_selected(nodes, selection, placed) - counts
+            ended = np.zeros_like(counts)
+            for other, row in gone:
+                ended[row] += selection.matches(other)
             domains = [nodes.topology_domains_of(term.topology_key) for term in terms]
             yield (
                 inter_pod.AFFINITY_MISMATCH,

@@ -183,8 +183,8 @@ def test_message_says_whether_the_limit_would_ever_suffice(requested: int, text:
     [
         pytest.param({GPU: 8, "memory": 4 * 2**30, "cpu": 1500}, f"cpu 1.5, memory 4Gi, {GPU} 8"),
         pytest.param(
-            {"ephemeral-storage": 3 * 2**20, "amd.com/gpu": 1, "memory": 2**40},
-            "memory 1Ti, amd.com/gpu 1, ephemeral-storage 3Mi",
+            {"ephemeral-storage": 3 * 2**50, "amd.com/gpu": 1, "memory": 2**40},
+            "memory 1Ti, amd.com/gpu 1, ephemeral-storage 3Pi",
         ),
         pytest.param({"hugepages-2Mi": 2**21, "memory": 1536}, "memory 1.5Ki, hugepages-2Mi 2Mi"),
         pytest.param({"memory": 1023, "pods": 3, "cpu": 0, "hostport:tcp:80": 1}, "memory 1023"),

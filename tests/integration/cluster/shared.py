@@ -8,10 +8,13 @@ import asyncio
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
+from gangline.kube.http.request import Request
 from gangline.local import cleanup
 from integration.cluster.embedded import EmbeddedCluster, until
 
@@ -29,8 +32,16 @@ ARGUMENTS = (
     "0.5",
 )
 EMPTY_WITHIN_S = 30.0
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 OF_CONTROLLERS = {"leases", "endpoints", "endpointslices", "controllerrevisions"}
 """Kinds that controllers write and remove, and that no test makes on a shared cluster."""
+
+
+class Kind(NamedTuple):
+    """A kind of objects, by where they are listed."""
+
+    version: str
+    name: str
 
 
 class SharedCluster:
@@ -57,10 +68,12 @@ class SharedCluster:
 
         async def settled() -> bool:
             nonlocal seen
-            before, seen = seen, {path async for path, _ in _objects(client)}
+            objects = [listed for kind in kinds async for listed in _objects(client, kind)]
+            before, seen = seen, {path for path, _ in objects}
             return before == seen and sum("/nodes/" in path for path in seen) == NODES
 
         async with cluster.client() as client:
+            kinds = await _kinds(client)
             await until(settled, explain=cluster.said)
         return seen
 
@@ -70,16 +83,18 @@ class SharedCluster:
         assert self._cluster.process is not None
         try:
             async with asyncio.timeout(EMPTY_WITHIN_S), self._cluster.client() as client:
-                while await self._remove(client):
-                    await asyncio.sleep(0.05)
+                kinds = await _kinds(client)
+                while left := [kind for kind in kinds if await self._remove(client, kind)]:
+                    # What is being deleted is looked at alone: a look at all kinds takes long.
+                    while left := [kind for kind in left if await self._remove(client, kind)]:
+                        await asyncio.sleep(0.05)
         except (TimeoutError, ApiError, OSError):
             await self.stop()
 
-    async def _remove(self, client: ApiClient) -> bool:
-        """Delete each object that is not the cluster's own; whether there were any."""
+    async def _remove(self, client: ApiClient, kind: Kind) -> bool:
+        """Delete each object of a kind that is not the cluster's own; whether there were any."""
         left = False
-        async for path, item in _objects(client):
-            metadata = item["metadata"]
+        async for path, metadata in _objects(client, kind):
             if path in self._own or metadata.get("namespace", "").startswith("kube-"):
                 continue
             left = True
@@ -106,16 +121,27 @@ class SharedCluster:
         await cleanup.remove_leftovers(cluster.home.folder)
 
 
-async def _objects(client: ApiClient) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Path and content of each object that can be deleted."""
+async def _kinds(client: ApiClient) -> list[Kind]:
+    """The kinds whose objects can be deleted."""
     groups = (await client.request_json("GET", "/apis"))["groups"]
     versions = [f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups]
-    for version in ["/api/v1", *versions]:
-        for kind in (await client.request_json("GET", version))["resources"]:
-            name = kind["name"]
-            if not {"list", "delete"} <= set(kind["verbs"]) or name in OF_CONTROLLERS:
-                continue
-            for item in (await client.request_json("GET", f"{version}/{name}"))["items"]:
-                namespace = item["metadata"].get("namespace")
-                scope = f"/namespaces/{namespace}" if namespace else ""
-                yield f"{version}{scope}/{name}/{item['metadata']['name']}", item
+    return [
+        Kind(version, resource["name"])
+        for version in ["/api/v1", *versions]
+        for resource in (await client.request_json("GET", version))["resources"]
+        if {"list", "delete"} <= set(resource["verbs"]) and resource["name"] not in OF_CONTROLLERS
+    ]
+
+
+async def _objects(client: ApiClient, kind: Kind) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Path and metadata of each object of a kind."""
+    path = f"{kind.version}/{kind.name}"
+    if kind.name == "customresourcedefinitions":  # they are a megabyte
+        async with client.transport.receive(Request("GET", path), accept=METADATA_ONLY) as body:
+            listed = msgspec.json.decode(b"".join([chunk async for chunk in body.chunks]))
+    else:
+        listed = await client.request_json("GET", path)
+    for item in listed["items"]:
+        namespace = item["metadata"].get("namespace")
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        yield f"{kind.version}{scope}/{kind.name}/{item['metadata']['name']}", item["metadata"]

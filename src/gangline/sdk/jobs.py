@@ -254,7 +254,7 @@ def build_job(
         roles=tuple((role.lower(), _count(spec)) for role, spec in specs.items()),
         managed_elsewhere=job.spec.run_policy.managed_by == MANAGED_BY_MULTI_KUEUE,
         recorded_restarts=status.restarts.total,
-        progress=read_progress(status.trainer_status),
+        progress=read_progress(status.trainer_status, has_ended=state.finished),
         last_restart=_last_restart(status.conditions),
     )
 

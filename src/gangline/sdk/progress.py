@@ -36,7 +36,7 @@ class Progress:
     percentage: int | None = None
     """How complete the training is, 0 to 100; None if it is not known."""
     left_s: float | None = None
-    """Estimated time until it is complete; None if it is not known."""
+    """Estimated time until it is complete; None if it is not known, or the job has ended."""
     metrics: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Metrics by name, such as ``{"loss": "0.12"}``, as the training wrote them."""
     reported_at: datetime | None = None
@@ -55,13 +55,18 @@ class Progress:
         return max(0.0, (now - self.reported_at).total_seconds()) if self.reported_at else 0.0
 
 
-def read_progress(status: "TrainerStatus | ListedTrainerStatus | None") -> Progress | None:
-    """Convert the report in the status of a job; None before the first one."""
+def read_progress(
+    status: "TrainerStatus | ListedTrainerStatus | None", *, has_ended: bool = False
+) -> Progress | None:
+    """Convert the report in the status of a job; None before the first one.
+
+    A job that has ended has no time left, whatever it reported before.
+    """
     if status is None:
         return None
     return Progress(
         status.progress_percentage,
-        status.estimated_remaining_seconds,
+        None if has_ended else status.estimated_remaining_seconds,
         {metric.name: metric.value for metric in status.metrics},
         status.last_updated_time,
     )

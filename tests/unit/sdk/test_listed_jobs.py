@@ -79,7 +79,10 @@ def test_listed_job_equals_complete_job(kind: JobKind) -> None:
     assert listed == read_completely(kind, raw)
     assert listed.restarts == 3
     assert listed.progress is not None
-    assert listed.progress.summary == "45%, 2:10 left"
+    assert listed.progress.summary == "45%", "a job that has ended has no time left"
+    live = read_listed(kind, stored(kind)).progress
+    assert live is not None
+    assert live.summary == "45%, 2:10 left"
     pods = sum(range(1, 1 + len(kind.roles[:2])))
     assert (listed.state, listed.reason, listed.desired) == (JobState.FAILED, "m", pods)
     assert (listed.requested_gpus, listed.managed_elsewhere) == (3 * pods, True)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gangline.api import job_resources
-from gangline.api.cluster import admission, autoscaling, quota, rbac
+from gangline.api.cluster import admission, autoscaling, quota, rbac, workload
 from gangline.api.cluster.apiextensions import CustomResourceDefinition
 from gangline.api.core import core
 from gangline.api.meta.resource import Resource
@@ -39,6 +39,10 @@ PRIORITY_CLASSES = Resource(
     "priorityclasses",
     "PriorityClass",
     namespaced=False,
+)
+WORKLOADS = Resource(workload.Workload, workload.GROUP, workload.VERSION, "workloads", "Workload")
+KUBERNETES_POD_GROUPS = Resource(
+    workload.KubernetesPodGroup, workload.GROUP, workload.VERSION, "podgroups", "PodGroup"
 )
 STORAGE_CLASSES = Resource(
     core.StorageClass, "storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False
@@ -134,6 +138,8 @@ BUILT_IN_RESOURCES: tuple[Resource[Any], ...] = (
     EVENTS_V1,
     LEASES,
     PRIORITY_CLASSES,
+    WORKLOADS,
+    KUBERNETES_POD_GROUPS,
     STORAGE_CLASSES,
     POD_DISRUPTION_BUDGETS,
     RESOURCE_QUOTAS,
@@ -148,7 +154,7 @@ BUILT_IN_RESOURCES: tuple[Resource[Any], ...] = (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     HORIZONTAL_POD_AUTOSCALERS,
 )
-"""Kinds that every Kubernetes API server has."""
+"""Kinds of Kubernetes itself. Older API servers lack Workload and PodGroup."""
 
 CUSTOM_RESOURCES: tuple[Resource[Any], ...] = (
     *(kind.resource for kind in job_resources.JOB_KINDS),

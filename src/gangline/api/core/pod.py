@@ -10,7 +10,7 @@ from gangline.api.core.pod_status import PodStatus
 from gangline.api.core.reference import LocalObjectReference
 from gangline.api.core.security import PodSecurityContext
 from gangline.api.core.volumes import Volume
-from gangline.api.meta.field_doc import FreeForm, ResourceList, doc
+from gangline.api.meta.field_doc import ResourceList, doc
 from gangline.api.meta.objects import Object, ObjectMeta, Wire
 
 
@@ -60,6 +60,14 @@ class PodResourceClaim(Wire):
     name: Annotated[str, doc("Name inside the pod.", required=True)] = ""
     resource_claim_name: Annotated[str, doc("An existing claim.")] = ""
     resource_claim_template_name: Annotated[str, doc("A template to make a claim from.")] = ""
+
+
+class PodSchedulingGroup(Wire):
+    """The group that a pod is scheduled with."""
+
+    pod_group_name: Annotated[
+        str, doc("PodGroup (scheduling.k8s.io) of the pod's namespace.", required=True)
+    ] = ""
 
 
 class PodSpec(Wire):
@@ -161,7 +169,9 @@ class PodSpec(Wire):
     resources: Annotated[ResourceRequirements | None, doc("Requests and limits at pod level.")] = (
         None
     )
-    scheduling_group: Annotated[FreeForm | None, doc("Group that is scheduled together.")] = None
+    scheduling_group: Annotated[
+        PodSchedulingGroup | None, doc("Group that is scheduled together.")
+    ] = None
 
 
 class Pod(Object):

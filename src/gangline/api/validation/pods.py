@@ -306,6 +306,16 @@ def pod_causes(path: str, spec: Json) -> Causes:
     for name in ("nodeName", "serviceAccountName", "priorityClassName"):
         if spec.get(name):
             yield from rule_causes(names.validate_dns_subdomain, child(path, name), spec[name])
+    yield from _group_causes(path, spec)
+
+
+def _group_causes(path: str, spec: Json) -> Causes:
+    """The group that a pod is scheduled with: without a name the pod would wait for none."""
+    if spec.get("schedulingGroup") is not None:
+        name = subobject(spec, "schedulingGroup").get("podGroupName")
+        yield from name_causes(
+            names.validate_dns_subdomain, child(path, "schedulingGroup.podGroupName"), name
+        )
 
 
 def _host_port_causes(path: str, spec: Json) -> Causes:

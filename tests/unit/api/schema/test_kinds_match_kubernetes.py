@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gangline.api import resources
-from gangline.api.cluster import apiextensions, rbac
+from gangline.api.cluster import apiextensions, rbac, workload
 from gangline.api.core import core, node, pod, pod_status
 from gangline.api.meta import objects
 from gangline.api.schema import openapi as schemas
@@ -72,6 +72,21 @@ def missing(schema, model, path=""):
 def test_no_field_of_a_kind_is_missing(struct, model):
     absent = set(missing(schemas.openapi_schema(struct), model))
     assert not {path for path in absent if path.rpartition(".")[2] not in YOUNG}
+
+
+def test_workloads_and_pod_groups_lack_only_fields_of_further_gates():
+    assert set(missing(schemas.openapi_schema(workload.Workload), official.V1beta1Workload)) == {
+        "spec.compositePodGroupTemplates",
+        "spec.podGroupTemplates.preemptionPolicy",
+        "spec.podGroupTemplates.resourceClaims",
+    }
+    group = schemas.openapi_schema(workload.KubernetesPodGroup)
+    assert set(missing(group, official.V1beta1PodGroup)) == {
+        "spec.parentCompositePodGroupName",
+        "spec.preemptionPolicy",
+        "spec.resourceClaims",
+        "status.resourceClaimStatuses",
+    }
 
 
 def test_metadata_has_every_field_but_those_that_only_servers_read():

@@ -25,7 +25,9 @@ from unit.kube.protobuf import encoding
 LEAN = [each for each in vars(wire).values() if isinstance(each, Resource)]
 LEAN += [observe.PODS, observe.SERVICES, observe.NODES, *observe.OWNED_RESOURCES.values()]
 FOLLOWED = [*BUILT_IN_RESOURCES, *LEAN]
-NOT_IN_PROTOBUF = {"CustomResourceDefinition", "CSIStorageCapacity/v1beta1"}
+NOT_IN_PROTOBUF = {
+    "CustomResourceDefinition", "CSIStorageCapacity/v1beta1", "PodGroup/v1beta1", "Workload",
+}  # fmt: skip
 """Kinds of groups that are not in the table: they are read as JSON."""
 
 

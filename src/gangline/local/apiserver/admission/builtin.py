@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from gangline.api.cluster import workload
+from gangline.api.meta.json_objects import subobject
 from gangline.api.meta.objects import StatusCause
 from gangline.local.apiserver.core.errors import (
     StatusError,
@@ -67,7 +69,11 @@ class BuiltinAdmission:
             return
         if not kind.group and kind.kind == "Pod":
             self._apply_service_account(obj)
-            self._assign_priority(obj)
+            self._assign_priority(kind, obj)
+        elif (kind.group, kind.kind) == (workload.GROUP, "PodGroup"):
+            self._check_workload(obj)
+            self._assign_priority(kind, obj)
+            obj.get("spec", {}).pop("preemptionPolicy", None)
         elif not kind.group and kind.kind == "Service":
             self._allocate_cluster_ip(obj)
             self._allocate_node_ports(obj)
@@ -122,19 +128,36 @@ class BuiltinAdmission:
                 "pods", "", meta["name"],
             )  # fmt: skip
 
-    def _assign_priority(self, pod: Json) -> None:
+    def _check_workload(self, group: Json) -> None:
+        """Refuse a PodGroup whose Workload does not exist, or is being deleted."""
+        name = subobject(group, "spec", "workloadRef").get("workloadName")
+        if not name:
+            return
+        meta = group["metadata"]
+        cache = self._store.cache(f"workloads.{workload.GROUP}")
+        record = cache.latest(f"{meta['namespace']}/{name}")
+        stored = read_json(record.body)["metadata"] if record is not None else None
+        if stored is None or stored.get("deletionTimestamp"):
+            problem = "was not found: create it first" if stored is None else "is being deleted"
+            raise forbidden(
+                f'podgroups.{workload.GROUP} "{meta["name"]}" is forbidden: workload "{name}" '
+                f"{problem}", "podgroups", workload.GROUP, meta["name"],
+            )  # fmt: skip
+
+    def _assign_priority(self, kind: ServedKind, obj: Json) -> None:
         cache = self._store.cache("priorityclasses.scheduling.k8s.io")
         classes = {key: read_json(record.body) for key, record in list(cache.records.items())}
         default = next((c for c in classes.values() if c.get("globalDefault")), None)
-        spec = pod.get("spec")
+        spec = obj.get("spec")
         if not isinstance(spec, dict):
             return
-        if not apply_priority(pod, classes, default):
-            name = pod["metadata"]["name"]
+        if not apply_priority(obj, classes, default):
+            name = obj["metadata"]["name"]
             class_name = spec.get("priorityClassName")
             raise forbidden(
-                f'pods "{name}" is forbidden: no PriorityClass with name {class_name} was found',
-                "pods", "", name,
+                f'{qualified_resource(kind.plural, kind.group)} "{name}" is forbidden: '
+                f"no PriorityClass with name {class_name} was found",
+                kind.plural, kind.group, name,
             )  # fmt: skip
 
     def _assign_storage_class(self, claim: Json) -> None:

@@ -87,12 +87,12 @@ def normalize_builtin(group: str, kind: str, obj: Json) -> None:
             _encode_string_data(obj)
 
 
-def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
-    """Set the priority of a pod from its class, or from the cluster's default class.
+def apply_priority(obj: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
+    """Set the priority of a pod or PodGroup from its class, or from the cluster's default class.
 
-    Returns False if the named class does not exist. Kubernetes refuses such a pod.
+    Returns False if the named class does not exist. Kubernetes refuses such an object.
     """
-    spec = subobject(pod, "spec")
+    spec = subobject(obj, "spec")
     name = spec.get("priorityClassName")
     chosen = classes.get(name) if name else default_class
     if chosen is None:

@@ -45,6 +45,12 @@ def changes(group: str, kind: str, old: dict[str, Any], new: dict[str, Any]) -> 
     return [f"{cause.field}: {cause.message}" for cause in causes]
 
 
+def test_scheduling_group_of_a_pod_names_its_group() -> None:
+    assert in_pod(schedulingGroup={"podGroupName": "g"}) == {}
+    (field,) = in_pod(schedulingGroup={})
+    assert field == "spec.schedulingGroup.podGroupName"
+
+
 CONTAINER = "spec.containers[0]"
 
 

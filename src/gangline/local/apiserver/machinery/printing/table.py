@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline.api.cluster.admission import GROUP as ADMISSION
+from gangline.api.cluster.workload import INITIALLY_SCHEDULED
 from gangline.api.jsonpath import JSONPath, JSONPathError
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
@@ -49,6 +50,18 @@ ACCESS_MODES = {
     "ReadWriteMany": "RWX",
     "ReadWriteOncePod": "RWOP",
 }
+
+
+def _group_policy(obj: Json) -> str:
+    policy = subobject(obj, "spec", "schedulingPolicy")
+    gang = policy.get("gang")
+    return f"gang/{gang.get('minCount')}" if isinstance(gang, dict) else next(iter(policy), "")
+
+
+def _group_scheduled(obj: Json) -> str:
+    conditions = objects_in(subobject(obj, "status").get("conditions"))
+    states = (c.get("status") for c in conditions if c.get("type") == INITIALLY_SCHEDULED)
+    return str(next(states, UNKNOWN))
 
 
 def _node(obj: Json, now: datetime) -> list[Any]:
@@ -225,6 +238,13 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
         ("Global-Default", lambda obj: bool(obj.get("globalDefault"))),
         "Age",
         ("+PreemptionPolicy", "preemptionPolicy"),
+    ),
+    ("scheduling.k8s.io", "PodGroup"): make_printer(
+        "Name",
+        ("Policy", _group_policy),
+        ("Scheduled", _group_scheduled),
+        ("Workload", "spec.workloadRef.workloadName"),
+        "Age",
     ),
     ("storage.k8s.io", "StorageClass"): make_printer(
         ("Name", _class_name),

@@ -31,7 +31,7 @@ from gangline.api.validation.field_rules import (
 )
 from gangline.api.validation.pods import access_mode_causes, claim_causes, pod_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json
-from gangline.local.apiserver.machinery.validation import webhooks
+from gangline.local.apiserver.machinery.validation import pod_groups, webhooks
 from gangline.local.apiserver.machinery.validation.metadata import (
     RBAC,
     check_path_segment,
@@ -479,6 +479,7 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("coordination.k8s.io", "Lease"): _lease,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     **RBAC_VALIDATORS,
+    **pod_groups.VALIDATORS,
     **webhooks.VALIDATORS,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
@@ -494,5 +495,6 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     (RBAC, "ClusterRoleBinding"): binding_update_causes,
     (RBAC, "RoleBinding"): binding_update_causes,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,
+    **pod_groups.UPDATE_VALIDATORS,
     **webhooks.UPDATE_VALIDATORS,
 }

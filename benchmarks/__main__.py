@@ -15,6 +15,7 @@ ALL = {
     "scheduler_bind": "scheduler.bind",
     "scheduler_start": "scheduler.start",
     "scheduler_fill": "scheduler.fill",
+    "scheduler_stranded": "scheduler.stranded",
     "scheduler_forecast": "scheduler.forecast",
     "memory": "cluster.memory",
     "isolation": "cluster.isolation",

@@ -143,12 +143,17 @@ class ScratchAllocation:
         """Place pods of which only the shape matters."""
         pods = self._continue_on_last_row(shape, demand, pods)
         one_by_one = self.nodes.weights.scores_each_pod
+        view: _ShapeScores | None = None
+        row: int | None = None
         while pods:
             block = 1 if one_by_one else self.nodes.block_size(demand, len(pods))
-            view = self._scores_of(shape, demand, block)
-            score = (
-                view.score if self.within is None else np.where(self.within, view.score, -np.inf)
-            )
+            former, view = view, self._scores_of(shape, demand, block)
+            if self.within is None:
+                score = view.score
+            elif view is not former:
+                score = np.where(self.within, view.score, -np.inf)
+            elif row is not None:
+                score[row] = view.score[row]
             row = self._best(score)
             if row is None:
                 return pods
@@ -231,11 +236,22 @@ class ScratchAllocation:
         return row is not None
 
     def _best_with_volumes(self, score: Scores, pods: Sequence[PodInfo]) -> int | None:
-        """Return the best row where these pods can have their volumes; the score is changed."""
-        while (row := self._best(score)) is not None:
-            if not self.volumes.refusal(pods, row):
-                return row
-            score[row] = -np.inf
+        """Return the best row where these pods can have their volumes."""
+        first = self._best(score)
+        if first is None or not self.volumes.refusal(pods, first):
+            return first
+        free = self._best(np.where(self.volumes.rows_with_free(pods), score, -np.inf))
+        if free is not None and not self.volumes.refusal(pods, free):
+            return free
+        # Only volumes of other claims are left: these may get others.
+        rows = np.flatnonzero(score > -np.inf)
+        refused = set()
+        for row in rows[np.lexsort((self.nodes.rank()[rows], -score[rows]))].tolist():
+            key = self.volumes.equal_rows_key(pods, row)
+            if key is None or key not in refused:
+                if not self.volumes.refusal(pods, row):
+                    return int(row)
+                refused.add(key)
         return None
 
     def _best(self, score: Scores) -> int | None:

@@ -356,9 +356,8 @@ def _chunk_tables(weights: Sequence[int]) -> list[Amounts]:
 
 def _weights_without(device: _DeviceColumn, bits: Bits) -> Amounts:
     first, *others = device.tables
-    if not others:
-        return first[bits]
-    total = first[bits & _CHUNK_MASK]
+    # The bits of a short table need no mask: there are no higher ones.
+    total: Amounts = first[bits & _CHUNK_MASK if others else bits]
     for index, table in enumerate(others, 1):
         total += table[bits >> np.uint32(index * _CHUNK_BITS) & _CHUNK_MASK]
     return total

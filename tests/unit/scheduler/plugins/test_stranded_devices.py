@@ -169,11 +169,11 @@ def used_to(state: SchedulerCache, needs: Request = POD, count: int = 100) -> Sc
     return state
 
 
-def beside(weights: ScoreWeights = DEFAULT_WEIGHTS, **new: float) -> dict[str, int]:
+def beside(new: dict[str, float], weights: ScoreWeights = DEFAULT_WEIGHTS) -> dict[str, int]:
     """Where a pod goes: on ``full`` all CPU but 6 is used beside 2 devices, ``empty`` is empty."""
     nodes = [node(name, cpu=16, gpu=4) for name in ("empty", "full")]
     state = used_to(cluster(*nodes, pod("a", cpu=10, gpu=2, on="full"), weights=weights))
-    state.set_pod(pod("new", **new))  # type: ignore[arg-type]
+    state.set_pod(pod("new", cpu=new["cpu"], gpu=int(new.get("gpu", 0))))
     return where(state)
 
 
@@ -188,8 +188,8 @@ def beside(weights: ScoreWeights = DEFAULT_WEIGHTS, **new: float) -> dict[str, i
 def test_pod_goes_where_it_leaves_no_device_that_the_usual_pod_cannot_use(
     new: dict[str, float], goes_to: str, unscored: str
 ) -> None:
-    assert beside(**new) == {goes_to: 1}
-    assert beside(UNSCORED, **new) == {unscored: 1}
+    assert beside(new) == {goes_to: 1}
+    assert beside(new, UNSCORED) == {unscored: 1}
 
 
 def test_preference_of_a_pod_outweighs_stranded_devices() -> None:
@@ -205,7 +205,7 @@ def test_gang_fills_nodes_although_each_of_its_pods_breaks_up_an_empty_one() -> 
     nodes = [node(f"n{index}", cpu=64, gpu=8) for index in range(6)]
     state = used_to(used_to(cluster(*nodes), amounts(gpu=4)), amounts(gpu=8))
     for fact in gang("g", 8, gpu=2):
-        (state.set_pod if isinstance(fact, PodInfo) else state.set_group)(fact)  # type: ignore[arg-type]
+        (state.set_pod if isinstance(fact, PodInfo) else state.set_group)(fact)
     assert sorted(where(state).values()) == [4, 4]
 
 

@@ -42,6 +42,8 @@ LONG_S = 20
 """A test file that takes longer says so in its docstring."""
 UNKNOWN_S = 300
 """What a stage is expected to take that has never passed."""
+UNIT_HALF = ("cli", "kube", "operator", "scheduler", "sdk", "sizing")
+"""Folders of unit tests that take as long as all others."""
 STOPPED = 124
 OUTCOMES = {0: "passed", 3: "cannot be had here", STOPPED: "is due; takes longer than is left"}
 """By exit status; all others are failures."""
@@ -143,6 +145,16 @@ class Stage:
         return ROOT / f".cache/stages/{self.name.replace('/', '-')}.{kind}"
 
 
+def _units() -> Iterator[Stage]:
+    """The unit tests in two processes of their own: those of pytest-xdist would each collect all of
+    them and report each one, which takes a tenth more of the processors.
+    """
+    halves = " ".join(f"tests/unit/{name}" for name in UNIT_HALF)
+    yield Stage("unit/1", tests=halves)
+    ignored = " ".join(f"--ignore tests/unit/{name}" for name in UNIT_HALF)
+    yield Stage("unit/2", tests=f"{ignored} tests/unit", beside=True)
+
+
 def _folders() -> Iterator[Stage]:
     """What `make test-all` adds, folder by folder; a folder is named after what it tests."""
     for folder in [*sorted((ROOT / "tests/integration").glob("*/")), ROOT / "tests/security"]:
@@ -189,7 +201,7 @@ def groups() -> dict[str, list[Stage]]:
     """The stages by the name of their group."""
     journeys = shlex.join(f"tests/{test}" for test in dict.fromkeys(sum(CORE.values(), ())))
     core = Stage("core", tests=f"--numprocesses 3 --maxschedchunk 1 {journeys}", beside=True)
-    unit = Stage("unit", tests="--numprocesses 2 --dist worksteal tests/unit")
+    units = list(_units())
     folders = list(_folders())
     release = [
         *folders,
@@ -207,9 +219,9 @@ def groups() -> dict[str, list[Stage]]:
     # With the unit tests that ask who runs them: .ci/run runs the others as an ordinary user only.
     near = f"$(git grep -l geteuid tests/unit) $({PYTHON} tools/select_tests.py --since {_base()})"
     return {
-        "unit": [unit],
-        "test": [unit, core],
-        "test-all": [unit, *folders],
+        "unit": units,
+        "test": [*units, core],
+        "test-all": [*units, *folders],
         "release": release,
         "due": release,
         "selected": [Stage("selected", tests=f"--numprocesses 3 {near}")],

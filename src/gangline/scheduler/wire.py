@@ -7,6 +7,7 @@ everything else is skipped while decoding.
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from typing import ClassVar
 
 import msgspec
 
@@ -100,6 +101,10 @@ class LeanResourceClaim(Wire):
     name: str = ""
 
 
+class LeanSchedulingGroup(Wire):
+    pod_group_name: str = ""
+
+
 class LeanPodSpec(Wire):
     containers: Sequence[LeanContainer] = []
     init_containers: Sequence[LeanContainer] = []
@@ -118,6 +123,7 @@ class LeanPodSpec(Wire):
     active_deadline_seconds: int | None = None
     volumes: list[LeanVolume] = []
     resource_claims: list[LeanResourceClaim] = []
+    scheduling_group: LeanSchedulingGroup | None = None
 
 
 class ImagedPodSpec(LeanPodSpec):
@@ -143,11 +149,23 @@ class LeanPodStatus(Wire):
     init_container_statuses: tuple[LeanContainerStatus, ...] = ()
     resources: LeanResources | None = None
     allocated_resources: ResourceList | None = None
+    SELDOM_READ: ClassVar = frozenset(
+        {"container_statuses", "init_container_statuses", "resources", "allocated_resources"}
+    )
 
 
 class LeanPod(Object):
     spec: LeanPodSpec = LeanPodSpec()
     status: LeanPodStatus = LeanPodStatus()
+
+    @property
+    def needs_all_fields(self) -> bool:
+        """True if the pod may be resized in place: its specification was changed, or a condition
+        says so.
+        """
+        return self.metadata.generation > 1 or any(
+            [condition.type.startswith(_RESIZE) for condition in self.status.conditions]
+        )
 
 
 class ImagedPod(LeanPod):
@@ -247,7 +265,7 @@ def slim_pod(pod: LeanPod) -> LeanPod:
     """
     replace = msgspec.structs.replace
     metadata, spec, status = pod.metadata, pod.spec, pod.status
-    if metadata.generation > 1 or any(c.type.startswith(_RESIZE) for c in status.conditions):
+    if pod.needs_all_fields:
         with suppress(QuantityError):  # pod_info reports one of the specification
             spec = _counted_spec(spec, status)
     if metadata.owner_references or metadata.finalizers or metadata.annotations:

@@ -139,18 +139,26 @@ class MalformedMessage(ValueError):
 class ObjectReader(Generic[T]):
     """Reads the objects of one kind, or their lists.
 
+    Structs may name fields that are costly and seldom needed in ``SELDOM_READ``. They are read only
+    if the property ``needs_all_fields`` of the object is true without them.
+
+    Args:
+        completely: whether these fields are always read.
+
     Raises:
         UnreadableType: a message of the kind lacks a field of its struct.
     """
 
-    def __init__(self, resource: Resource[T]) -> None:
+    def __init__(self, resource: Resource[T], *, completely: bool = False) -> None:
         struct: Any = resource.type
         message = find_message(resource.api_version, resource.kind)
         assert message is not None, resource
-        class_, self._make = _Compiler(layouts_of(message, struct)).object_reader(
+        may_need_all = not completely and hasattr(struct, "needs_all_fields")
+        class_, self._make = _Compiler(layouts_of(message, struct), may_need_all).object_reader(
             message, struct, api_version=resource.api_version, kind=resource.kind
         )
         self._parse = class_.FromString
+        self._complete = ObjectReader(resource, completely=True) if may_need_all else None
 
     def read(self, raw: bytes) -> T:
         """Return the object in ``raw``.
@@ -159,10 +167,13 @@ class ObjectReader(Generic[T]):
             MalformedMessage: it is not a message of this kind.
         """
         try:
-            message: T = self._make(self._parse(raw))
+            message: Any = self._make(self._parse(raw))
+            if self._complete is not None and message.needs_all_fields:
+                message = self._complete.read(raw)
+            made: T = message
         except (DecodeError, ValueError, OverflowError, TypeError) as error:
             raise MalformedMessage(str(error)) from error
-        return message
+        return made
 
 
 @cache
@@ -176,10 +187,14 @@ def object_reader(resource: Resource[Any]) -> ObjectReader[Any]:
 
 
 class _Compiler:
-    """Makes functions that read messages from their layouts."""
+    """Makes functions that read messages from their layouts.
 
-    def __init__(self, layouts: Layouts) -> None:
-        self._layouts = layouts.found
+    Args:
+        skips_seldom: whether they leave out fields that are seldom read.
+    """
+
+    def __init__(self, layouts: Layouts, skips_seldom: bool = False) -> None:
+        self._layouts, self._skips_seldom = layouts.found, skips_seldom
         pool = descriptor_pool.DescriptorPool()
         pool.Add(layouts.file)
         self._classes = {
@@ -230,7 +245,10 @@ class _Compiler:
         return source.compile()
 
     def _add_fields(self, source: StructSource, layout: MessageLayout, parent: str) -> None:
+        skipped = getattr(layout.target, "SELDOM_READ", ()) if self._skips_seldom else ()
         for field in layout.fields:
+            if field.attribute in skipped:
+                continue
             if field.attribute:
                 source.add_field(field, self._value_reader(field), parent)
             else:

@@ -43,6 +43,23 @@ def test_every_struct_has_only_fields_of_its_messages(resource: Resource[Any]) -
         assert has_protobuf(resource)
 
 
+@pytest.mark.parametrize("condition", ["PodScheduled", "PodResizePending"])
+@pytest.mark.parametrize("generation", [1, 2])
+def test_statuses_of_containers_are_read_if_the_pod_may_be_resized(
+    generation: int, condition: str
+) -> None:
+    amount = encoding.piece(1, b"cpu") + encoding.piece(2, encoding.piece(1, b"2"))
+    container = encoding.piece(1, b"c") + encoding.piece(10, amount) + encoding.piece(11, b"")
+    status = encoding.piece(2, encoding.piece(1, condition.encode())) + encoding.piece(8, container)
+    meta = encoding.piece(1, b"p") + encoding.number(7, generation)
+    raw = encoding.piece(1, meta) + encoding.piece(3, status)
+    statuses = object_reader(wire.LEAN_PODS).read(raw).status.container_statuses
+    if generation == 1 and condition == "PodScheduled":
+        assert not statuses
+    else:
+        assert [(one.name, one.allocated_resources) for one in statuses] == [("c", {"cpu": "2"})]
+
+
 def test_field_that_the_message_lacks_is_an_error() -> None:
     class Spec(Wire):
         node_name: str = ""

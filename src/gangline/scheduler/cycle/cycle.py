@@ -519,7 +519,7 @@ class _Cycle:
         if (self._windows and not is_entitled) or not self._planner.is_possible(gang):
             return ""
         plan, start = None, 0.0
-        if len(self._windows) < MAX_RESERVATIONS:
+        if self._may_hold_nodes(amount):
             beside = [*self._planned(), *self._charged_plans()]
             plan = self._planner.plan(gang, self.state.reservations.get(gang.id), beside)
         if plan is None and not is_entitled:
@@ -533,6 +533,20 @@ class _Cycle:
             return ""
         summary = self._diagnosis.summarize_plan(gang, plan)
         return messages.reservation_message(summary, start if start > self.now else 0.0)
+
+    def _may_hold_nodes(self, amount: Vector) -> bool:
+        """Return whether a further reservation may keep nodes from others while they drain."""
+        if not self._windows:
+            return True
+        if len(self._windows) >= MAX_RESERVATIONS:
+            return False
+        reserved = amount
+        for name, reservation in self.reservations.items():
+            if reservation.nodes and not reservation.preempting:
+                request = self._owners[name].requested
+                reserved = reserved + self.tree.request_vector(request)
+        over = reserved > self.tree.total * MAX_RESERVED_PART
+        return not bool(over[amount > 0].any())
 
     def _planned(self) -> list[Placement]:
         """Return the reserved placements of first pending gangs."""
@@ -648,6 +662,10 @@ _ANY_QUEUE = QueueInfo("")
 MAX_RESERVATIONS = 16
 """Number of queues whose first pending gangs have nodes reserved: planning for hundreds of queues
 would delay each cycle. Further gangs wait in the order of their age as the first of their queue.
+"""
+MAX_RESERVED_PART = 0.5
+"""Part of the cluster that these reservations may hold, the first one aside. Nodes that drain for
+several large gangs at the same time would be idle for longer than one gang after the other takes.
 """
 MAX_AHEAD = 3
 """Number of gangs ahead of a pending gang that its message names."""

@@ -13,6 +13,7 @@ after admission then create none of them.
 
 from collections.abc import Iterable, Set
 
+from gangline.api.cluster.workload import GROUP as KUBERNETES_GROUP
 from gangline.api.figures import plain_number
 from gangline.api.resource_list import CPU, MEMORY
 from gangline.api.volcano.scheduling import ROOT_QUEUE
@@ -20,6 +21,7 @@ from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.queue_tree import QueueTree, ancestors
 from gangline.scheduler.types import (
+    GangId,
     GroupKey,
     PendingReason,
     PodGroupInfo,
@@ -29,6 +31,8 @@ from gangline.scheduler.types import (
     Request,
     SubgroupRule,
     all_in_scopes,
+    gang_name,
+    is_kubernetes_group,
 )
 
 _COUNTS = frozenset({"pods", "count/pods"})
@@ -183,9 +187,10 @@ def _amount_text(name: str, amount: int) -> str:
 
 
 def group_not_found(key: GroupKey, pods: Iterable[PodInfo]) -> PendingReason:
+    of_kubernetes = f" of {KUBERNETES_GROUP}" if is_kubernetes_group(key) else ""
     message = (
-        f"Pod group {key!r} does not exist: the pods wait until it is created, since only the "
-        "group states how many must start together."
+        f"Pod group {gang_name(GangId(key))!r}{of_kubernetes} does not exist: the pods wait until "
+        "it is created, since only the group states how many must start together."
     )
     return _pending_reason(messages.NO_SUCH_GROUP, message, pods, key)
 

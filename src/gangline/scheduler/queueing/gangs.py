@@ -46,6 +46,7 @@ from gangline.scheduler.types import (
     RequiredNodeTerms,
     RoleAffinity,
     SubgroupRule,
+    gang_name,
     shape_of,
     single_pod_id,
 )
@@ -238,11 +239,17 @@ def _single_pod_gang(pod: PodInfo) -> PendingGang:
 
 
 def _with_claims_in_key(gang: PendingGang, state: SchedulerCache) -> PendingGang:
-    """Return the gang with an equivalence key of its own if its volumes depend on other pods."""
-    matched = state.storage.matched_claims
-    if not any(pod.claims and matched(pod.claims) for pod in gang.pending):
+    """Return the gang with the volumes that its pods need as part of its equivalence key."""
+    storage = state.storage
+    kinds = Counter(
+        (pod.shape, tuple(map(storage.volume_kind, claims)))
+        for pod in gang.pending
+        if pod.claims and (claims := storage.matched_claims(pod.claims))
+    )
+    if not kinds:
         return gang
-    return structs.replace(gang, equivalence_key=(gang.equivalence_key, gang.id))
+    key = _equivalence_key(gang.equivalence_key, frozenset(kinds.items()))
+    return structs.replace(gang, equivalence_key=key)
 
 
 def _with_deadline(gang: PendingGang, waiting_time_s: float, now: float) -> PendingGang:
@@ -258,7 +265,7 @@ def _with_previous_nodes(gang: PendingGang, state: SchedulerCache, now: float) -
     if not nodes:
         return gang
     return structs.replace(
-        gang, previous_nodes=nodes, equivalence_key=(gang.equivalence_key, gang.name)
+        gang, previous_nodes=nodes, equivalence_key=(gang.equivalence_key, gang.id)
     )
 
 
@@ -343,7 +350,7 @@ def make_pending_gang(
     shapes = Counter((pod.shape, pod.role) for pod in waiting)
     near = tuple(sorted({pod.node or "" for pod in settled})) if group.network else ()
     gang = PendingGang(
-        name=str(group.key),
+        name=gang_name(GangId(group.key)),
         pending=ordered,
         priority=group.priority,
         created=group.created,
@@ -380,7 +387,7 @@ def _with_subgroups(
         pending=waiting,
         subgroup_rules=rules,
         subgroups=subgroups,
-        equivalence_key=(gang.equivalence_key, gang.name),
+        equivalence_key=(gang.equivalence_key, gang.id),
     )
     ends = [0]
     for subgroup in sorted(

@@ -18,6 +18,7 @@ from gangline.scheduler.types import (
     ATTACHMENT_PREFIX,
     HOST_PORT_PREFIX,
     INTERNAL_RESOURCE_PREFIXES,
+    NetworkTopologyRule,
     PodInfo,
 )
 
@@ -55,6 +56,8 @@ DISPLACED_BY_SHARE = "Its reservation went to {}: its queue would be above its f
 NETWORK_DOMAIN_REQUIRED = (
     "All of its pods must be within one network domain of its highest tier or below. "
 )
+
+LABEL_REQUIRED = "All of its pods must be on nodes with the same value of the label {}. "
 
 MAX_MESSAGE = 1024
 """Maximal characters of a message: the limit of events."""
@@ -157,6 +160,13 @@ def shortage_message(resource: str) -> str:
     if resource.startswith(HOST_PORT_PREFIX):
         return "node(s) didn't have free ports for the requested pod ports"
     return "Too many pods" if resource == PODS else f"Insufficient {resource}"
+
+
+def domain_required(rule: NetworkTopologyRule | None) -> str:
+    """Return the part of a message about the domain that must hold all pods; empty: none must."""
+    if rule is None or not rule.hard:
+        return ""
+    return LABEL_REQUIRED.format(rule.label) if rule.label else NETWORK_DOMAIN_REQUIRED
 
 
 def gang_message(attempt: PlacementAttempt) -> str:
@@ -268,7 +278,7 @@ def volumes_message(
         return "One pod at a time may use its claim: a pod of its gang, or one before it, does."
     if VOLUME_AFFINITY_CONFLICT in refusals:
         return f"All pods that share {_listed(claims)} must fit on nodes that reach its volume."
-    return f"Free volumes do not suffice for {_listed(claims)} and the claims before: add volumes."
+    return "The free volumes do not suffice for its claims and for those before: add volumes."
 
 
 def in_use_message(holders: ResourceHolders) -> str:

@@ -158,8 +158,8 @@ class QueueEntry:
         """Sort key within its queue."""
         if not self.is_extra:
             return self.gang.order
-        priority, _, _, *rest = self.gang.order
-        return (priority, True, self.share, *rest)
+        priority, _, _, deadline, created, name, is_single = self.gang.order
+        return (priority, True, self.share, deadline, created, name, is_single)
 
 
 KeyedEntry: TypeAlias = tuple[GangOrder, QueueEntry]
@@ -260,8 +260,10 @@ class EntryQueue:
         key, entry = self._lanes[lane][-1]
         if self._shares is None or entry.is_extra:
             return key
-        priority, is_extra, _, *rest = key
-        return (priority, is_extra, self._shares.share_of(entry.gang), *rest)
+        priority, is_extra, *_ = key
+        share = self._shares.share_of(entry.gang)
+        deadline, created, name, is_single = key[3:]
+        return (priority, is_extra, share, deadline, created, name, is_single)
 
 
 _Rank = tuple[ShareClaim, int, bool, float, tuple[object, ...], str]

@@ -24,6 +24,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gangline.scheduler.cache.cache import SchedulerCache, UsageLedger
 from gangline.scheduler.queueing import messages
@@ -219,21 +220,16 @@ class _Budget:
         return self._outranked[key]
 
     def _reason(
-        self, group: PodGroupInfo, claimed: Vector, asked: Vector, over: Vector
+        self, group: PodGroupInfo, claimed: Vector, asked: Vector, over: NDArray[np.bool_]
     ) -> PendingReason:
-        short = [name for name, column in self.tree.columns.items() if over[column]]
+        short = {name: column for name, column in self.tree.columns.items() if over[column]}
         texts = [
-            messages.amounts_text(
-                {name: int(vector[column]) for name, column in self._columns(short)}
-            )
+            messages.amounts_text({name: int(vector[column]) for name, column in short.items()})
             for vector in (asked, claimed, self.capacity)
         ]
         return PendingReason(
             messages.OVERCOMMITTED, messages.OVERCOMMITTED_MESSAGE.format(*texts), (), group.key
         )
-
-    def _columns(self, names: Iterable[str]) -> Iterable[tuple[str, int]]:
-        return [(name, self.tree.columns[name]) for name in names]
 
 
 def _order(

@@ -18,6 +18,7 @@ from gangline.api.volcano.scheduling import (
     PREVIOUS_NODES_ANNOTATION,
     RESERVED_ANNOTATION,
     RUN_TIME_ANNOTATION,
+    WAITING_TIME_ANNOTATIONS,
     PodGroup,
     Queue,
 )
@@ -29,6 +30,7 @@ from gangline.scheduler.cache.convert import (
     read_joining_pods,
     read_previous_nodes,
     read_run_time,
+    read_waiting_time,
 )
 from gangline.scheduler.informers import SchedulerInformers
 from gangline.scheduler.queueing.messages import amounts_text
@@ -45,6 +47,9 @@ _READ = {
     PREVIOUS_NODES_ANNOTATION: (read_previous_nodes, "does not list previous nodes"),
     JOINING_PODS_ANNOTATION: (read_joining_pods, "does not list pods"),
     RESERVED_ANNOTATION: (read_reservation, "does not list reserved nodes"),
+    **dict.fromkeys(
+        WAITING_TIME_ANNOTATIONS, (read_waiting_time, "is not a positive duration such as 1h30m")
+    ),
 }
 
 

@@ -52,6 +52,7 @@ def test_readable_fields_are_not_reported() -> None:
         (CHECKPOINT_ANNOTATION, "yesterday", "not a time"),
         (PREVIOUS_NODES_ANNOTATION, "{", "previous nodes"),
         (RESERVED_ANNOTATION, "[]", "reserved nodes"),
+        ("sla-waiting-time", "soon", "a positive duration such as 1h30m: 'soon'"),
     ],
 )
 def test_unreadable_annotation_is_reported(name: str, written: str, why: str) -> None:

@@ -18,6 +18,7 @@ from unit.scheduler.builders import cluster, decide, group, node, pod
 
 LONGEST_S = 30.0
 """Run time of the longest job of the streams."""
+BIG_S = 20.0
 UNTIL_S = 100.0
 
 
@@ -33,7 +34,7 @@ def stream(queue: str, cpus: Sequence[int], busy: float) -> list[TraceJob]:
 
 
 def big(queue: str, size: int, cpu: int = 4, at: float = 10.0) -> TraceJob:
-    return TraceJob(f"{queue}-big", at, 60.0, size, pod_request(cpu, 0, 0), size, queue)
+    return TraceJob(f"{queue}-big", at, BIG_S, size, pod_request(cpu, 0, 0), size, queue)
 
 
 def longest_wait(
@@ -52,10 +53,16 @@ A, B = QueueInfo("a"), QueueInfo("b")
 
 
 @pytest.mark.parametrize(
-    ("queues", "bigs"),
+    ("queues", "bigs", "bound"),
     [
-        pytest.param([A, B], [big("a", 2)], id="beside a second queue"),
-        pytest.param([A, B], [big("a", 2), big("b", 2)], id="in both queues"),
+        pytest.param([A, B], [big("a", 2)], LONGEST_S, id="beside a second queue"),
+        pytest.param([A, B], [big("a", 1), big("b", 1)], LONGEST_S, id="in both queues"),
+        pytest.param(
+            [A, B],
+            [big("a", 2), big("b", 2)],
+            2 * LONGEST_S + BIG_S,
+            id="one after the other where they ask for more than half of the cluster",
+        ),
         pytest.param(
             [
                 QueueInfo("team"),
@@ -64,12 +71,13 @@ A, B = QueueInfo("a"), QueueInfo("b")
                 B,
             ],
             [big("a", 1)],
+            LONGEST_S,
             id="below a queue",
         ),
     ],
 )
 def test_gang_within_the_share_starts_when_the_gangs_have_ended_that_ran_before(
-    queues: list[QueueInfo], bigs: list[TraceJob]
+    queues: list[QueueInfo], bigs: list[TraceJob], bound: float
 ) -> None:
     parents = {queue.parent for queue in queues}
     jobs = [
@@ -78,7 +86,7 @@ def test_gang_within_the_share_starts_when_the_gangs_have_ended_that_ran_before(
         if queue.name not in parents
         for small in stream(queue.name, [1, 1, 2], busy=12)
     ]
-    assert longest_wait(FOUR, queues, jobs + bigs) <= LONGEST_S
+    assert longest_wait(FOUR, queues, jobs + bigs) <= bound
 
 
 def test_gang_that_does_not_fit_beside_other_reservations_is_the_next_to_get_one() -> None:

@@ -140,7 +140,11 @@ class _Moves:
 
     def place_all(self, pods: Iterable[PodInfo]) -> bool:
         """Place all of these pods; return whether they are placed."""
-        for pod in pods:
+        unplaced = list(pods)
+        placed = [pod for placement in self._scratch.since(self._mark) for pod in placement.pods]
+        if not self._scratch.volumes.could_all_be_matched((*placed, *unplaced)):
+            return False
+        for pod in unplaced:
             self._tried = {pod.key}
             if not self._scratch.volumes.concerns(pod) or not self._place(pod):
                 return False

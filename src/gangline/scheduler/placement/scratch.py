@@ -245,14 +245,9 @@ class ScratchAllocation:
             return free
         # Only volumes of other claims are left: these may get others.
         rows = np.flatnonzero(score > -np.inf)
-        refused = set()
-        for row in rows[np.lexsort((self.nodes.rank()[rows], -score[rows]))].tolist():
-            key = self.volumes.equal_rows_key(pods, row)
-            if key is None or key not in refused:
-                if not self.volumes.refusal(pods, row):
-                    return int(row)
-                refused.add(key)
-        return None
+        ordered = rows[np.lexsort((self.nodes.rank()[rows], -score[rows]))].tolist()
+        refusals = self.volumes.refusals(pods, ordered)
+        return next((row for row, why in refusals if not why), None)
 
     def _best(self, score: Scores) -> int | None:
         """Return the best row; of equal rows the first by rank, independent of the row order."""
@@ -338,8 +333,8 @@ class ScratchAllocation:
         """
         if not self.volumes.concerns(pod):
             return Counter()
-        rows = self.rows_for(pod.shape)
-        return Counter(filter(None, (self.volumes.refusal((pod,), row) for row in rows)))
+        refusals = self.volumes.refusals((pod,), self.rows_for(pod.shape))
+        return Counter(why for _, why in refusals if why)
 
     def lacking_resources(self, shape: PodShape, row: int) -> list[str]:
         """Return the resources of which one row has too little for a pod of this shape."""

@@ -13,7 +13,9 @@ Invariant: a volume has at most one claim, and the nodes of all of its pods reac
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+
+import numpy as np
 
 from gangline.scheduler.cache.node_table import Mask, NodeTable
 from gangline.scheduler.plugins.volumes import (
@@ -27,6 +29,8 @@ from gangline.scheduler.types import PodInfo, PodKey
 
 PROVISIONED = ""
 """In place of the name of a volume: one is provisioned."""
+_REMEMBERED = 4
+"""Number of lists of volumes that a search remembers: there are many claims, but few kinds."""
 
 
 class VolumeMatching:
@@ -45,12 +49,15 @@ class VolumeMatching:
         """The running pods that do not count as ended; None: all but ``_ended``."""
         self._held: dict[str, bool] = {}
         """Whether a running pod uses a ReadWriteOncePod claim, as far as it was asked."""
+        self._options: dict[int, _OptionsByRow] = {}
+        """The volumes of each list of candidates by row, by the identity of the list."""
 
     def copy(self) -> "VolumeMatching":
         other = VolumeMatching(self._nodes)
         other._rows = {claim: rows.copy() for claim, rows in self._rows.items()}
         other._volume_of, other._claim_of = dict(self._volume_of), dict(self._claim_of)
         other._ended, other._staying = set(self._ended), self._staying
+        other._options = self._options
         return other
 
     def concerns(self, pod: PodInfo) -> bool:
@@ -113,6 +120,57 @@ class VolumeMatching:
                 if self._held[claim.key] or claim.key in self._rows:
                     return True
         return False
+
+    def rows_with_free(self, pods: Sequence[PodInfo]) -> Mask:
+        """Return the rows with a free volume for each claim that none can be provisioned for."""
+        mask: Mask = np.ones(len(self._nodes.infos), dtype=bool)
+        for pod in pods:
+            for claim in self._storage.matched_claims(pod.claims):
+                if self._storage.can_provision(claim) or claim.key in self._rows:
+                    continue
+                free = [v for v in self._storage.candidates(claim) if v.name not in self._claim_of]
+                if not any(volume.terms is None for volume in free):
+                    reached = np.zeros(len(mask), dtype=bool)
+                    for volume in free:
+                        reached[list(self._nodes.rows_matching(volume.terms or ()))] = True
+                    mask &= reached
+        return mask
+
+    def refusals(self, pods: Sequence[PodInfo], rows: Iterable[int]) -> Iterator[tuple[int, str]]:
+        """Yield ``refusal`` for each row; it is computed once for equal rows."""
+        computed: dict[object, str] = {}
+        for row in rows:
+            key = self._equal_rows_key(pods, row)
+            if key is None or key not in computed:
+                computed[key] = self.refusal(pods, row)
+            yield row, computed[key]
+
+    def _equal_rows_key(self, pods: Sequence[PodInfo], row: int) -> object:
+        """Return a key of the volumes that these pods could have on a row; None: they share claims
+        with placed pods, so that other rows matter.
+        """
+        key: list[object] = []
+        node = self._nodes.infos[row]
+        for pod in pods:
+            for claim in self._storage.matched_claims(pod.claims):
+                if node is None or claim.key in self._rows:
+                    return None
+                provisioned = self._storage.may_provision(claim, node)
+                key += (id(self._options_on(claim, row)), provisioned)
+        return tuple(key)
+
+    def could_all_be_matched(self, pods: Iterable[PodInfo]) -> bool:
+        """Return whether the claims of pods, and those that are matched, could all have volumes,
+        wherever the pods are placed.
+        """
+        relaxed = VolumeMatching(self._nodes)
+        claims = {key: self._storage.claims[key] for key in self._rows}
+        claims |= {c.key: c for pod in pods for c in self._storage.matched_claims(pod.claims)}
+        return all(
+            relaxed._augment(claim)
+            for claim in claims.values()
+            if self._storage.needs_volume(claim) and not self._storage.can_provision(claim)
+        )
 
     def refusal(self, pods: Sequence[PodInfo], row: int) -> str:
         """Return why these pods cannot have their volumes on one more row, in Kubernetes' wording;
@@ -191,8 +249,27 @@ class VolumeMatching:
         terms = volume.terms
         return terms is None or self._rows[claim.key].keys() <= self._nodes.rows_matching(terms)
 
+    def _options_of(self, claim: ClaimInfo) -> Sequence[VolumeInfo]:
+        """Return the volumes that a claim may have on the rows of its pods, the smallest first."""
+        rows = self._rows.get(claim.key)
+        if rows is None:
+            return self._storage.candidates(claim)
+        options = self._options_on(claim, next(iter(rows)))
+        if len(rows) > 1:
+            return [volume for volume in options if self._is_reached(volume, claim)]
+        return options
+
+    def _options_on(self, claim: ClaimInfo, row: int) -> Sequence[VolumeInfo]:
+        candidates = self._storage.candidates(claim)
+        options = self._options.get(id(candidates))
+        if options is None:
+            options = self._options[id(candidates)] = _OptionsByRow(self._nodes, candidates)
+        return options.on(row)
+
     def _may_provision(self, claim: ClaimInfo) -> bool:
-        rows = self._rows[claim.key]
+        if not self._storage.can_provision(claim):
+            return False
+        rows = self._rows.get(claim.key, ())
         if len(rows) > 1 and not claim.is_for_many_nodes:
             return False
         nodes = (self._nodes.infos[row] for row in rows)
@@ -206,10 +283,15 @@ class VolumeMatching:
         waiting = deque([claim])
         asked_by: dict[str, str] = {}
         """The claim that would take a volume from its present claim."""
+        searched: list[Sequence[VolumeInfo]] = []
         while waiting:
             current = waiting.popleft()
-            for volume in self._storage.candidates(current):
-                if volume.name in asked_by or not self._is_reached(volume, current):
+            options = self._options_of(current)
+            # Claims on equal rows share the list: each would search all of it in vain.
+            is_new = not any(options is other for other in searched)
+            searched[_REMEMBERED:] = [options]
+            for volume in options if is_new else ():
+                if volume.name in asked_by:
                     continue
                 asked_by[volume.name] = current.key
                 owner = self._claim_of.get(volume.name)
@@ -232,3 +314,24 @@ class VolumeMatching:
             if claim == first:
                 return
             volume, claim = former, asked_by[former]
+
+
+class _OptionsByRow:
+    """Candidates for a claim by row: local volumes are on one of thousands of rows each."""
+
+    def __init__(self, nodes: NodeTable, candidates: Sequence[VolumeInfo]) -> None:
+        self._candidates = candidates
+        """Kept: the identity of the list is in use."""
+        self._everywhere = [volume for volume in candidates if volume.terms is None]
+        self._on: dict[int, list[VolumeInfo]] = {}
+        for volume in candidates:
+            for row in nodes.rows_matching(volume.terms) if volume.terms is not None else ():
+                self._on.setdefault(row, []).append(volume)
+        if self._everywhere:
+            for on_row in self._on.values():
+                on_row.extend(self._everywhere)
+                on_row.sort(key=lambda volume: (volume.size, volume.name))
+
+    def on(self, row: int) -> Sequence[VolumeInfo]:
+        """Return the volumes that a row reaches, the smallest first."""
+        return self._on.get(row, self._everywhere)

@@ -321,7 +321,7 @@ class StorageState:
         return matched
 
     def _depends_on_others(self, claim: ClaimInfo) -> bool:
-        pods = self.users[claim.key] + len(self.waiting_pods.get(claim.key, ()))
+        pods = self._count_pods(claim)
         if claim.is_for_one_pod and pods > 1:
             return True
         if claim.volume or claim.key in self.assumed:
@@ -350,13 +350,29 @@ class StorageState:
         A volume that is reserved for the claim is the only one, as for the volume controller. A
         claim with a selected node waits for the provisioner.
         """
-        if reserved := self._reserved_volumes(claim):
-            return reserved
-        storage_class = self._class_of(claim)
-        selected = claim.selected_node or claim.key in self.assumed
-        if selected and storage_class.can_provision:
-            return ()
-        return self._volume_index().matching_volumes(claim, storage_class.name)
+        index = self._volume_index()
+        volumes = index.candidates.get(claim.key)
+        if volumes is None:
+            storage_class = self._class_of(claim)
+            selected = claim.selected_node or claim.key in self.assumed
+            if claim.key in index.reserved:
+                volumes = index.reserved[claim.key]
+            elif selected and storage_class.can_provision:
+                volumes = []
+            else:
+                volumes = index.matching_volumes(claim, storage_class.name)
+            index.candidates[claim.key] = volumes
+        return volumes
+
+    def volume_kind(self, claim: ClaimInfo) -> object:
+        """Return a key by which claims get equal volumes; that of a shared claim is its own."""
+        if self._count_pods(claim) > 1 or self._reserved_volumes(claim):
+            return claim.key
+        kind = (claim.storage_class, claim.size, claim.modes, claim.block, claim.selector)
+        return (*kind, claim.selected_node)
+
+    def _count_pods(self, claim: ClaimInfo) -> int:
+        return self.users[claim.key] + len(self.waiting_pods.get(claim.key, ()))
 
     def may_provision(self, claim: ClaimInfo, node: NodeInfo) -> bool:
         """Return whether a volume for an unbound claim may be provisioned for a node."""
@@ -408,7 +424,7 @@ class StorageState:
         """Return the terms of the nodes for which a volume may be provisioned."""
         assumed = self.assumed.get(claim.key)
         selected = assumed.node if assumed is not None else claim.selected_node
-        shared = self.users[claim.key] + len(self.waiting_pods.get(claim.key, ())) > 1
+        shared = self._count_pods(claim) > 1
         required: list[RequiredNodeTerms] = []
         if selected and not (shared and claim.is_for_many_nodes):
             here = LabelExpression("metadata.name", "In", (selected,))
@@ -434,7 +450,7 @@ class StorageState:
                 ),
                 default="",
             )
-        return self.classes.get(name, StorageClassInfo(name, can_provision=False))
+        return self.classes.get(name) or StorageClassInfo(name, can_provision=False)
 
     def _reserved_volumes(self, claim: ClaimInfo) -> Sequence[VolumeInfo]:
         """Return the volumes that are reserved for an unbound claim and can hold it."""
@@ -446,7 +462,7 @@ class StorageState:
                 claim.requested_volume for claim in self.claims.values() if not claim.volume
             }
             taken = requested | {assumed.volume for assumed in self.assumed.values()}
-            self._index = _VolumeIndex({}, {}, {})
+            self._index = _VolumeIndex({}, {}, {}, {})
             for volume in sorted(self.volumes.values(), key=lambda v: (v.size, v.name)):
                 owner = self.claims.get(volume.claim)
                 if owner is not None and volume.is_reserved_for(owner):
@@ -466,6 +482,8 @@ class _VolumeIndex:
     """By the claim that a volume is reserved for."""
     free: dict[tuple[str, bool], list[VolumeInfo]]
     """By class and mode (block or files)."""
+    candidates: dict[str, list[VolumeInfo]]
+    """By claim, as far as they were asked for."""
     matching: dict[tuple[object, ...], list[VolumeInfo]]
     """Free volumes by all that a claim asks for; equal claims share the list."""
 

@@ -92,7 +92,7 @@ def test_gang_takes_no_volume_unless_it_gets_all() -> None:
     assert not decision.bindings
     assert not decision.volumes
     message = decision.pending_reasons[0].message
-    assert f"0/1 nodes are available: 1 {NO_VOLUMES}. Free volumes do not suffice" in message
+    assert f"0/1 nodes are available: 1 {NO_VOLUMES}. The free volumes do not suffice" in message
     with_storage(state, static("c", 7, "n1"))
     assert decide(state).volumes == {"d/c0": "a", "d/c1": "c", "d/c2": "b"}
 

@@ -16,6 +16,9 @@ from unit.tool_modules import load_tool
 def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The program, with a repository, records and caches of its own."""
     program = load_tool("stages")
+    # Other plugins take as long to import as all else that pytest does here.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p xdist.plugin")
     monkeypatch.setattr(program, "ROOT", tmp_path)
     monkeypatch.setattr(program, "RECORDS", tmp_path / "stages.json")
     monkeypatch.setattr(program, "_git_head", lambda: "0" * 40)

@@ -19,7 +19,9 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/cli/test_jobs_from_the_command_line.py::test_a_job_from_submission_to_deletion",
         "integration/cli/test_jobs_from_the_command_line.py::test_failed_job_sets_exit_status",
     ),
-    "sdk": ("integration/sdk/test_session.py",),
+    "sdk": (
+        "integration/sdk/test_session.py::test_a_function_is_run_watched_and_read_from_python",
+    ),
     "apiserver": (
         "integration/apiserver/test_server_python_client.py::test_pods_are_bound_and_evicted",
     ),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from gangline.api.cluster.quota import ResourceQuota
+from gangline.api.cluster.workload import KubernetesPodGroup
 from gangline.api.core.core import (
     Namespace,
     PersistentVolume,
@@ -23,6 +24,7 @@ from gangline.api.meta.objects import Object
 from gangline.api.quantity import QuantityError
 from gangline.api.resources import (
     HYPERNODES,
+    KUBERNETES_POD_GROUPS,
     NAMESPACES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -67,6 +69,7 @@ from gangline.scheduler.cache.convert_placement import (
     slim_node,
     slim_node_with_images,
 )
+from gangline.scheduler.cache.kubernetes_groups import kubernetes_group_info
 from gangline.scheduler.preemption.reservations import LOST_MEMBER_RESERVATION_S
 from gangline.scheduler.queueing.queue_tree import QueueHierarchy
 from gangline.scheduler.settings import SchedulerSettings
@@ -74,10 +77,12 @@ from gangline.scheduler.types import (
     GroupKey,
     NodeInfo,
     NodeName,
+    PodGroupInfo,
     PodInfo,
     PodKey,
     QueueInfo,
     Reservation,
+    kubernetes_group_key,
 )
 from gangline.scheduler.wire import (
     BETA_STORAGE_CAPACITIES,
@@ -150,6 +155,10 @@ class SchedulerInformers:
         self._node_informer: Informer[Node] = Informer(
             client, NODES, transform=kept, from_cache=True
         )
+        self.kubernetes_groups: Informer[KubernetesPodGroup] = Informer(
+            client, KUBERNETES_POD_GROUPS
+        )
+        """PodGroups of Kubernetes itself; the loop runs it where the API server has the kind."""
         self.queues: Informer[Queue] = Informer(client, QUEUES)
         self._classes: Informer[PriorityClass] = Informer(client, PRIORITY_CLASSES)
         self._budgets: Informer[PodDisruptionBudget] = Informer(client, POD_DISRUPTION_BUDGETS)
@@ -178,6 +187,7 @@ class SchedulerInformers:
         self._node_informer.add_listener(self._on_node)
         self.pods.add_listener(self._on_pod)
         self.groups.add_listener(self._on_group)
+        self.kubernetes_groups.add_listener(self._on_kubernetes_group)
         self.queues.add_listener(self._on_queue)
         self._classes.add_listener(self._on_class)
 
@@ -312,12 +322,25 @@ class SchedulerInformers:
         return facts
 
     def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        key = GroupKey(_key_of(new or old))
+        facts = group_info(new, self._priorities) if new is not None else None
+        self._set_group(GroupKey(_key_of(new or old)), facts, old, new)
+
+    def _on_kubernetes_group(
+        self, old: KubernetesPodGroup | None, new: KubernetesPodGroup | None
+    ) -> None:
+        present = new or old
+        assert present is not None
+        facts = kubernetes_group_info(new, self._priorities) if new is not None else None
+        metadata = present.metadata
+        self._set_group(kubernetes_group_key(metadata.namespace, metadata.name), facts, old, new)
+
+    def _set_group(
+        self, key: GroupKey, facts: PodGroupInfo | None, old: Object | None, new: Object | None
+    ) -> None:
         before = self.state.groups.get(key)
-        if new is None:
+        if facts is None or new is None:
             self.state.remove_group(key)
         else:
-            facts = group_info(new, self._priorities)
             self.state.set_group(facts)
             if old is None and (reservation := read_reservation(new)) is not None:
                 self.state.reservations.setdefault(key, reservation)
@@ -396,6 +419,8 @@ class SchedulerInformers:
         self._listener.on_change()
         for group in self.groups.items():
             self._on_group(group, group)
+        for kubernetes_group in self.kubernetes_groups.items():
+            self._on_kubernetes_group(kubernetes_group, kubernetes_group)
         for pod in self.pods.items():
             if pod.spec.priority is None:
                 self._on_pod(pod, pod)

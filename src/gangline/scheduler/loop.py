@@ -179,6 +179,7 @@ class SchedulerLoop:
                 tasks.create_task(informers.wait_for_storage()),
                 tasks.create_task(self._run_first_served(tasks, attachments.informer)),
                 tasks.create_task(self._run_first_served(tasks, informers.quotas)),
+                tasks.create_task(self._run_first_served(tasks, informers.kubernetes_groups)),
                 tasks.create_task(self._run_capacity_informers(tasks, capacity)),
             )
             tasks.create_task(self._reservation_store.run())

@@ -13,6 +13,7 @@ the API server decides when the pod is created.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import Enum, auto
 from functools import lru_cache
 from typing import NewType
 
@@ -105,6 +106,22 @@ contain no slash.
 
 
 _SINGLE_POD = "/pod"
+_KUBERNETES_GROUP = "/podgroup"
+
+
+def kubernetes_group_key(namespace: str, name: str) -> GroupKey:
+    """Return the key of a PodGroup of Kubernetes: one of Volcano may have the same name."""
+    return GroupKey(f"{namespace}/{name}{_KUBERNETES_GROUP}")
+
+
+def is_kubernetes_group(key: str) -> bool:
+    return key.endswith(_KUBERNETES_GROUP)
+
+
+def group_name(key: GroupKey) -> tuple[str, str]:
+    """Return namespace and name of the object that a key stands for."""
+    namespace, _, name = key.removesuffix(_KUBERNETES_GROUP).partition("/")
+    return namespace, name
 
 
 def single_pod_id(key: str) -> GangId:
@@ -120,7 +137,7 @@ def single_pod_key(gang: GangId) -> PodKey | None:
 
 def gang_name(gang: GangId) -> str:
     """Return ``namespace/name`` of a group, or of a single pod, for people."""
-    return str(single_pod_key(gang) or gang)
+    return str(single_pod_key(gang) or gang.removesuffix(_KUBERNETES_GROUP))
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -382,6 +399,8 @@ class NetworkTopologyRule:
     tier: int | None = None
     """Highest tier of a domain that holds the gang; None: any existing tier."""
     tier_name: str = ""
+    label: str = ""
+    """A node label, instead of tiers: nodes with one value of it are a domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +432,16 @@ class HyperNodeInfo:
     tier: int
     tier_name: str = ""
     members: tuple[HyperNodeMemberInfo, ...] = ()
+
+
+class EvictionMode(Enum):
+    """Which pods of a running gang are evicted together."""
+
+    MINIMUM = auto()
+    """Pods beyond the minimum one by one, the others all together."""
+    SINGLE = auto()
+    """Each pod by itself."""
+    ALL = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,6 +477,9 @@ class PodGroupInfo:
     """False if controllers must not create its pods yet: its phase is Pending."""
     waiting_time_s: float = 0.0
     """Seconds after which it is admitted and served first in its queue; 0: not stated."""
+    evicted: EvictionMode = EvictionMode.MINIMUM
+    has_queue_of_pods: bool = False
+    """True if the queue is the one that its pods name, because the group names none."""
 
     @property
     def size(self) -> int:

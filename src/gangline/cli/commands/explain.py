@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
     from gangline.scheduler.reporting.explain import Explanation
     from gangline.scheduler.settings import SchedulerSettings
+    from gangline.scheduler.types import GroupKey
 
 
 _GROUP_KINDS = frozenset({"podgroup", "podgroups", "pg"})
@@ -92,28 +93,34 @@ async def _explain(
     from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
     from gangline.scheduler.reporting.explain import explain_group, explain_pod, with_expected_start
     from gangline.scheduler.reporting.replay import read_cluster_state
-    from gangline.scheduler.types import GroupKey, PodKey
+    from gangline.scheduler.types import GroupKey, PodKey, is_kubernetes_group
 
     client, namespace = cluster.client, cluster.namespace
-    groups, pods = await _subjects(cluster, name)
+    keys, pods = await _subjects(cluster, name)
     names = set(settings.scheduler_names)
     for own_name in pods:
         pod = await client.get(PODS, own_name, namespace)
         names.add(pod.spec.scheduler_name or "default-scheduler")
         group = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION)
-        if group and group not in groups:
-            groups.append(group)
+        if group and (key := GroupKey(f"{namespace}/{group}")) not in keys:
+            keys.append(key)
     options = (settings.weights, settings.hierarchical)
     state = await read_cluster_state(client, frozenset(names), *options)
     now, policy = time.time(), settings.policy
     pods_found = [
-        state.pods[key]
+        state.pods[pod_key]
         for own_name in pods
-        if (key := PodKey(f"{namespace}/{own_name}")) in state.pods
+        if (pod_key := PodKey(f"{namespace}/{own_name}")) in state.pods
     ]
-    keys = [GroupKey(f"{namespace}/{group}") for group in groups]
     # Annotations of pods may describe a gang without a PodGroup.
-    keys += sorted({pod.group for pod in pods_found if pod.implied_group and pod.group} - set(keys))
+    keys += sorted(
+        {
+            pod.group
+            for pod in pods_found
+            if pod.group and (pod.implied_group or is_kubernetes_group(pod.group))
+        }
+        - set(keys)
+    )
     explained = [explain_group(state, key, now, policy) for key in keys]
     if not keys:
         explained = [explain_pod(state, pod.key, now, policy) for pod in pods_found]
@@ -122,10 +129,11 @@ async def _explain(
     return [with_expected_start(explanation, state, now, policy) for explanation in explained]
 
 
-async def _subjects(cluster: ClusterSession, name: str) -> tuple[list[str], list[str]]:
-    """Return the names of the pod groups and of the pods that ``name`` means."""
-    from gangline.api.resources import POD_GROUPS, PODS
+async def _subjects(cluster: ClusterSession, name: str) -> "tuple[list[GroupKey], list[str]]":
+    """Return the keys of the pod groups and the names of the pods that ``name`` means."""
+    from gangline.api.resources import KUBERNETES_POD_GROUPS, POD_GROUPS, PODS
     from gangline.kube.errors import NotFound
+    from gangline.scheduler.types import GroupKey, kubernetes_group_key
     from gangline.sdk.client import NoSuchJob
 
     client, namespace = cluster.client, cluster.namespace
@@ -133,14 +141,23 @@ async def _subjects(cluster: ClusterSession, name: str) -> tuple[list[str], list
     if kind in _GROUP_KINDS | _POD_KINDS and not rest:
         raise CommandError(f"{name!r} has no name: write {kind}/NAME", code=ExitCode.USAGE)
     if kind in _GROUP_KINDS:
-        await client.get(POD_GROUPS, rest, namespace)
-        return [rest], await _group_members(client, rest, namespace)
+        key = GroupKey(f"{namespace}/{rest}")
+        try:
+            await client.get(POD_GROUPS, rest, namespace)
+        except NotFound as missing:
+            try:
+                await client.get(KUBERNETES_POD_GROUPS, rest, namespace)
+            except NotFound:
+                raise missing from None
+            key = kubernetes_group_key(namespace, rest)
+        return [key], await _group_members(client, rest, namespace)
     if kind in _POD_KINDS:
         return [], [(await client.get(PODS, rest, namespace)).metadata.name]
     try:
         job = await cluster.jobs.get(rest, namespace)
     except NoSuchJob:
-        for kind, resource in (("podgroup", POD_GROUPS), ("pod", PODS)):
+        groups = (("podgroup", POD_GROUPS), ("podgroup", KUBERNETES_POD_GROUPS))
+        for kind, resource in (*groups, ("pod", PODS)):
             with suppress(NotFound):
                 await client.request_json("GET", resource.path(namespace, rest))
                 return await _subjects(cluster, f"{kind}/{rest}")
@@ -166,5 +183,9 @@ async def _group_members(client: "ApiClient", group: str, namespace: str) -> lis
     return [
         pod.metadata.name
         for pod in pods
-        if pod.metadata.annotations.get(GROUP_NAME_ANNOTATION) == group
+        if group
+        in (
+            pod.metadata.annotations.get(GROUP_NAME_ANNOTATION),
+            pod.spec.scheduling_group and pod.spec.scheduling_group.pod_group_name,
+        )
     ]

@@ -40,7 +40,7 @@ from gangline.kube.informers.informer import Informer
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.metrics import EVICTIONS
 from gangline.scheduler.preemption.save_first import SaveRequests, StoredSaveRequest
-from gangline.scheduler.types import CycleResult, GroupKey, PodEviction
+from gangline.scheduler.types import CycleResult, GroupKey, PodEviction, is_kubernetes_group
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +171,8 @@ class SavesBeforeEviction:
         return pod is not None and pod.uid == eviction.uid and pod.holds_resources
 
     def _annotations(self, key: GroupKey) -> Mapping[str, str]:
+        if is_kubernetes_group(key):
+            return {}  # no master reads its annotations
         namespace, _, name = key.partition("/")
         group = self._groups.get(namespace, name)
         return group.metadata.annotations if group is not None else {}

@@ -7,22 +7,26 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gangline.api.resources import POD_GROUPS
-from gangline.api.volcano.scheduling import (
-    RESERVED_ANNOTATION,
-    PodGroup,
-    ReservedNodesAnnotation,
-)
+from gangline.api.meta.objects import Object
+from gangline.api.volcano.scheduling import RESERVED_ANNOTATION, ReservedNodesAnnotation
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import KubeError, NotFound
-from gangline.scheduler.types import GroupKey, NodeName, PodGroupInfo, PodKey, Reservation
+from gangline.scheduler.cache.kubernetes_groups import pod_group_resource
+from gangline.scheduler.types import (
+    GroupKey,
+    NodeName,
+    PodGroupInfo,
+    PodKey,
+    Reservation,
+    group_name,
+)
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 
 
-def read_reservation(group: PodGroup) -> Reservation | None:
+def read_reservation(group: Object) -> Reservation | None:
     """Return the reservation stored on a group; None: none, or one that cannot be parsed."""
     written = group.metadata.annotations.get(RESERVED_ANNOTATION)
     if not written:
@@ -88,11 +92,11 @@ class ReservationStore:
                     self._changed.set()
 
     async def _write(self, key: GroupKey, reservation: Reservation | None) -> bool:
-        namespace, _, name = key.partition("/")
+        namespace, name = group_name(key)
         value = None if reservation is None else encode_reservation(reservation)
         body = {"metadata": {"annotations": {RESERVED_ANNOTATION: value}}}
         try:
-            await self._client.patch(POD_GROUPS, name, body, namespace)
+            await self._client.patch(pod_group_resource(key), name, body, namespace)
         except NotFound:
             self._stored.pop(key, None)
             self._desired.pop(key, None)

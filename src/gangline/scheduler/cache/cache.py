@@ -5,6 +5,7 @@ API server has not confirmed yet is *assumed*: its request counts on the chosen 
 next cycle does not allocate the same resources again.
 """
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from gangline.scheduler.types import (
     RefusedBinding,
     Request,
     Reservation,
+    is_kubernetes_group,
 )
 
 K = TypeVar("K", bound=str)
@@ -199,6 +201,10 @@ class SchedulerCache:
         self._set_group(group)
 
     def _set_group(self, group: PodGroupInfo) -> None:
+        if group.has_queue_of_pods:
+            first = first_described(self.members.get(group.key, {}).values())
+            queue = first.implied_group.queue if first and first.implied_group else DEFAULT_QUEUE
+            group = dataclasses.replace(group, queue=queue)
         self._count_priority(self.groups.get(group.key), -1)
         self.groups[group.key] = group
         self._count_priority(group, 1)
@@ -245,6 +251,11 @@ class SchedulerCache:
 
     def _update_implied_group(self, key: GroupKey) -> None:
         """Add, change or remove the gang that annotations of its pods describe."""
+        if is_kubernetes_group(key):
+            # Its pods wait for the PodGroup: they name the queue at most.
+            if key in self.groups:
+                self._set_group(self.groups[key])
+            return
         if key in self.groups and key not in self._implied_groups:
             return
         facts = implied_group_info(key, self.members.get(key, {}).values())
@@ -518,13 +529,18 @@ def _discard(index: dict[K, dict[PodKey, PodInfo]], key: K, pod: PodKey) -> None
             del index[key]
 
 
+def first_described(members: Iterable[PodInfo]) -> PodInfo | None:
+    """Return the oldest member whose annotations describe its gang."""
+    described = [pod for pod in members if pod.implied_group is not None]
+    return min(described, key=lambda pod: (pod.created, pod.key), default=None)
+
+
 def implied_group_info(key: GroupKey, members: Iterable[PodInfo]) -> PodGroupInfo | None:
     """Return the gang that its members describe; None: none of them does.
 
     The oldest member decides, so that the order of arrival does not matter.
     """
-    described = [pod for pod in members if pod.implied_group is not None]
-    first = min(described, key=lambda pod: (pod.created, pod.key), default=None)
+    first = first_described(members)
     if first is None or first.implied_group is None:
         return None
     return PodGroupInfo(

@@ -81,6 +81,7 @@ from gangline.scheduler.types import (
     NodeTerm,
     PodKey,
     Request,
+    kubernetes_group_key,
     shape_of,
 )
 from gangline.scheduler.wire import (
@@ -163,6 +164,8 @@ def pod_info(
             *pod_images(spec),
         )
     group, implied = read_group(metadata) if metadata.annotations else (None, None)
+    if spec.scheduling_group is not None:
+        group = kubernetes_group_key(metadata.namespace, spec.scheduling_group.pod_group_name)
     # Positional, in the order of the fields: keywords take six times as long, at a start for each
     # pod of the cluster.
     return types.PodInfo(
@@ -197,7 +200,9 @@ def have_same_shape(spec: LeanPodSpec, other: LeanPodSpec) -> bool:
     Inter-pod rules also depend on the pod's labels, and on namespaces.
     """
     wants_nothing = spec.affinity is None and not spec.topology_spread_constraints
-    return wants_nothing and structs.replace(spec, node_name=other.node_name) == other
+    return wants_nothing and other == structs.replace(
+        spec, node_name=other.node_name, scheduling_group=other.scheduling_group
+    )
 
 
 def group_info(group: PodGroup, priorities: Mapping[str, int]) -> types.PodGroupInfo:

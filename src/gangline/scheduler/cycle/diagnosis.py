@@ -109,11 +109,7 @@ class PlacementDiagnosis:
         if not attempt.is_feasible and attempt.holders is not None:
             kept = self._lasting_pods(gang, capacity, attempt.holders.resource)
             attempt = replace(attempt, holders=replace(attempt.holders, lasting_pods=kept))
-        near = (
-            messages.NETWORK_DOMAIN_REQUIRED
-            if gang.network is not None and gang.network.hard
-            else ""
-        )
+        near = messages.domain_required(gang.network)
         if attempt.is_feasible:
             return _failure(attempt, near)
         # A plan assumes that single pods never end, but preemption may evict them.

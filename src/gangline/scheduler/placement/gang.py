@@ -279,17 +279,26 @@ def allowed_domains(
     nodes: NodeTable, gang: PendingGang, rule: NetworkTopologyRule, placed: Iterable[int] = ()
 ) -> list[TopologyDomain]:
     """Return the domains that contain all placed members: closest tier first, then fullest."""
-    highest = highest_tier(rule, nodes.hypernodes)
+    domains = nodes.domains() if not rule.label else _labelled_domains(nodes, rule.label)
+    highest = highest_tier(rule, nodes.hypernodes) if not rule.label else 0
     running_rows = (nodes.rows.get(pod.node or _NO_NODE) for pod in gang.running)
     running = [*placed, *(row for row in running_rows if row is not None)]
     allowed = [
         domain
-        for domain in nodes.domains()
+        for domain in domains
         if (domain.tier <= highest or not rule.hard) and all(domain.rows[row] for row in running)
     ]
     free = (nodes.allocatable - nodes.used) / np.maximum(nodes.allocatable, 1)
     fullness = {d.name: float(free[:, d.rows].sum()) for d in allowed}
     return sorted(allowed, key=lambda domain: (domain.tier, fullness[domain.name], domain.name))
+
+
+def _labelled_domains(nodes: NodeTable, label: str) -> list[TopologyDomain]:
+    numbers = nodes.topology_domains_of(label)
+    return [
+        TopologyDomain(f"{label} {number}", 0, numbers == number)
+        for number in range(int(numbers.max(initial=-1)) + 1)
+    ]
 
 
 def subgroup_as_gang(gang: PendingGang, subgroup: Subgroup, pods: Sequence[PodInfo]) -> PendingGang:

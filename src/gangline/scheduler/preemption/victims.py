@@ -15,7 +15,7 @@ If both state one, the longer one counts.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.queueing.gangs import Subgroup, split_into_subgroups
 from gangline.scheduler.queueing.queue_tree import ancestors
 from gangline.scheduler.types import (
+    EvictionMode,
     GangId,
     PodGroupInfo,
     PodInfo,
@@ -277,6 +278,9 @@ def _running_gang(
     group = pods[0].group
     info = state.groups.get(group) if group is not None else None
     priority = info.priority if info is not None else max(pod.priority for pod in pods)
+    if info is not None and info.evicted is not EvictionMode.MINIMUM:
+        minimum = len(pods) if info.evicted is EvictionMode.ALL else 0
+        info = replace(info, min_member=minimum, min_task_member=())
     rules = info.subgroups if info is not None else ()
     subgroups = split_into_subgroups(rules, pods, ()) if rules else ()
     return RunningGang(id_, queue, priority, pods, info, subgroups)

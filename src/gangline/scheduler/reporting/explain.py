@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gangline.api.cluster.workload import GROUP
 from gangline.api.volcano.scheduling import ROOT_QUEUE
 from gangline.scheduler.cache import inter_pod
 from gangline.scheduler.cache.cache import NO_QUEUE, SchedulerCache
@@ -27,9 +28,13 @@ from gangline.scheduler.types import (
     PodInfo,
     PodKey,
     PodShape,
+    gang_name,
+    is_kubernetes_group,
+    kubernetes_group_key,
     single_pod_id,
 )
 
+KUBERNETES_POD_GROUP = f"PodGroup.{GROUP}"
 HAS_CAPACITY = "has enough free resources"
 CAPACITY_RESERVED = "has enough free resources, reserved for others"
 
@@ -85,7 +90,7 @@ class Explanation:
     """The explanation of one gang or pod."""
 
     kind: str
-    """``PodGroup`` or ``Pod``."""
+    """``PodGroup``, ``PodGroup.scheduling.k8s.io`` or ``Pod``."""
     name: str
     """``namespace/name``."""
     state: str
@@ -114,7 +119,8 @@ def explain_group(
     facts = state.groups.get(key)
     queue = facts.queue if facts is not None else NO_QUEUE
     minimum = facts.min_member if facts is not None else 0
-    return _explain(state, "PodGroup", str(key), members, queue, minimum, now, policy)
+    kind = KUBERNETES_POD_GROUP if is_kubernetes_group(key) else "PodGroup"
+    return _explain(state, kind, gang_name(GangId(key)), members, queue, minimum, now, policy)
 
 
 def explain_pod(
@@ -204,6 +210,8 @@ def _gang_state(
 
 
 def _gang_id(kind: str, name: str) -> GangId:
+    if kind == KUBERNETES_POD_GROUP:
+        return GangId(kubernetes_group_key(*name.split("/")))
     return single_pod_id(name) if kind == "Pod" else GangId(name)
 
 

@@ -40,12 +40,14 @@ from gangline.scheduler.reporting.reporter import (
     PENDING,
     RUNNING,
     UNKNOWN,
+    phase_of,
 )
 from gangline.scheduler.types import (
     INTERNAL_RESOURCE_PREFIXES,
     GroupKey,
     PendingReason,
     PodInfo,
+    kubernetes_group_key,
 )
 
 OPEN, CLOSING, CLOSED = "Open", "Closing", "Closed"
@@ -118,7 +120,12 @@ class QueueStatusReporter:
             for group in self._informers.groups.items()
             if (group.spec.queue or DEFAULT_QUEUE) == name
         )
-        used = self._informers.state.usage.by_queue.get(name, Counter())
+        state = self._informers.state
+        for group in self._informers.kubernetes_groups.items():
+            key = kubernetes_group_key(group.metadata.namespace, group.metadata.name)
+            if (facts := state.groups.get(key)) is not None and facts.queue == name:
+                phases[phase_of("", facts, state.members.get(key, {}).values(), None)] += 1
+        used = state.usage.by_queue.get(name, Counter())
         allocated = {
             resource: amount
             for resource, amount in used.items()

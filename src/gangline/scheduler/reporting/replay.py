@@ -1,14 +1,15 @@
 """Reads a live cluster once into a scheduler cache, to repeat a cycle for ``gangline explain``."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import TypeVar
 
+from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
 from gangline.api.quantity import QuantityError
 from gangline.api.resources import (
     CONFIG_MAPS,
     HYPERNODES,
+    KUBERNETES_POD_GROUPS,
     NAMESPACES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -20,7 +21,7 @@ from gangline.api.resources import (
     RESOURCE_QUOTAS,
     STORAGE_CLASSES,
 )
-from gangline.api.volcano.scheduling import DEFAULT_QUEUE, PodGroup
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound
 from gangline.scheduler.apply.reservation_store import read_reservation
@@ -41,12 +42,13 @@ from gangline.scheduler.cache.convert import (
     volume_info,
 )
 from gangline.scheduler.cache.convert_placement import quota_info
+from gangline.scheduler.cache.kubernetes_groups import kubernetes_group_info
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.plugins.volumes import StorageState
 from gangline.scheduler.queueing.queue_tree import QueueHierarchy
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types import NodeName, QueueInfo
+from gangline.scheduler.types import NodeName, PodGroupInfo, QueueInfo
 from gangline.scheduler.volcano_config import read_configuration
 from gangline.scheduler.wire import (
     BETA_STORAGE_CAPACITIES,
@@ -111,7 +113,10 @@ async def read_cluster_state(
         if (seconds := read_protected_run_time(priority_class.metadata))
         for name in class_names(priority_class)
     }
-    _add_groups(state, await list_if_readable(client, POD_GROUPS), priorities)
+    for group in await list_if_readable(client, POD_GROUPS):
+        _add_group(state, group_info(group, priorities), group)
+    for own_group in await list_if_readable(client, KUBERNETES_POD_GROUPS):
+        _add_group(state, kubernetes_group_info(own_group, priorities), own_group)
     await _read_storage(client, state.storage)
     for quota in await list_if_readable(client, RESOURCE_QUOTAS):
         in_namespace = state.quotas.setdefault(quota.metadata.namespace, {})
@@ -173,11 +178,7 @@ async def _read_storage(client: ApiClient, storage: StorageState) -> None:
             return
 
 
-def _add_groups(
-    state: SchedulerCache, groups: list[PodGroup], priorities: Mapping[str, int]
-) -> None:
-    for group in groups:
-        facts = group_info(group, priorities)
-        state.set_group(facts)
-        if (reservation := read_reservation(group)) is not None:
-            state.reservations[facts.key] = reservation
+def _add_group(state: SchedulerCache, facts: PodGroupInfo, stored: Object) -> None:
+    state.set_group(facts)
+    if (reservation := read_reservation(stored)) is not None:
+        state.reservations[facts.key] = reservation

@@ -25,7 +25,7 @@ import msgspec
 
 from gangline.api.core.reference import ObjectReference
 from gangline.api.meta.objects import Condition
-from gangline.api.resources import POD_GROUPS
+from gangline.api.resources import KUBERNETES_POD_GROUPS, POD_GROUPS
 from gangline.api.volcano.scheduling import PodGroup, PodGroupCondition, PodGroupStatus
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.controller import (
@@ -46,6 +46,10 @@ from gangline.scheduler.queueing.admission import (
     held_by_gates,
 )
 from gangline.scheduler.queueing.messages import GANG_CREATION_REASONS
+from gangline.scheduler.reporting.kubernetes_groups import (
+    kubernetes_group_conditions,
+    unwritten_conditions,
+)
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types import (
     CycleResult,
@@ -56,6 +60,8 @@ from gangline.scheduler.types import (
     PodGroupInfo,
     PodInfo,
     PodKey,
+    group_name,
+    is_kubernetes_group,
 )
 from gangline.scheduler.wire import LEAN_PODS
 
@@ -135,6 +141,8 @@ class PendingReporter:
         self._written: dict[ReportSubject, tuple[float, str]] = {}
         """Time and reason of the last report about an object."""
         self._last_written: dict[GroupKey, tuple[str, PodGroupStatus]] = {}
+        self._disrupted: dict[GroupKey, str] = {}
+        """Kubernetes' groups that lose pods to a preemption, with the reason."""
         self._status_subresource = "status"
         self.controller: Controller[ReportSubject] = Controller(
             "scheduler-status", self._write, workers=settings.status_writers
@@ -188,6 +196,9 @@ class PendingReporter:
     def pod_evicted(self, eviction: PodEviction) -> None:
         pod = _pod_reference(eviction.pod, eviction.uid)
         self._events.event(pod, "Normal", "Preempted", f"Evicted: {eviction.reason}")
+        if eviction.group is not None and is_kubernetes_group(eviction.group):
+            self._disrupted[eviction.group] = eviction.reason
+            self.group_changed(eviction.group)
 
     def _add(self, kind: str, keys: Iterable[str]) -> None:
         for key in keys:
@@ -202,6 +213,8 @@ class PendingReporter:
             async with self._bindings_in_flight.turn_to_write(MAX_STATUS_DELAY_S):
                 if subject.kind == "Pod":
                     return await self._write_pod(subject)
+                if is_kubernetes_group(subject.key):
+                    return await self._write_kubernetes_group(subject)
                 return await self._write_group(subject)
         except NotFound:
             # The object was deleted meanwhile: there is nothing to report.
@@ -254,6 +267,37 @@ class PendingReporter:
         if verdict is not None and _without_forecast(desired) != _without_forecast(current):
             self._events.event(group, "Warning", UNSCHEDULABLE, verdict.message)
         return done
+
+    async def _write_kubernetes_group(self, subject: ReportSubject) -> ReconcileResult:
+        key = GroupKey(subject.key)
+        namespace, name = group_name(key)
+        group = self._informers.kubernetes_groups.get(namespace, name)
+        state = self._informers.state
+        facts = state.groups.get(key)
+        if group is None or facts is None:
+            self._written.pop(subject, None)
+            self._disrupted.pop(key, None)
+            return ReconcileDone()
+        if wait_s := self._creation_delay(key):
+            return RequeueAfter(wait_s)
+        members = state.members.get(key, {}).values()
+        verdict = self._pending_reasons.get(key) or held_by_gates(facts, members)
+        desired = kubernetes_group_conditions(facts, members, verdict, self._disrupted.get(key, ""))
+        changed = unwritten_conditions(group.status.conditions, desired, _now())
+        if not changed:
+            return ReconcileDone()
+        reason = verdict.reason if verdict else ""
+        if wait_s := self._update_delay(subject, reason):
+            return RequeueAfter(wait_s)
+        body = {"metadata": {"uid": group.metadata.uid}, "status": {"conditions": changed}}
+        await self._client.patch(
+            KUBERNETES_POD_GROUPS, name, body, namespace,
+            kind=PatchKind.STRATEGIC, subresource="status",
+        )  # fmt: skip
+        self._written[subject] = time.monotonic(), reason
+        if verdict is not None:
+            self._events.event(group, "Warning", UNSCHEDULABLE, verdict.message)
+        return ReconcileDone()
 
     def _current(self, key: GroupKey, group: PodGroup) -> PodGroupStatus:
         """Return the known status: the written one, until the watch shows a newer one."""

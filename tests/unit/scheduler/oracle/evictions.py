@@ -8,6 +8,7 @@ from gangline.scheduler.types import (
     HOST_PORT_CAPACITY,
     HOST_PORT_PREFIX,
     CycleResult,
+    EvictionMode,
     GroupKey,
     PodEviction,
     PodInfo,
@@ -73,6 +74,10 @@ def _half_broken(state: SchedulerCache, decision: CycleResult) -> Iterator[str]:
         ]
         done = [pod for pod in state.members[key].values() if pod.phase == "Succeeded"]
         stay = [pod for pod in running if pod.key not in gone]
+        if facts.evicted is EvictionMode.ALL and stay:
+            yield f"{key} is evicted as a whole, but {len(stay)} of its pods stay"
+        if facts.evicted is not EvictionMode.MINIMUM:
+            continue
         if not stay or not _whole(facts.min_member, facts.min_task_member, [*running, *done]):
             continue
         if not _whole(facts.min_member, facts.min_task_member, [*stay, *done]):

@@ -244,6 +244,11 @@ def allowed_domains(
     state: SchedulerCache, scene: ClusterOracle, rule: NetworkTopologyRule
 ) -> Iterator[set[str]]:
     """Yield the nodes of each network domain that a rule allows."""
+    if rule.label:
+        labels = {name: dict(node.labels).get(rule.label) for name, node in scene.nodes.items()}
+        for value in set(labels.values()) - {None}:
+            yield {name for name in labels if labels[name] == value}
+        return
     for domain in state.nodes.hypernodes.values():
         named = [d.tier for d in state.nodes.hypernodes.values() if d.tier_name == rule.tier_name]
         highest = max(named, default=0) if rule.tier_name else rule.tier

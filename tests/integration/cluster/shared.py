@@ -124,7 +124,8 @@ class SharedCluster:
 async def _kinds(client: ApiClient) -> list[Kind]:
     """The kinds whose objects can be deleted."""
     groups = (await client.request_json("GET", "/apis"))["groups"]
-    versions = [f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups]
+    listed = [version for group in groups for version in group["versions"]]
+    versions = [f"/apis/{version['groupVersion']}" for version in listed]
     return [
         Kind(version, resource["name"])
         for version in ["/api/v1", *versions]

@@ -29,12 +29,16 @@ T = TypeVar("T", bound=Object)
 
 
 async def discover_kinds(client: ApiClient) -> list[DiscoveredKind]:
-    """List the kinds that can be listed, watched and deleted, in their preferred versions."""
+    """List the kinds that can be listed, watched and deleted, each in the first of its versions."""
     groups = (await client.request_json("GET", "/apis")).get("groups") or []
-    versions = [group["preferredVersion"]["groupVersion"] for group in groups]
+    versions = [listed["groupVersion"] for group in groups for listed in group["versions"]]
     paths = ["/api/v1", *(f"/apis/{version}" for version in versions)]
     documents = await asyncio.gather(*(client.request_json("GET", path) for path in paths))
-    return [kind for document in documents for kind in parse_kinds(document)]
+    kinds: dict[tuple[str, str], DiscoveredKind] = {}
+    for document in documents:
+        for kind in parse_kinds(document):
+            kinds.setdefault((kind.group, kind.plural), kind)
+    return list(kinds.values())
 
 
 def parse_kinds(document: dict[str, Any]) -> Iterable[DiscoveredKind]:

@@ -35,10 +35,10 @@ def workload_causes(obj: Json) -> Causes:
         yield field_causes.too_many(path, len(templates), MAX_TEMPLATES)
         return
     for index, template in enumerate(templates):
-        name, where = template.get("name"), indexed(path, index)
-        yield from name_causes(names.validate_dns_label, child(where, "name"), name)
-        if any(other.get("name") == name for other in templates[:index]):
-            yield field_causes.duplicate(where, name)
+        label, where = template.get("name"), indexed(path, index)
+        yield from name_causes(names.validate_dns_label, child(where, "name"), label)
+        if any(other.get("name") == label for other in templates[:index]):
+            yield field_causes.duplicate(where, label)
         yield from _group_causes(where, template)
 
 

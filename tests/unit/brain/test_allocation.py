@@ -87,9 +87,14 @@ def test_c1_allocation_is_as_good_as_exhaustive_search() -> None:
         allocation = allocate(jobs, one_node(spare), entitled)
         sizes = [allocation.jobs[job.key].devices for job in jobs]
         assert sum(sizes) <= used + spare
+        possible = [range(job.minimum, job.maximum + 1) for job in jobs]
+        losses = [
+            {size: loss([job], [size], fair) for size in of_job}
+            for job, of_job in zip(jobs, possible, strict=True)
+        ]
         best = min(
-            loss(jobs, sizes, fair)
-            for sizes in product(*(range(job.minimum, job.maximum + 1) for job in jobs))
+            sum(map(dict.__getitem__, losses, sizes))
+            for sizes in product(*possible)
             if sum(sizes) <= used + spare
         )
         assert loss(jobs, sizes, fair) == pytest.approx(best, rel=1e-9)

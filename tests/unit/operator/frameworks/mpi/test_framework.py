@@ -1,6 +1,9 @@
 """MPIJob: the objects of launcher and workers, and how a job runs and ends."""
 
+import os
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -206,9 +209,11 @@ def test_worker_without_command_waits_and_with_command_runs_it():
 def test_waiting_worker_exits_on_sigterm():
     """As process 1 a plain ``sleep`` ignores SIGTERM, and would occupy its node for 30 s more."""
     command = pod_of(a_job(), "worker-0")["spec"]["containers"][0]["command"]
-    with subprocess.Popen(command) as waiting:
+    with subprocess.Popen(command, start_new_session=True) as waiting:
         waiting.terminate()
         assert waiting.wait(10) in (143, -15)
+    with suppress(ProcessLookupError):  # its child, which would end with the container
+        os.killpg(waiting.pid, signal.SIGKILL)
 
 
 def test_processes_are_started_in_the_container_that_is_named_or_else_the_first():

@@ -214,7 +214,7 @@ Rows = NDArray[np.intp] | None
 MAX_CACHED_SHAPES = 512
 MAX_CHANGE_LOG = 100_000
 MAX_CACHED_QUALITIES = 4096
-PACKING_BESIDE_STRANDING = 0.05
+PACKING_BESIDE_STRANDING = 0.07
 """Factor of packing and balance for pods with devices, if stranded devices are scored: packing only
 decides between nodes where a pod strands about as many. Preferences of pods count in full. Pods
 without devices have the reverse: packing counts in full, and stranding at most its weight.

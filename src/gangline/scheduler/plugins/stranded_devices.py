@@ -47,6 +47,10 @@ MAX_BLOCK = 16
 _CHUNK_BITS = 11
 """Bits that index one table: three tables have the bits of all typical requests."""
 _CHUNK_MASK = np.uint32((1 << _CHUNK_BITS) - 1)
+MAX_ARRIVED = 10_000
+"""Times of creation that are collected between cycles: without pending pods there are none."""
+MAX_LEARNED = 512
+"""Different requests whose frequency is known; where there are more, rare ones are forgotten."""
 _TOLERATES_ALL = PlacementConstraints(tolerations=(TolerationInfo(operator="Exists"),))
 Bits = NDArray[np.uint32]
 
@@ -83,12 +87,16 @@ def default_requests(columns: Mapping[str, int], allocatable: Amounts) -> list[T
     """Return what is expected before pods are seen: 1, 2, 4 and 8 devices of each kind that nodes
     have. What they need of CPU and memory is not known.
     """
-    return [
-        TypicalRequest(((resource, count),), _TOLERATES_ALL)
+    largest = {
+        resource: int(allocatable[column].max(initial=0))
         for resource, column in sorted(columns.items())
         if is_device(resource)
+    }
+    return [
+        TypicalRequest(((resource, count),), _TOLERATES_ALL)
+        for resource, most in largest.items()
         for count in (1, 2, 4, 8)
-        if count <= allocatable[column].max(initial=0)
+        if count <= most
     ]
 
 
@@ -114,6 +122,8 @@ class RequestMix:
         """Count a pod that was not seen before."""
         shapes = self._arrived.get(created)
         if shapes is None:
+            if len(self._arrived) >= MAX_ARRIVED:
+                self._count_arrived()
             shapes = self._arrived[created] = Counter()
         shapes[shape] += 1
 
@@ -131,9 +141,7 @@ class RequestMix:
 
     def update(self, defaults: Sequence[TypicalRequest]) -> bool:
         """Count the pods that have arrived; return whether ``typical`` has changed by much."""
-        for _, shapes in sorted(self._arrived.items()):
-            self._count(shapes)
-        self._arrived.clear()
+        self._count_arrived()
         if self._seen < self._next_check and defaults == self._defaults:
             return False
         self._defaults = defaults
@@ -149,6 +157,11 @@ class RequestMix:
         self.typical = latest
         return True
 
+    def _count_arrived(self) -> None:
+        for _, shapes in sorted(self._arrived.items()):
+            self._count(shapes)
+        self._arrived.clear()
+
     def _count(self, shapes: Mapping[PodShape, int]) -> None:
         counts: Counter[TypicalRequest] = Counter()
         for shape, count in shapes.items():
@@ -162,13 +175,10 @@ class RequestMix:
         for request, count in counts.items():
             self._weights[request] = self._weights.get(request, 0.0) + count * self._newest
         if self._newest > 2.0**64:
-            least = self._newest * 2.0**-16
-            self._weights = {
-                request: weight / self._newest
-                for request, weight in self._weights.items()
-                if weight > least
-            }
+            self._weights = {r: weight / self._newest for r, weight in self._weights.items()}
             self._newest = 1.0
+        if len(self._weights) > 2 * MAX_LEARNED:
+            self._weights = dict(sorted(self._weights.items(), key=_rank)[:MAX_LEARNED])
 
     def _normalized(self) -> Mix:
         weights = {request: weight / self._newest for request, weight in self._weights.items()}

@@ -19,6 +19,7 @@ def embedded_components(
     *,
     webhook: bool = True,
     queue_access: bool = False,
+    pod_groups: str = "volcano",
     brain_database: str = "",
 ) -> "list[Component]":
     """Return the components of the cluster; their imports are late, after the API server has
@@ -28,20 +29,24 @@ def embedded_components(
         without: names of components to leave out.
         webhook: run the operator's admission webhook.
         queue_access: let it require the right to use a queue.
+        pod_groups: whose PodGroups jobs get, ``volcano`` or ``kubernetes``.
         brain_database: URL of the Brain's history; empty: no Brain runs.
     """
     from gangline.local.cluster import Component
 
     async def operate(client: Any, stop: asyncio.Event) -> None:
         from gangline.operator.main import run
-        from gangline.operator.settings import OperatorSettings
+        from gangline.operator.settings import OperatorSettings, PodGroupKind
         from gangline.operator.webhook.component import remove_webhook
         from gangline.operator.webhook.settings import WebhookSettings
 
         asked = WebhookSettings.for_embedded_cluster(queue_access=queue_access)
         if not webhook:
             await remove_webhook(client, asked)
-        await run(client, OperatorSettings(webhook=asked if webhook else None), stop)
+        settings = OperatorSettings(
+            pod_groups=PodGroupKind(pod_groups), webhook=asked if webhook else None
+        )
+        await run(client, settings, stop)
 
     async def schedule(client: Any, stop: asyncio.Event) -> None:
         from gangline.scheduler.loop import run

@@ -31,7 +31,6 @@ from gangline.operator.engine import adoption, manifests
 from gangline.operator.engine.observe import (
     OWNED_RESOURCES,
     PODS,
-    RESOURCES,
     SERVICES,
     ClusterCache,
     JobKey,
@@ -244,7 +243,9 @@ class AdoptionController:
         metrics.WRITES.labels(key.target, "patch").inc()
         # Deleted or changed meanwhile: the watch shows the change and the object is requeued.
         with suppress(NotFound, Conflict):
-            item = await self._client.patch(RESOURCES[key.target], key.name, patch, key.namespace)
+            item = await self._client.patch(
+                self._cache.resources[key.target], key.name, patch, key.namespace
+            )
             seen = self._cache.informers[key.target].get(key.namespace, key.name)
             self._cache.unobserved[key.target].record_created(item, seen)
             metrics.ADOPTED.labels(key.target, what).inc()

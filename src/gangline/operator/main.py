@@ -15,7 +15,8 @@ from typing import Any
 
 from gangline.api.job_resources import ELASTIC_JOBS, JOB_KINDS
 from gangline.api.jobs.kind import JobKind
-from gangline.api.resources import POD_GROUPS
+from gangline.api.meta.resource import Resource
+from gangline.api.resources import KUBERNETES_POD_GROUPS, POD_GROUPS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.controller import Controller
 from gangline.kube.controller.event_recorder import EventRecorder
@@ -29,7 +30,7 @@ from gangline.operator.engine.observe import ClusterCache, JobKey
 from gangline.operator.model.framework import Framework
 from gangline.operator.model.plan import EngineSettings
 from gangline.operator.scaleplan.controller import ScalePlanController
-from gangline.operator.settings import GangScheduling, OperatorSettings
+from gangline.operator.settings import GangScheduling, OperatorSettings, PodGroupKind
 from gangline.operator.webhook.component import RunningWebhook, run_webhook
 
 log = logging.getLogger(__name__)
@@ -114,15 +115,17 @@ async def _run_engine_for_groups(
     """
     while True:
         enabled = settings.gang_scheduling != GangScheduling.OFF
-        with_groups = enabled and await _supports_pod_groups(client)
-        log.info("operator starts", extra={"gang_scheduling": with_groups})
+        resource = group_resource(settings)
+        with_groups = enabled and await _supports_pod_groups(client, resource)
+        fields = {"gang_scheduling": with_groups, "pod_groups": settings.pod_groups}
+        log.info("operator starts", extra=fields)
         changed, check = asyncio.Event(), asyncio.Event()
         engine = _run_engine(
             client, settings, health, webhook, with_groups=with_groups, refused=check.set
         )
         async with asyncio.TaskGroup() as tasks:
             if enabled:
-                tasks.create_task(_wait_for_change(client, with_groups, check, changed))
+                tasks.create_task(_wait_for_change(client, resource, with_groups, check, changed))
             tasks.create_task(_run_until(changed, engine))
 
 
@@ -138,13 +141,18 @@ async def _run_engine(
     """Run the engine; call ``refused`` when the API server does not know pod groups."""
     engine = EngineSettings(
         gang_scheduling=with_groups,
+        kubernetes_groups=settings.pod_groups is PodGroupKind.KUBERNETES,
         scheduler_name=settings.scheduler_name,
         force_delete_after=settings.force_delete_after,
         progress_url=webhook.progress_url if webhook else "",
     )
     authorities = webhook.authorities if webhook and webhook.progress_url else None
     cache = ClusterCache(
-        client, enabled_frameworks(settings), settings.namespaces, with_groups=with_groups
+        client,
+        enabled_frameworks(settings),
+        settings.namespaces,
+        with_groups=with_groups,
+        group_resource=group_resource(settings),
     )
     executor = PlanExecutor(client, cache, settings.writes_in_flight, refused)
     async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
@@ -156,7 +164,9 @@ async def _run_engine(
             on_error=reconciler.report_error,
             describe=partial(log_fields, cache),
         )
-        adopter = AdoptionController(client, cache, settings.namespaces, gangs=with_groups)
+        # The group of a pod that exists cannot be set in its specification.
+        joins = with_groups and not engine.kubernetes_groups
+        adopter = AdoptionController(client, cache, settings.namespaces, gangs=joins)
         listeners: list[Callable[[JobKey], None]] = [controller.queue.add]
         if any(framework.kind.resource is ELASTIC_JOBS for framework in cache.frameworks.values()):
             runner = ScalePlanController(client, cache, events, settings.namespaces)
@@ -199,13 +209,17 @@ async def _resync(
 
 
 async def _wait_for_change(
-    client: ApiClient, with_groups: bool, check: asyncio.Event, changed: asyncio.Event
+    client: ApiClient,
+    resource: Resource[Any],
+    with_groups: bool,
+    check: asyncio.Event,
+    changed: asyncio.Event,
 ) -> None:
     """Set ``changed`` when the support for pod groups changes; ``check`` starts a check early."""
     missing = 0
     while True:
         check.clear()
-        supported = await _supports_pod_groups(client)
+        supported = await _supports_pod_groups(client, resource)
         # An API server that has just started may not serve its custom resources yet.
         missing = missing + 1 if with_groups and not supported else 0
         if (supported and not with_groups) or missing >= MISSING_GROUPS_CHECKS:
@@ -218,11 +232,17 @@ async def _wait_for_change(
                 await check.wait()
 
 
-async def _supports_pod_groups(client: ApiClient) -> bool:
+def group_resource(settings: OperatorSettings) -> Resource[Any]:
+    """Return the kind of the pod groups that jobs get."""
+    is_kubernetes = settings.pod_groups is PodGroupKind.KUBERNETES
+    return KUBERNETES_POD_GROUPS if is_kubernetes else POD_GROUPS
+
+
+async def _supports_pod_groups(client: ApiClient, resource: Resource[Any]) -> bool:
     """Return whether the cluster supports pod groups; retry until the API server responds."""
     while True:
         try:
-            group_version = await client.request_json("GET", POD_GROUPS.prefix)
+            group_version = await client.request_json("GET", resource.prefix)
         except NotFound:
             return False
         except ApiError as error:
@@ -230,7 +250,7 @@ async def _supports_pod_groups(client: ApiClient) -> bool:
             await asyncio.sleep(DISCOVERY_RETRY_S)
             continue
         kinds = group_version.get("resources", []) if isinstance(group_version, dict) else []
-        return any(kind.get("name") == POD_GROUPS.plural for kind in kinds)
+        return any(kind.get("name") == resource.plural for kind in kinds)
 
 
 async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

@@ -19,6 +19,14 @@ class GangScheduling(StrEnum):
     OFF = "off"
 
 
+class PodGroupKind(StrEnum):
+    """Which PodGroups jobs get."""
+
+    VOLCANO = "volcano"
+    KUBERNETES = "kubernetes"
+    """Those of ``scheduling.k8s.io``, from Kubernetes 1.37 on."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
     """Built once, from defaults < environment < flags."""
@@ -31,6 +39,7 @@ class OperatorSettings:
     """
     gang_scheduling: GangScheduling = GangScheduling.AUTO
     """``off`` on clusters that have the PodGroup kind but no scheduler that implements it."""
+    pod_groups: PodGroupKind = PodGroupKind.VOLCANO
     scheduler_name: str = "gangline"
     """Scheduler of pods in a gang whose template names none; ``volcano`` for Volcano."""
     init_image: str = ""

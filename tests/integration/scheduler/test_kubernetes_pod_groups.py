@@ -102,11 +102,11 @@ async def test_api_server_admits_groups_as_kubernetes_does(client: ApiClient) ->
     await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 7})
     made = await client.create(KUBERNETES_POD_GROUPS, group(priorityClassName="high"), NS)
     assert made.spec.priority == 7
+    change = {"spec": {"disruptionMode": {"all": {}}}}
     with pytest.raises(Invalid, match=r"spec\.disruptionMode.*field is immutable"):
-        change = {"spec": {"disruptionMode": {"all": {}}}}
         await client.patch(KUBERNETES_POD_GROUPS, "train", change, NS)
+    spec = {"containers": [{"name": "c", "image": "i"}], "schedulingGroup": {}}
     with pytest.raises(Invalid, match=r"schedulingGroup\.podGroupName: Required value"):
-        spec = {"containers": [{"name": "c", "image": "i"}], "schedulingGroup": {}}
         await client.create(PODS, {"metadata": {"name": "p"}, "spec": spec}, NS)
 
 

@@ -37,6 +37,16 @@ def test_no_role_grants_everything_or_lets_read_secrets() -> None:
         assert verb not in {"escalate", "bind", "impersonate"}
 
 
+def test_groups_of_kubernetes_are_a_choice_with_its_flag_and_its_rights() -> None:
+    group = ("scheduling.k8s.io", "podgroups", "create")
+    assert group not in rights_of(operator_objects())
+    chosen = chart_objects(**OPERATOR_ONLY | {"operator": {"podGroups": "kubernetes"}})
+    assert group in rights_of(chosen)
+    (deployment,) = (each for each in chosen if each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "--pod-groups=kubernetes" in container["args"]
+
+
 def test_every_kind_has_its_rights() -> None:
     granted = rights_of(operator_objects())
     for kind in JOB_KINDS:

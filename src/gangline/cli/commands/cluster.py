@@ -136,6 +136,13 @@ name_option = click.option(
         help="Require the verb 'use' on the queue of a job; needs --webhook on.",
     ),
     click.option(
+        "--pod-groups",
+        type=click.Choice(["volcano", "kubernetes"]),
+        default="volcano",
+        show_default=True,
+        help="PodGroups of jobs: those of Volcano, or of scheduling.k8s.io.",
+    ),
+    click.option(
         "--brain/--no-brain",
         default=False,
         show_default=True,
@@ -173,6 +180,7 @@ def up_command(
     from gangline.local.settings import ClusterSettings
 
     queue_access: bool = options.pop("queue_access")
+    pod_groups: str = options.pop("pod_groups")
     settings = ClusterSettings(durability=Durability(durability), **options)
     _check_image_map(settings)
     if queue_access and webhook == "off":
@@ -188,6 +196,7 @@ def up_command(
             frozenset(without),
             webhook=webhook == "on",
             queue_access=queue_access,
+            pod_groups=pod_groups,
             brain_database=database,
         )
         _run(settings, parts)

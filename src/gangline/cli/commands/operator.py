@@ -192,6 +192,13 @@ _BEHAVIOUR = (
         help="Create a PodGroup for each job once the cluster has the PodGroup CRD, or never.",
     ),
     _option(
+        "--pod-groups",
+        type=click.Choice(["volcano", "kubernetes"]),
+        default="volcano",
+        show_default=True,
+        help="PodGroups of Volcano, or of scheduling.k8s.io (Kubernetes 1.37, GenericWorkload).",
+    ),
+    _option(
         "--enable-gang-scheduling",
         type=bool,
         is_flag=False,
@@ -358,7 +365,7 @@ def build_operator_settings(flags: dict[str, Any]) -> "OperatorSettings":
     Raises:
         click.BadParameter: a value is invalid; the message names the flag.
     """
-    from gangline.operator.settings import GangScheduling, OperatorSettings
+    from gangline.operator.settings import GangScheduling, OperatorSettings, PodGroupKind
 
     mode = flags.pop("gang_scheduling")
     if flags.pop("enable_gang_scheduling") is False:
@@ -372,6 +379,7 @@ def build_operator_settings(flags: dict[str, Any]) -> "OperatorSettings":
         webhook=build_webhook_settings(flags, namespaces, own_namespace()),
         kinds=_known_kinds(_flatten(flags.pop("kinds"))),
         gang_scheduling=GangScheduling(gangs),
+        pod_groups=PodGroupKind(flags.pop("pod_groups")),
         scheduler_name=scheduler,
         leader_election_namespace=flags.pop("leader_election_namespace") or own_namespace(),
         leader_election_timing=take_election_timing(flags),

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
-from gangline.api.volcano.scheduling import PodGroup
 from gangline.operator.model import labels
 from gangline.operator.model.job import JobKindInfo, Manifest
 from gangline.operator.model.plan import TargetKind
@@ -108,7 +107,7 @@ def is_claimable(item: Object) -> bool:
     return is_orphan(item.metadata) and not (isinstance(item, ObservedPod) and item.is_finished)
 
 
-def is_given_group(group: PodGroup) -> bool:
+def is_given_group(group: Object) -> bool:
     """Return whether a user created a pod group: a job of its name uses it as it is."""
     meta = group.metadata
     return meta.controller is None and not is_orphan(meta) and meta.deletion_timestamp is None

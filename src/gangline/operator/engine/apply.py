@@ -38,7 +38,6 @@ from gangline.operator import metrics
 from gangline.operator.engine import adoption
 from gangline.operator.engine.observe import (
     OWNED_RESOURCES,
-    RESOURCES,
     ClusterCache,
     JobObservation,
     job_resource,
@@ -246,7 +245,7 @@ class PlanExecutor:
             self._record_created(creation.target, item)
 
     async def _send(self, creation: PlannedCreation, namespace: str) -> Object:
-        resource = RESOURCES[creation.target]
+        resource = self._cache.resources[creation.target]
         manifest = with_values(creation.manifest)
         tries = ROLE_TRIES if creation.target is TargetKind.ROLE_BINDING else 1
         for _ in range(tries - 1):
@@ -267,7 +266,7 @@ class PlanExecutor:
         Raises AlreadyExists: the existing object is being deleted or adopted, so a retry will
         succeed.
         """
-        resource = RESOURCES[creation.target]
+        resource = self._cache.resources[creation.target]
         try:
             item: Object = await self._client.get(resource, creation.name, job.meta.namespace)
         except NotFound:
@@ -298,7 +297,7 @@ class PlanExecutor:
         self, job: NormalizedJob, deletion: PlannedDeletion, result: ExecutionResult
     ) -> None:
         is_job = deletion.target is TargetKind.JOB
-        resource = job_resource(job.kind) if is_job else RESOURCES[deletion.target]
+        resource = job_resource(job.kind) if is_job else self._cache.resources[deletion.target]
         async with self._limiter:
             metrics.WRITES.labels(deletion.target, "delete").inc()
             # Deleted, or replaced by another object: in both cases the observed one is gone.
@@ -321,7 +320,7 @@ class PlanExecutor:
     async def _patch(self, observation: JobObservation, patch: PlannedPatch) -> None:
         job = observation.job_state.job
         is_job = patch.target is TargetKind.JOB
-        resource = job_resource(job.kind) if is_job else RESOURCES[patch.target]
+        resource = job_resource(job.kind) if is_job else self._cache.resources[patch.target]
         async with self._limiter:
             metrics.WRITES.labels(patch.target, "patch").inc()
             # A deleted object needs no patch; if it is required, the next pass creates it again.

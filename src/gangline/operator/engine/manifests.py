@@ -162,10 +162,9 @@ def build_pod(
     )
     notes = gang_restart.generation_annotations(job, generation)
     if settings.gang_scheduling:
-        gang_notes = {
-            labels.POD_GROUP_ANNOTATION: job.name,
-            labels.TASK_SPEC_ANNOTATION: role.label,
-        }
+        gang_notes = {labels.TASK_SPEC_ANNOTATION: role.label}
+        if not settings.kubernetes_groups:
+            gang_notes[labels.POD_GROUP_ANNOTATION] = job.name
         notes = gang_notes | notes
     manifest = pod_template.with_metadata(manifest, own, notes)
     # The kubelet restarts containers, except where all replicas restart together. It has no policy
@@ -242,7 +241,10 @@ def _scheduling(job: NormalizedJob, role: ReplicaRole, settings: EngineSettings)
         # Upstream sets it only on the group; a pod without the class is the first to be evicted.
         "priorityClassName": job.policy.scheduling.priority_class,
     }
-    return {key: value for key, value in chosen.items() if value and not spec.get(key)}
+    fields: Manifest = {key: value for key, value in chosen.items() if value and not spec.get(key)}
+    if settings.kubernetes_groups:
+        fields["schedulingGroup"] = {"podGroupName": job.name}
+    return fields
 
 
 def _service_ports(template: Manifest, kind: JobKindInfo) -> list[Manifest]:

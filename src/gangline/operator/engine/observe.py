@@ -28,7 +28,6 @@ from gangline.api.jobs.training_runtime import (
 from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import CLUSTER_TRAINING_RUNTIMES, POD_GROUPS, TRAINING_RUNTIMES
-from gangline.api.volcano.scheduling import PodGroup
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
 from gangline.operator.engine import adoption
@@ -52,7 +51,7 @@ from gangline.operator.model.job import (
     detach,
     implements,
 )
-from gangline.operator.model.plan import ObservedJob, OwnedObject, TargetKind
+from gangline.operator.model.plan import AnyPodGroup, ObservedJob, OwnedObject, TargetKind
 from gangline.operator.model.replicas import ObservedNode, ObservedPod, ObservedService, strip_pod
 
 _JOB = "job"
@@ -87,7 +86,7 @@ RESOURCES: Mapping[TargetKind, Resource[Any]] = {
     TargetKind.POD_GROUP: POD_GROUPS,
     **OWNED_RESOURCES,
 }
-"""Resources of all objects of a job, by kind."""
+"""The same of all objects of a job; ``ClusterCache.resources`` has the pod groups in use."""
 
 
 class JobKey(NamedTuple):
@@ -124,7 +123,10 @@ class ClusterCache:
         namespace: str | Sequence[str] | None,
         *,
         with_groups: bool,
+        group_resource: Resource[Any] = POD_GROUPS,
     ) -> None:
+        self.resources = {**RESOURCES, TargetKind.POD_GROUP: group_resource}
+        """Resources of all objects of a job, by kind."""
         self.frameworks: Mapping[str, Framework] = {f.kind.identity: f for f in frameworks}
         self._kinds = adoption.kind_table(f.kind for f in frameworks)
         self.jobs = {
@@ -142,7 +144,9 @@ class ClusterCache:
         self.services = Informer(
             client, SERVICES, namespace, labels=labels.JOB_NAME, indexes={_JOB: _job_of}
         )
-        self.groups = Informer(client, POD_GROUPS, namespace) if with_groups else None
+        self.groups: Informer[AnyPodGroup] | None = (
+            Informer(client, group_resource, namespace) if with_groups else None
+        )
         self.nodes = Informer(client, NODES)
         needs_runtimes = any(isinstance(f, NeedsRuntime) for f in frameworks)
         self.runtimes = RuntimeCache(client, namespace) if needs_runtimes else None
@@ -221,7 +225,7 @@ class ClusterCache:
             if self.unobserved[target].observe(old, new):
                 owned(old, new)
 
-        def group(old: PodGroup | None, new: PodGroup | None) -> None:
+        def group(old: AnyPodGroup | None, new: AnyPodGroup | None) -> None:
             subject = new or old
             if subject and labels.JOB_NAME not in subject.metadata.labels:
                 for key in self._jobs_named(subject):
@@ -386,7 +390,7 @@ class ClusterCache:
     def _objects_of(self, informer: Informer[_Owned], key: JobKey) -> list[_Owned]:
         return informer.by_index(_JOB, f"{key.namespace}/{key.name}")
 
-    def _pod_group_of(self, uid: str, key: JobKey) -> tuple[PodGroup | None, list[PodGroup]]:
+    def _pod_group_of(self, uid: str, key: JobKey) -> tuple[AnyPodGroup | None, list[AnyPodGroup]]:
         if self.groups is None:
             return None, []
         cached = self.groups.get(key.namespace, key.name)
@@ -394,7 +398,7 @@ class ClusterCache:
         own = self.unobserved[TargetKind.POD_GROUP].merge_into(uid, own)
         return (own[0] if own else None), others
 
-    def _jobs_named(self, group: PodGroup) -> list[JobKey]:
+    def _jobs_named(self, group: Object) -> list[JobKey]:
         namespace, name = group.metadata.namespace, group.metadata.name
         return [
             JobKey(kind, namespace, name)
@@ -435,7 +439,7 @@ class ClusterCache:
         job's status.
         """
         owner = item.metadata.controller
-        if isinstance(item, PodGroup) and item.metadata.deletion_timestamp is not None:
+        if isinstance(item, AnyPodGroup) and item.metadata.deletion_timestamp is not None:
             return True
         if owner is None:
             return adoption.is_claimable(item)

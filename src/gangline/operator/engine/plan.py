@@ -536,7 +536,7 @@ class _Pass:
         job = self.job
         group = self.observed.pod_group or self.observed.given_group
         if self.settings.gang_scheduling and group is None and job.size:
-            yield pod_group.create_pod_group(job)
+            yield pod_group.create_pod_group(job, kubernetes=self.settings.kubernetes_groups)
         yield from manifests.missing_objects(self.desired_extras, self.observed.owned_objects)
         services = {service.metadata.name for service in self.observed.services}
         for role in job.roles:

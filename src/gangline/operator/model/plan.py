@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import TypeAlias
 
+from gangline.api.cluster.workload import KubernetesPodGroup
 from gangline.api.jobs.kubeflow import JobStatus, ValidSpec
 from gangline.api.meta.objects import Object
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.operator.model.job import Manifest, NormalizedJob
 from gangline.operator.model.replicas import ObservedPod, ObservedService
+
+AnyPodGroup: TypeAlias = PodGroup | KubernetesPodGroup
 
 RANDOM_VALUE = "gangline.dev/random"
 """Placeholder for a secret value: it becomes 32 random bytes, in hexadecimal, on creation.
@@ -66,6 +70,8 @@ class EngineSettings:
 
     gang_scheduling: bool = True
     """True if the cluster has pod groups and jobs get one."""
+    kubernetes_groups: bool = False
+    """True if these are Kubernetes' own, which a pod names in ``spec.schedulingGroup``."""
     scheduler_name: str = "gangline"
     """Scheduler of pods in a gang whose template names none. Empty: the template is not changed."""
     force_delete_after: timedelta = timedelta(seconds=10)
@@ -84,7 +90,7 @@ class ObservedJob:
     """Pods whose controller has the uid of the job."""
     services: Sequence[ObservedService] = ()
     """Services whose controller has the uid of the job."""
-    pod_group: PodGroup | None = None
+    pod_group: AnyPodGroup | None = None
     owned_objects: Sequence[OwnedObject] = ()
     """The other objects that the job owns."""
     occupied: frozenset[tuple[TargetKind, str]] = frozenset()
@@ -99,7 +105,7 @@ class ObservedJob:
     """True if the specification is invalid and ``job`` is made from an earlier one."""
     last_valid_spec: ValidSpec | None = None
     """The record of the specification that ``job`` is made from; None if it is not recorded."""
-    given_group: PodGroup | None = None
+    given_group: AnyPodGroup | None = None
     """A pod group of the job's name that a user created: the job's pods join it. It is neither
     changed nor deleted.
     """

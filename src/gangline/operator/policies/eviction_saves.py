@@ -6,6 +6,7 @@ annotations are copied, and only valid values: users control what a master write
 
 from collections.abc import Iterable
 
+from gangline.api.meta.objects import Object
 from gangline.api.volcano.eviction_saves import (
     MAX_MIRRORED_CHARS,
     MIRRORED_ANNOTATIONS,
@@ -13,12 +14,11 @@ from gangline.api.volcano.eviction_saves import (
     SAVES_ANNOTATION,
     read_save_answer,
 )
-from gangline.api.volcano.scheduling import PodGroup
 from gangline.operator.model import labels
 from gangline.operator.model.plan import OwnedObject, PlannedPatch, TargetKind
 
 
-def mirror_saves(group: PodGroup, owned: Iterable[OwnedObject]) -> PlannedPatch | None:
+def mirror_saves(group: Object, owned: Iterable[OwnedObject]) -> PlannedPatch | None:
     """Return the patch that makes the group's annotations equal to those of its ConfigMaps."""
     if group.metadata.deletion_timestamp is not None:
         return None

@@ -13,15 +13,19 @@ from datetime import datetime, timedelta
 import msgspec
 
 from gangline.api import resource_list
+from gangline.api.cluster import workload
+from gangline.api.cluster.workload import KubernetesPodGroup
 from gangline.api.core.pod import PodSpec
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.conditions import find_condition
 from gangline.api.meta.field_doc import ResourceList
+from gangline.api.meta.objects import Object
 from gangline.api.quantity import QuantityError
 from gangline.api.volcano.scheduling import (
     GROUP,
     JOINING_PODS_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
+    QUEUE_NAME_ANNOTATION,
     RUN_TIME_ANNOTATION,
     VERSION,
     JoiningPods,
@@ -31,7 +35,12 @@ from gangline.api.volcano.scheduling import (
 )
 from gangline.operator.model import conditions, labels, pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
-from gangline.operator.model.plan import PlannedCreation, PlannedPatch, TargetKind
+from gangline.operator.model.plan import (
+    AnyPodGroup,
+    PlannedCreation,
+    PlannedPatch,
+    TargetKind,
+)
 from gangline.operator.model.replicas import ObservedPod, ReplicaGang
 from gangline.operator.policies.replica_tracker import tracker_of
 
@@ -49,12 +58,21 @@ grace period, then new ones are created.
 """
 
 
-def create_pod_group(job: NormalizedJob) -> PlannedCreation:
-    """Build the job's group, which has the job's name as other tools expect."""
+def create_pod_group(job: NormalizedJob, *, kubernetes: bool = False) -> PlannedCreation:
+    """Build the job's group, which has the job's name as other tools expect.
+
+    Args:
+        kubernetes: the group is one of ``scheduling.k8s.io``.
+    """
+    annotations = _group_annotations(job)
+    if kubernetes and (queue := job.policy.scheduling.queue):
+        annotations[QUEUE_NAME_ANNOTATION] = queue
+    spec = _kubernetes_spec(job) if kubernetes else msgspec.to_builtins(desired_spec(job))
+    group, version = (workload.GROUP, workload.VERSION) if kubernetes else (GROUP, VERSION)
     return PlannedCreation(
         TargetKind.POD_GROUP,
         {
-            "apiVersion": f"{GROUP}/{VERSION}",
+            "apiVersion": f"{group}/{version}",
             "kind": "PodGroup",
             "metadata": {
                 "name": job.name,
@@ -63,23 +81,58 @@ def create_pod_group(job: NormalizedJob) -> PlannedCreation:
                     labels.JOB_NAME: job.name,
                     labels.OPERATOR_NAME: job.kind.controller,
                 },
-                "annotations": _group_annotations(job),
+                "annotations": annotations,
                 "ownerReferences": [msgspec.to_builtins(job.owner_reference())],
             },
-            "spec": msgspec.to_builtins(desired_spec(job)),
+            "spec": spec,
         },
     )
 
 
-def update_pod_group(job: NormalizedJob, group: PodGroup) -> PlannedPatch | None:
+def update_pod_group(job: NormalizedJob, group: AnyPodGroup) -> PlannedPatch | None:
     """Return the patch that makes a group current. Its queue is not changed, as in upstream.
 
     Nor is any other field of a group that a user applied (``kubectl apply``) after it was created.
+    Of a group of Kubernetes only ``minCount`` may change.
     """
     if group.metadata.deletion_timestamp is not None:
         return None
     if LAST_APPLIED_ANNOTATION in group.metadata.annotations:
         return None
+    if isinstance(group, KubernetesPodGroup):
+        operations = _min_count_operations(job, group)
+    else:
+        operations = _spec_operations(job, group)
+    # A removed deadline, for example, must not be used any more.
+    operations += labels.annotation_operations(
+        group.metadata.annotations,
+        _derived_annotations(job),
+        (RUN_TIME_ANNOTATION, JOINING_PODS_ANNOTATION),
+    )
+    return (
+        PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations) if operations else None
+    )
+
+
+def _kubernetes_spec(job: NormalizedJob) -> Manifest:
+    members, priority_class = _members(job)[1], job.policy.scheduling.priority_class
+    return {
+        "schedulingPolicy": {"gang": {"minCount": members}} if members else {"basic": {}},
+        # The ranks of a job train together: none goes on without the others.
+        "disruptionMode": {"all": {}},
+        **({"priorityClassName": priority_class} if priority_class else {}),
+    }
+
+
+def _min_count_operations(job: NormalizedJob, group: KubernetesPodGroup) -> list[Manifest]:
+    gang, members = group.spec.scheduling_policy.gang, _members(job)[1]
+    if gang is None or not members or gang.min_count == members:
+        return []
+    path = "/spec/schedulingPolicy/gang/minCount"
+    return [{"op": "replace", "path": path, "value": members}]
+
+
+def _spec_operations(job: NormalizedJob, group: PodGroup) -> list[Manifest]:
     spec = desired_spec(job)
     if group.spec.queue:
         spec = msgspec.structs.replace(spec, queue=group.spec.queue)
@@ -95,20 +148,11 @@ def update_pod_group(job: NormalizedJob, group: PodGroup) -> PlannedPatch | None
     }
     written = {**msgspec.to_builtins(spec), "minResources": spec.min_resources or {}}
     empty: dict[str, object] = {"minMember": 0, "minTaskMember": {}}
-    operations: list[Manifest] = [
+    return [
         {"op": "add", "path": f"/spec/{name}", "value": written.get(name, empty.get(name, ""))}
         for name, (want, have) in fields.items()
         if want != have
     ]
-    # A removed deadline, for example, must not be used any more.
-    operations += labels.annotation_operations(
-        group.metadata.annotations,
-        _derived_annotations(job),
-        (RUN_TIME_ANNOTATION, JOINING_PODS_ANNOTATION),
-    )
-    return (
-        PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations) if operations else None
-    )
 
 
 def desired_spec(job: NormalizedJob) -> PodGroupSpec:
@@ -134,7 +178,7 @@ def desired_spec(job: NormalizedJob) -> PodGroupSpec:
 
 
 def record_previous_nodes(
-    group: PodGroup, pods: Iterable[ObservedPod], until: datetime
+    group: Object, pods: Iterable[ObservedPod], until: datetime
 ) -> PlannedPatch | None:
     """Record the nodes of the pods on the group, so that the scheduler reserves them."""
     places = {pod.name: pod.spec.node_name for pod in pods if pod.spec.node_name}
@@ -161,10 +205,13 @@ def time_to_schedule_timeout(
     return status.start_time + limit - now
 
 
-def pending_reason(group: PodGroup | None) -> str:
+_PENDING = {(UNSCHEDULABLE, "True"), (workload.INITIALLY_SCHEDULED, "False")}
+
+
+def pending_reason(group: AnyPodGroup | None) -> str:
     """Return why the gang is pending, as reported by the scheduler; empty if it is not."""
     reported = group.status.conditions if group else []
-    reasons = [c.message for c in reported if c.type == UNSCHEDULABLE and c.status == "True"]
+    reasons = [c.message for c in reported if (c.type, c.status) in _PENDING]
     return reasons[-1] if reasons else ""
 
 

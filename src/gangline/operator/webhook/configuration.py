@@ -20,7 +20,7 @@ from gangline.api.job_resources import find_job_kind
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.objects import OwnerReference
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import POD_GROUPS, PODS
+from gangline.api.resources import KUBERNETES_POD_GROUPS, POD_GROUPS, PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, ConfigError, NotFound
 from gangline.operator.model.job import JobKindInfo
@@ -116,7 +116,7 @@ def desired_configuration(
     if settings.queue_access and resource is VALIDATING:
         # The scheduler reads the queue of a pod whenever its annotations change, so a change is
         # reviewed like a creation. The kubelet's reports (pods/status) match no rule on pods.
-        users = [*(kind.resource for kind in kinds), POD_GROUPS, PODS]
+        users = [*(kind.resource for kind in kinds), POD_GROUPS, KUBERNETES_POD_GROUPS, PODS]
         # What serves the webhook must start while it does not respond.
         excluded = (settings.namespace, SYSTEM_NAMESPACE)
         selector = _namespaces(settings.namespaces, excluded)

@@ -25,7 +25,7 @@ from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.json_objects import subobject
 from gangline.api.meta.objects import Status, StatusCause, StatusDetails, Wire
-from gangline.api.resources import POD_GROUPS, PODS
+from gangline.api.resources import KUBERNETES_POD_GROUPS, POD_GROUPS, PODS
 from gangline.api.schema.field_error import FieldError, format_value
 from gangline.api.validation.validate import ManifestCheck, check_manifest
 from gangline.api.volcano.scheduling import (
@@ -275,6 +275,10 @@ class QueueReader:
         key = (str(manifest.get("apiVersion")), str(manifest.get("kind")))
         if key == (PODS.api_version, PODS.kind):
             return _queue_of_pod(manifest)
+        if key == (KUBERNETES_POD_GROUPS.api_version, KUBERNETES_POD_GROUPS.kind):
+            # Without the annotation that of its pods decides, which is reviewed with them.
+            annotations = subobject(manifest, "metadata", "annotations")
+            return _text(annotations.get(QUEUE_NAME_ANNOTATION)) or None
         if key == (POD_GROUPS.api_version, POD_GROUPS.kind):
             return _text(subobject(manifest, "spec").get("queue")) or DEFAULT_QUEUE
         framework = self._frameworks.get(key)

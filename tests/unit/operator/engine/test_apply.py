@@ -8,7 +8,7 @@ from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.objects import Object, Status
 from gangline.kube.errors import Invalid
 from gangline.operator.engine.apply import PlanExecutor
-from gangline.operator.engine.observe import JobObservation
+from gangline.operator.engine.observe import RESOURCES, JobObservation
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.model.plan import EngineSettings, ObservedJob
 from unit.operator.builders import NOW, a_job, manifest, stored
@@ -22,6 +22,7 @@ class _Server:
         self.created: list[str] = []
         self.informers: dict[str, Any] = {}
         self.unobserved = self
+        self.resources = RESOURCES
 
     async def create(self, resource: Any, written: dict[str, Any], namespace: str) -> Object:
         if written["metadata"]["name"] == self.refused and resource.kind == "Service":

@@ -2,10 +2,12 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gangline.api.meta.objects import ObjectMeta
+from gangline.api.cluster.workload import KubernetesPodGroup, KubernetesPodGroupStatus
+from gangline.api.meta.objects import Condition, ObjectMeta
 from gangline.api.volcano.scheduling import (
     PodGroup,
     PodGroupCondition,
@@ -14,6 +16,7 @@ from gangline.api.volcano.scheduling import (
 )
 from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.model.plan import EngineSettings, ReconcilePlan, TargetKind
+from gangline.operator.policies.pod_group import pending_reason
 from unit.operator.builders import (
     a_job,
     a_pod,
@@ -216,3 +219,38 @@ def test_changed_deadline_is_patched_on_the_group(deadline, noted, operation):
     assert [(operation["op"], operation.get("value")) for operation in reported] == (
         [operation] if operation else []
     )
+
+
+KUBERNETES = EngineSettings(gang_scheduling=True, kubernetes_groups=True)
+
+
+def test_group_of_kubernetes_has_what_its_kind_can_say() -> None:
+    policy = {"queue": "research", "priorityClass": "high"}
+    job = a_job(1, 2, schedulingPolicy=policy)
+    decision = look(job, settings=KUBERNETES).decide()
+    manifest_ = decision.creations[0].manifest
+    assert manifest_["apiVersion"] == "scheduling.k8s.io/v1beta1"
+    assert manifest_["metadata"]["annotations"] == {"scheduling.volcano.sh/queue-name": "research"}
+    assert group(decision) == {
+        "schedulingPolicy": {"gang": {"minCount": 3}},
+        "disruptionMode": {"all": {}},
+        "priorityClassName": "high",
+    }
+    pod = next(c.manifest for c in decision.creations if c.target is TargetKind.POD)
+    assert pod["spec"]["schedulingGroup"] == {"podGroupName": "train"}
+    assert pod["metadata"]["annotations"] == {"volcano.sh/task-spec": "master"}
+    stored_group = msgspec.convert(manifest_, KubernetesPodGroup)
+    again = look(job, settings=KUBERNETES, pod_group=stored_group).decide()
+    assert not again.patches
+    assert not [c for c in again.creations if c.target is GROUP]
+    (patch,) = look(a_job(1, 4), settings=KUBERNETES, pod_group=stored_group).decide().patches
+    path = "/spec/schedulingPolicy/gang/minCount"
+    assert patch.operations == [{"op": "replace", "path": path, "value": 5}]
+
+
+def test_reason_of_a_pending_group_of_kubernetes_is_that_of_the_job() -> None:
+    condition = Condition("PodGroupInitiallyScheduled", "False", "Unschedulable", "no GPU")
+    status = KubernetesPodGroupStatus(conditions=[condition])
+    assert pending_reason(KubernetesPodGroup(status=status)) == "no GPU"
+    placed = KubernetesPodGroupStatus(conditions=[replace(condition, status="True")])
+    assert pending_reason(KubernetesPodGroup(status=placed)) == ""

@@ -181,7 +181,8 @@ def test_queue_access_is_reviewed_where_the_administrator_asks_for_it() -> None:
     access = written(queue_access=True)["webhooks"][1]
     reviewed = {(*rule["apiGroups"], *rule["resources"]) for rule in access["rules"]}
     jobs = {(kind.resource.group, kind.resource.plural) for kind in KINDS}
-    assert reviewed == jobs | {("scheduling.volcano.sh", "podgroups"), ("", "pods")}
+    groups = {(f"scheduling.{owner}", "podgroups") for owner in ("volcano.sh", "k8s.io")}
+    assert reviewed == jobs | groups | {("", "pods")}
     (excluded,) = access["namespaceSelector"]["matchExpressions"]
     assert (excluded["operator"], excluded["values"]) == (
         "NotIn",

@@ -39,6 +39,11 @@ def group(**spec: Any) -> dict[str, Any]:
         pytest.param(
             pod(**{QUEUE: "q", "scheduling.k8s.io/group-name": "g"}), None, id="pod of a PodGroup"
         ),
+        pytest.param(
+            {**pod(**{QUEUE: "q"}), "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup"},
+            "q",
+            id="group of Kubernetes",
+        ),
         pytest.param({"apiVersion": "v1", "kind": "Secret"}, None, id="another kind"),
         pytest.param(None, None, id="nothing"),
     ],

@@ -191,6 +191,26 @@ def test_weights_for_full_and_for_empty_nodes_add_up_in_any_order(
     assert read_configuration(text).weights.packing == packing
 
 
+@pytest.mark.parametrize(
+    ("binpack", "nodeorder", "stranded_devices"),
+    [
+        pytest.param({"binpack.strandedDevices": 0}, {}, 0, id="switched off"),
+        pytest.param({}, {"leastrequested.weight": 1}, 0, id="pods are spread"),
+        pytest.param(
+            {"binpack.strandedDevices": 3}, {"leastrequested.weight": 1}, 3, id="spread, and asked"
+        ),
+        pytest.param({"binpack.weight": 2}, {}, 2, id="default"),
+    ],
+)
+def test_stranded_devices_are_scored_unless_pods_are_spread(
+    binpack: dict[str, int], nodeorder: dict[str, int], stranded_devices: float
+) -> None:
+    named = {"binpack": binpack, "nodeorder": nodeorder}
+    plugins = [{"name": name, "arguments": arguments} for name, arguments in named.items()]
+    text = yaml.safe_dump({"tiers": [{"plugins": plugins}]})
+    assert read_configuration(text).weights.stranded_devices == stranded_devices
+
+
 def test_every_weight_of_nodeorder_does_something_or_is_refused() -> None:
     everything = {
         "leastrequested": 4,

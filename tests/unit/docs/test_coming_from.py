@@ -17,7 +17,13 @@ from gangline.elastic.launcher.flags import (
 from gangline.elastic.launcher.settings import build_settings
 from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.frameworks.tensorflow import TensorFlowFramework
-from gangline.scheduler.volcano_config import BUILT_IN, SCORING, UNSUPPORTED, read_configuration
+from gangline.scheduler.volcano_config import (
+    ADMISSION,
+    BUILT_IN,
+    SCORING,
+    UNSUPPORTED,
+    read_configuration,
+)
 from unit.docs.guides import GUIDES, flags, quoted, table, text_of
 from unit.operator.elastic_jobs import ElasticWorld
 from unit.operator.elastic_jobs import variables as elastic_variables
@@ -107,7 +113,7 @@ def test_volcano_guide_shows_a_configuration_that_is_accepted() -> None:
 def test_volcano_guide_names_every_plug_in() -> None:
     rows = dict(table("volcano", "Configuration file"))
     named = {name: meaning for names, meaning in rows.items() for name in quoted(names)}
-    assert set(named) == BUILT_IN | set(SCORING) | set(UNSUPPORTED)
+    assert set(named) == BUILT_IN | ADMISSION | set(SCORING) | set(UNSUPPORTED)
     assert {name for name, meaning in named.items() if "refused" in meaning} == set(UNSUPPORTED)
 
 

@@ -163,9 +163,13 @@ def _settings(path: Path | None, removed: Iterable[str]) -> "SchedulerSettings":
 
 
 def _settings_without_effect(settings: "SchedulerSettings") -> Iterator[str]:
+    from gangline.scheduler.queueing.overcommit import DEFAULT_FACTOR
+
     if settings.hierarchical:
         yield "enableHierarchy of plugin 'drf': the cluster file defines the queue hierarchy"
     if settings.fairness.namespaces:
         yield "enableNamespaceOrder of plugin 'drf': all jobs of a trace have one namespace"
+    if settings.admission.factors or settings.admission.factor not in {None, DEFAULT_FACTOR}:
+        yield "overcommit-factor of plugin 'overcommit': jobs have their pods when they arrive"
     if settings.weights.images:
         yield "imagelocality.weight of plugin 'nodeorder': jobs of a trace have no images"

@@ -588,10 +588,17 @@ def test_settings_without_effect_in_a_simulation_are_reported(simulate_command) 
     switches = "enableHierarchy: true, enableNamespaceOrder: true, enablePreemptable: true"
     code, _, errors = simulate_command(
         f"tiers: [{{plugins: [{{name: drf, {switches}}}, {{name: gang, arguments: {{a: 1}}}}, "
-        "{name: nodeorder, arguments: {imagelocality.weight: 1}}]}]"
+        "{name: nodeorder, arguments: {imagelocality.weight: 1}}, "
+        "{name: overcommit, arguments: {overcommit-factor: 2}}]}]"
     )
     assert code == 0
-    for name in ("a of plugin 'gang'", "enableHierarchy", "enableNamespaceOrder", "imagelocality"):
+    for name in (
+        "a of plugin 'gang'",
+        "enableHierarchy",
+        "enableNamespaceOrder",
+        "imagelocality",
+        "overcommit",
+    ):
         assert name in errors
 
 

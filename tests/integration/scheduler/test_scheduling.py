@@ -477,3 +477,20 @@ async def test_an_api_server_that_was_away_is_found_again(tmp_path: Path) -> Non
                 await eventually(placed(client, "after", 2), "the second gang has nodes")
     finally:
         await server.stop()
+
+
+async def test_a_gang_without_pods_is_admitted_when_the_cluster_holds_it(
+    cluster: ApiClient,
+) -> None:
+    await add_node(cluster, "a", cpu="4")
+    async with scheduling(cluster):
+        for name in ("first", "second"):
+            spec = {"minMember": 1, "minResources": {"cpu": "4"}}
+            body = {"metadata": {"name": name}, "spec": spec}
+            await cluster.create(POD_GROUPS, body, "default")
+            await eventually(in_phase(cluster, name, "Pending" if name == "second" else "Inqueue"),
+                             "the phase tells the controller whether to create pods")  # fmt: skip
+        group = await cluster.get(POD_GROUPS, "second", "default")
+        assert group.status.conditions[0].reason == "Overcommitted"
+        await cluster.delete(POD_GROUPS, "first", "default")
+        await eventually(in_phase(cluster, "second", "Inqueue"), "its pods may be created")

@@ -98,10 +98,15 @@ def test_gang_that_does_not_fit_beside_other_reservations_is_the_next_to_get_one
     assert wait <= 2 * LONGEST_S
 
 
+@pytest.mark.parametrize(
+    ("count", "part"),
+    [pytest.param(2, 1.0, id="two queues"), pytest.param(9, 0.5, id="half of the cluster")],
+)
 def test_first_gangs_of_queues_beyond_the_bound_keep_their_position_without_nodes(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, count: int, part: float
 ) -> None:
-    monkeypatch.setattr("gangline.scheduler.cycle.cycle.MAX_RESERVATIONS", 2)
+    monkeypatch.setattr("gangline.scheduler.cycle.cycle.MAX_RESERVATIONS", count)
+    monkeypatch.setattr("gangline.scheduler.cycle.cycle.MAX_RESERVED_PART", part)
     queues = [QueueInfo(name) for name in "abc"]
     things: list[NodeInfo | PodGroupInfo | PodInfo] = [node(f"n{n}", cpu=4) for n in range(3)]
     things += [

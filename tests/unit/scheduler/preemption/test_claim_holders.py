@@ -29,18 +29,21 @@ def evicted(decision: CycleResult) -> list[str]:
 
 
 def test_pod_of_higher_priority_preempts_the_holder_alone_and_starts_when_it_has_ended() -> None:
-    running = [pod(f"other-{i}", cpu=1, on="a") for i in range(3)]
-    state = with_claim(cluster(node("a"), node("b"), *running, user("holder", on="b")))
-    state.set_pod(user("p", 10))
+    # More cheaper victims than the search would spare, and no room beside the holder.
+    others = [pod(f"other-{i}", cpu=0.1, age=9, on="b") for i in range(40)]
+    state = cluster(node("a", cpu=2), node("b"), *others, user("holder", 5, on="a"))
+    state = with_claim(state)
+    state.set_pod(user("p", 10, cpu=3))
     decision = decide(state)
     assert evicted(decision) == ["holder"]
     state.reservations = dict(decision.reservations)
     state.evict(PodKey("d/holder"), "uid-holder")
     # Ending: nothing more is evicted, and no other pod gets the claim.
     state.set_pod(user("late", 0))
-    second = decide(state)
+    second = decide(state, 5.0)
     assert not second.evictions
     assert not second.bindings
+    assert second.reservations["d/p/pod"] == decision.reservations["d/p/pod"]
     assert set(second.awaited) == {"d/holder"}
     state.reservations = dict(second.reservations)
     state.remove_pod(PodKey("d/holder"))
@@ -50,11 +53,13 @@ def test_pod_of_higher_priority_preempts_the_holder_alone_and_starts_when_it_has
 @pytest.mark.parametrize("priority", [0, 5])
 def test_holder_of_the_same_or_higher_priority_stays(priority: int) -> None:
     state = with_claim(
-        cluster(node("a"), node("b"), user("holder", 5, on="a"), user("p", priority))
+        cluster(
+            node("a"), node("b"), user("holder", 5, on="a", max_run_time_s=9.0), user("p", priority)
+        )
     )
     decision = decide(state)
     assert not decision.evictions
-    assert not decision.reservations
+    assert not any(reserved.nodes for reserved in decision.reservations.values())
     message = decision.pending_reasons[0].message
     assert f"0/2 nodes are available: 2 {CLAIM_IN_USE}." in message
     assert "One pod at a time may use its claim: it waits until d/holder has ended." in message

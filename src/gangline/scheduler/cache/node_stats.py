@@ -228,8 +228,9 @@ class QualityCache:
     node.
     """
 
-    kinds: Sequence[int]
-    """The kind of each row: equal ones have equal allocatable amounts."""
+    kinds: Mapping[int, int]
+    """The kind of each row: equal ones accept the same requests and have equal allocatable amounts.
+    """
     columns: Sequence[int]
     """The columns on which the scores depend."""
     scores: dict[tuple[int, ...], float] = field(default_factory=dict)
@@ -402,6 +403,20 @@ def _at_rows(values: NDArray[T], rows: Rows) -> NDArray[T]:
     return values if rows is None else values[rows]
 
 
+class _NodeKinds(dict[int, int]):
+    """The kind of each row, determined when it is asked for: few rows change in a cycle."""
+
+    def __init__(self, accepted: Sequence[int], allocatable: Amounts) -> None:
+        super().__init__()
+        self._accepted, self._allocatable = accepted, allocatable
+        self._numbers: dict[tuple[int, ...], int] = {}
+
+    def __missing__(self, row: int) -> int:
+        key = self._accepted[row], *self._allocatable[:, row].tolist()
+        number = self[row] = self._numbers.setdefault(key, len(self._numbers))
+        return number
+
+
 class StrandingCache:
     """What counts stranded devices, while the nodes and the typical requests stay the same."""
 
@@ -410,11 +425,7 @@ class StrandingCache:
     ) -> None:
         self.devices = devices
         devices.set_accepted(accepted, allocatable.shape[1])
-        numbers: dict[tuple[int, ...], int] = {}
-        self._kinds = [
-            numbers.setdefault((bits, *amounts), len(numbers))
-            for bits, amounts in zip(devices.accepted_by_row, allocatable.T.tolist(), strict=True)
-        ]
+        self._kinds = _NodeKinds(devices.accepted_by_row, allocatable)
         self._qualities: dict[tuple[Request, int], QualityCache] = {}
 
     def qualities(self, request: Request, demand: ResourceDemand, block: int) -> QualityCache:

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from gangline.api.cluster.autoscaling import HorizontalPodAutoscalerV1
+from gangline.api.cluster.workload import GROUP as SCHEDULING
 from gangline.api.resources import BUILT_IN_RESOURCES
 from gangline.api.schema.openapi import openapi_schema
 from gangline.local.apiserver.machinery.schema.builtin_schemas import message_schema
@@ -179,12 +180,14 @@ class Registry:
         """Return the versions of each group, preferred first.
 
         Built-in groups come first, then those of custom kinds by name, as in Kubernetes. kubectl
-        uses this order where kinds in two groups have one name.
+        uses this order where kinds in two groups have one name. Unlike there, the group of
+        Kubernetes' PodGroups comes last: ``podgroups`` alone means those of Volcano.
         """
         versions_by_group: dict[str, list[str]] = {}
         built_in = [kind for kind in self if not kind.custom]
         custom = [kind for kind in self if kind.custom]
-        for kind in (*built_in, *sorted(custom, key=lambda kind: kind.group)):
+        ordered = [*built_in, *sorted(custom, key=lambda kind: kind.group)]
+        for kind in sorted(ordered, key=lambda kind: kind.group == SCHEDULING):
             versions = versions_by_group.setdefault(kind.group, [])
             if kind.version not in versions:
                 versions.append(kind.version)

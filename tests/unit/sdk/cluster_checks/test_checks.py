@@ -131,6 +131,7 @@ PULL = EventRecord(OLD, "Warning", "pod/p", "Failed", "Failed to pull image x: n
         ("Storage", {"storage_classes": []}, "warning", "no volume"),
         ("Storage", {"storage_classes": [a_class("a"), a_class("b")]}, "warning", "a, b"),
         ("DNS", {"services": ["metrics"]}, "failed", "no DNS"),
+        ("DNS", {"services": ["gangline-operator"]}, "unknown", "nodes may provide"),
         ("Clocks", {"leases": [a_lease("n1", 60)]}, "warning", "60 s ahead"),
         ("Clocks", {"leases": [a_lease("n1", -600)]}, "warning", "600 s old"),
         ("Images", {"events": [PULL]}, "warning", "pod/p: Failed to pull"),

@@ -131,7 +131,6 @@ PULL = EventRecord(OLD, "Warning", "pod/p", "Failed", "Failed to pull image x: n
         ("Storage", {"storage_classes": []}, "warning", "no volume"),
         ("Storage", {"storage_classes": [a_class("a"), a_class("b")]}, "warning", "a, b"),
         ("DNS", {"services": ["metrics"]}, "failed", "no DNS"),
-        ("DNS", {"services": ["gangline-operator"]}, "unknown", "nodes may provide"),
         ("Clocks", {"leases": [a_lease("n1", 60)]}, "warning", "60 s ahead"),
         ("Clocks", {"leases": [a_lease("n1", -600)]}, "warning", "600 s old"),
         ("Images", {"events": [PULL]}, "warning", "pod/p: Failed to pull"),
@@ -157,6 +156,10 @@ def test_each_fault_is_found_and_has_a_remedy(
 )  # fmt: skip
 def test_unreadable_facts_are_unknown(name: str, field: str) -> None:
     assert outcome(name, **{field: None}).status is CheckStatus.UNKNOWN
+
+
+def test_own_services_beside_those_of_the_cluster_tell_nothing_about_dns() -> None:
+    assert outcome("DNS", services=["gangline-operator"]).status is CheckStatus.UNKNOWN
 
 
 def test_the_report_puts_the_remedy_below_the_fault(strip: Callable[[str], str]) -> None:

@@ -21,7 +21,8 @@ suffice. Where a bound ends the search a gang waits although other victims might
 never evicts more than its rights.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -37,6 +38,7 @@ from gangline.scheduler.preemption.victims import (
     NO_COST,
     Clearing,
     EvictionUnit,
+    PlacedPod,
     ProtectedGangs,
     RunningGang,
     end_pods,
@@ -105,7 +107,9 @@ class PreemptionEvaluator:
     ) -> None:
         self._state, self._tree, self._policy, self._now = state, tree, policy, now
         self._was_bound = was_bound
-        self._gangs: list[RunningGang] | None = None
+        self._gangs: dict[str, list[RunningGang]] | None = None
+        """Running gangs by queue."""
+        self._ending: list[PlacedPod] | None = None
         self.reclaim_state = ReclaimState(tree)
         """What queues will use once everything decided so far has happened."""
         self._protected = ProtectedGangs(state, now)
@@ -146,7 +150,8 @@ class PreemptionEvaluator:
         # the bisection below.
         units = [
             unit
-            for gang in gangs
+            for queue in (preemptor.queue, *rights.owing_queues())
+            for gang in gangs.get(queue, ())
             if self._may_be_evicted(gang, preemptor)
             for unit in self._units_of(gang)
             if rights.may_ever_take(unit)
@@ -230,7 +235,7 @@ class PreemptionEvaluator:
         if not (preempts or reclaims) or not _may_preempt(preemptor):
             return False
         # Ending pods need not be counted yet: they only reduce what other queues owe.
-        return preempts or self._rights_of(preemptor).may_reclaim()
+        return preempts or bool(self._rights_of(preemptor).owing_queues())
 
     def _rights_of(self, preemptor: PendingGang) -> EvictionRights:
         asked = self._tree.request_vector(preemptor.requested)
@@ -246,7 +251,9 @@ class PreemptionEvaluator:
         )
         ending = placed_on_rows(self._state, self._victims)
         if not waited:
-            ending += placed_on_rows(self._state, ending_pods(self._state))
+            if self._ending is None:
+                self._ending = placed_on_rows(self._state, ending_pods(self._state))
+            ending += self._ending
         return Clearing(self._state, scratch, ending)
 
     def _search(
@@ -349,12 +356,12 @@ class PreemptionEvaluator:
             return self._policy.preempt and gang.priority < preemptor.priority
         return self._policy.reclaim and gang.queue in self._tree.queues
 
-    def _running(self) -> list[RunningGang]:
+    def _running(self) -> Mapping[str, list[RunningGang]]:
         if self._gangs is None:
-            self._gangs = []
+            self._gangs = defaultdict(list)
             for _, placed in placed_gangs(self._state):
                 if placed.gang is not None:
-                    self._gangs.append(placed.gang)
+                    self._gangs[placed.gang.queue].append(placed.gang)
                 for pod in placed.leaving:
                     self.reclaim_state.add_leaving(placed.queue, pod)
         return self._gangs

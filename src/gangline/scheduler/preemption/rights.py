@@ -13,13 +13,16 @@ the pods that will start, the other queue is credited with the pods that will en
 concurrent claims would each evict what only one of them is entitled to.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gangline.api.volcano.scheduling import ROOT_QUEUE
 from gangline.scheduler.plugins.scores import is_device
 from gangline.scheduler.preemption.victims import EvictionUnit
 from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree, Vector
@@ -29,57 +32,215 @@ TOLERANCE = 1 + 1e-9
 """Tolerance: shares are floating-point fractions."""
 
 
+class QueueRows:
+    """The queues of a tree as rows of matrices: the root first, parents before their children."""
+
+    def __init__(self, tree: QueueTree) -> None:
+        level, self.queues = [tree.root], [tree.root]
+        self.levels: list[slice] = []
+        """Rows of each level below the root."""
+        while level := [child for queue in level for child in queue.children]:
+            self.levels.append(slice(len(self.queues), len(self.queues) + len(level)))
+            self.queues += level
+        self.row = {queue.info.name: row for row, queue in enumerate(self.queues)}
+        above = [queue.parent.info.name if queue.parent else ROOT_QUEUE for queue in self.queues]
+        self.parents = np.array([self.row[name] for name in above])
+        self.reclaimable = np.array([queue.info.reclaimable for queue in self.queues])
+        nothing = np.zeros(len(tree.columns), dtype=bool)
+        stated = tree.structure.states_deserved
+        self.stated = np.array([stated.get(queue.info.name, nothing) for queue in self.queues])
+        """Which resources the deserved amount of each queue names."""
+        # The root is above all: it never decides.
+        self.reclaimable[0], self.stated[0] = True, False
+
+
 class ReclaimState:
     """What queues will use besides their usage, and what they are about to release."""
 
     def __init__(self, tree: QueueTree) -> None:
         self.tree = tree
-        self._expected: dict[str, tuple[str, Request]] = {}
+        self.more: dict[str, Vector] = {}
+        """What each queue will use besides its usage; without queues that use nothing more."""
+        self.less: dict[str, Vector] = {}
+        """What each queue will release."""
+        self._expected: dict[str, tuple[str, Vector]] = {}
         """Queue and request of each gang that will start, by its name."""
-        self._leaving: dict[str, Counter[str]] = defaultdict(Counter)
+        self._changed: list[str] = list(tree.queues)
+        """Queues whose amounts have changed since the last comparison."""
+        self._charged = 0
+        """Number of changes of the tree's usage that were taken over."""
+        self._comparisons: dict[tuple[str, bytes, bool], QueueComparison] = {}
+
+    @cached_property
+    def rows(self) -> QueueRows:
+        return QueueRows(self.tree)
+
+    @cached_property
+    def ranked_columns(self) -> list[int]:
+        """Columns in the order in which they decide."""
+        names = {column: name for name, column in self.tree.columns.items()}
+        return sorted(names, key=lambda c: (not is_device(names[c]), names[c]))
 
     def add_expected(self, name: str, queue: str, asked: Request) -> None:
         """Charge a gang's queue for the resources that are being freed for it."""
-        self._expected[name] = (queue, asked)
+        self.remove_expected(name)
+        self._expected[name] = (queue, self.tree.request_vector(asked))
+        self._add(self.more, *self._expected[name])
 
     def remove_expected(self, name: str) -> None:
         """Remove the charge: the gang has started, and its usage is known."""
-        self._expected.pop(name, None)
+        expected = self._expected.pop(name, None)
+        if expected is not None:
+            self._add(self.more, expected[0], -expected[1])
 
     def add_leaving(self, queue: str, pod: PodInfo) -> None:
         """Count a pod as ended."""
-        self._leaving[queue].update(dict(pod.shape.request))
+        self._add(self.less, queue, self.tree.request_vector(pod.shape.request))
 
-    def outlook(self) -> tuple[dict[str, Vector], dict[str, Vector]]:
-        """Return what each queue will use besides its usage, and what it will release."""
-        zero = np.zeros(len(self.tree.columns))
-        more, less = dict.fromkeys(self.tree.queues, zero), dict.fromkeys(self.tree.queues, zero)
-        for own, request in self._expected.values():
-            self._add(more, own, self.tree.request_vector(request))
-        for own, amounts in self._leaving.items():
-            self._add(less, own, self.tree.vector(amounts))
-        return more, less
+    def remaining(self, queue: QueueAttributes, counts_expected: bool) -> Vector:
+        """Return what a queue uses once its terminating pods have ended.
+
+        Args:
+            counts_expected: whether gangs count that are expected to start.
+        """
+        name, remaining = queue.info.name, queue.used
+        if name in self.less:
+            remaining = remaining - self.less[name]
+        return remaining + self.more[name] if counts_expected and name in self.more else remaining
+
+    def comparison(self, queue: str, asked: Vector, counts_expected: bool) -> "QueueComparison":
+        """Return how a queue stands to all others; it is computed again after changes only."""
+        self._update()
+        key = (queue, asked.tobytes(), counts_expected)
+        compared = self._comparisons.get(key)
+        if compared is None:
+            above = self._above[counts_expected]
+            compared = QueueComparison(self, queue, asked, above)
+            self._comparisons[key] = compared
+        return compared
+
+    @cached_property
+    def _above(self) -> dict[bool, NDArray[np.bool_]]:
+        """Whether each queue is above its fair share, without and with expected gangs."""
+        shape = self.rows.stated.shape
+        return {expects: np.zeros(shape, dtype=bool) for expects in (False, True)}
+
+    def _update(self) -> None:
+        charges = self.tree.usage_changes
+        if not self._changed and len(charges) == self._charged:
+            return
+        for name in charges[self._charged :]:
+            self._mark_changed(name)
+        self._charged = len(charges)
+        self._comparisons.clear()
+        for name in dict.fromkeys(self._changed):
+            queue, row = self.tree.queues[name], self.rows.row[name]
+            share = queue.fair_share * TOLERANCE
+            for expects, above in self._above.items():
+                above[row] = self.remaining(queue, expects) > share
+        self._changed.clear()
+
+    def _mark_changed(self, queue: str) -> None:
+        self._changed += [attributes.info.name for attributes in self.tree.queues[queue].path()]
 
     def _add(self, change: dict[str, Vector], queue: str, amount: Vector) -> None:
-        attributes = self.tree.queues.get(queue)
-        for attributes_above in attributes.path() if attributes is not None else ():
-            change[attributes_above.info.name] = change[attributes_above.info.name] + amount
+        if queue not in self.tree.queues:
+            return
+        self._mark_changed(queue)
+        for attributes in self.tree.queues[queue].path():
+            name = attributes.info.name
+            change[name] = change[name] + amount if name in change else amount
 
 
-@dataclass(slots=True)
-class _Standing:
-    """How the claiming queue stands to another queue."""
+@dataclass(frozen=True, slots=True)
+class QueueStanding:
+    """How the claiming queue stands to another queue that owes it something."""
 
     path: tuple[QueueAttributes, ...]
     """The other queue and its ancestors below the common one."""
-    owed: frozenset[int] = frozenset()
+    owed: frozenset[int]
     """Columns that the gang asks for within the fair share of its queue and the other one owes."""
-    borrowed: frozenset[int] = frozenset()
+    borrowed: frozenset[int]
     """Columns that the gang asks for beyond the fair share of its queue."""
-    named: frozenset[int] = frozenset()
+    named: frozenset[int]
     """Columns that one of the two queues deserves by name."""
-    kept: frozenset[int] = frozenset()
+    kept: frozenset[int]
     """Columns that the other queue deserves by name, and does not use above that."""
+
+
+class QueueComparison:
+    """How a queue stands to all others with one request: for all of them at the same time.
+
+    Both queues are compared below their common ancestor. Every queue on the other one's path must
+    exceed its fair share of the same resource: a queue within its share pays for no sibling. Every
+    queue on the own path must stay within its fair share; its own terminating pods count until
+    they have ended. A walk down the levels of the tree adds each parent to its children, where
+    the own queue and its ancestors count as neutral: so it begins below the common ancestor.
+
+    Args:
+        above: whether each queue is above its fair share, by row and column.
+    """
+
+    def __init__(
+        self, state: ReclaimState, queue: str, asked: Vector, above: NDArray[np.bool_]
+    ) -> None:
+        self._rows, self._asked = state.rows, asked > 0
+        path = list(state.tree.queues[queue].path())
+        within = [np.ones(len(asked), dtype=bool)]
+        for attributes in path:
+            will_use = attributes.used + asked
+            if attributes.info.name in state.more:
+                will_use = will_use + state.more[attributes.info.name]
+            within.append(within[-1] & (will_use <= attributes.fair_share * TOLERANCE))
+        self._within = np.array(within)
+        """Whether the own path is within its shares, by its length below the common ancestor."""
+        self._own = [self._rows.row[attributes.info.name] for attributes in path]
+        self.owing: dict[str, int] = {}
+        """Rows of the queues that owe something that is asked for, by name."""
+        nearest = self._within[0 if state.tree.queues[queue].children else 1]
+        if (nearest & self._asked & above.any(axis=0)).any():
+            self._compare(above.copy())
+
+    def _compare(self, above: NDArray[np.bool_]) -> None:
+        rows, own = self._rows, self._own
+        stated, reclaimable = rows.stated.copy(), rows.reclaimable.copy()
+        lengths = np.zeros(len(rows.queues), dtype=np.intp)
+        neutral = [0, *own]
+        above[neutral], stated[neutral], reclaimable[neutral] = True, False, True
+        lengths[0] = len(own)
+        for depth, level in enumerate(rows.levels, 1):
+            parents = rows.parents[level]
+            above[level] &= above[parents]
+            stated[level] |= stated[parents]
+            reclaimable[level] &= reclaimable[parents]
+            lengths[level] = lengths[parents]
+            if depth <= len(own):
+                lengths[own[-depth]] = len(own) - depth
+        owed = above & self._within[lengths] & self._asked & reclaimable[:, None]
+        # Usage of the root itself, where no job belongs, is never reclaimed.
+        owed[neutral] = False
+        self._above, self._stated, self._owed, self._lengths = above, stated, owed, lengths
+        found = np.flatnonzero(owed.any(axis=1)).tolist()
+        self.owing = {rows.queues[row].info.name: row for row in found}
+
+    def standing(self, other: str) -> QueueStanding | None:
+        """Return how the queue stands to another one; None: the other one owes it nothing."""
+        row = self.owing.get(other)
+        if row is None:
+            return None
+        own = set(self._own)
+        path = self._rows.queues[row].path()
+        below = takewhile(lambda queue: self._rows.row[queue.info.name] not in own, path)
+        length = int(self._lengths[row])
+        theirs = self._stated[row]
+        named = theirs | self._rows.stated[self._own[:length]].any(axis=0)
+        return QueueStanding(
+            tuple(below),
+            _columns(self._owed[row]),
+            _columns(self._asked & ~self._within[length]),
+            _columns(named),
+            _columns(theirs & ~self._above[row]),
+        )
 
 
 @dataclass(slots=True)
@@ -119,44 +280,41 @@ class EvictionRights:
         budgets: Mapping[str, DisruptionBudgetInfo],
         counts_expected: bool = False,
     ) -> None:
-        self._tree = state.tree
-        self._more, self._less = state.outlook()
+        self._state, self._tree = state, state.tree
         self._counts_expected = counts_expected
         self._queue, self._asked, self._budgets = queue, asked, budgets
-        names = {column: name for name, column in self._tree.columns.items()}
-        self._ranked = sorted(names, key=lambda c: (not is_device(names[c]), names[c]))
-        """Columns in the order in which they decide."""
-        self._asked_columns = _columns(asked > 0)
-        self._standings: dict[str, _Standing | None] = {}
+        self._standings: dict[str, QueueStanding | None] = {}
         self._totals: dict[EvictionUnit, Counter[int]] = {}
-        self.excess = self._limit_excess()
-        """What the limits of the queue and its ancestors lack, by queue and column."""
 
-    def _limit_excess(self) -> dict[tuple[str, int], float]:
+    @cached_property
+    def _comparison(self) -> QueueComparison:
+        return self._state.comparison(self._queue, self._asked, self._counts_expected)
+
+    @cached_property
+    def excess(self) -> dict[tuple[str, int], float]:
+        """What the limits of the queue and its ancestors lack, by queue and column."""
         excess: dict[tuple[str, int], float] = {}
         for attributes in self._tree.queues[self._queue].path():
             if not attributes.has_limit:
                 continue
             name = attributes.info.name
-            will_use = attributes.used + attributes.reserved + self._asked - self._less[name]
-            for column in self._asked_columns:
-                if will_use[column] > attributes.limit[column]:
-                    excess[name, column] = float(will_use[column] - attributes.limit[column])
+            will_use = attributes.used + attributes.reserved + self._asked
+            if name in self._state.less:
+                will_use = will_use - self._state.less[name]
+            over = (self._asked > 0) & (will_use > attributes.limit)
+            for column in _columns(over) if over.any() else ():
+                excess[name, column] = float(will_use[column] - attributes.limit[column])
         return excess
 
-    def may_reclaim(self) -> bool:
-        """Return whether another queue owes something that the gang asks for."""
-        standings = (self._standing(name) for name in self._tree.queues)
-        return any(standing is not None and standing.owed for standing in standings)
+    def owing_queues(self) -> Collection[str]:
+        """Return the other queues that owe something that the gang asks for."""
+        return self._comparison.owing
 
     def may_ever_take(self, unit: EvictionUnit) -> bool:
         """Return whether a unit may be evicted for some claim of the gang."""
         if any(self._disrupted(unit)[key] > b.allowed for key, b in self._budgets.items()):
             return False
-        if unit.gang.queue == self._queue:
-            return True
-        standing = self._standing(unit.gang.queue)
-        return standing is not None and bool(standing.owed)
+        return unit.gang.queue == self._queue or unit.gang.queue in self._comparison.owing
 
     def decisive_column(self, unit: EvictionUnit) -> int | None:
         """Return the column that entitles the gang to a unit of another queue; None: none does."""
@@ -164,7 +322,7 @@ class EvictionRights:
         if standing is None:
             return None
         taken = self._total(unit)
-        for column in self._ranked:
+        for column in self._state.ranked_columns:
             if column not in taken:
                 continue
             if column in standing.borrowed:
@@ -244,11 +402,6 @@ class EvictionRights:
                 return False
         return True
 
-    def _remaining(self, queue: QueueAttributes) -> Vector:
-        """Return what another queue uses once its terminating pods have ended."""
-        remaining = queue.used - self._less[queue.info.name]
-        return remaining + self._more[queue.info.name] if self._counts_expected else remaining
-
     def _guarantees_hold(self, unit: EvictionUnit, tally: EvictionTally) -> bool:
         if unit.gang.queue == self._queue:
             return True
@@ -263,41 +416,13 @@ class EvictionRights:
                     return False
         return True
 
-    def _standing(self, other: str) -> _Standing | None:
-        """Return how the queue stands to another one; None: it may reclaim nothing from it."""
-        if other not in self._standings:
-            self._standings[other] = self._compared_with(other)
-        return self._standings[other]
+    def _remaining(self, queue: QueueAttributes) -> Vector:
+        return self._state.remaining(queue, self._counts_expected)
 
-    def _compared_with(self, other: str) -> _Standing | None:
-        if other not in self._tree.queues or other == self._queue:
-            return None
-        own_path, path = self._tree.diverging_paths(self._queue, other)
-        # Usage of the root itself, where no job belongs, is never reclaimed.
-        if not path or not all(attributes.info.reclaimable for attributes in path):
-            return None
-        within = np.ones(len(self._asked), dtype=bool)
-        for attributes in own_path:
-            # Its own terminating pods count until they have ended.
-            will_use = attributes.used + self._more[attributes.info.name] + self._asked
-            within &= will_use <= attributes.fair_share * TOLERANCE
-        over = np.ones(len(self._asked), dtype=bool)
-        for attributes in path:
-            # Every queue below the common ancestor must exceed its fair share of the same resource:
-            # a queue within its share pays for no sibling. Pods that are expected to start count
-            # once they have started.
-            over &= self._remaining(attributes) > attributes.fair_share * TOLERANCE
-        stated = self._tree.structure.states_deserved
-        theirs = np.any([stated[attributes.info.name] for attributes in path], axis=0)
-        named = np.any([theirs, *(stated[attributes.info.name] for attributes in own_path)], axis=0)
-        asked = self._asked > 0
-        return _Standing(
-            tuple(path),
-            _columns(asked & within & over),
-            _columns(asked & ~within),
-            _columns(named),
-            _columns(theirs & ~over),
-        )
+    def _standing(self, other: str) -> QueueStanding | None:
+        if other not in self._standings:
+            self._standings[other] = self._comparison.standing(other)
+        return self._standings[other]
 
     def _total(self, unit: EvictionUnit) -> Counter[int]:
         total = self._totals.get(unit)
@@ -317,4 +442,4 @@ class EvictionRights:
 
 
 def _columns(mask: NDArray[np.bool_]) -> frozenset[int]:
-    return frozenset(np.flatnonzero(mask).tolist())
+    return frozenset(column for column, is_set in enumerate(mask.tolist()) if is_set)

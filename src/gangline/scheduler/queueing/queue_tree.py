@@ -347,6 +347,8 @@ class QueueTree:
         """Rows of the nodes that count as capacity."""
         self.root = self._attributes_of(QueueInfo(ROOT_QUEUE))
         self.queues = {ROOT_QUEUE: self.root}
+        self.usage_changes: list[str] = []
+        """Queues to whose usage the cycle has added something, one entry for each change."""
         self._request_vectors: dict[Request, Vector] = {}
         self._build_tree()
         self._sum_usage(self.root, running, waiting)
@@ -368,6 +370,7 @@ class QueueTree:
     def add_usage(self, name: str, amount: Vector, sign: int = 1) -> None:
         """Add what a cycle allocates to a queue (``sign`` -1: subtract it)."""
         change = amount if sign == 1 else sign * amount
+        self.usage_changes.append(name)
         for attributes in self.queues[name].path():
             attributes.add_usage(change)
 

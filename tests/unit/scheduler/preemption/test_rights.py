@@ -2,14 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
+from random import Random
 
 import pytest
 
 from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, ReclaimState
+from gangline.scheduler.preemption.rights import (
+    TOLERANCE,
+    EvictionRights,
+    EvictionTally,
+    QueueStanding,
+    ReclaimState,
+)
 from gangline.scheduler.preemption.victims import EvictionUnit, RunningGang, eviction_units
-from gangline.scheduler.queueing.queue_tree import QueueTree
+from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
 from gangline.scheduler.types import DisruptionBudgetInfo, QueueInfo
 from unit.scheduler.builders import GPU, cluster, group, node, pod, request
 
@@ -104,7 +112,7 @@ def test_resources_that_a_victim_does_not_have_do_not_judge_it() -> None:
 def test_queue_claims_within_its_own_share(asked: dict[str, float], may: bool) -> None:
     world = queues(*HALF, pending=WANTS, x=("b", 1, {"cpu": 8, "gpu": 8}))
     rights = world.rights("a", **asked)
-    assert rights.may_reclaim() == may
+    assert bool(rights.owing_queues()) == may
     assert rights.may_ever_take(world.whole("x")) == may
     assert taken(world, rights, "x") == [may]
 
@@ -153,7 +161,7 @@ def test_guarantee_of_a_queue_stays(guarantee: int, may: bool) -> None:
 def test_queue_that_is_not_reclaimable_keeps_all() -> None:
     kept = QueueInfo("b", deserved=request(gpu=4, pods=0), reclaimable=False)
     world = queues(HALF[0], kept, pending=WANTS, x=("b", 1, {"gpu": 8}))
-    assert not world.rights("a", gpu=1).may_reclaim()
+    assert not world.rights("a", gpu=1).owing_queues()
 
 
 def test_evictions_that_were_decided_count_as_done() -> None:
@@ -288,3 +296,83 @@ def test_gang_of_a_queue_that_is_gone_is_not_taken() -> None:
     gone = RunningGang(left.id, "gone", 0, left.pods, left.info)
     assert world.rights("a", gpu=1).may_ever_take(world.whole("x"))
     assert not world.rights("a", gpu=1).may_ever_take(eviction_units(gone, 0, 0.0)[-1])
+
+
+def standing_to(
+    state: ReclaimState, own: str, other: str, asked: Vector, expects: bool
+) -> QueueStanding | None:
+    """Compare two queues alone, one resource after the other."""
+    tree, stated = state.tree, state.tree.structure.states_deserved
+    own_path, path = tree.diverging_paths(own, other)
+    if not path or other == own or not all(queue.info.reclaimable for queue in path):
+        return None
+    none = tree.structure.zero
+    within, over = (
+        {
+            column
+            for column in tree.columns.values()
+            if all(amount(queue)[column] for queue in below)
+        }
+        for below, amount in (
+            (
+                own_path,
+                lambda q: (
+                    q.used + asked + state.more.get(q.info.name, none) <= q.fair_share * TOLERANCE
+                ),
+            ),
+            (path, lambda q: state.remaining(q, expects) > q.fair_share * TOLERANCE),
+        )
+    )
+    requested = {column for column in tree.columns.values() if asked[column] > 0}
+    theirs, named = (
+        {c for c in tree.columns.values() if any(stated[q.info.name][c] for q in queues)}
+        for queues in (path, [*path, *own_path])
+    )
+    owed = requested & within & over
+    if not owed:
+        return None
+    sets = (owed, requested - within, named, theirs - over)
+    return QueueStanding(tuple(path), *map(frozenset, sets))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_comparison_with_all_queues_equals_that_with_each_one_alone(seed: int) -> None:
+    random = Random(seed)
+    names = ["default", *(f"q{number}" for number in range(14))]
+    parents = {name: random.choice(["", "", *names[1:number]]) for number, name in enumerate(names)}
+    inner = set(parents.values())
+    leaves = [name for name in names if name not in inner]
+
+    def amounts() -> dict[str, float]:
+        return {
+            name: random.randint(0, 2) for name in ("cpu", "memory", "gpu") if random.random() < 0.7
+        }
+
+    infos = [
+        QueueInfo(
+            name,
+            parent=parents[name],
+            deserved=request(pods=0, cpu=0, gpu=random.randint(0, 2)),
+            reclaimable=random.random() < 0.9,
+        )
+        for name in names
+    ]
+    gangs = {f"g{number}": (random.choice(leaves), 1, amounts()) for number in range(30)}
+    world = queues(*infos, pending={leaf: amounts() for leaf in leaves}, **gangs)
+    owing = 0
+    for step in range(16):
+        queue, asked = random.choice(leaves), world.tree.vector(dict(request(pods=0, **amounts())))  # type: ignore[arg-type]
+        match step % 4:
+            case 1:
+                world.reclaim.add_leaving(queue, pod(f"p{step}", **amounts()))  # type: ignore[arg-type]
+            case 2:
+                world.reclaim.add_expected(f"d/{step % 8}", queue, request(pods=0, cpu=1, gpu=1))
+            case 3:
+                world.tree.add_usage(queue, asked)
+        for own, expects in product(leaves, (False, True)):
+            compared = world.reclaim.comparison(own, asked, expects)
+            for other in world.tree.queues:
+                alone = standing_to(world.reclaim, own, other, asked, expects)
+                assert compared.standing(other) == alone
+                owing += alone is not None
+    assert owing > 5

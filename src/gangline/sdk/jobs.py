@@ -233,7 +233,7 @@ def build_job(
         key=lambda replica: (replica.role != leader, replica.role, replica.index),
     )
     status = kind.status(job)
-    state = _state(status, replicas, groups)
+    state = _state(status, pods, groups)
     policy = kind.scheduling_policy(job)
     return Job(
         kind=kind,
@@ -339,17 +339,15 @@ _STATES_BY_CONDITION = (
 )
 
 
-def _state(
-    status: "JobStatus", replicas: Sequence[Replica], groups: Sequence[_AnyPodGroup]
-) -> JobState:
+def _state(status: "JobStatus", pods: Sequence[AnyPod], groups: Sequence[_AnyPodGroup]) -> JobState:
     conditions = status.conditions
     for type_, state in _STATES_BY_CONDITION if conditions else ():
         if is_condition_true(conditions, type_):
             return state
-    waits = any(_unschedulable_message(group) for group in groups) and not any(
-        r.node for r in replicas
-    )
-    return JobState.QUEUING if waits else JobState.PENDING
+    # Of a gang without a group of Volcano the pods alone say that it is pending.
+    waits = any(map(_unschedulable_message, groups)) or any(map(_is_unschedulable, pods))
+    has_node = any(pod.spec.node_name for pod in pods)
+    return JobState.QUEUING if waits and not has_node else JobState.PENDING
 
 
 def _reason(
@@ -403,6 +401,12 @@ def _unschedulable_message(group: _AnyPodGroup) -> str:
         if condition.type == "Unschedulable" and condition.status == "True":
             return condition.message or condition.reason
     return ""
+
+
+def _is_unschedulable(pod: AnyPod) -> bool:
+    conditions: Sequence[Condition | ListedCondition] = pod.status.conditions
+    scheduled = find_condition(conditions, "PodScheduled")
+    return scheduled is not None and scheduled.reason == "Unschedulable"
 
 
 def _pod_problem(pod: AnyPod, finding: "Finding | None") -> str:

@@ -84,6 +84,14 @@ def test_pending_gang_is_queuing_with_a_reason() -> None:
     assert read(a_job(), a_pod(), groups=(a_group("False"),)).state is JobState.PENDING
 
 
+def test_job_is_queuing_if_its_pods_alone_say_that_they_wait() -> None:
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "x"}
+    pending = a_pod(status={"conditions": [waiting]})
+    assert read(a_job(), pending).state is JobState.QUEUING
+    placed = a_pod(index=1, spec={"nodeName": "n", "containers": []})
+    assert read(a_job(), pending, placed).state is JobState.PENDING
+
+
 @pytest.mark.parametrize("condition", ["Failed", "InvalidSpec"])
 def test_failed_or_invalid_job_has_a_reason(condition: str) -> None:
     assert read(a_job((condition, "True"))).reason == f"{condition} it is"

@@ -12,6 +12,7 @@ from gangline.api.meta.objects import Condition
 from gangline.api.resources import (
     KUBERNETES_POD_GROUPS,
     NAMESPACES,
+    NODES,
     PODS,
     PRIORITY_CLASSES,
     WORKLOADS,
@@ -19,6 +20,8 @@ from gangline.api.resources import (
 from gangline.cli import main
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Forbidden, Invalid, NotFound
+from gangline.scheduler import loop as scheduler
+from gangline.scheduler.settings import SchedulerSettings
 from integration.cluster.embedded import EmbeddedCluster, until
 
 NS = "default"
@@ -108,6 +111,48 @@ async def test_api_server_admits_groups_as_kubernetes_does(client: ApiClient) ->
     spec = {"containers": [{"name": "c", "image": "i"}], "schedulingGroup": {}}
     with pytest.raises(Invalid, match=r"schedulingGroup\.podGroupName: Required value"):
         await client.create(PODS, {"metadata": {"name": "p"}, "spec": spec}, NS)
+
+
+async def test_preempted_group_loses_all_of_its_pods_and_says_so(client: ApiClient) -> None:
+    await client.create(NODES, {"metadata": {"name": "a"}})
+    has = {"cpu": "2", "memory": "8Gi", "pods": "10"}
+    status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
+    await client.patch(NODES, "a", {"status": status}, subresource="status")
+    await client.create(KUBERNETES_POD_GROUPS, group(disruptionMode={"all": {}}), NS)
+    await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 7})
+    stop = asyncio.Event()
+    running = asyncio.create_task(scheduler.run(client, SchedulerSettings(), stop))
+
+    async def add(name: str, **fields: Any) -> None:
+        requests = {"resources": {"requests": {"cpu": "1"}}}
+        container = {"name": "c", "image": "i", **requests}
+        spec = {"schedulerName": "gangline", "containers": [container], **fields}
+        await client.create(PODS, {"metadata": {"name": name}, "spec": spec}, NS)
+
+    async def conditions() -> dict[str, str]:
+        stored = await client.get(KUBERNETES_POD_GROUPS, "train", NS)
+        return {c.type: c.status for c in stored.status.conditions}
+
+    async def placed() -> bool:
+        pods = (await client.list(PODS, NS)).items
+        is_scheduled = (await conditions()).get("PodGroupInitiallyScheduled") == "True"
+        return is_scheduled and all(pod.spec.node_name for pod in pods)
+
+    async def disrupted() -> bool:
+        pods = [(await client.get(PODS, name, NS)) for name in ("train-0", "train-1")]
+        ending = all(pod.metadata.deletion_timestamp for pod in pods)
+        return ending and (await conditions()).get("DisruptionTarget") == "True"
+
+    try:
+        for name in ("train-0", "train-1"):
+            await add(name, schedulingGroup={"podGroupName": "train"})
+        await until(placed)
+        await add("urgent", priorityClassName="high")
+        await until(disrupted)
+        assert (await conditions())["PodGroupInitiallyScheduled"] == "True"
+    finally:
+        stop.set()
+        await running
 
 
 async def test_groups_end_with_their_namespace(shared_cluster: EmbeddedCluster) -> None:

@@ -286,7 +286,10 @@ class PendingReporter:
         changed = unwritten_conditions(group.status.conditions, desired, _now())
         if not changed:
             return ReconcileDone()
-        reason = verdict.reason if verdict else ""
+        # Numbers in messages change all the time; a change of anything else is written immediately.
+        reason = str(
+            [(condition.type, condition.status, condition.reason) for condition in changed]
+        )
         if wait_s := self._update_delay(subject, reason):
             return RequeueAfter(wait_s)
         body = {"metadata": {"uid": group.metadata.uid}, "status": {"conditions": changed}}

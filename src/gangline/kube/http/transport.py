@@ -207,10 +207,11 @@ class Transport:
             response = await self._open_stream(request, timeout_s, False, silence_s, accept)
         except Unauthorized:
             response = await self._open_stream(request, timeout_s, True, silence_s, accept)
+        streams = self._stream_transport  # the client may be closed before the stream is left
         try:
             yield StreamedBody(_media_of(response), self._chunks(response))
         finally:
-            self._stream_transport.abandon(response)
+            streams.abandon(response)
 
     @asynccontextmanager
     async def websocket(

@@ -219,6 +219,18 @@ async def test_closing_the_client_ends_requests_that_are_under_way():
             await asking
 
 
+async def test_a_stream_may_be_left_after_its_client_is_closed():
+    async def silent_after_the_head(peer: Peer) -> None:
+        await peer.heard()
+        peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n")
+        await peer.heard()
+
+    async with serving(silent_after_the_head) as (client, _):
+        async with client.transport.stream(Request("GET", "/things")) as chunks:
+            assert await anext(chunks) == b"ok"
+            await client.__aexit__(None, None, None)
+
+
 async def test_a_connection_given_up_while_it_comes_about_is_closed():
     accepted, ended = asyncio.Event(), asyncio.Event()
 

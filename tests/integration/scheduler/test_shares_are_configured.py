@@ -25,7 +25,7 @@ actions: "allocate"
 tiers:
 - plugins:
   - {name: drf, enableNamespaceOrder: true, enableHierarchy: true}
-  - {name: overcommit, arguments: {overcommit-factor: 1.2}}
+  - {name: overcommit, arguments: {overcommit-factor: 0.5}}
 """
 
 

@@ -225,10 +225,12 @@ async def test_a_stream_may_be_left_after_its_client_is_closed():
         peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n")
         await peer.heard()
 
-    async with serving(silent_after_the_head) as (client, _):
-        async with client.transport.stream(Request("GET", "/things")) as chunks:
-            assert await anext(chunks) == b"ok"
-            await client.__aexit__(None, None, None)
+    async with (
+        serving(silent_after_the_head) as (client, _),
+        client.transport.stream(Request("GET", "/things")) as chunks,
+    ):
+        assert await anext(chunks) == b"ok"
+        await client.__aexit__(None, None, None)
 
 
 async def test_a_connection_given_up_while_it_comes_about_is_closed():

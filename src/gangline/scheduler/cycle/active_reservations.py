@@ -11,6 +11,7 @@ A displaced gang searches victims again in the same cycle. Both rules are strict
 evictions are, so two gangs cannot displace each other in turn.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 
@@ -57,11 +58,15 @@ class ActiveReservations:
         self._known: dict[str, ActiveReservation] = {}
         self._unserved: dict[str, ActiveReservation] = {}
         """Those whose owners were not served yet: only these give way."""
+        self._unserved_of: dict[str, dict[str, ActiveReservation]] = defaultdict(dict)
+        """The same by queue."""
         self.displaced: dict[GangId, str] = {}
         """Gangs that have lost their reservation, and why, as a sentence of their messages."""
 
     def add(self, reservation: ActiveReservation) -> None:
-        self._known[reservation.gang.id] = self._unserved[reservation.gang.id] = reservation
+        gang = reservation.gang
+        self._known[gang.id] = self._unserved[gang.id] = reservation
+        self._unserved_of[gang.queue][gang.id] = reservation
         self.charge(reservation)
 
     def __contains__(self, gang: str) -> bool:
@@ -71,6 +76,7 @@ class ActiveReservations:
         """Release the reservation of the gang that is served now; None: it has none."""
         reservation = self._unserved.pop(gang, None)
         if reservation is not None:
+            del self._unserved_of[reservation.gang.queue][gang]
             self.release(reservation)
         return reservation
 
@@ -95,9 +101,9 @@ class ActiveReservations:
         """Return the reservations that give way to a gang, in the order in which they do."""
         if not self._unserved:
             return []
-        listed = sorted(
-            self._unserved.values(), key=lambda reservation: reservation.gang.order, reverse=True
-        )
+        queues = (gang.queue, *self._preemption.owing_queues(gang))
+        listed = [r for queue in queues for r in self._unserved_of.get(queue, {}).values()]
+        listed.sort(key=lambda reservation: reservation.gang.order, reverse=True)
         listed.sort(key=self._tier)
         others = [
             reservation.gang for reservation in listed if reservation.gang.queue != gang.queue
@@ -171,10 +177,12 @@ class ActiveReservations:
             if self._preemption.still_fits(self._scratch, reservation.gang, reservation.placements):
                 self.charge(reservation)
             else:
-                del self._known[reservation.gang.id], self._unserved[reservation.gang.id]
-                within = reservation.gang.queue == gang.queue
+                owner = reservation.gang
+                del self._known[owner.id], self._unserved[owner.id]
+                del self._unserved_of[owner.queue][owner.id]
+                within = owner.queue == gang.queue
                 text = messages.DISPLACED if within else messages.DISPLACED_BY_SHARE
-                self.displaced[reservation.gang.id] = text.format(gang.name)
+                self.displaced[owner.id] = text.format(gang.name)
         return len(self.displaced) > before
 
 

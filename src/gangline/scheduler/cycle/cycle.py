@@ -344,7 +344,7 @@ class _Cycle:
             else None
         )
         has_own = gang.id in self.preemptors or gang.id in self._restart_placements
-        if failure is not None and not has_own:
+        if failure is not None and not has_own and not self._is_limited(gang):
             # The run time is not part of the equivalence key: the gang may backfill nevertheless.
             if not self._backfill(gang):
                 self._add_pending_reason(
@@ -355,6 +355,11 @@ class _Cycle:
             self._add_pending_reason(gang, messages.NOT_ENOUGH_RESOURCES, messages.EVICTED)
             return True
         return False
+
+    def _is_limited(self, gang: PendingGang) -> bool:
+        """Return whether the limit of its queue blocks a gang."""
+        amount = self.tree.request_vector(gang.requested)
+        return self.tree.blocking_queue(gang.queue, amount) is not None
 
     def _release_yielding(
         self, gang: PendingGang, amount: Vector, own: ActiveReservation | None
@@ -478,7 +483,8 @@ class _Cycle:
         if self._backfill(gang):
             return True
         consequence = self._preempt_or_reserve(gang)
-        if self._windows and not consequence and self.tree.never_blocks(gang.queue):
+        is_fifo = self.state.queues.get(gang.queue, _ANY_QUEUE).fifo
+        if self._windows and not (consequence or is_fifo or self._displaces):
             self._unschedulable[key, gang.queue, gang.priority] = failure
         shown = (failure.if_preempting if consequence == messages.PREEMPTING else None) or failure
         texts = [
@@ -572,6 +578,8 @@ class _Cycle:
 
     def _backfill(self, gang: PendingGang) -> bool:
         """Backfill: place a gang on reserved nodes if it ends before the reservation starts."""
+        if gang.max_run_time_s <= 0:
+            return False
         reserved = [
             placement
             for window in self._windows.values()

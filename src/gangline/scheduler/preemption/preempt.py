@@ -22,7 +22,7 @@ never evicts more than its rights.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -199,6 +199,12 @@ class PreemptionEvaluator:
             for pod in placement.pods
         )
 
+    def owing_queues(self, preemptor: PendingGang) -> Collection[str]:
+        """Return the queues that will owe something to a gang once expected gangs have started."""
+        if not self._policy.reclaim:
+            return ()
+        return self._rights_against_expected(preemptor).owing_queues()
+
     def may_displace(
         self, preemptor: PendingGang, owners: Iterable[PendingGang]
     ) -> list[PendingGang]:
@@ -206,15 +212,9 @@ class PreemptionEvaluator:
         they had started: they give way to it already now.
 
         Args:
-            owners: owners of reservations, the first to give way first.
+            owners: owners of reservations in ``owing_queues``, the first to give way first.
         """
-        if not self._policy.reclaim:
-            return []
-        self._running()
-        asked = self._tree.request_vector(preemptor.requested)
-        rights = EvictionRights(
-            self.reclaim_state, preemptor.queue, asked, {}, counts_expected=True
-        )
+        rights = self._rights_against_expected(preemptor)
         tally, yielding = EvictionTally(), []
         for owner in owners:
             pods = owner.pending[: owner.needed]
@@ -240,6 +240,11 @@ class PreemptionEvaluator:
     def _rights_of(self, preemptor: PendingGang) -> EvictionRights:
         asked = self._tree.request_vector(preemptor.requested)
         return EvictionRights(self.reclaim_state, preemptor.queue, asked, self._state.budgets)
+
+    def _rights_against_expected(self, preemptor: PendingGang) -> EvictionRights:
+        self._running()
+        asked = self._tree.request_vector(preemptor.requested)
+        return EvictionRights(self.reclaim_state, preemptor.queue, asked, {}, counts_expected=True)
 
     def _clearing_for(self, scratch: ScratchAllocation, preemptor: PendingGang) -> Clearing:
         reservation = self._state.reservations.get(preemptor.id)

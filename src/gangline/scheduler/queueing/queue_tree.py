@@ -412,11 +412,6 @@ class QueueTree:
         own, other = ([q for q in path if q.info.name not in shared] for path in paths)
         return own, other
 
-    def never_blocks(self, name: str) -> bool:
-        """Return whether a queue blocks no gang: it has no limit and is not FIFO."""
-        path = list(self.queues[name].path())
-        return not path[0].info.fifo and not any(attributes.has_limit for attributes in path)
-
     def allowed_count(self, name: str, one: Vector, count: int) -> int:
         """Return how many of these amounts the limits of a queue allow, at least one."""
         while count > 1 and self.blocking_queue(name, one * count) is not None:

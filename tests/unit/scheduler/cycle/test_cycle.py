@@ -373,3 +373,28 @@ def test_a_pod_that_would_fit_alone_has_a_reason() -> None:
     state = cluster(node("a", cpu=4), node("b", cpu=4), group("job", 2, network=rule), *members)
     [waits] = decide(state).pending_reasons
     assert "2 node(s) didn't fit the pods of the gang together." in waits.message
+
+
+def test_gang_that_is_skipped_as_equal_to_others_is_checked_against_the_limit_of_its_queue() -> (
+    None
+):
+    """The limit is reached between the second gang of the queue and the third."""
+    limit = (("cpu", 4000),)
+    state = cluster(
+        node("n", cpu=8, gpu=4),
+        QueueInfo("default", reclaimable=False),
+        QueueInfo("top", weight=3, capability=limit),
+        QueueInfo("a", parent="top", deserved=(("cpu", 4000), (GPU, 4))),
+        QueueInfo("b", parent="top", deserved=limit),
+        group("busy", 1),
+        pod("busy-0", cpu=0, gpu=4, group="busy", on="n"),
+        *(group(f"a{age}", 1, age, queue="a") for age in (1, 2, 4, 5)),
+        pod("a1-0", cpu=0.1, gpu=1, group="a1", age=1),
+        *(pod(f"a{age}-0", cpu=1, gpu=1, group=f"a{age}", age=age) for age in (2, 4, 5)),
+        group("b", 1, 3, queue="b"),
+        pod("b-0", cpu=3.5, group="b", age=3),
+    )
+    decision = decide(state)
+    assert set(placed(decision)) == {"b-0"}
+    assert reason(decision, "a2") == "NotEnoughResources"
+    assert reason(decision, "a4") == reason(decision, "a5") == "QueueLimit"

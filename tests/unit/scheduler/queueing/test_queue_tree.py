@@ -289,19 +289,6 @@ def test_as_many_pods_are_allowed_as_the_limit_and_at_least_one() -> None:
     assert tree.allowed_count("q", one, 1) == 1
 
 
-def test_queue_blocks_gangs_if_it_has_a_limit_or_is_fifo() -> None:
-    tree = tree_of(
-        queue("limited", 4),
-        queue("below", parent="limited"),
-        queue("ordered", fifo=True),
-        queue("free"),
-    )
-    blocks = {name: not tree.never_blocks(name) for name in tree.queues if name != "root"}
-    assert blocks == {
-        "limited": True, "below": True, "ordered": True, "free": False, "default": False
-    }  # fmt: skip
-
-
 def test_ancestors_end_at_a_missing_parent_and_at_a_cycle() -> None:
     queues = {
         each.name: each

@@ -16,6 +16,7 @@ ALL = {
     "scheduler_start": "scheduler.start",
     "scheduler_fill": "scheduler.fill",
     "scheduler_stranded": "scheduler.stranded",
+    "scheduler_many_queues": "scheduler.many_queues",
     "scheduler_forecast": "scheduler.forecast",
     "memory": "cluster.memory",
     "isolation": "cluster.isolation",

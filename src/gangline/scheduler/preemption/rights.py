@@ -191,6 +191,10 @@ class QueueComparison:
             will_use = attributes.used + asked
             if attributes.info.name in state.more:
                 will_use = will_use + state.more[attributes.info.name]
+            # What a gang reclaims beside a promise, the promised gang would take: its queue were
+            # above its share then, and the other one reclaimed that in turn.
+            if attributes.promised is not None:
+                will_use = will_use + attributes.promised
             within.append(within[-1] & (will_use <= attributes.fair_share * TOLERANCE))
         self._within = np.array(within)
         """Whether the own path is within its shares, by its length below the common ancestor."""

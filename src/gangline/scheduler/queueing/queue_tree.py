@@ -348,7 +348,7 @@ class QueueTree:
         self.root = self._attributes_of(QueueInfo(ROOT_QUEUE))
         self.queues = {ROOT_QUEUE: self.root}
         self.usage_changes: list[str] = []
-        """Queues to whose usage the cycle has added something, one entry for each change."""
+        """Queues whose usage or promises have grown in the cycle, one entry for each change."""
         self._request_vectors: dict[Request, Vector] = {}
         self._build_tree()
         self._sum_usage(self.root, running, waiting)
@@ -391,8 +391,10 @@ class QueueTree:
 
     def promise(self, name: str, amount: Vector) -> None:
         """Count an amount against the fair shares of a queue and its ancestors, for a gang that
-        waits with a reservation: later gangs of the queue that exceed the rest borrow.
+        waits with a reservation: later gangs of the queue that exceed the rest borrow, and reclaim
+        nothing from other queues.
         """
+        self.usage_changes.append(name)
         for attributes in self.queues[name].path():
             kept = attributes.promised
             attributes.promised = amount if kept is None else kept + amount

@@ -464,6 +464,26 @@ def test_another_queue_reclaims_nothing_from_a_protected_gang() -> None:
     assert evictions(state, AFTER) == ["d/low-0"]
 
 
+@pytest.mark.parametrize("uses", [0, 1])
+def test_nothing_is_reclaimed_beside_a_gang_that_the_share_is_promised_to(uses: int) -> None:
+    """That gang would take what was reclaimed, and exceed the share: its own end would be next."""
+    share = request(cpu=40, pods=0)
+    state = cluster(
+        *(node(f"n{n}", cpu=20) for n in range(4)),
+        QueueInfo("owed", deserved=share),
+        QueueInfo("owing", deserved=share),
+        *(pod(f"small-{n}", on="n0", group=f"small-{n}") for n in range(uses)),
+        *(group(f"small-{n}", 1, queue="owed") for n in range(uses)),
+        *(pod(f"borrows-{n}", cpu=20 - uses, on=f"n{n}", group=f"b{n}") for n in range(4)),
+        *(group(f"b{n}", 1, queue="owing") for n in range(4)),
+        *gang("large", 2, cpu=20, priority=2),
+        group("large", 2, queue="owed", priority=2),
+        *gang("medium", 1, cpu=5, priority=1),
+        group("medium", 1, queue="owed", priority=1),
+    )
+    assert len(evictions(state, NOW)) == (0 if uses else 2)
+
+
 def test_a_bound_gang_that_has_not_started_is_protected() -> None:
     queue = QueueInfo("q", protected_s=PROTECTED_S)
     assert evictions(low_and_high(queue, started_at=0.0), AFTER) == []

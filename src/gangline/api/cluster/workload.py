@@ -52,10 +52,9 @@ class DisruptionMode(Wire):
     all: Annotated[FreeForm | None, doc("All pods are evicted together.")] = None
 
 
-class PodGroupTemplate(Wire):
-    """The requirements of groups that are made from a Workload."""
+class GroupRequirements(Wire):
+    """What a group of pods and its template have in common."""
 
-    name: Annotated[str, doc("Name in the Workload.", required=True)] = ""
     scheduling_policy: Annotated[
         GroupSchedulingPolicy, doc("How its pods are placed.", required=True)
     ] = GroupSchedulingPolicy()
@@ -67,6 +66,12 @@ class PodGroupTemplate(Wire):
     ] = None
     priority_class_name: Annotated[str, doc("Class that its priority comes from.")] = ""
     priority: Annotated[int | None, doc("Its priority; filled in from the class.")] = None
+
+
+class PodGroupTemplate(GroupRequirements):
+    """The requirements of groups that are made from a Workload."""
+
+    name: Annotated[str, doc("Name in the Workload.", required=True)] = ""
 
 
 class ControllerReference(Wire):
@@ -102,20 +107,9 @@ class WorkloadReference(Wire):
     template_name: Annotated[str, doc("Name of its template.", required=True)] = ""
 
 
-class KubernetesPodGroupSpec(Wire):
+class KubernetesPodGroupSpec(GroupRequirements):
     """The requirements of a group of pods."""
 
-    scheduling_policy: Annotated[
-        GroupSchedulingPolicy, doc("How its pods are placed.", required=True)
-    ] = GroupSchedulingPolicy()
-    scheduling_constraints: Annotated[
-        GroupSchedulingConstraints | None, doc("Where its pods may run.")
-    ] = None
-    disruption_mode: Annotated[
-        DisruptionMode | None, doc("What is evicted together; single pods when not given.")
-    ] = None
-    priority_class_name: Annotated[str, doc("Class that its priority comes from.")] = ""
-    priority: Annotated[int | None, doc("Its priority; filled in from the class.")] = None
     workload_ref: Annotated[WorkloadReference | None, doc("The template it is made from.")] = None
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from gangline.api.core.pod import Pod
 from gangline.api.failure import Blame
@@ -385,6 +386,35 @@ def _steps(job: Job, root: Finding | None) -> tuple[str, ...]:
     return tuple(steps)
 
 
+def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return a diagnosis as plain data, with the keys of ``gangline diagnose -o json``."""
+    return {
+        "job": diagnosis.job,
+        "status": str(diagnosis.state),
+        "summary": diagnosis.summary,
+        "root": finding_data(diagnosis.root) if diagnosis.root else None,
+        "consequences": [finding_data(consequence) for consequence in diagnosis.consequences],
+        "nextSteps": list(diagnosis.next_steps),
+        "lastLines": list(diagnosis.last_lines),
+    }
+
+
+def finding_data(finding: Finding) -> dict[str, Any]:
+    """Return the failure of one replica as plain data."""
+    return {
+        "replica": finding.replica,
+        "cause": finding.cause,
+        "blame": str(finding.blame),
+        "meaning": finding.meaning,
+        "remedy": finding.remedy,
+        "evidence": finding.evidence,
+        "node": finding.node,
+        "exitCode": finding.exit_code,
+        "container": finding.container,
+        "time": finding.at.isoformat() if finding.at else None,
+    }
+
+
 TAIL_LINES = 200
 MAX_LOGS = 64
 """Limit of replicas whose logs are read: the logs of a large gang repeat each other."""
@@ -405,7 +435,7 @@ async def diagnose_job(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
     deleted = await _deleted_pods(client, job, pods) if job.state is JobState.FAILED else []
     pods += deleted
     deleted_uids = {pod.metadata.uid for pod in deleted}
-    failed = [pod for pod in pods if _has_failed_container(pod)][:MAX_LOGS]
+    failed = [pod for pod in pods if has_failed_container(pod)][:MAX_LOGS]
     tails = await asyncio.gather(
         *(_tail(client, pod, job.uid if pod.metadata.uid in deleted_uids else "") for pod in failed)
     )
@@ -456,7 +486,7 @@ async def _events(client: ApiClient, job: Job) -> Sequence[EventRecord]:
         return []
 
 
-def _has_failed_container(pod: Pod) -> bool:
+def has_failed_container(pod: Pod) -> bool:
     """True if a container of the pod has failed, now or before."""
     return any(
         end is not None and bool(end.exit_code or end.signal)
@@ -465,7 +495,7 @@ def _has_failed_container(pod: Pod) -> bool:
     )
 
 
-def _failed_container(pod: Pod) -> tuple[str, bool]:
+def failed_container(pod: Pod) -> tuple[str, bool]:
     """Return the first failed container, and whether a later run of it has begun; or no name."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         now, before = status.state.terminated, status.last_state.terminated
@@ -477,7 +507,7 @@ def _failed_container(pod: Pod) -> tuple[str, bool]:
 
 async def _tail(client: ApiClient, pod: Pod, kept_for: str) -> str:
     """Return the end of the log of the failed container; ``kept_for`` as in ``Client.logs``."""
-    name, previous = _failed_container(pod)
+    name, previous = failed_container(pod)
     if not name:
         return ""
     lines = await read_tail(client, pod, name, TAIL_LINES, previous=previous, kept_for=kept_for)

@@ -4,7 +4,7 @@ Both print findings with remedies.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -35,7 +35,7 @@ _MAX_CONSEQUENCES = 8
 @output_option("table", "json", "yaml")
 async def diagnose_command(job: str, cluster: ClusterSession, output: str) -> None:
     """Find the replica that failed first and its cause, the consequences, and the remedy."""
-    from gangline.sdk.diagnosis import diagnose_job
+    from gangline.sdk.diagnosis import diagnose_job, diagnosis_data
 
     diagnosis = await diagnose_job(cluster.jobs, job, cluster.namespace)
     if not print_result(diagnosis_data(diagnosis), output):
@@ -63,33 +63,6 @@ def format_diagnosis(diagnosis: "Diagnosis") -> str:
 def _consequence(finding: "Finding") -> str:
     code = "" if finding.exit_code is None else f", exit code {finding.exit_code}"
     return f"{finding.replica}: {finding.cause}{code}"
-
-
-def diagnosis_data(diagnosis: "Diagnosis") -> dict[str, Any]:
-    return {
-        "job": diagnosis.job,
-        "status": str(diagnosis.state),
-        "summary": diagnosis.summary,
-        "root": _data(diagnosis.root) if diagnosis.root else None,
-        "consequences": [_data(consequence) for consequence in diagnosis.consequences],
-        "nextSteps": list(diagnosis.next_steps),
-        "lastLines": list(diagnosis.last_lines),
-    }
-
-
-def _data(finding: "Finding") -> dict[str, Any]:
-    return {
-        "replica": finding.replica,
-        "cause": finding.cause,
-        "blame": str(finding.blame),
-        "meaning": finding.meaning,
-        "remedy": finding.remedy,
-        "evidence": finding.evidence,
-        "node": finding.node,
-        "exitCode": finding.exit_code,
-        "container": finding.container,
-        "time": finding.at.isoformat() if finding.at else None,
-    }
 
 
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red", "unknown": "cyan"}

@@ -13,9 +13,9 @@ from gangline.api.job_names import NOT_ALL_PODS_RAN, RUNS_AGAIN
 from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.api.symptoms import SYMPTOMS
 from gangline.api.volcano.scheduling import PodGroup
-from gangline.cli.commands.diagnose import diagnosis_data, format_diagnosis
+from gangline.cli.commands.diagnose import format_diagnosis
 from gangline.sdk import diagnosis
-from gangline.sdk.diagnosis import Diagnosis, diagnose
+from gangline.sdk.diagnosis import Diagnosis, diagnose, diagnosis_data
 from gangline.sdk.events import EventRecord
 from gangline.sdk.jobs import Job, build_job
 from gangline.sdk.kinds import JOB_KINDS

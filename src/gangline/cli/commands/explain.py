@@ -1,6 +1,5 @@
 """``explain``: why a job is pending, computed from a copy of the cluster's state, with figures."""
 
-import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -89,44 +88,12 @@ async def _stall(cluster: ClusterSession, name: str) -> str:
 async def _explain(
     cluster: ClusterSession, settings: "SchedulerSettings", name: str, *, forecast: bool
 ) -> "list[Explanation]":
-    from gangline.api.resources import PODS
-    from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
-    from gangline.scheduler.reporting.explain import explain_group, explain_pod, with_expected_start
-    from gangline.scheduler.reporting.replay import read_cluster_state
-    from gangline.scheduler.types import GroupKey, PodKey, is_kubernetes_group
+    from gangline.scheduler.reporting.live import explain_live
 
-    client, namespace = cluster.client, cluster.namespace
-    keys, pods = await _subjects(cluster, name)
-    names = set(settings.scheduler_names)
-    for own_name in pods:
-        pod = await client.get(PODS, own_name, namespace)
-        names.add(pod.spec.scheduler_name or "default-scheduler")
-        group = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION)
-        if group and (key := GroupKey(f"{namespace}/{group}")) not in keys:
-            keys.append(key)
-    options = (settings.weights, settings.hierarchical)
-    state = await read_cluster_state(client, frozenset(names), *options)
-    now, policy = time.time(), settings.policy
-    pods_found = [
-        state.pods[pod_key]
-        for own_name in pods
-        if (pod_key := PodKey(f"{namespace}/{own_name}")) in state.pods
-    ]
-    # Annotations of pods may describe a gang without a PodGroup.
-    keys += sorted(
-        {
-            pod.group
-            for pod in pods_found
-            if pod.group and (pod.implied_group or is_kubernetes_group(pod.group))
-        }
-        - set(keys)
+    groups, pods = await _subjects(cluster, name)
+    return await explain_live(
+        cluster.client, settings, cluster.namespace, pods, groups=groups, forecast=forecast
     )
-    explained = [explain_group(state, key, now, policy) for key in keys]
-    if not keys:
-        explained = [explain_pod(state, pod.key, now, policy) for pod in pods_found]
-    if not forecast:
-        return explained
-    return [with_expected_start(explanation, state, now, policy) for explanation in explained]
 
 
 async def _subjects(cluster: ClusterSession, name: str) -> "tuple[list[GroupKey], list[str]]":

@@ -13,6 +13,7 @@ import click
 
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.figures import plain_number
+from gangline.api.resource_list import GPU
 from gangline.cli.commands.top_job import top_job_command
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
@@ -21,9 +22,6 @@ from gangline.cli.params.job_selection import refresh_option, refresh_times, sel
 from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, cluster_command
 from gangline.cli.render.nodes import (
-    GPU,
-    GpuMode,
-    NodeRow,
     SparklineHistory,
     format_duty_cycle,
     format_gpus,
@@ -33,7 +31,6 @@ from gangline.cli.render.nodes import (
     node_data,
     node_table,
     pod_devices,
-    read_nodes,
 )
 from gangline.cli.render.output import (
     format_table,
@@ -44,6 +41,7 @@ from gangline.cli.render.output import (
     supports_sparklines,
     without_rounding_errors,
 )
+from gangline.sdk.nodes import GpuMode, NodeRow, read_nodes
 
 if TYPE_CHECKING:
     from gangline.api.core.pod import Pod

@@ -14,13 +14,11 @@ from gangline.cli import main
 from gangline.cli.commands.top_node import details_data, format_node, read_details
 from gangline.cli.errors import ExitCode
 from gangline.cli.render.nodes import (
-    GpuMode,
-    NodeRow,
     gpu_totals,
     node_data,
     node_table,
-    read_nodes,
 )
+from gangline.sdk.nodes import GpuMode, NodeRow, read_nodes
 from gangline.sdk.usage import GpuDevice, GpuUsage
 
 

@@ -13,12 +13,12 @@ from gangline.api.core.pod import Pod
 from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.cli.render.jobs import format_job, job_data, job_table
 from gangline.cli.render.log_lines import LogLineWriter
-from gangline.cli.render.nodes import read_nodes
 from gangline.cli.render.output import format_age, format_table, serialize
 from gangline.sdk.goodput import goodput_data, parse_goodput
 from gangline.sdk.jobs import Job, JobState, Replica
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
+from gangline.sdk.nodes import read_nodes
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -157,7 +157,7 @@ async def test_unknown_fields_are_refused_warned_of_or_ignored_as_asked(http: Ht
     doubled = b'{"metadata":{"name":"a","name":"b"}}'
     status, answer = await http("POST", f"{MAPS}?fieldValidation=Strict", doubled)
     assert status == 400
-    assert 'duplicate field "name"' in answer["message"]
+    assert 'duplicate field "metadata.name"' in answer["message"]
 
 
 async def test_every_mistake_of_an_object_is_named(http: Http):
@@ -376,6 +376,7 @@ async def test_a_namespace_that_is_going_takes_nothing_new(http: Http):
     status, answer = await http("POST", "/api/v1/namespaces/n/configmaps", config_map("a"))
     assert status == 403
     assert "being terminated" in answer["message"]
+    assert answer["details"]["causes"][0]["reason"] == "NamespaceTerminating"
     _, going = await http("GET", "/api/v1/namespaces/n")
     assert going["status"]["phase"] == "Terminating"
     going["spec"]["finalizers"] = []

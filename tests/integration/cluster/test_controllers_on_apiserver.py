@@ -158,8 +158,21 @@ async def test_namespace_is_emptied_before_its_deletion(controllers: ApiClient) 
 
     await until(furnished)
     await controllers.create(CONFIG_MAPS, config_map("x"), "room")
-    await controllers.create(PODS, pod("p"), "room")
+    saving = pod("p")
+    saving["metadata"]["finalizers"] = ["example.com/saving"]
+    await controllers.create(PODS, saving, "room")
     await controllers.delete(NAMESPACES, "room")
+
+    async def waits_for_the_pod() -> bool:
+        status = (await controllers.get(NAMESPACES, "room")).status
+        said = {condition.type: condition.message for condition in status.conditions}
+        return said.get("NamespaceFinalizersRemaining", "").endswith(
+            "finalizers remaining: example.com/saving in 1 resource instances"
+        ) and said["NamespaceContentRemaining"].endswith(": pods. has 1 resource instances")
+
+    await until(waits_for_the_pod)
+    await controllers.get(CONFIG_MAPS, "x", "room")  # pods may still read it
+    await controllers.patch(PODS, "p", {"metadata": {"finalizers": None}}, "room")
     await until(absent(controllers, NAMESPACES, "room"))
 
 

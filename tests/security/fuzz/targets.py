@@ -149,7 +149,7 @@ def _request(kind: ServedKind, verb: str, body: bytes, content_type: str) -> Api
 def read_json(body: bytes) -> None:
     value = negotiation.read_json_document(body)
     negotiation.encode_json(value)
-    negotiation.find_duplicate_fields(body)
+    negotiation.find_duplicate_fields(body, "application/json")
 
 
 def read_yaml(body: bytes) -> None:

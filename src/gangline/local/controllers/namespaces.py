@@ -5,12 +5,19 @@ on. `NamespaceController` deletes the content of a terminating namespace, then f
 """
 
 import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import msgspec
+
 from gangline.api.core.core import ConfigMap, Namespace, ServiceAccount
-from gangline.api.meta.objects import Object, ObjectMeta
+from gangline.api.meta.conditions import FALSE, TRUE, set_condition
+from gangline.api.meta.objects import Condition, Object, ObjectMeta
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import CONFIG_MAPS, NAMESPACES, SERVICE_ACCOUNTS
+from gangline.api.resources import CONFIG_MAPS, NAMESPACES, PODS, SERVICE_ACCOUNTS
 from gangline.kube.controller.controller import (
     Controller,
     ReconcileDone,
@@ -29,6 +36,77 @@ from gangline.local.controllers.context import (
 FINALIZER = "kubernetes"
 REQUEUE_S = 0.5
 METHOD_NOT_ALLOWED = 405
+
+
+@dataclass(slots=True)
+class RemainingContent:
+    """What a terminating namespace still contains."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """Number of objects by resource, as in ``pods.`` and ``jobs.batch``."""
+    finalizers: Counter[str] = field(default_factory=Counter)
+    """Number of objects that have a finalizer, by finalizer."""
+    failures: list[str] = field(default_factory=list)
+    """Errors of deletions, by resource."""
+
+    def add(self, kind: DiscoveredKind, objects: Sequence[Object]) -> None:
+        """Count the objects that there were of a kind."""
+        if objects:
+            self.counts[f"{kind.plural}.{kind.group}"] += len(objects)
+        for obj in objects:
+            self.finalizers.update(obj.metadata.finalizers)
+
+    def is_empty(self) -> bool:
+        """Return True if nothing is left, and nothing failed."""
+        return not self.counts and not self.failures
+
+    def conditions(self) -> list[Condition]:
+        """Return the conditions of the namespace, with the types, reasons and texts of Kubernetes,
+        which scripts and ``kubectl describe namespace`` show.
+        """
+        objects = ", ".join(
+            f"{name} has {n} resource instances" for name, n in _ordered(self.counts)
+        )
+        held = ", ".join(
+            f"{name} in {n} resource instances" for name, n in _ordered(self.finalizers)
+        )
+        failed = "; ".join(self.failures)
+        return [
+            _condition(
+                "NamespaceDeletionContentFailure",
+                ("ContentDeletionFailed", "Failed to delete some content: ", failed),
+                (
+                    "ContentDeleted",
+                    "All content successfully deleted, may be waiting on finalization",
+                ),
+            ),
+            _condition(
+                "NamespaceContentRemaining",
+                ("SomeResourcesRemain", "Some resources are remaining: ", objects),
+                ("ContentRemoved", "All content successfully removed"),
+            ),
+            _condition(
+                "NamespaceFinalizersRemaining",
+                (
+                    "SomeFinalizersRemain",
+                    "Some content in the namespace has finalizers remaining: ",
+                    held,
+                ),
+                ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+            ),
+        ]
+
+
+def _ordered(counts: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(counts.items())
+
+
+def _condition(type_: str, problem: tuple[str, str, str], otherwise: tuple[str, str]) -> Condition:
+    """Return a condition that is true if the last text of ``problem`` is not empty."""
+    reason, message, details = problem
+    if details:
+        return Condition(type=type_, status=TRUE, reason=reason, message=message + details)
+    return Condition(type=type_, status=FALSE, reason=otherwise[0], message=otherwise[1])
 
 
 class NamespaceController(QueueLoop):
@@ -52,20 +130,37 @@ class NamespaceController(QueueLoop):
             return ReconcileDone()
         if FINALIZER not in namespace.spec.finalizers:
             return ReconcileDone()
-        kinds = [kind for kind in await discover_kinds(self._client) if kind.namespaced]
-        left = sum([await self._empty(kind, key.name) for kind in kinds])
-        if left:
-            return RequeueAfter(REQUEUE_S)
-        await self._finalize(namespace)
-        return ReconcileDone()
+        remaining = await self._delete_content(key.name)
+        if remaining.is_empty():
+            await self._finalize(namespace)
+            return ReconcileDone()
+        await self._report(namespace, remaining)
+        return RequeueAfter(REQUEUE_S)
 
-    async def _empty(self, kind: DiscoveredKind, namespace: str) -> int:
-        """Delete all objects of a kind; return how many there were, since some end only after a
+    async def _delete_content(self, namespace: str) -> RemainingContent:
+        """Delete the pods, and when they are gone the rest: a pod that saves its state at its end
+        reads Secrets and claims until then.
+        """
+        remaining = RemainingContent()
+        kinds = [kind for kind in await discover_kinds(self._client) if kind.namespaced]
+        pods = [kind for kind in kinds if kind.path() == PODS.path()]
+        for part in (pods, [kind for kind in kinds if kind not in pods]):
+            for kind in part:
+                try:
+                    remaining.add(kind, await self._empty(kind, namespace))
+                except ApiError as error:  # other kinds do not wait for this one
+                    remaining.failures.append(f"{kind.plural}: {error}")
+            if not remaining.is_empty():
+                break
+        return remaining
+
+    async def _empty(self, kind: DiscoveredKind, namespace: str) -> list[Object]:
+        """Delete all objects of a kind; return those that there were, since some end only after a
         while.
         """
         listing = await self._client.list(kind, namespace)
         if not listing.items:
-            return 0
+            return []
         path = kind.path(namespace)
         try:
             await self._client.request_json(
@@ -77,7 +172,20 @@ class NamespaceController(QueueLoop):
             for item in listing.items:
                 with contextlib.suppress(NotFound):
                     await self._client.delete(kind, item.metadata.name, namespace)
-        return len(listing.items)
+        return listing.items
+
+    async def _report(self, namespace: Namespace, remaining: RemainingContent) -> None:
+        """Say in the namespace's conditions what delays its end."""
+        now, conditions = datetime.now(UTC), namespace.status.conditions
+        for condition in remaining.conditions():
+            conditions = set_condition(conditions, condition, now)
+        if conditions == namespace.status.conditions:
+            return
+        change = {"status": {"conditions": msgspec.to_builtins(conditions)}}
+        with contextlib.suppress(NotFound):
+            await self._client.patch(
+                NAMESPACES, namespace.metadata.name, change, subresource="status"
+            )
 
     async def _finalize(self, namespace: Namespace) -> None:
         name = namespace.metadata.name

@@ -337,3 +337,21 @@ def test_deleted_items_are_removed_and_others_stay(
     patch = {"containers": [{"$patch": "delete", "name": name} for name in removed]}
     result = strategic_merge_patch({"containers": items}, patch, SCHEMA)
     assert result["containers"] == [item for item in items if item["name"] not in removed]
+
+
+@pytest.mark.parametrize(
+    ("operations", "named"),
+    [
+        (
+            [{"op": "add", "path": "/a", "value": 1}, {"op": "remove", "path": "/b/c"}],
+            "operation 1",
+        ),
+        ([{"op": "test", "path": "/data/password", "value": "x"}], "test '/data/password'"),
+        ([{"op": "add", "path": "/data/password/0", "value": "x"}], "add '/data/password/0'"),
+    ],
+)
+def test_an_error_of_a_json_patch_names_the_operation_and_no_value(operations, named):
+    with pytest.raises(PatchError) as error:
+        json_patch({"data": {"password": "hunter2"}}, operations)
+    assert named in error.value.message
+    assert "hunter2" not in error.value.message

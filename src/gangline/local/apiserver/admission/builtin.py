@@ -268,4 +268,7 @@ def _terminating(kind: ServedKind, name: str, namespace: str) -> StatusError:
         f'{shown} "{name}" is forbidden: unable to create new content in namespace {namespace} '
         "because it is being terminated"
     )
-    return forbidden(message, kind.plural, kind.group, name)
+    # Controllers of Kubernetes, Kueue and JobSet do not try again after this cause.
+    text = f"namespace {namespace} is being terminated"
+    cause = StatusCause("NamespaceTerminating", text, "metadata.namespace")
+    return forbidden(message, kind.plural, kind.group, name, [cause])

@@ -48,6 +48,7 @@ from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest, RequestUser
+from gangline.local.apiserver.machinery.encoding import decode_json
 from gangline.local.apiserver.storage.store import ObjectStore
 
 MUTATING, VALIDATING = "mutatingwebhookconfigurations", "validatingwebhookconfigurations"
@@ -318,7 +319,7 @@ def patch_operations(response: AdmissionResponse) -> Any:
     if not response.patch:
         return []
     try:
-        return msgspec.json.decode(base64.b64decode(response.patch, validate=True))
+        return decode_json(base64.b64decode(response.patch, validate=True))
     except (binascii.Error, ValueError, RecursionError) as error:
         raise InvalidAdmissionResponse(f"the patch is invalid: {error}") from None
 

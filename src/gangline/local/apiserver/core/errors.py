@@ -112,11 +112,16 @@ def invalid(group: str, kind: str, name: str, causes: Iterable[StatusCause]) -> 
     )
 
 
-def forbidden(message: str, plural: str = "", group: str = "", name: str = "") -> StatusError:
+def forbidden(
+    message: str,
+    plural: str = "",
+    group: str = "",
+    name: str = "",
+    causes: Iterable[StatusCause] = (),
+) -> StatusError:
     """403 for a request that its user, or a rule of the cluster, does not permit."""
-    return status_error(
-        403, "Forbidden", message, StatusDetails(name=name, group=group, kind=plural)
-    )
+    details = StatusDetails(name=name, group=group, kind=plural, causes=list(causes))
+    return status_error(403, "Forbidden", message, details)
 
 
 def unauthorized() -> StatusError:

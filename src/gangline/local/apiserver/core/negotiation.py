@@ -6,6 +6,7 @@ all clients that send protobuf also accept JSON.
 
 import json
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -294,23 +295,67 @@ def expect_strings(value: object, what: str) -> list[str]:
     return value
 
 
-def find_duplicate_fields(body: bytes) -> list[str]:
-    """Return the names of fields that occur twice in one object of a JSON body."""
-    duplicates: list[str] = []
+def find_duplicate_fields(body: bytes, content_type: str) -> list[str]:
+    """Return what a client is told of fields that occur twice in one object of a valid body."""
+    media = content_type.split(";", maxsplit=1)[0].strip().lower()
+    if media.endswith("json"):
+        return [f'duplicate field "{path}"' for path in _duplicates_in_json(body)]
+    if not media.endswith("yaml"):
+        return []
+    root = yaml.compose(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return [
+        f'yaml: line {line}: key "{name}" already set in map'
+        for line, name in _duplicates_in_yaml(root)
+    ]
 
-    def check(pairs: list[tuple[str, Any]]) -> None:
+
+class _Duplicates(list[str]):
+    """The paths of duplicate fields within an object, relative to it."""
+
+
+def _duplicates_in_json(body: bytes) -> list[str]:
+    def check(pairs: list[tuple[str, Any]]) -> _Duplicates:
         seen: set[str] = set()
-        for name, _ in pairs:
+        paths: dict[str, None] = {}
+        for name, value in pairs:
             if name in seen:
-                duplicates.append(name)
+                paths[name] = None
             seen.add(name)
+            paths |= dict.fromkeys(f"{name}{path}" for path in below(value))
+        return _Duplicates(paths)
+
+    def below(value: Any) -> Iterator[str]:
+        if isinstance(value, _Duplicates):
+            yield from (f".{path}" for path in value)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                yield from (f"[{index}]{path}" for path in below(item))
 
     try:
         # The hooks are functions of Python: between their calls, other threads run.
-        json.loads(body, object_pairs_hook=check, parse_int=_no_value, parse_float=_no_value)
+        root = json.loads(body, object_pairs_hook=check, parse_int=_no_value, parse_float=_no_value)
+        return [path.removeprefix(".") for path in below(root)]
     except (ValueError, RecursionError):
         return []
-    return duplicates
+
+
+def _duplicates_in_yaml(root: yaml.Node | None) -> Iterator[tuple[int, str]]:
+    pending, visited = [root], set()
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, yaml.CollectionNode) or id(node) in visited:
+            continue
+        visited.add(id(node))  # an alias is a node that was visited
+        if isinstance(node, yaml.SequenceNode):
+            pending += reversed(node.value)
+            continue
+        keys: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
+                if key.value in keys:
+                    yield key.start_mark.line + 1, key.value
+                keys.add(key.value)
+            pending.append(value)
 
 
 def _no_value(_: str) -> None:

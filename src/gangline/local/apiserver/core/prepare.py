@@ -236,15 +236,15 @@ def prune_unknown_fields(request: ApiRequest, obj: Json) -> None:
     if mode == "Ignore":
         return
     warnings = [f'unknown field "{path}"' for path in unknown]
-    if mode == "Strict" and request.content_type.startswith("application/json"):
-        warnings += [f'duplicate field "{name}"' for name in find_duplicate_fields(request.body)]
+    if mode:  # the default is Warn too, but costs most writes more than their decoding
+        warnings += find_duplicate_fields(request.body, request.content_type)
     if warnings and mode == "Strict":
         kind = request.kind
         raise bad_request(
             f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
             f"strict decoding error: {', '.join(warnings)}"
         )
-    request.warnings += warnings[:MAX_WARNINGS]
+    request.warnings += [text for text in warnings[:MAX_WARNINGS] if text not in request.warnings]
 
 
 def apply_defaults(kind: ServedKind, obj: Json) -> None:

@@ -102,7 +102,7 @@ class ServedKind:
 
     @cached_property
     def schema(self) -> StructuralSchema:
-        return StructuralSchema(self.plain_schema)
+        return StructuralSchema(self.plain_schema, null_is_empty=not self.custom)
 
     @cached_property
     def selectable_paths(self) -> tuple[tuple[str, tuple[str, ...]], ...]:

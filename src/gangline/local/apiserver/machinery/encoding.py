@@ -30,6 +30,7 @@ __all__ = [
     "decode_json",
     "decode_protobuf",
     "find_excess",
+    "to_integer",
 ]
 
 Excess: TypeAlias = Literal["", "values", "depth"]
@@ -44,7 +45,17 @@ MAX_SLICED_DEPTH = 200
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions of ``decode_json``."""
 
-_decode = msgspec.json.Decoder().decode
+
+def to_integer(number: float) -> float | int:
+    """Return a number without a fraction as an integer, as the API server of Kubernetes prints it:
+    ``10.0`` and ``1e1`` are 10. A typed client cannot read ``10.0`` as an integer.
+    """
+    if number.is_integer() and limits.MIN_INTEGER <= number < limits.MAX_INTEGER:
+        return int(number)
+    return number
+
+
+_decode = msgspec.json.Decoder(float_hook=lambda text: to_integer(float(text))).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _WHITESPACE = b" \t\r\n"

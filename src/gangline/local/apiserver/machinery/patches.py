@@ -54,36 +54,41 @@ def json_patch(document: Json, operations: Any) -> Json:
     for number, operation in enumerate(operations):
         if not isinstance(operation, dict):
             raise PatchError(f"operation {number} of the JSON patch is not an object")
-    try:
-        patched = _apply_operations(document, operations)
-    except (jsonpatch.JsonPatchConflict, jsonpointer.JsonPointerException) as error:
-        raise unprocessable_patch(f"the JSON patch does not fit the object: {error}") from error
-    except jsonpatch.JsonPatchTestFailed as error:
-        raise unprocessable_patch(f"a test of the JSON patch failed: {error}") from error
-    except (jsonpatch.JsonPatchException, TypeError, ValueError) as error:
-        raise PatchError(f"the JSON patch is malformed: {error}") from error
-    except RecursionError:
-        raise unprocessable_patch("the result of the JSON patch is nested too deeply") from None
+    patched: Any = copy_json(document)
+    left = limits.MAX_COPIED_BYTES
+    for number, operation in enumerate(operations):
+        # The library's messages print values, which may be secret.
+        shown = f"operation {number} ({operation.get('op')} {operation.get('path')!r})"
+        try:
+            left -= _copied_bytes(patched, operation)
+            if left < 0:
+                message = f"the copies of the JSON patch exceed {limits.MAX_COPIED_BYTES} bytes"
+                raise PatchError(message, 413, "RequestEntityTooLarge")
+            patched = jsonpatch.apply_patch(patched, [operation], in_place=True)
+        except jsonpatch.JsonPatchTestFailed:
+            raise unprocessable_patch(
+                f"{shown} of the JSON patch failed: the object has another value"
+            ) from None
+        except (jsonpatch.JsonPatchConflict, jsonpointer.JsonPointerException):
+            raise unprocessable_patch(
+                f"{shown} of the JSON patch does not fit the object: it has no such path"
+            ) from None
+        except (jsonpatch.JsonPatchException, TypeError, ValueError, KeyError) as error:
+            detail = error if isinstance(error, jsonpatch.InvalidJsonPatch) else "wrong type"
+            raise PatchError(f"{shown} of the JSON patch is malformed: {detail}") from None
+        except RecursionError:
+            raise unprocessable_patch("the result of the JSON patch is nested too deeply") from None
     if not isinstance(patched, dict):
         raise unprocessable_patch("the result of the JSON patch is not an object")
     return patched
 
 
-def _apply_operations(document: Json, operations: Sequence[Json]) -> Any:
-    """Apply operations in turn. Copies are counted, since each may double the document."""
-    if not any(operation.get("op") == "copy" for operation in operations):
-        return jsonpatch.apply_patch(document, list(operations))
-    patched: Any = copy_json(document)
-    left = limits.MAX_COPIED_BYTES
-    for operation in operations:
-        source = operation.get("from")
-        if operation.get("op") == "copy" and isinstance(source, str):
-            left -= len(msgspec.json.encode(jsonpointer.resolve_pointer(patched, source, None)))
-        if left < 0:
-            message = f"the copies of the JSON patch exceed {limits.MAX_COPIED_BYTES} bytes"
-            raise PatchError(message, 413, "RequestEntityTooLarge")
-        patched = jsonpatch.apply_patch(patched, [operation], in_place=True)
-    return patched
+def _copied_bytes(document: Any, operation: Json) -> int:
+    """Return the size of what a copy adds: each may double the document."""
+    source = operation.get("from")
+    if operation.get("op") != "copy" or not isinstance(source, str):
+        return 0
+    return len(msgspec.json.encode(jsonpointer.resolve_pointer(document, source, None)))
 
 
 def merge_patch(document: Json, patch: Any) -> Json:

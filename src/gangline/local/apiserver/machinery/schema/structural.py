@@ -47,20 +47,39 @@ Pruner: TypeAlias = Callable[[Any, ParentPath, Segment, list[str]], None]
 
 
 class PrunerCompiler(SchemaCompiler[Pruner]):
-    """Compiles schemas to pruners. The result is None if nothing below a node can be pruned."""
+    """Compiles schemas to pruners. The result is None if nothing below a node can be pruned.
+
+    With ``null_is_empty``, null among the texts of a list or map reads "", as where Go decodes it.
+    """
+
+    def __init__(self, *, null_is_empty: bool) -> None:
+        super().__init__()
+        self._null_is_empty = null_is_empty
 
     def _compile(self, schema: Json) -> Pruner | None:
         items = schema.get("items")
         if isinstance(items, dict):
-            return _list_pruner(self.compile(items))
+            return self._empty_texts(items) or _list_pruner(self.compile(items))
         extra = additional_properties(schema)
         if "properties" not in schema and extra is not None:
-            return _map_pruner(self.compile(extra))
+            return self._empty_texts(extra) or _map_pruner(self.compile(extra))
         if "properties" in schema:
             return self._object_pruner(schema, extra)
         if schema.get("type") == "object" and not preserves_unknown(schema):
             return self._object_pruner({**schema, "properties": {}}, extra)
         return None
+
+    def _empty_texts(self, member: Json) -> Pruner | None:
+        if not self._null_is_empty or member.get("type") != "string" or member.get("nullable"):
+            return None
+
+        def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
+            if isinstance(value, dict):
+                value.update({name: "" for name, text in value.items() if text is None})
+            elif isinstance(value, list) and None in value:
+                value[:] = ["" if text is None else text for text in value]
+
+        return prune
 
     def _object_pruner(self, schema: Json, extra: Json | None) -> Pruner:
         properties: Json = schema["properties"]
@@ -286,15 +305,13 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
         nullable = bool(schema.get("nullable"))
         if schema.get(INT_OR_STRING):
             rules = [*number_rules(schema), *string_rules(schema), *enum_rule(schema)]
-            return _accept_integral_float(_leaf("integer,string", (int, str), rules, nullable))
+            return _leaf("integer,string", (int, str), rules, nullable)
         match schema.get("type"):
             case "string":
                 rules = [*string_rules(schema), *enum_rule(schema)]
                 return _leaf("string", (str,), rules, nullable)
             case "integer":
-                return _accept_integral_float(
-                    _leaf("integer", (int,), _numeric_rules(schema), nullable)
-                )
+                return _leaf("integer", (int,), _numeric_rules(schema), nullable)
             case "number":
                 return _leaf("number", (int, float), _numeric_rules(schema), nullable)
             case "boolean":
@@ -403,19 +420,6 @@ def _leaf(
     return check
 
 
-def _accept_integral_float(check: Validator) -> Validator:
-    """Accept ``1.0`` as an integer: JSON does not distinguish it from ``1``."""
-
-    def check_integer(
-        value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]
-    ) -> None:
-        if type(value) is float and value.is_integer():
-            value = int(value)
-        check(value, parent, segment, causes)
-
-    return check_integer
-
-
 def _boolean(nullable: bool, rules: list[ValueRule]) -> Validator:
     return _leaf("boolean", (bool,), rules, nullable)
 
@@ -464,9 +468,9 @@ def _logical_validator(
 class StructuralSchema:
     """The schema of one kind in one version. Compilation takes milliseconds, so reuse it."""
 
-    def __init__(self, schema: Json) -> None:
+    def __init__(self, schema: Json, *, null_is_empty: bool = False) -> None:
         self.schema = with_object_fields(schema)
-        self._prune = PrunerCompiler().compile(self.schema)
+        self._prune = PrunerCompiler(null_is_empty=null_is_empty).compile(self.schema)
         self._default = DefaulterCompiler().compile(self.schema)
         self._validate = ValidatorCompiler().compile(self.schema)
 

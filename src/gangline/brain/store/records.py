@@ -1,0 +1,243 @@
+"""Writes and reads the records of job runs, and sums up what jobs used.
+
+A row belongs to a job of the history. A record of a job that is not stored, or was forgotten, is
+not written. A repeated write replaces the row; the recorder merges with what is stored before its
+first write (``records.read``), so that a successor continues the record of its predecessor.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Connection, Select, case, delete, func, select
+
+from gangline.brain.facts.job_record import Curves, JobRecord, LogTail
+from gangline.brain.facts.records import Job
+from gangline.brain.store.batch import MAX_ROWS
+from gangline.brain.store.context import Context
+from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.bulk import lock_cluster, upsert
+from gangline.brain.store.sql.record_tables import job_log, job_record
+from gangline.brain.store.sql.rows import job_query, load_jobs
+
+MAX_LOGS: Final = 64
+"""Tails of one job, the last ones."""
+_CURVES: Final = msgspec.json.Decoder(dict[str, Curves])
+
+
+class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written of one run."""
+
+    uid: str
+    at_ms: int
+    record: JobRecord
+    spec: Mapping[str, Any] | None = None
+    """The specification: ``written``, and ``effective`` if it differs."""
+    logs: tuple[LogTail, ...] = ()
+    """Tails that are new."""
+    gpu_seconds: int = 0
+    cpu_seconds: int = 0
+    productive_seconds: int | None = None
+
+
+class StoredRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A job with its record; None if it has none, or the retention has deleted it."""
+
+    job: Job
+    record: JobRecord | None = None
+    spec: dict[str, Any] | None = None
+    logs: tuple[LogTail, ...] = ()
+    gpu_seconds: int = 0
+    cpu_seconds: int = 0
+    productive_seconds: int | None = None
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the jobs of one group used."""
+
+    key: str
+    jobs: int
+    gpu_seconds: int
+    cpu_seconds: int
+    accounted_seconds: int
+    """GPU seconds of those jobs that account for their time."""
+    productive_seconds: int
+
+
+class RecordStore:
+    """Records in the database; each method is one transaction."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def write(self, cluster: str, records: Sequence[RecordRow]) -> list[str]:
+        """Write records, and return the UIDs of jobs that the history does not have."""
+
+        def transaction(connection: Connection) -> list[str]:
+            lock_cluster(connection, cluster)
+            ids = _job_ids(connection, cluster, [row.uid for row in records])
+            stored = [(ids[row.uid], row) for row in records if row.uid in ids]
+            upsert(connection, job_record, [_row(*pair) for pair in stored], ("job_id",))
+            logs = [_log_row(number, tail) for number, row in stored for tail in row.logs]
+            upsert(connection, job_log, logs, ("job_id", "pod", "attempt", "container"))
+            for number in {row["job_id"] for row in logs}:
+                _drop_old_logs(connection, number)
+            return [row.uid for row in records if row.uid not in ids]
+
+        return self._context.write(transaction) if records else []
+
+    def read(self, cluster: str, uid: str) -> StoredRecord | None:
+        """Return the record of a run; None if the history does not have the job."""
+        job = tables.job.c
+        return self._read(job_query().where(job.cluster == cluster, job.uid == uid))
+
+    def read_named(self, cluster: str, namespace: str, name: str) -> StoredRecord | None:
+        """Return the record of the job of this name that was submitted last."""
+        job = tables.job.c
+        query = (
+            job_query()
+            .where(job.cluster == cluster, job.namespace == namespace)
+            .where(job.name == self._context.private_name(name))
+            .order_by(job.submitted_ms.desc())
+            .limit(1)
+        )
+        return self._read(query)
+
+    def usage(
+        self, cluster: str, by: str, since_ms: int, until_ms: int, namespaces: Iterable[str] = ()
+    ) -> list[UsageRow]:
+        """Return the use by jobs whose end, or last observation, is in a time; most used first.
+
+        Args:
+            cluster: the cluster.
+            by: ``queue``, ``owner``, ``kind`` or ``namespace``.
+            since_ms: first time.
+            until_ms: first time after it.
+            namespaces: only jobs of these; none: of all.
+        """
+        job, record = tables.job.c, job_record.c
+        accounted = case((record.productive_seconds.is_not(None), record.gpu_seconds), else_=0)
+        query = (
+            select(
+                job[by],
+                func.count(),
+                func.sum(record.gpu_seconds),
+                func.sum(record.cpu_seconds),
+                func.sum(accounted),
+                func.sum(func.coalesce(record.productive_seconds, 0)),
+            )
+            .join_from(job_record, tables.job)
+            .where(job.cluster == cluster, record.at_ms >= since_ms, record.at_ms < until_ms)
+            .group_by(job[by])
+        )
+        if chosen := sorted(namespaces):
+            query = query.where(job.namespace.in_(chosen))
+        rows = self._context.read(lambda connection: list(connection.execute(query)))
+        used = [
+            UsageRow(
+                key=key,
+                jobs=jobs,
+                gpu_seconds=int(gpus),
+                cpu_seconds=int(cpus),
+                accounted_seconds=int(accounted_for),
+                productive_seconds=int(productive),
+            )
+            for key, jobs, gpus, cpus, accounted_for, productive in rows
+        ]
+        return sorted(used, key=lambda row: (-row.gpu_seconds, -row.cpu_seconds, row.key))
+
+    def _read(self, query: Select[Any]) -> StoredRecord | None:
+        def transaction(connection: Connection) -> StoredRecord | None:
+            jobs = load_jobs(connection, query)
+            if not jobs:
+                return None
+            number, job = jobs[0]
+            record = job_record.c
+            selected = select(
+                record.body, record.spec, record.curves, record.gpu_seconds, record.cpu_seconds,
+                record.productive_seconds,
+            ).where(record.job_id == number)  # fmt: skip
+            row = connection.execute(selected).first()
+            return _stored(job, row, _logs(connection, number)) if row else StoredRecord(job=job)
+
+        return self._context.read(transaction)
+
+
+def _job_ids(connection: Connection, cluster: str, uids: Sequence[str]) -> dict[str, int]:
+    job = tables.job.c
+    query = select(job.uid, job.id).where(job.cluster == cluster, job.uid.in_(sorted(set(uids))))
+    return {uid: number for uid, number in connection.execute(query)}
+
+
+def _drop_old_logs(connection: Connection, job_id: int) -> None:
+    log = job_log.c
+    newest = select(log.id).where(log.job_id == job_id).order_by(log.at_ms.desc(), log.id.desc())
+    ids = list(connection.execute(newest.offset(MAX_LOGS).limit(MAX_ROWS)).scalars())
+    if ids:
+        connection.execute(delete(job_log).where(log.id.in_(ids)))
+
+
+def _row(job_id: int, row: RecordRow) -> dict[str, Any]:
+    body = msgspec.json.encode(msgspec.structs.replace(row.record, curves={})).decode()
+    spec = _pack(row.spec) if row.spec else None
+    curves = _pack(row.record.curves)
+    return {
+        "job_id": job_id,
+        "at_ms": row.at_ms,
+        "size_bytes": len(body) + len(spec or b"") + len(curves),
+        "gpu_seconds": row.gpu_seconds,
+        "cpu_seconds": row.cpu_seconds,
+        "productive_seconds": row.productive_seconds,
+        "body": body,
+        "spec": spec,
+        "curves": curves,
+    }
+
+
+def _log_row(job_id: int, tail: LogTail) -> dict[str, Any]:
+    lines = _pack(tail.lines)
+    return {
+        "job_id": job_id,
+        "pod": tail.pod,
+        "attempt": tail.attempt,
+        "replica": tail.replica,
+        "container": tail.container,
+        "at_ms": tail.at_ms,
+        "size_bytes": len(lines),
+        "lines": lines,
+    }
+
+
+def _stored(job: Job, row: Any, logs: tuple[LogTail, ...]) -> StoredRecord:
+    record = msgspec.json.decode(row.body, type=JobRecord)
+    curves = _CURVES.decode(zlib.decompress(row.curves)) if row.curves else {}
+    return StoredRecord(
+        job=job,
+        record=msgspec.structs.replace(record, curves=curves),
+        spec=msgspec.json.decode(zlib.decompress(row.spec)) if row.spec else None,
+        logs=logs,
+        gpu_seconds=row.gpu_seconds,
+        cpu_seconds=row.cpu_seconds,
+        productive_seconds=row.productive_seconds,
+    )
+
+
+def _logs(connection: Connection, job_id: int) -> tuple[LogTail, ...]:
+    log = job_log.c
+    query = select(job_log).where(log.job_id == job_id).order_by(log.at_ms, log.id).limit(MAX_LOGS)
+    return tuple(
+        LogTail(
+            pod=row.pod,
+            replica=row.replica,
+            container=row.container,
+            attempt=row.attempt,
+            at_ms=row.at_ms,
+            lines=msgspec.json.decode(zlib.decompress(row.lines), type=tuple[str, ...]),
+        )
+        for row in connection.execute(query)
+    )
+
+
+def _pack(value: Any) -> bytes:
+    return zlib.compress(msgspec.json.encode(value), 1)

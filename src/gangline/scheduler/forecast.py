@@ -37,6 +37,7 @@ from gangline.scheduler.types import (
     CycleResult,
     GangId,
     GroupKey,
+    PendingReason,
     PodGroupInfo,
     PodInfo,
     PodKey,
@@ -99,6 +100,30 @@ class StartForecast:
     chance: float
     """Part of the simulations in which it started."""
     samples: int
+
+    @property
+    def text(self) -> str:
+        """When it is expected to start, in words."""
+        if self.earliest_s is None:
+            return "not within 30 days, unless resources are freed or added"
+        earliest = _duration_text(self.earliest_s)
+        if self.latest_s is None:
+            return f"not before {earliest} from now; the latest time is unknown"
+        if self.latest_s < 1:
+            return "now"
+        return (
+            f"in {earliest} to {_duration_text(self.latest_s)} "
+            "(probability 80 %, if no gang overtakes it)"
+        )
+
+
+def _duration_text(seconds: float) -> str:
+    """Return a duration in one unit, rounded to two digits."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            count = seconds / size
+            return f"{count:.1f} {unit}" if count < 10 else f"{count:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +253,15 @@ def pending_queues(state: SchedulerCache) -> Mapping[GangId, str]:
     return queues | dict.fromkeys(single, state.usage.queue_of(None))
 
 
-def line_position(
-    result: CycleResult, queue: str, target: GangId, queues: Mapping[GangId, str]
-) -> LinePosition | None:
-    """Return the place of a gang in the line of its queue; None: it is not in the line.
+def queue_lines(
+    result: CycleResult, queues: Mapping[GangId, str]
+) -> Mapping[str, Sequence[tuple[GangId, PendingReason]]]:
+    """Return the line of each queue: the gangs that wait for resources, in their order.
 
     Args:
         queues: the queue of each pending gang.
     """
-    ahead: list[GangId] = []
+    lines: dict[str, list[tuple[GangId, PendingReason]]] = {}
     for verdict in result.pending_reasons:
         if verdict.reason not in (messages.NOT_ENOUGH_RESOURCES, messages.QUEUE_LIMIT):
             continue
@@ -246,11 +271,24 @@ def line_position(
             gang = GangId(verdict.group)
         else:
             gang = single_pod_id(verdict.pods[0][0]) if verdict.pods else GangId("")
-        if gang == target:
-            return LinePosition(queue, len(ahead) + 1, tuple(ahead))
-        if queues.get(gang) == queue:
-            ahead.append(gang)
-    return None
+        if (queue := queues.get(gang)) is not None:
+            lines.setdefault(queue, []).append((gang, verdict))
+    return lines
+
+
+def line_position(
+    result: CycleResult, queue: str, target: GangId, queues: Mapping[GangId, str]
+) -> LinePosition | None:
+    """Return the place of a gang in the line of its queue; None: it is not in the line.
+
+    Args:
+        queues: the queue of each pending gang.
+    """
+    line = [gang for gang, _ in queue_lines(result, queues).get(queue, ())]
+    if target not in line:
+        return None
+    ahead = line[: line.index(target)]
+    return LinePosition(queue, len(ahead) + 1, tuple(ahead))
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ The age of a step is the one that the master reports, and the time since its rep
 """
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from gangline.sdk.progress import Progress, format_clock
 from gangline.sdk.restarts import LastRestart
 
 _TRAINER = "elasticjob"
+_PART = re.compile(r"(\w[\w -]*?) ([\d.]+) s")
+"""A part of ``Goodput.unproductive``."""
 MAX_READ = 20
 """Number of jobs whose steps a list reads; a screen shows few more."""
 
@@ -70,6 +73,11 @@ class Goodput:
         if self.unproductive:
             text += f"; the rest: {self.unproductive}"
         return text
+
+    @property
+    def unproductive_s(self) -> Mapping[str, float]:
+        """Seconds of the other time by what it was spent on, such as ``restarting``."""
+        return {name: float(seconds) for name, seconds in _PART.findall(self.unproductive)}
 
     def age_s(self, now: datetime) -> float:
         """Return for how long the step has not changed."""

@@ -14,7 +14,7 @@ from gangline.cli.render.output import is_terminal, terminal_width
 
 if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
-    from gangline.scheduler.forecast import ExpectedStart, StartForecast
+    from gangline.scheduler.forecast import ExpectedStart
     from gangline.scheduler.reporting.explain import Explanation, PodRequirement, QueueUsage
     from gangline.scheduler.settings import SchedulerSettings
 
@@ -84,7 +84,7 @@ def _wrapped(text: str, first: str, further: str, width: int) -> list[str]:
 def _expected(expected: "ExpectedStart") -> list[str]:
     """Return the place in line and the expected start."""
     lines = [
-        f"Expected start: {format_start(expected.start)}",
+        f"Expected start: {expected.start.text}",
         f"place {expected.place} in queue {expected.queue!r}",
     ]
     if expected.ahead:
@@ -95,31 +95,8 @@ def _expected(expected: "ExpectedStart") -> list[str]:
         f"{expected.start.samples} simulations; run times are known of "
         f"{expected.known_run_times} of {expected.run_times} gangs"
     )
-    lines += [f"sooner {option.change}: {format_start(option.start)}" for option in expected.sooner]
+    lines += [f"sooner {option.change}: {option.start.text}" for option in expected.sooner]
     return lines
-
-
-def format_start(start: "StartForecast") -> str:
-    """Return when a gang is expected to start, in words."""
-    if start.earliest_s is None:
-        return "not within 30 days, unless resources are freed or added"
-    if start.latest_s is None:
-        return f"not before {_duration(start.earliest_s)} from now; the latest time is unknown"
-    if start.latest_s < 1:
-        return "now"
-    return (
-        f"in {_duration(start.earliest_s)} to {_duration(start.latest_s)} "
-        "(probability 80 %, if no gang overtakes it)"
-    )
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in one unit, rounded to two digits."""
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            count = seconds / size
-            return f"{count:.1f} {unit}" if count < 10 else f"{count:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _queues(queues: "Sequence[QueueUsage]") -> list[str]:

@@ -19,7 +19,7 @@ from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.preemption.preempt import EvictionPolicy
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import pending_gangs
-from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
+from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree, Vector
 from gangline.scheduler.types import (
     CycleResult,
     GangId,
@@ -234,16 +234,27 @@ def queue_usages(state: SchedulerCache, queue: str) -> tuple[QueueUsage, ...]:
     attributes = tree.queues.get(queue)
     if attributes is None or queue == ROOT_QUEUE:
         return ()
-    return tuple(
-        QueueUsage(
-            name=above.info.name,
-            used=_amounts(tree, above.used),
-            requested=_amounts(tree, above.requested),
-            entitled=_amounts(tree, above.fair_share),
-            most=_amounts(tree, above.limit) if above.has_limit else "",
-            share=round(min(above.share, 1e9), 3),
-        )
-        for above in attributes.path()
+    return tuple(_queue_usage(tree, above) for above in attributes.path())
+
+
+def all_queue_usages(state: SchedulerCache) -> dict[str, QueueUsage]:
+    """Return the amounts of every queue by its name, without those of the root."""
+    tree = QueueTree.of(state)
+    return {
+        name: _queue_usage(tree, attributes)
+        for name, attributes in tree.queues.items()
+        if name != ROOT_QUEUE
+    }
+
+
+def _queue_usage(tree: QueueTree, queue: QueueAttributes) -> QueueUsage:
+    return QueueUsage(
+        name=queue.info.name,
+        used=_amounts(tree, queue.used),
+        requested=_amounts(tree, queue.requested),
+        entitled=_amounts(tree, queue.fair_share),
+        most=_amounts(tree, queue.limit) if queue.has_limit else "",
+        share=round(min(queue.share, 1e9), 3),
     )
 
 
@@ -304,8 +315,8 @@ def _nodes(
         why = why or ", ".join(
             messages.shortage_message(one) for one in initial.lacking_resources(pod.shape, row)
         )
-        why = why or initial.volumes.refusal((pod,), row)
-        is_reserved = remaining.lacking_resources(pod.shape, row) or remaining.volumes.refusal(
+        why = why or initial.claims_refusal((pod,), row)
+        is_reserved = remaining.lacking_resources(pod.shape, row) or remaining.claims_refusal(
             (pod,), row
         )
         same_reason[why or (CAPACITY_RESERVED if is_reserved else HAS_CAPACITY)].append(name)

@@ -1,20 +1,29 @@
 """Explains gangs and pods of a live cluster: ``gangline explain``, and the dashboard."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from gangline.api.core.node import Node
 from gangline.api.resources import PODS
 from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
+from gangline.api.volcano.topology import HyperNode
 from gangline.kube.client.client import ApiClient
+from gangline.scheduler.cache.convert import hypernode_info, node_info
+from gangline.scheduler.cache.node_table import topology_domains
+from gangline.scheduler.cycle.cycle import run_cycle
+from gangline.scheduler.forecast import pending_queues, queue_lines
 from gangline.scheduler.reporting.explain import (
     Explanation,
+    QueueUsage,
+    all_queue_usages,
     explain_group,
     explain_pod,
     with_expected_start,
 )
 from gangline.scheduler.reporting.replay import read_cluster_state
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types import GroupKey, PodKey, is_kubernetes_group
+from gangline.scheduler.types import GroupKey, PodKey, gang_name, is_kubernetes_group
 
 
 async def explain_live(
@@ -70,3 +79,55 @@ async def explain_live(
     if not forecast:
         return explained
     return [with_expected_start(explanation, state, now, policy) for explanation in explained]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGang:
+    """A gang in the line of its queue."""
+
+    name: str
+    """``namespace/name`` of the pod group, or of a pod without one."""
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReport:
+    """The amounts of a queue, and its line."""
+
+    usage: QueueUsage
+    line: tuple[WaitingGang, ...]
+    """The first is served first."""
+
+
+async def report_queues(client: ApiClient, settings: SchedulerSettings) -> dict[str, QueueReport]:
+    """Return the amounts and the line of each queue, by its name.
+
+    Raises:
+        ApiError: the cluster cannot be read.
+    """
+    options = (settings.scheduler_names, settings.weights, settings.hierarchical)
+    state = await read_cluster_state(client, *options)
+    lines = queue_lines(run_cycle(state, time.time(), settings.policy), pending_queues(state))
+    return {
+        name: QueueReport(
+            usage,
+            tuple(
+                WaitingGang(gang_name(gang), verdict.reason, verdict.message)
+                for gang, verdict in lines.get(name, ())
+            ),
+        )
+        for name, usage in all_queue_usages(state).items()
+    }
+
+
+def network_domains(
+    hypernodes: Iterable[HyperNode], nodes: Iterable[Node]
+) -> list[tuple[str, int, list[str]]]:
+    """Return name, tier and nodes of each network domain, the closest tier first."""
+    infos = [node_info(node) for node in nodes]
+    described = {one.metadata.name: hypernode_info(one) for one in hypernodes}
+    return [
+        (domain.name, domain.tier, [str(infos[row].name) for row in domain.rows.nonzero()[0]])
+        for domain in topology_domains(described, infos)
+    ]

@@ -17,7 +17,6 @@ from gangline.api.meta.objects import ObjectMeta
 from gangline.local.controllers.jobs.controller import build_job_pod
 from gangline.local.controllers.jobs.plan import (
     FINALIZER,
-    INDEX,
     BackoffRecord,
     JobPlan,
     RawBatchJob,
@@ -25,8 +24,19 @@ from gangline.local.controllers.jobs.plan import (
     RawBatchJobStatus,
     UncountedPods,
     format_indexes,
-    parse_indexes,
     plan_job,
+)
+from gangline.local.controllers.jobs.policies import (
+    FAILURE_COUNT,
+    INDEX,
+    ExitCodeRule,
+    PodConditionRule,
+    PodFailurePolicy,
+    PodFailureRule,
+    SuccessPolicy,
+    SuccessRule,
+    match_failure,
+    parse_indexes,
 )
 from unit.local.controllers.builders import NOW, a_pod
 
@@ -296,3 +306,115 @@ def test_pods_know_their_job_and_their_index() -> None:
     (variable,) = pod["spec"]["containers"][0]["env"]
     assert variable["name"] == "JOB_COMPLETION_INDEX"
     assert "env" not in container, "the template stays as it is"
+
+
+INDEXED: dict[str, Any] = {"completion_mode": "Indexed", "completions": 3, "parallelism": 3}
+
+
+def exited(name: str, code: int, *, failures: int | None = None, **more: Any) -> Pod:
+    pod = pod_of(name, "Failed" if code else "Succeeded", **more)
+    end = ContainerState(terminated=ContainerStateTerminated(exit_code=code, finished_at=NOW))
+    status = msgspec.structs.replace(
+        pod.status, container_statuses=[ContainerStatus(name="main", state=end)]
+    )
+    annotations = dict(pod.metadata.annotations)
+    if failures is not None:
+        annotations[FAILURE_COUNT] = str(failures)
+    metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
+    return msgspec.structs.replace(pod, status=status, metadata=metadata)
+
+
+def on_exit(action: str, operator: str, *values: int, container: str | None = None) -> Any:
+    codes = ExitCodeRule(container_name=container, operator=operator, values=list(values))
+    return PodFailureRule(action=action, on_exit_codes=codes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "action"),
+    [
+        (on_exit("FailJob", "In", 3, 4), "FailJob"),
+        (on_exit("FailJob", "In", 4), ""),
+        (on_exit("Ignore", "NotIn", 4), "Ignore"),
+        (on_exit("Ignore", "NotIn", 3), ""),
+        (on_exit("FailJob", "In", 3, container="other"), ""),
+        (PodFailureRule("Count", on_pod_conditions=[PodConditionRule("Ready", "True")]), "Count"),
+        (PodFailureRule("Count", on_pod_conditions=[PodConditionRule("Ready", "False")]), ""),
+    ],
+)
+def test_the_first_rule_that_matches_a_failed_pod_decides(rule: Any, action: str) -> None:
+    never = on_exit("FailJob", "In", 99)
+    last = on_exit("FailIndex", "In", 3)
+    match = match_failure(PodFailurePolicy([never, rule, last]), exited("p", 3))
+    assert match.action == (action or "FailIndex")
+    assert match.message.endswith(f"rule at index {1 if action else 2}")
+
+
+def test_a_failure_may_end_the_job_or_not_count() -> None:
+    policy = PodFailurePolicy([on_exit("FailJob", "In", 3), on_exit("Ignore", "In", 9)])
+    job = a_job(pod_failure_policy=policy, parallelism=2, completions=2)
+    planned = plan(job, [exited("a", 3), pod_of("b")])
+    assert conditions(planned.status) == {"FailureTarget": ("True", "PodFailurePolicy")}
+    assert planned.status.conditions[0].message == (
+        "Container main for pod ns/a failed with exit code 3 matching FailJob rule at index 0"
+    )
+    assert names(planned.delete) == ["b"]
+    ignored = plan(job, [exited("a", 9), pod_of("b")])
+    assert ignored.status.uncounted_terminated_pods == UncountedPods()
+    assert (names(ignored.release), ignored.create) == (["a"], (None,))
+    going = plan(job, [pod_of("a", going=True), pod_of("b")])  # it may still succeed
+    assert going.status.uncounted_terminated_pods == UncountedPods()
+
+
+@pytest.mark.parametrize(
+    ("rule", "completed", "met"),
+    [
+        (SuccessRule(succeeded_indexes="0,2"), "0,2", True),
+        (SuccessRule(succeeded_indexes="0,2"), "0,1", False),
+        (SuccessRule(succeeded_indexes="0-2", succeeded_count=2), "0,2", True),
+        (SuccessRule(succeeded_count=1), "1", True),
+        (SuccessRule(succeeded_count=2), "1", False),
+    ],
+)
+def test_a_success_policy_ends_a_job(rule: SuccessRule, completed: str, met: bool) -> None:
+    status = msgspec.structs.replace(STARTED, completed_indexes=completed)
+    job = a_job(
+        status, success_policy=SuccessPolicy([SuccessRule(succeeded_count=9), rule]), **INDEXED
+    )
+    planned = plan(job, [pod_of("p", index=1)])
+    reason = conditions(planned.status).get("SuccessCriteriaMet", ("", ""))[1]
+    assert reason == ("SuccessPolicy" if met else "")
+    if met:
+        ended = plan(msgspec.structs.replace(job, status=planned.status))
+        assert conditions(ended.status)["Complete"] == ("True", "SuccessPolicy")
+
+
+def test_each_index_has_its_own_limit_and_delay() -> None:
+    job = a_job(backoff_limit_per_index=1, **INDEXED)
+    pods = [exited("a", 1, failures=0, index=0), pod_of("b", index=1), pod_of("c", index=2)]
+    planned = plan(job, pods)
+    # The failed pod alone knows the number of failures, until the next pod of its index has it.
+    assert (planned.create, planned.release) == ((), ())
+    assert planned.requeue_at == NOW + timedelta(seconds=10)
+    again = plan_job(job, pods, BackoffRecord(), NOW + timedelta(seconds=10))
+    assert (again.create, again.failures) == ((0,), {0: 1, 1: 0, 2: 0})
+    assert build_job_pod(job, 0, 1)["metadata"]["annotations"][FAILURE_COUNT] == "1"
+    second = exited("a2", 1, failures=1, index=0)
+    failed = plan(job, [*pods, second])
+    assert sorted(names(failed.release)) == ["a", "a2"]
+    assert failed.status.failed_indexes == "0"
+    status = msgspec.structs.replace(failed.status, completed_indexes="1-2")
+    uncounted = plan(msgspec.structs.replace(job, status=status), [])
+    assert conditions(uncounted.status)["Failed"] == ("True", "FailedIndexes")
+    assert (uncounted.status.failed, uncounted.create) == (2, ())
+
+
+def test_an_index_may_fail_at_once_or_not_count_its_failure() -> None:
+    policy = PodFailurePolicy([on_exit("FailIndex", "In", 3), on_exit("Ignore", "In", 9)])
+    job = a_job(backoff_limit_per_index=1, pod_failure_policy=policy, **INDEXED)
+    pods = [exited("a", 3, failures=0, index=0), exited("b", 9, failures=0, index=1)]
+    planned = plan(job, [*pods, pod_of("c", index=2)])
+    assert planned.status.failed_indexes == "0"
+    assert (planned.create, planned.failures) == ((1,), {0: 1, 1: 0, 2: 0})
+    limited = a_job(backoff_limit_per_index=0, max_failed_indexes=0, **INDEXED)
+    ended = plan(limited, [exited("a", 1, index=0), pod_of("b", index=1)])
+    assert conditions(ended.status)["FailureTarget"] == ("True", "MaxFailedIndexesExceeded")

@@ -1,15 +1,16 @@
 """Deployment controller: watches Deployments and ReplicaSets, and writes both."""
 
 import contextlib
-from typing import Any
 
 import msgspec
 
+from gangline.api.meta.selectors import selector_from_object
 from gangline.kube.client.client import PatchKind
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
-from gangline.kube.informers.informer import ObjectKey
+from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
+    BY_NAMESPACE,
     BY_OWNER,
     ControllerContext,
     QueueLoop,
@@ -26,16 +27,24 @@ from gangline.local.controllers.deployments.plan import (
     RawDeployment,
     plan_deployment,
 )
-from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS, RawReplicaSet
-from gangline.local.controllers.replica_sets.pod_creation import adopt_object
+from gangline.local.controllers.replica_sets.plan import (
+    RAW_REPLICA_SETS,
+    RawReplicaSet,
+    controller_reference,
+)
+from gangline.local.controllers.replica_sets.pod_creation import claim_objects
 
 
 class DeploymentController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
-        self._deployments = context.informers.informer(RAW_DEPLOYMENTS)
-        self._sets = context.informers.informer(RAW_REPLICA_SETS, indexes={BY_OWNER: owner_uids})
+        by_namespace = {BY_NAMESPACE: lambda obj: [obj.metadata.namespace]}
+        self._deployments = context.informers.informer(RAW_DEPLOYMENTS, indexes=by_namespace)
+        self._sets = context.informers.informer(
+            RAW_REPLICA_SETS,
+            indexes={BY_OWNER: owner_uids, **by_namespace},
+        )
         self._controller: Controller[ObjectKey] = Controller("deployments", self._reconcile)
         self._deployments.add_listener(enqueue_changes(self._controller))
         self._sets.add_listener(self._set_changed)
@@ -45,11 +54,27 @@ class DeploymentController(QueueLoop):
             owner = replica_set.metadata.controller if replica_set is not None else None
             if replica_set is not None and owner is not None and owner.kind == RAW_DEPLOYMENTS.kind:
                 self._controller.queue.add(ObjectKey(replica_set.metadata.namespace, owner.name))
+        if new is not None and new.metadata.controller is None:
+            for deployment in self._deployments.by_index(BY_NAMESPACE, new.metadata.namespace):
+                if selector_from_object(deployment.spec.selector).matches(new.metadata.labels):
+                    self._controller.queue.add(object_key(deployment))
 
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         deployment = self._deployments.get(key.namespace, key.name)
         if deployment is None:
             return ReconcileDone()
+        reference = controller_reference(
+            RAW_DEPLOYMENTS.api_version, RAW_DEPLOYMENTS.kind, deployment
+        )
+        claimed = await claim_objects(
+            self._client,
+            RAW_REPLICA_SETS,
+            self._sets.by_index(BY_NAMESPACE, key.namespace),
+            deployment,
+            (deployment.spec.selector, reference),
+        )
+        if claimed:
+            return ReconcileDone()  # The watch delivers the change and triggers another pass.
         owned = self._sets.by_index(BY_OWNER, deployment.metadata.uid)
         plan = plan_deployment(deployment, owned, current_time())
         await self._execute(deployment, plan)
@@ -63,7 +88,7 @@ class DeploymentController(QueueLoop):
             try:
                 made = await self._client.create(RAW_REPLICA_SETS, plan.create, namespace)
             except AlreadyExists:
-                await self._adopt_set(deployment, plan.create)
+                await self._report_taken_name(deployment, plan.create["metadata"]["name"])
             else:
                 self._record_scaling(deployment, made.metadata.name, made.desired_replicas)
         for name, size in plan.scale.items():
@@ -76,18 +101,11 @@ class DeploymentController(QueueLoop):
             with contextlib.suppress(NotFound):
                 await self._client.delete(RAW_REPLICA_SETS, name, namespace)
 
-    async def _adopt_set(self, deployment: RawDeployment, desired: dict[str, Any]) -> None:
-        """Adopt the existing ReplicaSet with our name if it has no controller."""
-        present = await self._client.get(
-            RAW_REPLICA_SETS, desired["metadata"]["name"], deployment.metadata.namespace
-        )
+    async def _report_taken_name(self, deployment: RawDeployment, name: str) -> None:
+        present = await self._client.get(RAW_REPLICA_SETS, name, deployment.metadata.namespace)
         controller = present.metadata.controller
-        if controller is None:
-            await adopt_object(
-                self._client, RAW_REPLICA_SETS, present, desired["metadata"]["ownerReferences"][0]
-            )
-        elif controller.uid != deployment.metadata.uid:
-            message = f"ReplicaSet {present.metadata.name} belongs to {controller.name}"
+        if controller is not None and controller.uid != deployment.metadata.uid:
+            message = f"ReplicaSet {name} belongs to {controller.name}"
             self._recorder.event(
                 object_reference(RAW_DEPLOYMENTS, deployment), "Warning", "ReplicaSetTaken", message
             )

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -29,7 +29,6 @@ from gangline.local.controllers.context import (
 )
 from gangline.local.controllers.jobs.plan import (
     FINALIZER,
-    INDEX,
     RAW_BATCH_JOBS,
     BackoffRecord,
     JobPlan,
@@ -37,14 +36,23 @@ from gangline.local.controllers.jobs.plan import (
     RawBatchJobStatus,
     plan_job,
 )
+from gangline.local.controllers.jobs.policies import FAILURE_COUNT, INDEX
 from gangline.local.controllers.replica_sets.plan import controller_reference
-from gangline.local.controllers.replica_sets.pod_creation import Expectations, create_pods
+from gangline.local.controllers.replica_sets.pod_creation import (
+    Expectations,
+    claim_objects,
+    create_pods,
+)
 
 _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
 
-def build_job_pod(job: RawBatchJob, index: int | None) -> dict[str, Any]:
-    """Return the manifest of a pod, with ``index`` for a Job in the mode Indexed."""
+def build_job_pod(
+    job: RawBatchJob, index: int | None, failures: int | None = None
+) -> dict[str, Any]:
+    """Return the manifest of a pod, with ``index`` for a Job in the mode Indexed, and with the
+    ``failures`` of this index if there is a limit for each.
+    """
     template = deepcopy(job.spec.template)
     given, name = template.get("metadata") or {}, job.metadata.name
     labels = dict(given.get("labels") or {})
@@ -56,6 +64,8 @@ def build_job_pod(job: RawBatchJob, index: int | None) -> dict[str, Any]:
     if index is not None:
         prefix = f"{name}-{index}-"
         labels[INDEX] = annotations[INDEX] = str(index)
+        if failures is not None:
+            annotations[FAILURE_COUNT] = str(failures)
         spec.setdefault("hostname", f"{name}-{index}")
         for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
             _add_index_variable(container)
@@ -95,12 +105,22 @@ def _job_of(pod: Pod) -> Iterable[str]:
     return [f"{pod.metadata.namespace}/{owner.name}"]
 
 
+ORPHANS = "orphans"
+"""Index of pods without a controller by namespace."""
+
+
+def _namespace_of_orphan(pod: Pod) -> Iterable[str]:
+    return [] if pod.metadata.controller is not None else [pod.metadata.namespace]
+
+
 class JobController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
         self._jobs = context.informers.informer(RAW_BATCH_JOBS)
-        self._pods = context.informers.informer(PODS, indexes={BY_JOB: _job_of})
+        self._pods = context.informers.informer(
+            PODS, indexes={BY_JOB: _job_of, ORPHANS: _namespace_of_orphan}
+        )
         self._expected: Expectations[ObjectKey] = Expectations()
         self._backoff: dict[str, BackoffRecord] = {}
         """By uid. Kept in memory only, as in Kubernetes: a restart forgets delays."""
@@ -119,6 +139,9 @@ class JobController(QueueLoop):
         for pod in (old, new):
             for key in _job_of(pod) if pod is not None else ():
                 self._controller.queue.add(ObjectKey(*key.split("/")))
+        labels = new.metadata.labels if new is not None and not list(_job_of(new)) else {}
+        if new is not None and (name := labels.get("batch.kubernetes.io/job-name")):
+            self._controller.queue.add(ObjectKey(new.metadata.namespace, name))
 
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         job = self._jobs.get(key.namespace, key.name)
@@ -132,6 +155,9 @@ class JobController(QueueLoop):
         if job is None:
             self._expected.forget(key)
             return ReconcileDone()
+        orphans = self._pods.by_index(ORPHANS, key.namespace)
+        if await self._claim(job, [*own, *orphans]):
+            return ReconcileDone()  # The watch delivers the change and triggers another pass.
         now = current_time()
         backoff = self._backoff.get(uid, BackoffRecord())
         plan = plan_job(job, self._expected.apply(key, own), backoff, now)
@@ -146,12 +172,24 @@ class JobController(QueueLoop):
             return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
         return ReconcileDone()
 
+    async def _claim(self, job: RawBatchJob, pods: Sequence[Pod]) -> bool:
+        reference = controller_reference(RAW_BATCH_JOBS.api_version, RAW_BATCH_JOBS.kind, job)
+        ended = job.status.completion_time is not None
+        return await claim_objects(
+            self._client,
+            PODS,
+            [pod for pod in pods if not ended or pod.metadata.controller is not None],
+            job,
+            (job.spec.selector, reference),
+            finalizer=FINALIZER,
+        )
+
     async def _execute(self, key: ObjectKey, job: RawBatchJob, plan: JobPlan) -> None:
         await self._release(plan.release)
         await self._release(plan.withdraw)
         for pod in (*plan.delete, *plan.withdraw):
             await self._delete(job, pod)
-        await self._create(key, job, plan.create)
+        await self._create(key, job, plan)
         if plan.delete_job:
             with contextlib.suppress(NotFound):
                 await self._client.delete(
@@ -162,14 +200,16 @@ class JobController(QueueLoop):
                     uid=job.metadata.uid,
                 )
 
-    async def _create(
-        self, key: ObjectKey, job: RawBatchJob, indexes: Iterable[int | None]
-    ) -> None:
+    async def _create(self, key: ObjectKey, job: RawBatchJob, plan: JobPlan) -> None:
         def note_creation(pod: Pod) -> None:
             self._expected.expect_creation(key, pod)
             self._note(job, "Normal", "SuccessfulCreate", f"Created pod: {pod.metadata.name}")
 
-        bodies = [build_job_pod(job, index) for index in indexes]
+        failures = plan.failures
+        bodies = [
+            build_job_pod(job, index, None if failures is None else failures.get(index or 0, 0))
+            for index in plan.create
+        ]
         try:
             await create_pods(self._client, key.namespace, bodies, note_creation)
         except Exception as error:
@@ -203,7 +243,7 @@ class JobController(QueueLoop):
         uncounted = {"succeeded": None, "failed": None}
         uncounted |= encoded.pop("uncountedTerminatedPods", {})
         body = {
-            **dict.fromkeys(("startTime", "completedIndexes")),
+            **dict.fromkeys(("startTime", "completedIndexes", "failedIndexes")),
             **dict.fromkeys(("active", "ready", "terminating", "succeeded", "failed"), 0),
             **encoded,
             "uncountedTerminatedPods": uncounted,

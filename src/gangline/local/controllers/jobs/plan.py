@@ -14,7 +14,7 @@ may end, at any time. So each pod has a finalizer:
 Succeeded pods of an indexed Job need no uids: the set of completed indexes counts each once.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -25,13 +25,24 @@ import msgspec
 from gangline.api.core.pod import Pod, is_pod_ready
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.conditions import find_condition, is_condition_true, set_condition
-from gangline.api.meta.objects import Condition, Object, Wire
+from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
 from gangline.api.meta.resource import Resource
+from gangline.local.controllers.jobs.policies import (
+    FAIL_JOB,
+    IGNORE,
+    IndexFailures,
+    PodFailurePolicy,
+    SuccessPolicy,
+    index_failures,
+    index_of,
+    match_failure,
+    matched_success,
+    parse_indexes,
+)
 from gangline.local.controllers.replica_sets.plan import PodTemplate, deletion_rank, is_pod_active
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
-INDEX = "batch.kubernetes.io/job-completion-index"
-"""Annotation and label of a pod with its completion index."""
+MAX_INT32 = (1 << 31) - 1
 BUILTIN_MANAGER = "kubernetes.io/job-controller"
 
 
@@ -42,6 +53,11 @@ class RawBatchJobSpec(Wire):
     completions: int | None = None
     active_deadline_seconds: int | None = None
     backoff_limit: int | None = None
+    backoff_limit_per_index: int | None = None
+    max_failed_indexes: int | None = None
+    pod_failure_policy: PodFailurePolicy | None = None
+    success_policy: SuccessPolicy | None = None
+    selector: LabelSelector = LabelSelector()
     ttl_seconds_after_finished: int | None = None
     completion_mode: str = ""
     suspend: bool | None = None
@@ -67,6 +83,7 @@ class RawBatchJobStatus(Wire):
     succeeded: int = 0
     failed: int = 0
     completed_indexes: str = ""
+    failed_indexes: str = ""
     uncounted_terminated_pods: UncountedPods = UncountedPods()
 
 
@@ -90,7 +107,10 @@ class RawBatchJob(Object):
 
     @property
     def backoff_limit(self) -> int:
-        return 6 if self.spec.backoff_limit is None else self.spec.backoff_limit
+        """Failures that end the Job; with a limit for each index, no number does by default."""
+        if self.spec.backoff_limit is not None:
+            return self.spec.backoff_limit
+        return 6 if self.spec.backoff_limit_per_index is None else MAX_INT32
 
     @property
     def is_managed_here(self) -> bool:
@@ -98,16 +118,6 @@ class RawBatchJob(Object):
 
 
 RAW_BATCH_JOBS: Resource[RawBatchJob] = Resource(RawBatchJob, "batch", "v1", "jobs", "Job")
-
-
-def parse_indexes(text: str, completions: int) -> set[int]:
-    """Return the indexes below ``completions``; parts that are not numbers are ignored."""
-    indexes: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            indexes.update(range(int(first), min(int(last or first), completions - 1) + 1))
-    return indexes
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
@@ -126,11 +136,6 @@ def _ranges(indexes: list[int]) -> Iterator[str]:
         else:
             yield from map(str, indexes[start:end])
         start = end
-
-
-def index_of(pod: Pod) -> int | None:
-    text = pod.metadata.annotations.get(INDEX, "")
-    return int(text) if text.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,14 @@ class PodCounts:
     """Time and success of each pod whose end was not noticed before."""
     release: tuple[Pod, ...]
     """Pods whose finalizer may be removed once the status is written."""
+    fatal: str
+    """The message of a rule by which a failed pod ends the Job; empty if there is none."""
+    failures: IndexFailures | None
+    """The failures of indexes, if each has its own limit."""
+
+    @property
+    def failed_indexes(self) -> frozenset[int]:
+        return self.failures.failed if self.failures is not None else frozenset()
 
 
 def count_pods(job: RawBatchJob, pods: Sequence[Pod]) -> PodCounts:
@@ -165,16 +178,28 @@ def count_pods(job: RawBatchJob, pods: Sequence[Pod]) -> PodCounts:
     counted_succeeded = status.succeeded + len(before.succeeded) - len(succeeded)
     counted_failed = status.failed + len(before.failed) - len(failed)
     noticed = {*succeeded, *failed}
+    policy, limit = job.spec.pod_failure_policy, job.spec.backoff_limit_per_index
+    decisions = {p.metadata.uid: match_failure(policy, p) for p in pods if _has_failed(job, p)}
+    failures = None
+    if job.is_indexed and limit is not None:
+        before_failed = parse_indexes(status.failed_indexes, completions)
+        failures = index_failures(pods, decisions, completed | before_failed, limit)
+        failures = replace(failures, failed=failures.failed | before_failed)
+        if _is_ending(status):
+            failures = replace(failures, last={})
+    kept = {p.metadata.uid for p in failures.last.values()} if failures is not None else set()
     ended, release = [], []
     for pod in pods:
         uid = pod.metadata.uid
-        success, failure = pod.status.phase == "Succeeded", _has_failed(job, pod)
-        if uid not in held or not (success or failure):
+        success, decision = pod.status.phase == "Succeeded", decisions.get(pod.metadata.uid)
+        if uid not in held or uid in kept or not (success or decision):
             continue
         release.append(pod)
         if uid in noticed:
             continue
-        if not success:
+        if decision is not None:
+            if decision.action == IGNORE:
+                continue
             failed.append(uid)
             ended.append((finish_time(pod), False))
         elif not job.is_indexed:
@@ -201,6 +226,8 @@ def count_pods(job: RawBatchJob, pods: Sequence[Pod]) -> PodCounts:
         completed=frozenset(completed),
         ended=tuple(ended),
         release=tuple(release),
+        fatal=next((d.message for d in decisions.values() if d.action == FAIL_JOB), ""),
+        failures=failures,
     )
 
 
@@ -208,7 +235,9 @@ def _has_failed(job: RawBatchJob, pod: Pod) -> bool:
     """A deleted pod is replaced at once, unless the Job replaces only failed pods."""
     if pod.status.phase in TERMINAL_PHASES:
         return pod.status.phase == "Failed"
-    replaces_terminating = job.spec.pod_replacement_policy != "Failed"
+    replaces_terminating = (
+        job.spec.pod_replacement_policy != "Failed" and job.spec.pod_failure_policy is None
+    )
     return pod.metadata.deletion_timestamp is not None and replaces_terminating
 
 
@@ -274,6 +303,8 @@ class JobPlan:
     """Pods that are deleted without counting: the Job is suspended or has fewer pods."""
     create: tuple[int | None, ...] = ()
     """The index of each new pod; None in a Job without indexes."""
+    failures: Mapping[int, int] | None = None
+    """Failures of each index, for the annotation of its next pod; None without such a limit."""
     events: tuple[JobPlanEvent, ...] = ()
     delete_job: bool = False
     requeue_at: datetime | None = None
@@ -297,9 +328,11 @@ def plan_job(
         succeeded=counts.counted_succeeded,
         failed=counts.counted_failed,
         completed_indexes=format_indexes(counts.completed),
+        failed_indexes=format_indexes(counts.failed_indexes),
         uncounted_terminated_pods=counts.uncounted,
     )
-    plan = JobPlan(status, backoff, release=counts.release)
+    failures = counts.failures.counts if counts.failures is not None else None
+    plan = JobPlan(status, backoff, release=counts.release, failures=failures)
     plan = _start_or_suspend(job, counts, plan, now)
     plan = _end(job, counts, plan, now)
     if _is_ending(plan.status) or _finish(plan.status) or job.spec.suspend:
@@ -364,6 +397,8 @@ def _end(job: RawBatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> J
         else:
             return replace(plan, requeue_at=_deadline(job, status))
     plan = replace(plan, status=status, delete=counts.active)
+    if counts.failures is not None and counts.failures.last:
+        return plan  # the next pass counts these pods: their indexes do not run again
     uncounted = status.uncounted_terminated_pods
     if counts.active or counts.terminating or uncounted.succeeded or uncounted.failed:
         return plan
@@ -381,7 +416,17 @@ def _end(job: RawBatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> J
 def _failure(
     job: RawBatchJob, counts: PodCounts, status: RawBatchJobStatus, now: datetime
 ) -> tuple[str, str] | None:
-    limit = job.backoff_limit
+    if counts.fatal:
+        return "PodFailurePolicy", counts.fatal
+    limit, most = job.backoff_limit, job.spec.max_failed_indexes
+    if most is not None and len(counts.failed_indexes) > most:
+        return (
+            "MaxFailedIndexesExceeded",
+            "Job has exceeded the specified maximal number of failed indexes",
+        )
+    ended = len(counts.completed) + len(counts.failed_indexes)
+    if counts.failed_indexes and ended >= (job.completions or 0):
+        return "FailedIndexes", "Job has failed indexes"
     restarts = sum(
         status.restart_count
         for pod in counts.active
@@ -398,6 +443,9 @@ def _failure(
 
 
 def _success(job: RawBatchJob, counts: PodCounts) -> tuple[str, str] | None:
+    policy, completions = job.spec.success_policy, job.completions or 0
+    if job.is_indexed and (rule := matched_success(policy, counts.completed, completions)):
+        return "SuccessPolicy", rule
     if job.completions is None:
         done = counts.succeeded > 0 and not counts.active
     else:
@@ -424,6 +472,8 @@ def _run_pods(job: RawBatchJob, counts: PodCounts, plan: JobPlan, now: datetime)
     plan = replace(plan, withdraw=tuple(surplus))
     if missing <= 0 or surplus:
         return plan
+    if counts.failures is not None:
+        return _retry_indexes(job, counts, plan, (active, missing), now)
     held_until = plan.backoff.next_creation
     if held_until is not None and held_until > now:
         return replace(plan, requeue_at=min(filter(None, (plan.requeue_at, held_until))))
@@ -432,9 +482,28 @@ def _run_pods(job: RawBatchJob, counts: PodCounts, plan: JobPlan, now: datetime)
 
 def _desired_active(job: RawBatchJob, counts: PodCounts, active: int) -> int:
     if job.completions is not None:
-        return max(0, min(job.parallelism, job.completions - counts.succeeded))
+        left = job.completions - counts.succeeded - len(counts.failed_indexes)
+        return max(0, min(job.parallelism, left))
     # One success of a work queue means that no work is left: the others end by themselves.
     return active if counts.succeeded else job.parallelism
+
+
+def _retry_indexes(
+    job: RawBatchJob, counts: PodCounts, plan: JobPlan, wanted: tuple[list[Pod], int], now: datetime
+) -> JobPlan:
+    """Create missing pods of a Job whose indexes have delays of their own."""
+    (active, missing), failures = wanted, counts.failures
+    assert failures is not None
+    ready, requeue_at = [], plan.requeue_at
+    for index in _new_indexes(job, counts, active, job.completions or 0):
+        assert index is not None
+        last = failures.last.get(index)
+        record = BackoffRecord(failures.counts.get(index, 0), last and (finish_time(last) or now))
+        if record.failures and record.next_creation is not None and record.next_creation > now:
+            requeue_at = min(filter(None, (requeue_at, record.next_creation)))
+        elif len(ready) < missing:
+            ready.append(index)
+    return replace(plan, create=tuple(ready), requeue_at=requeue_at)
 
 
 def _new_indexes(
@@ -442,7 +511,7 @@ def _new_indexes(
 ) -> tuple[int | None, ...]:
     if not job.is_indexed:
         return (None,) * missing
-    taken = counts.completed | {index_of(pod) for pod in active}
+    taken = counts.completed | counts.failed_indexes | {index_of(pod) for pod in active}
     if job.spec.pod_replacement_policy == "Failed":
         taken |= {index_of(pod) for pod in counts.terminating}
     free = (index for index in range(job.completions or 0) if index not in taken)
@@ -451,7 +520,7 @@ def _new_indexes(
 
 def _invalid_indexes(job: RawBatchJob, counts: PodCounts) -> list[Pod]:
     """Return pods without an index of the Job, with a completed one, or with that of another."""
-    taken: set[int] = set(counts.completed)
+    taken: set[int] = {*counts.completed, *counts.failed_indexes}
     invalid = []
     for pod in sorted(counts.active, key=deletion_rank, reverse=True):
         index = index_of(pod)

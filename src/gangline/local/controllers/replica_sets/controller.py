@@ -37,9 +37,8 @@ from gangline.local.controllers.replica_sets.plan import (
 )
 from gangline.local.controllers.replica_sets.pod_creation import (
     Expectations,
-    adopt_object,
+    claim_objects,
     create_pods,
-    release_object,
 )
 
 
@@ -93,25 +92,17 @@ class ReplicaSetController(QueueLoop):
         return ReconcileDone()
 
     async def _claim(self, replica_set: RawReplicaSet) -> bool:
-        """Adopt matching pods without a controller, release owned pods that no longer match."""
-        if replica_set.metadata.deletion_timestamp is not None:
-            return False
-        selector = selector_from_object(replica_set.spec.selector)
         reference = controller_reference(
             RAW_REPLICA_SETS.api_version, RAW_REPLICA_SETS.kind, replica_set
         )
-        changed = False
-        for pod in self._pods.by_index(BY_NAMESPACE, replica_set.metadata.namespace):
-            if pod.metadata.deletion_timestamp is not None:
-                continue
-            controller, fits = pod.metadata.controller, selector.matches(pod.metadata.labels)
-            if controller is None and fits and is_pod_active(pod):
-                await adopt_object(self._client, PODS, pod, reference)
-                changed = True
-            elif controller is not None and controller.uid == replica_set.metadata.uid and not fits:
-                await release_object(self._client, PODS, pod, replica_set.metadata.uid)
-                changed = True
-        return changed
+        pods = self._pods.by_index(BY_NAMESPACE, replica_set.metadata.namespace)
+        return await claim_objects(
+            self._client,
+            PODS,
+            [pod for pod in pods if pod.metadata.controller is not None or is_pod_active(pod)],
+            replica_set,
+            (replica_set.spec.selector, reference),
+        )
 
     async def _create(self, key: ObjectKey, replica_set: RawReplicaSet, count: int) -> None:
         reference = object_reference(RAW_REPLICA_SETS, replica_set)

@@ -6,17 +6,18 @@ Expectations are own writes that the watch has not shown yet, so that they are n
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from gangline.api.core.pod import Pod
-from gangline.api.meta.objects import Object, OwnerReference
+from gangline.api.meta.objects import LabelSelector, Object, OwnerReference
 from gangline.api.meta.resource import Resource
+from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient, PatchKind
-from gangline.kube.errors import NotFound
+from gangline.kube.errors import ApiError, NotFound
 
 K = TypeVar("K", bound=Hashable)
 EXPECTATIONS_TIMEOUT_S = 30.0
@@ -64,39 +65,59 @@ def _clock() -> float:
 T = TypeVar("T", bound=Object)
 
 
-async def adopt_object(
-    client: ApiClient, kind: Resource[T], orphan: T, owner: dict[str, Any]
-) -> None:
-    """Make ``owner`` (a reference) the controller of an object that has none. Raises Conflict: the
-    object has changed since it was read.
+async def claim_objects(
+    client: ApiClient,
+    kind: Resource[T],
+    objects: Iterable[T],
+    owner: Object,
+    selector_and_reference: tuple[LabelSelector, dict[str, Any]],
+    *,
+    finalizer: str = "",
+) -> bool:
+    """Adopt matching objects without a controller, and release owned ones that do not match.
+
+    An owner that is being deleted does neither: what it leaves is for the garbage collector. A
+    released object also loses ``finalizer``. Returns True if something was written; the watch will
+    show it.
+
+    Raises:
+        Conflict: an object has changed since it was read.
     """
-    references = [*msgspec.to_builtins(orphan.metadata.owner_references), owner]
-    await _set_owners(client, kind, orphan, references)
+    if owner.metadata.deletion_timestamp is not None:
+        return False
+    selector, reference = selector_from_object(selector_and_reference[0]), selector_and_reference[1]
+    changed = False
+    for obj in objects:
+        meta = obj.metadata
+        matches = selector.matches(meta.labels)
+        if meta.deletion_timestamp is not None or matches == (meta.controller is not None):
+            continue
+        owners = meta.owner_references
+        if matches:
+            await _patch(client, kind, obj, {"ownerReferences": [*_encode(owners), reference]})
+        elif meta.controller is not None and meta.controller.uid == owner.metadata.uid:
+            rest = [one for one in owners if one.uid != owner.metadata.uid]
+            left = [name for name in meta.finalizers if name != finalizer]
+            await _patch(
+                client, kind, obj, {"ownerReferences": _encode(rest), "finalizers": left or None}
+            )
+        else:
+            continue
+        changed = True
+    return changed
 
 
-async def release_object(client: ApiClient, kind: Resource[T], held: T, owner_uid: str) -> None:
-    """Remove the reference to an owner from an object. Raises Conflict: the object has changed
-    since it was read.
-    """
-    remaining: list[OwnerReference] = [
-        owner for owner in held.metadata.owner_references if owner.uid != owner_uid
-    ]
-    await _set_owners(client, kind, held, msgspec.to_builtins(remaining))
+def _encode(owners: Sequence[OwnerReference]) -> list[dict[str, Any]]:
+    return msgspec.to_builtins(owners)  # type: ignore[no-any-return]
 
 
-async def _set_owners(
-    client: ApiClient, kind: Resource[T], owned: T, references: list[dict[str, Any]]
-) -> None:
-    meta = owned.metadata
-    patch = {
-        "metadata": {
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-            "ownerReferences": references,
-        }
-    }
+async def _patch(client: ApiClient, kind: Resource[T], obj: T, changes: dict[str, Any]) -> None:
+    meta = obj.metadata
+    metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, **changes}
     with contextlib.suppress(NotFound):
-        await client.patch(kind, meta.name, patch, meta.namespace, kind=PatchKind.MERGE)
+        await client.patch(
+            kind, meta.name, {"metadata": metadata}, meta.namespace, kind=PatchKind.MERGE
+        )
 
 
 async def create_pods(
@@ -115,6 +136,10 @@ async def create_pods(
         creations = [client.create(PODS, body, namespace) for body in missing[:batch]]
         errors: list[BaseException] = []
         for made in await asyncio.gather(*creations, return_exceptions=True):
+            if isinstance(made, ApiError) and any(
+                cause.reason == "NamespaceTerminating" for cause in made.causes
+            ):
+                return  # nothing is made there any more
             if isinstance(made, BaseException):
                 errors.append(made)
             else:

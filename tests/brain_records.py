@@ -49,7 +49,7 @@ def a_job(number: int = 1, **changes: Any) -> Job:
                 memory_bytes=32 << 30,
             ),
         ),
-        "model": ModelFacts(source="reported", parameters=7 * 10**9, sequence=4096),
+        "model": ModelFacts(parameters=7 * 10**9, sequence=4096),
         "observed_ms": finished_ms,
     }
     return Job(**(fields | changes))

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from gangline.api.resource_list import GPU
-from gangline.brain.advisers.advice import Advice, Choice
+from gangline.brain.advisers.advice import Advice, Choice, Verdict
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import best_size, floor_of, size_choices
 from gangline.brain.allocation import (
@@ -40,9 +40,9 @@ from gangline.brain.allocation import (
     give_back_advice,
 )
 from gangline.brain.facts.records import Job, Mode, Run, Segment
-from gangline.brain.guard.decide import begin_action, decide, observe
+from gangline.brain.guard.decide import begin_action, decide, observe, started
 from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import ClusterState, GuardJobState, Verdict
+from gangline.brain.guard.state import ClusterState, GuardJobState
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 from gangline.scheduler.simulate.engine import (
@@ -315,9 +315,9 @@ class BrainResizer:
                 code = decision.held_because.code
                 self.held[code] = self.held.get(code, 0) + 1
             if decision.act and decision.value is not None:
-                action, state, self.cluster = begin_action(
-                    str(self.actions), advice, decision, state, self.cluster, now_ms
-                )
+                action = begin_action(advice, decision, state, now_ms)
+                action = msgspec.structs.replace(action, id=self.actions + 1)
+                state, self.cluster = started(action, state, self.cluster)
                 kept = msgspec.structs.replace(action, verdict=Verdict.KEPT, cost_ms=60_000)
                 state = msgspec.structs.replace(
                     state, actions=(*state.actions[:-1], kept), plan_open=False

@@ -13,10 +13,9 @@ import numpy as np
 
 from benchmarks.brain.simulated_job import SEGMENT_S, WARM_UP_S, SimulatedJob
 from benchmarks.brain.throughput import LOST, NOISE, STRAGGLERS, TrueJob, make_job
-from gangline.brain.advisers.advice import Choice, What
+from gangline.brain.advisers.advice import Choice, GuardAction, Verdict, What
 from gangline.brain.advisers.workers import best_size, floor_of
 from gangline.brain.facts.records import Segment
-from gangline.brain.guard.state import GuardAction, Verdict
 from gangline.brain.guard.trial import baseline, judge
 from gangline.brain.models.throughput import Configuration
 

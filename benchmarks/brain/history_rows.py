@@ -143,7 +143,7 @@ def job(size: HistorySize, number: int) -> Job:
                 memory_bytes=32 << 30,
             ),
         ),
-        model=ModelFacts(source="reported", parameters=10**9 * (1 + family % 70), sequence=4096)
+        model=ModelFacts(parameters=10**9 * (1 + family % 70), sequence=4096)
         if family % 3 == 0
         else None,
         observed_ms=finished_ms,

@@ -130,7 +130,7 @@ def ended_run(family: int, number: int, pods: int, now_ms: int) -> Run:
     assert run is not None, "the job is known"
     job = msgspec.structs.replace(
         run.job, uid=f"ended-{family}-{number}", outcome=Outcome.SUCCEEDED, complete=True,
-        finished_ms=finished_ms, wall_ms=AGE_MS, observed_ms=finished_ms,
+        finished_ms=finished_ms, observed_ms=finished_ms,
     )  # fmt: skip
     ended = [msgspec.structs.replace(pod, ended_ms=finished_ms) for pod in run.pods]
     return Run(job=job, segments=run.segments, pods=tuple(ended))
@@ -154,7 +154,7 @@ async def measure(
             for number in range(ended)
         )
         policies: Any = SimpleNamespace(policy=Policy())
-        evaluator = Evaluator(client, collector, history, policies, writes, writes, cluster="c")
+        evaluator = Evaluator(client, collector, history, policies, writes, writes)
         for number in range(jobs):
             watched = watched_job(number, pods, now_ms)
             collector.jobs[watched.meta.uid] = watched

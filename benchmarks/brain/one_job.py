@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.brain.simulated_job import Amdahl, Curve, Exchange, SimulatedJob
+from gangline.brain.advisers.advice import Verdict
 from gangline.brain.advisers.start import largest_worthwhile
-from gangline.brain.guard.state import Verdict
 
 LOW, HIGH, BATCH, MICRO = 2, 16, 2048, 128
 HOURS, JOBS = 8, 4

@@ -12,13 +12,9 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from gangline.brain.advisers.advice import Advice
-from gangline.brain.advisers.view import ClusterView, View
-from gangline.brain.advisers.workers import (
-    advise_workers,
-    expected_rest_s,
-    fitted_segments,
-)
+from gangline.brain.advisers.advice import Advice, GuardAction, Verdict
+from gangline.brain.advisers.view import ClusterView, View, expected_rest_s
+from gangline.brain.advisers.workers import advise_workers, fitted_segments
 from gangline.brain.facts.records import Job, Mode, Quality, Run, Segment, Wishes
 from gangline.brain.guard.decide import (
     begin_action,
@@ -26,18 +22,12 @@ from gangline.brain.guard.decide import (
     block_direction,
     decide,
     decide_rollback,
-    end_action,
     observe,
+    started,
+    with_action,
 )
 from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import (
-    DEFAULTS,
-    Bound,
-    ClusterState,
-    GuardAction,
-    GuardJobState,
-    Verdict,
-)
+from gangline.brain.guard.state import DEFAULTS, Bound, ClusterState, GuardJobState
 from gangline.brain.guard.trial import TrialEvents, baseline, judge, present_segments
 from gangline.brain.models.throughput import Configuration, ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
@@ -85,8 +75,8 @@ class SimulatedJob:
     """Sizes with the times from which they hold."""
     advice: list[Advice] = field(default_factory=list)
     actions: list[GuardAction] = field(default_factory=list)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    judged_s: dict[str, float] = field(default_factory=dict)
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    judged_s: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -238,16 +228,8 @@ class SimulatedJob:
             self.last_decision = decision
             if not decision.act or not self.applies or decision.value is None:
                 continue
-            action, self.state, self.cluster = begin_action(
-                f"a{len(self.actions)}",
-                item,
-                decision,
-                self.state,
-                self.cluster,
-                self.now_ms,
-                baseline=baseline(self.segments, self.now_ms),
-            )
-            self.actions.append(action)
+            before = baseline(self.segments, self.now_ms)
+            self._start(begin_action(item, decision, self.state, self.now_ms, before))
             self._resize(int(decision.value))
             break
 
@@ -269,9 +251,10 @@ class SimulatedJob:
             if result.surprise is not None:
                 self._errors.append(result.surprise)
             cost = round(1000 * (self.restart_s + WARM_UP_S))
-            judged, self.state = end_action(
-                action, result.verdict, self.state, self.now_ms, cost_ms=cost
+            judged = msgspec.structs.replace(
+                action, verdict=result.verdict, judged_ms=self.now_ms, cost_ms=cost
             )
+            self.state = with_action(self.state, judged)
             if result.verdict is Verdict.ROLLED_BACK:
                 self._roll_back(judged)
 
@@ -281,11 +264,15 @@ class SimulatedJob:
         if not decision.act or action.before is None:
             return
         self.cluster = block_direction(self.cluster, action, self.now_ms)
-        back, self.state, self.cluster = begin_rollback(
-            f"{action.id}-back", action, self.state, self.cluster, self.now_ms
-        )
-        self.actions.append(back)
+        taken = msgspec.structs.replace(action, rolled_back=True)
+        self.state = with_action(self.state, taken)
+        self._start(begin_rollback(action, self.now_ms))
         self._resize(int(action.before))
+
+    def _start(self, action: GuardAction) -> None:
+        numbered = msgspec.structs.replace(action, id=len(self.actions) + 1)
+        self.state, self.cluster = started(numbered, self.state, self.cluster)
+        self.actions.append(numbered)
 
     def _resize(self, size: int) -> None:
         self.size = size

@@ -36,7 +36,7 @@ from benchmarks.brain.history_rows import (
     load,
 )
 from gangline.brain.facts.records import PodRun, Segment
-from gangline.brain.store.batch import Fact, PodFact, SegmentFact
+from gangline.brain.store.batch import Fact
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter
@@ -129,7 +129,7 @@ class Facts:
                     ended_ms=NOW_MS + 1,
                     peak_memory_bytes=1 << 30,
                 )
-                facts += [SegmentFact(CLUSTER, uid, segment), PodFact(CLUSTER, uid, pod)]
+                facts += [Fact(CLUSTER, uid, segment), Fact(CLUSTER, uid, pod)]
         return facts
 
 

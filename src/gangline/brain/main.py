@@ -1,7 +1,8 @@
-"""The Brain as a component: the history, the watches, the evaluation, the HTTP API.
+"""The Brain as a component: the history, the records, the watches, the evaluation, the HTTP API.
 
-``gangline brain`` and ``gangline up --brain`` both call ``run``. Several copies may run: the leader
-evaluates and writes, the others serve the history and take over within seconds.
+``gangline brain`` and ``gangline up`` both call ``run``, the second without evaluation unless
+``--brain`` is given. Several copies may run: the leader evaluates and writes, the others serve the
+history and take over within seconds.
 """
 
 import asyncio
@@ -16,11 +17,14 @@ from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.evaluator import Evaluator
+from gangline.brain.evaluation.fact_flow import FactFlow
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.manifest_advice import ManifestAdviser
 from gangline.brain.publication.publisher import Publisher
+from gangline.brain.record.recorder import Recorder
 from gangline.brain.server import BrainApi, serve_api
 from gangline.brain.settings import BadSettings, BrainSettings
+from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.errors import StoreError
 from gangline.kube.client.client import ApiClient
@@ -105,7 +109,7 @@ async def _serve(client: ApiClient, settings: BrainSettings, store: Store, healt
             await _publish_url(client, settings, port)
 
         async def lead() -> None:
-            await _lead(client, settings, store, api, cluster, elector, health)
+            await _lead(client, settings, store, api, cluster, elector)
 
         elector = LeaderElector(
             client,
@@ -126,13 +130,54 @@ async def _lead(
     api: BrainApi,
     cluster: str,
     elector: LeaderElector,
-    health: Health,
 ) -> None:
     digest = DigestSettings(cluster=cluster, digest=store.digest)
     collector = Collector(client, digest, settings.namespaces, settings.usage_s)
-    history = History(store, cluster)
+    retention = RetentionSettings(
+        records_days=settings.record_days, records_bytes=settings.record_bytes
+    )
+    history = History(store, cluster, retention)
     await history.lead(settings.identity)
     watched = await history.known_uids()
+    async with asyncio.TaskGroup() as tasks:
+        if settings.digest_names:
+            log.info("records of jobs are not written: they would show names")
+        else:
+            tasks.create_task(Recorder(client, collector, store, cluster).run())
+        tasks.create_task(collector.run(watched))
+        await collector.synced()
+        if collector.has_all_kinds and not settings.namespaces:
+            await history.end_vanished(collector.jobs.keys(), round(time.time() * 1000))
+        api.collector = collector
+        try:
+            if settings.advises:
+                api.manifest_adviser = ManifestAdviser(collector, history, digest)
+                await _advise(client, settings, collector, history, elector)
+            else:
+                await _store_facts(client, settings, collector, history)
+        finally:
+            api.collector = api.manifest_adviser = None
+
+
+async def _store_facts(
+    client: ApiClient, settings: BrainSettings, collector: Collector, history: History
+) -> None:
+    """Write what the collector observes, until cancelled."""
+    facts = FactFlow(collector, history, client.transport.clock_skew_s)
+    while True:
+        await facts.store()
+        await facts.prune()
+        await asyncio.sleep(settings.cycle_s)
+
+
+async def _advise(
+    client: ApiClient,
+    settings: BrainSettings,
+    collector: Collector,
+    history: History,
+    elector: LeaderElector,
+) -> None:
+    """Evaluate jobs until cancelled."""
     async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
         publisher = Publisher(client, events)
 
@@ -148,24 +193,14 @@ async def _lead(
             policies,
             publisher,
             events,
-            cluster=cluster,
             dry_run=settings.dry_run,
             is_leader=lambda: elector.is_leader,
         )
-        tasks.create_task(collector.run(watched))
         tasks.create_task(publisher.run())
         tasks.create_task(policies.run())
-        await collector.synced()
         await publisher.synced()
         await policies.synced()
-        if collector.has_all_kinds and not settings.namespaces:
-            await history.end_vanished(collector.jobs.keys(), round(time.time() * 1000))
-        api.collector = collector
-        api.manifest_adviser = ManifestAdviser(collector, history, digest)
-        try:
-            await evaluator.run(settings.cycle_s)
-        finally:
-            api.collector = api.manifest_adviser = None
+        await evaluator.run(settings.cycle_s)
 
 
 async def _publish_url(client: ApiClient, settings: BrainSettings, port: int) -> None:

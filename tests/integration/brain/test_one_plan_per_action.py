@@ -5,20 +5,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.resources import ELASTIC_JOBS, SCALE_PLANS
-from gangline.brain.advisers.advice import Advice, Reason, What
+from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What
 from gangline.brain.evaluation.history import History
-from gangline.brain.evaluation.job_state import decode_action, job_state
+from gangline.brain.evaluation.job_state import job_state
 from gangline.brain.evaluation.trials import EvaluatedJob, Trials
 from gangline.brain.facts.records import Job, Mode, PodRun, Run
 from gangline.brain.guard.decide import Decision
 from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import ClusterState, Verdict
-from gangline.brain.publication.plans import Actuator, PlannedChange
+from gangline.brain.guard.state import ClusterState
+from gangline.brain.publication.plans import Actuator
 from gangline.brain.store.engine import Store, open_store
 from gangline.kube.client.client import ApiClient
 from gangline.local.custom_resources import install_definitions
@@ -53,10 +52,10 @@ class FailingActuator(Actuator):
         super().__init__(client)
         self._at = at
 
-    async def carry_out(self, job: Any, change: PlannedChange) -> bool:
+    async def carry_out(self, job: Any, action: GuardAction, sentence: str = "") -> bool:
         if self._at == "before the plan":
             raise Killed
-        done = await super().carry_out(job, change)
+        done = await super().carry_out(job, action, sentence)
         if self._at == "after the plan":
             raise Killed
         return done
@@ -68,7 +67,8 @@ class Brain:
     def __init__(self, client: ApiClient, store: Store, job: ElasticJob, at: str = "") -> None:
         self.client, self.job = client, job
         self.history = History(store, CLUSTER)
-        self.trials = Trials(self.history, FailingActuator(client, at), CLUSTER)
+        self.trials = Trials(self.history, FailingActuator(client, at))
+        self.trials.cluster = LEADER
 
     async def plans(self) -> list[ScalePlan]:
         return (await self.client.list(SCALE_PLANS, "default")).items
@@ -76,21 +76,17 @@ class Brain:
     async def begin(self, run: Run) -> None:
         state = job_state(run, None, [], [], None)
         decision = Decision(act=True, value=6.0)
-        job = EvaluatedJob(self.job, run, [], [], ALLOWED, NOW_MS)
-        await self.trials.begin(
-            job, ADVICE, decision, state, LEADER, advice_id=None, sentence="why"
-        )
+        job = EvaluatedJob(self.job, run, [], [], ALLOWED, NOW_MS, state)
+        await self.trials.begin(job, ADVICE, decision, "why")
 
     async def cycle(self, run: Run, now_ms: int) -> None:
         """What an evaluation does with the actions of a job."""
-        records = await self.history.actions(JOB.uid, 0)
-        assert records is not None
-        plans = await self.plans()
-        actions = [action for action in map(decode_action, records) if action]
+        actions = await self.history.actions(JOB.uid, 0)
+        assert actions is not None
         state = job_state(run, None, actions, [], None)
-        job = EvaluatedJob(self.job, run, records, plans, ALLOWED, now_ms)
-        await self.trials.resume(job, state, LEADER)
-        await self.trials.judge_all(job, state, LEADER)
+        job = EvaluatedJob(self.job, run, actions, await self.plans(), ALLOWED, now_ms, state)
+        await self.trials.resume(job)
+        await self.trials.judge_all(job)
 
 
 @pytest.fixture
@@ -198,5 +194,4 @@ async def test_rollback_is_made_once(
     records = await last.history.actions(JOB.uid, 0)
     assert records is not None
     assert records[0].verdict == Verdict.ROLLED_BACK
-    back = msgspec.json.decode(records[1].body)
-    assert back["rollback_of"] == "1"
+    assert records[1].rollback_of == 1

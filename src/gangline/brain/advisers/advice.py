@@ -1,13 +1,11 @@
 """One piece of advice: a number for one field of one job, with its range, reason and evidence.
 
-Also what became of it: its state, and the actions that applied it. The store has both.
+Also the actions that applied it, and what became of them.
 """
 
 from enum import StrEnum
 
 import msgspec
-
-from gangline.brain.facts.records import Mode
 
 
 class What(StrEnum):
@@ -116,61 +114,74 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         return (self.what, self.role, -1 if self.rank is None else self.rank, self.target)
 
 
-class AdviceState(StrEnum):
-    """Where a piece of advice is. ``OPEN`` and ``HELD`` are current, the others are final."""
+class Verdict(StrEnum):
+    """What became of an action."""
 
-    OPEN = "open"
-    HELD = "held"
-    """The guard does not let it be applied now."""
-    APPLIED = "applied"
-    SUPERSEDED = "superseded"
-    """Newer advice about the same subject has replaced it."""
-    REFUSED = "refused"
-    """A policy, the job or a person is against it."""
-    EXPIRED = "expired"
-
-
-CURRENT_STATES = frozenset({AdviceState.OPEN, AdviceState.HELD})
+    PENDING = "pending"
+    KEPT = "kept"
+    ROLLED_BACK = "rolled_back"
+    UNCLEAR = "unclear"
+    """Kept, because it is not worse; whether it is better is not known."""
+    OVERTAKEN = "overtaken"
+    """A person or another change came first: nothing can be concluded."""
+    VOID = "void"
+    """It was not carried out: there was nothing to write it to. The job has not changed by it."""
 
 
-class AdviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Advice for one job, as the history holds it."""
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """Goodput of good segments: moments of its natural logarithm, one observation a segment."""
 
-    id: int = 0
-    """Given by the store."""
-    cluster: str
-    uid: str
-    """UID of the job."""
-    advice: Advice
-    at_ms: int
-    expires_ms: int
-    mode: Mode = Mode.ADVISE
-    state: AdviceState = AdviceState.OPEN
-    held_because: str = ""
+    mean: float
+    count: int
+    m2: float = 0.0
+    """Sum of squared deviations from the mean."""
 
 
-PENDING = "pending"
-"""The verdict of an action whose trial goes on."""
-
-
-class ActionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of one job by the Brain, as the history holds it."""
+class GuardAction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One change of a job by the Brain, and its trial, as guard and history have it."""
 
     id: int = 0
-    """Given by the store. The name of the ScalePlan contains it."""
-    cluster: str
-    uid: str
+    """Given by the history. The name of the ScalePlan contains it."""
+    job: str
     """UID of the job."""
-    advice_id: int | None = None
-    what: str
-    plan: str = ""
-    """Name of the ScalePlan; the store makes it, ``JOB-brain-ID``."""
+    family: str
+    what: What
+    role: str = ""
+    target: str = ""
     at_ms: int
-    verdict: str = PENDING
-    """As the guard gives it: ``pending``, ``kept``, ``rolled_back``, ``unclear``, ``overtaken``,
-    ``void``."""
+    before: float | None = None
+    after: float | None = None
+    predicted: Choice | None = None
+    floor: float = 0.0
+    """Least goodput of an added GPU, relative to the others, that justified a growth."""
+    baseline: Baseline | None = None
+    probe: bool = False
+    """True if it was made to learn."""
+    rank: int | None = None
+    """The only rank that is changed; None: all of the role."""
+    between_failures_s: float | None = None
+    """Expected time between failures, of a change of the interval between checkpoints."""
+    rollback_of: int = 0
+    """ID of the action that this one takes back."""
+    verdict: Verdict = Verdict.PENDING
+    why: Reason | None = None
+    """Why it was judged so."""
     judged_ms: int | None = None
     cost_ms: int | None = None
-    """Training time that the change took: restart, lost steps and warm-up."""
-    body: str = "{}"
-    """JSON of the guard's action: baseline, prediction, what was measured."""
+    """Time that the job lost by it: restart, lost steps and warm-up; None while not known."""
+    surprise: float | None = None
+    """Logarithm of measured goodput by the nearest end of the predicted range, 0 within it."""
+    rolled_back: bool = False
+    """True once the plan that takes it back exists. There is one at most."""
+
+    @property
+    def direction(self) -> int:
+        """1 for more, -1 for less, 0 if it is not a number."""
+        return direction(self.before, self.after)
+
+
+def direction(before: float | None, after: float | None) -> int:
+    """Return 1 for a growth, -1 for a decrease, 0 if equal or not known."""
+    if before is None or after is None:
+        return 0
+    return (after > before) - (after < before)

@@ -12,7 +12,6 @@ it reaches its limit. The sentences of all reasons are in ``explain``.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What
 from gangline.brain.advisers.memory import advise_memory
@@ -25,7 +24,7 @@ from gangline.brain.advisers.usage import (
     role_size,
     running_size,
 )
-from gangline.brain.advisers.view import View
+from gangline.brain.advisers.view import View, expected_rest_s
 from gangline.brain.facts.records import MemorySample, Quality, RoleSize, Run, Segment
 from gangline.brain.models.histogram import CPU, Histogram
 from gangline.brain.models.throughput import LONGEST_STEP_US
@@ -173,7 +172,7 @@ _HOUR_S = 3600
 
 def growing_memory(view: View) -> list[Advice]:
     """Return a warning for each role with a rank that will reach its limit before the job ends."""
-    rest_s = remaining_s(view)
+    rest_s = expected_rest_s(view)
     if rest_s is None:
         return []
     ranks: dict[tuple[str, int], list[MemorySample]] = {}
@@ -189,27 +188,6 @@ def growing_memory(view: View) -> list[Advice]:
         if advice and (earlier is None or (advice.value or 0) < (earlier.value or 0)):
             first[role] = advice
     return list(first.values())
-
-
-def remaining_s(view: View) -> float | None:
-    """Return the expected rest of the job in seconds; None if it does not run.
-
-    As reported; else what similar runs took longer than this one until now; else its age, which is
-    the best guess for a duration of unknown scale.
-    """
-    if view.remaining_s is not None and math.isfinite(view.remaining_s):
-        return view.remaining_s
-    started = view.run.job.started_ms
-    if started is None or view.run.job.finished_ms is not None:
-        return None
-    age = max(view.now_ms - started, 0) / 1000
-    took = [
-        (run.job.finished_ms - run.job.started_ms) / 1000
-        for run in (view.similar.runs if view.similar else ())
-        if run.job.finished_ms is not None and run.job.started_ms is not None
-    ]
-    longer = [lasted - age for lasted in took if lasted > age]
-    return median(longer) if longer else age
 
 
 def _warn(

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What
-from gangline.brain.advisers.view import ServerUse, View
-from gangline.brain.advisers.workers import expected_rest_s, present_segment
+from gangline.brain.advisers.view import ServerUse, View, expected_rest_s
+from gangline.brain.advisers.workers import present_segment
 from gangline.brain.models.trend import fit_trend
 
 HOT, HOT_MINUTES, OF_MINUTES = 0.9, 3, 5

@@ -144,7 +144,6 @@ def _shape(run: Run) -> dict[str, float]:
 def _sizes(run: Run) -> dict[str, float]:
     model = run.job.model
     amounts = {
-        "records": run.job.records_total,
         "parameters": model.parameters if model else None,
         "sequence": model.sequence if model else None,
     }
@@ -154,9 +153,4 @@ def _sizes(run: Run) -> dict[str, float]:
 def _similar(level: int, chosen: list[Run], *, enough: bool) -> SimilarRuns:
     runs = tuple(run for run in chosen if is_success(run.job)) if enough else ()
     bounds = tuple(run for run in chosen if not (enough and is_success(run.job)))
-    return SimilarRuns(
-        level=level,
-        runs=runs,
-        bounds=bounds,
-        namespaces=len({run.job.namespace for run in chosen}),
-    )
+    return SimilarRuns(level=level, runs=runs, bounds=bounds)

@@ -18,7 +18,7 @@ import numpy as np
 
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, Unit, What
 from gangline.brain.advisers.similarity import is_success
-from gangline.brain.advisers.usage import MIB, confidence_of, range_factor, requested_size
+from gangline.brain.advisers.usage import MIB, confidence_of, range_factor, role_size
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import (
     concave_envelope,
@@ -70,7 +70,7 @@ def _counts(view: View) -> list[int]:
 def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
     """The largest count whose last workers are worth their price, by the fitted model."""
     job, level = view.run.job, view.similar.level if view.similar else 0
-    segments = [segment for run in runs for segment in run.segments if segment.ps == 0]
+    segments = [segment for run in runs for segment in run.segments]
     reference = next((s for run in runs if (s := present_segment(run)) is not None), None)
     prior = job_prior([view.run, *runs])
     model = fit_throughput(observations(segments, view.now_ms), prior)
@@ -197,7 +197,7 @@ def _by_kept_count(view: View, runs: list[Run]) -> list[Advice]:
 def _advise_from_shape(view: View) -> list[Advice]:
     """Host memory of workers by the shape of the model, only if nothing similar ever ran."""
     similar, model = view.similar, view.run.job.model
-    size = requested_size(view.run.job, WORKER)
+    size = role_size(view.run.job, WORKER)
     if model is None or size is None or (similar and (similar.runs or similar.bounds)):
         return []
     parameters = model.parameters or _count_parameters(model)
@@ -224,7 +224,7 @@ def _advise_from_shape(view: View) -> list[Advice]:
                     "parameters": parameters,
                     "copies": copies,
                     "bytes_per_parameter": state_bytes,
-                    "source": model.source,
+                    "source": "reported",
                 },
             ),
             confidence=Confidence.LOW,
@@ -250,8 +250,6 @@ def _count_parameters(model: ModelFacts) -> int | None:
             heads=model.heads or 0,
             sequence=model.sequence or 1,
             vocab=model.vocab or 0,
-            kv_heads=model.kv_heads or 0,
-            ffn=model.ffn or 0,
         ).parameters
     except ShapeError:
         return None

@@ -116,18 +116,12 @@ def role_size(job: Job, role: str) -> RoleSize | None:
     return max(sizes, key=lambda size: size.since_ms) if sizes else None
 
 
-def requested_size(job: Job, role: str) -> RoleSize | None:
-    """Return the latest size of a role that a next run would have: doubling after a kill is not."""
-    sizes = [size for size in job.roles if size.role == role and size.source != "oom"]
-    return max(sizes, key=lambda size: size.since_ms) if sizes else role_size(job, role)
-
-
 def running_size(job: Job, role: str, rank: int | None = None) -> RoleSize | None:
     """Return what new pods of a role request: the specification, and what plans have changed.
 
     With ``rank``, what the next pod of this rank requests.
     """
-    size = requested_size(job, role)
+    size = role_size(job, role)
     if size is None:
         return None
     own = [

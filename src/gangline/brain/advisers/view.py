@@ -1,5 +1,7 @@
 """What an adviser sees: one job, similar runs, the cluster, the time."""
 
+import math
+
 import msgspec
 
 from gangline.brain.facts.records import MemorySample, NodeCapacity, NodeSpeed, RankSpeed, Run
@@ -15,7 +17,6 @@ class SimilarRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Complete successful runs."""
     bounds: tuple[Run, ...] = ()
     """Running, failed or partly watched runs: they count as lower bounds only."""
-    namespaces: int = 1
 
 
 class DevicePeak(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +97,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_interval_s: float | None = None
     restart_seconds: float | None = None
     remaining_s: float | None = None
-    """Expected rest of the job, where the master knows the steps that are left."""
+    """Median rest of similar runs that lasted longer than this one; None if none did."""
     loader_workers: int | None = None
     """Data loader processes of each rank, as the trainer reports them."""
     device_peaks: tuple[DevicePeak, ...] = ()
@@ -111,3 +112,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that were made to this job to learn; at most one is made."""
     prediction_error: float = 0.0
     """Standard deviation of log goodput beyond the predicted ranges in trials of the family."""
+
+
+def expected_rest_s(view: View) -> float | None:
+    """Return the seconds that the job will probably run; None if it does not run.
+
+    ``remaining_s``; else the age so far, the best guess for a duration of unknown scale.
+    """
+    if view.remaining_s is not None and math.isfinite(view.remaining_s):
+        return view.remaining_s
+    job = view.run.job
+    if job.started_ms is None or job.finished_ms is not None:
+        return None
+    return max(view.now_ms - job.started_ms, 0) / 1000

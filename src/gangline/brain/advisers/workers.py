@@ -14,7 +14,7 @@ common cancel.
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean
 
 import msgspec
 import numpy as np
@@ -185,23 +185,6 @@ def concave_envelope(choices: Sequence[Choice]) -> list[Choice]:
 def marginal_gain(last: Choice, choice: Choice) -> float:
     """Goodput of each added worker from ``last`` to ``choice``, relative to those of ``last``."""
     return _slope(last, choice) / (last.goodput / last.value)
-
-
-def expected_rest_s(view: View) -> float | None:
-    """Seconds that the job will probably run.
-
-    As the master reports it; else the median rest of the family's runs that became older than this
-    one; else the age so far.
-    """
-    if view.remaining_s is not None and math.isfinite(view.remaining_s):
-        return view.remaining_s
-    job = view.run.job
-    if job.started_ms is None:
-        return None
-    age_s = (view.now_ms - job.started_ms) / 1000
-    walls = [run.job.wall_ms / 1000 for run in _family(view) if run.job.wall_ms is not None]
-    rests = [wall_s - age_s for wall_s in walls if wall_s > age_s]
-    return median(rests) if len(rests) >= 3 else max(age_s, 0.0)
 
 
 def _is_known(choices: Sequence[Choice], best: Choice, now: float) -> bool:

@@ -19,6 +19,7 @@ from gangline.api.core.core import ConfigMap, Namespace
 from gangline.api.core.node import Node
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.job_names import RELAUNCH_COUNT_LABEL
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.elastic import PS, ScalePlan
 from gangline.api.jobs.kind import JobKind
@@ -63,7 +64,6 @@ from gangline.kube.informers.informer import Informer
 
 MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
 """Labels of GPU feature discovery, then of nodes that are labelled by hand."""
-TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
 
 
 def node_model(node: Node) -> str:
@@ -83,11 +83,6 @@ def digest_node(node: Node, gpus_used: int) -> NodeCapacity:
         gpus_free=free,
         cpu_millis=_amount(node, CPU),
         memory_bytes=_amount(node, MEMORY),
-        labels=tuple(
-            (key, node.metadata.labels[key])
-            for key in TOPOLOGY_LABELS
-            if key in node.metadata.labels
-        ),
     )
 
 
@@ -125,12 +120,19 @@ MEMORY_SAMPLES = 720
 """Memory samples of one rank that are retained: six hours at one in 30 seconds."""
 
 _PodKey = tuple[str, int, int]
+JobListener = Callable[[JobKind, Any, Any], None]
+"""Is called with a job before and after each change, None as in ``Informer``; never with jobs of
+excluded namespaces."""
+UsageListener = Callable[[Mapping[tuple[str, str], PodSample]], None]
+
+
+_KEPT_LABELS = (ROLE_LABEL, INDEX_LABEL, RANK_LABEL, RELAUNCH_COUNT_LABEL)
 
 
 def slim_pod(pod: Pod) -> Pod:
     """Keep what digestion reads. Thousands of pods are in memory at one time."""
     labels = pod.metadata.labels
-    kept = {key: labels[key] for key in (ROLE_LABEL, INDEX_LABEL, RANK_LABEL) if key in labels}
+    kept = {key: labels[key] for key in _KEPT_LABELS if key in labels}
     groups = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION, "")
     meta = msgspec.structs.replace(
         pod.metadata,
@@ -142,9 +144,7 @@ def slim_pod(pod: Pod) -> Pod:
         type(container)(name=container.name, resources=container.resources)
         for container in pod.spec.containers
     ]
-    spec = type(pod.spec)(
-        containers=containers, node_name=pod.spec.node_name, priority=pod.spec.priority
-    )
+    spec = type(pod.spec)(containers=containers, node_name=pod.spec.node_name)
     return msgspec.structs.replace(pod, metadata=meta, spec=spec)
 
 
@@ -197,6 +197,8 @@ class Collector:
         self._changed: set[str] = set()
         self._known: frozenset[str] = frozenset()
         self._excluded: set[str] = set()
+        self._job_listeners: list[JobListener] = []
+        self._usage_listeners: list[UsageListener] = []
         self._pending_pods: dict[str, dict[str, Pod]] = {}
         """Pods whose job has not been observed yet, by uid of the job and of the pod."""
         scope = list(namespaces) or None
@@ -233,6 +235,22 @@ class Collector:
             informer.add_listener(self._job_listener(kind))
         self.pods.add_listener(self._on_pod)
         self._facts.add_listener(self._on_facts)
+
+    def add_listeners(
+        self,
+        on_job: JobListener,
+        on_pod: Callable[[str, Pod], None],
+        on_usage: UsageListener,
+    ) -> None:
+        """Call these after the collector has taken a change, pods with the uid of their job."""
+        self._job_listeners.append(on_job)
+        self._usage_listeners.append(on_usage)
+
+        def listen(old: Pod | None, new: Pod | None) -> None:
+            if (pod := new or old) is not None:
+                on_pod(_controller_uid(pod), pod)
+
+        self.pods.add_listener(listen)
 
     async def run(self, watched: Iterable[str] = ()) -> None:
         """Watch until cancelled.
@@ -357,6 +375,7 @@ class Collector:
                 for job in informer.items():
                     if job.metadata.namespace == name:
                         self._observe_job(kind, job)
+                        self._notify(kind, None, job)
 
     def _job_listener(self, kind: JobKind) -> Callable[[Any, Any], None]:
         def listen(old: Any, new: Any) -> None:
@@ -364,8 +383,14 @@ class Collector:
                 self._observe_job(kind, new)
             elif old is not None:
                 self._on_deleted_job(old)
+            self._notify(kind, old, new)
 
         return listen
+
+    def _notify(self, kind: JobKind, old: Any, new: Any) -> None:
+        if not self.excludes((new or old).metadata.namespace):
+            for listener in self._job_listeners:
+                listener(kind, old, new)
 
     def _observe_job(self, kind: JobKind, stored: Any) -> None:
         meta = stored.metadata
@@ -383,11 +408,8 @@ class Collector:
                 age_s <= WATCHED_FROM_START_S or meta.uid in self._known
             )
         job.meta, job.stored, job.problems = meta, stored, digested.problems
-        record = msgspec.structs.replace(
-            digested.job,
-            priority=self._priority(meta.uid),
-            observed_ms=round(self._clock() * 1000),
-        )
+        observed_ms = round(self._clock() * 1000)
+        record = msgspec.structs.replace(digested.job, observed_ms=observed_ms)
         if job.observations.add_job(record):
             self._changed.add(meta.uid)
         if record.outcome is not Outcome.RUNNING and job.ended_at is None:
@@ -399,10 +421,6 @@ class Collector:
         # The watches have no common order: facts may arrive before their job.
         for facts in self._facts.by_index("job", meta.uid) if is_new else ():
             self._read_facts(facts)
-
-    def _priority(self, uid: str) -> int:
-        pods = self.pods.by_index("job", uid)
-        return max((pod.spec.priority or 0 for pod in pods), default=0)
 
     def _on_deleted_job(self, stored: Any) -> None:
         job = self.jobs.get(stored.metadata.uid)
@@ -455,6 +473,8 @@ class Collector:
             log.info("facts were not read: %s", problem, extra={"configmap": where})
 
     def _on_usage(self, samples: Mapping[tuple[str, str], PodSample]) -> None:
+        for listener in self._usage_listeners:
+            listener(samples)
         now_ms = round(self._clock() * 1000)
         for uid, job in self.jobs.items():
             if job.ended_at is not None:

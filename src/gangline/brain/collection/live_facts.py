@@ -438,7 +438,6 @@ def _model(entry: Any) -> ModelFacts | None:
     if not any(amounts) or not all(x is None or 0 < x < 10**15 for x in amounts):
         return None
     return ModelFacts(
-        source="reported",
         parameters=shape.params,
         layers=shape.layers,
         hidden=shape.hidden,

@@ -128,7 +128,6 @@ class JobObservations:
             complete=self.watched_from_start and self.job.outcome is not Outcome.RUNNING,
             started_ms=self._started_ms(self.job),
         )
-        job = _with_accounts(job, list(self.runs.values()), self.segments.values())
         segments = tuple(self.segments[key] for key in sorted(self.segments))
         return Run(
             job=job,
@@ -219,23 +218,3 @@ def quantile(ordered: tuple[int, ...], share: float) -> int | None:
     if not ordered:
         return None
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def _with_accounts(job: Job, runs: list[ContainerRun], segments: Iterable[Segment]) -> Job:
-    """Add the accounts of time that follow from the runs of the pods, once the job has ended."""
-    if job.finished_ms is None:
-        return job
-    gpus = {size.role: size.gpus for size in job.roles}
-    end = job.finished_ms
-    used_ms = sum(
-        max(0, min(run.ended_ms or end, end) - run.started_ms) * gpus.get(run.role, 0)
-        for run in runs
-    )
-    productive = [s.step_mean_us * s.steps / 1000 for s in segments]
-    began = job.started_ms or job.submitted_ms
-    return msgspec.structs.replace(
-        job,
-        gpu_seconds=used_ms // 1000,
-        wall_ms=max(0, end - began),
-        productive_ms=round(sum(productive)) if productive else None,
-    )

@@ -12,7 +12,7 @@ import msgspec
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import GPU, parse_resource
 from gangline.api.volcano.scheduling import PodGroup
-from gangline.brain.advisers.advice import Advice, Choice, What
+from gangline.brain.advisers.advice import Advice, Choice, Verdict, What
 from gangline.brain.advisers.workers import best_size, floor_of
 from gangline.brain.allocation import (
     AllocationJob,
@@ -27,7 +27,7 @@ from gangline.brain.allocation import (
     update_price,
 )
 from gangline.brain.facts.records import NodeCapacity, Run
-from gangline.brain.guard.state import GuardJobState, Verdict
+from gangline.brain.guard.state import GuardJobState
 
 _INQUEUE, _PENDING = "Inqueue", "Pending"
 WAITING_S = 30.0

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -19,9 +19,9 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceItem
 from gangline.api.figures import plain_number
-from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, AdviceState, What
-from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
-from gangline.brain.advisers.workers import expected_rest_s
+from gangline.api.jobs.elastic import ScalePlan
+from gangline.brain.advisers.advice import Advice, GuardAction, Verdict, What
+from gangline.brain.advisers.view import ClusterView, SimilarRuns, View, expected_rest_s
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.advisers import (
@@ -43,10 +43,9 @@ from gangline.brain.evaluation.cluster_round import (
     queue_entitlements,
     with_allocation,
 )
+from gangline.brain.evaluation.fact_flow import FactFlow
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import (
-    decode_action,
-    encode_action,
     job_state,
     prediction_errors,
     record_person_edit,
@@ -56,13 +55,7 @@ from gangline.brain.facts.records import Job, Mode
 from gangline.brain.guard.checks import WITHOUT_RESTART
 from gangline.brain.guard.decide import block_direction, decide, observe
 from gangline.brain.guard.policy import Permission, PolicySubject, effective_permission
-from gangline.brain.guard.state import (
-    DEFAULTS,
-    ClusterState,
-    GuardJobState,
-    GuardSettings,
-    Verdict,
-)
+from gangline.brain.guard.state import DEFAULTS, GuardJobState, GuardSettings
 from gangline.brain.publication.items import (
     ROLLED_BACK_EVENT,
     advice_item,
@@ -79,9 +72,6 @@ from gangline.kube.errors import ApiError
 log = logging.getLogger(__name__)
 
 CLEAN_UP_S = 600.0
-PRUNE_S = 3600.0
-MAX_SKEW_S = 60.0
-"""With a clock that differs more from the API server's, nothing is deleted by age."""
 
 
 class Chores:
@@ -92,43 +82,36 @@ class Chores:
         collector: Collector,
         history: History,
         actuator: Actuator,
-        skew_s: Callable[[], float | None],
+        facts: FactFlow,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._collector, self._history, self._actuator = collector, history, actuator
-        self._skew_s, self._clock = skew_s, clock
+        self._facts, self._clock = facts, clock
         self._cleaned_at: float | None = None
-        self._pruned_at: float | None = None
 
     async def run_due(self) -> None:
         """Run what is due."""
         now = time.monotonic()
-        skew = self._skew_s()
-        if skew is None or abs(skew) > MAX_SKEW_S:
-            return
-        if self._cleaned_at is None or now - self._cleaned_at >= CLEAN_UP_S:
+        is_due = self._cleaned_at is None or now - self._cleaned_at >= CLEAN_UP_S
+        if is_due and self._facts.may_delete:
             self._cleaned_at = now
             await self._clean_up()
-        if self._pruned_at is None or now - self._pruned_at >= PRUNE_S:
-            self._pruned_at = now
-            await self._history.prune(round(self._clock() * 1000))
+        await self._facts.prune()
 
     async def _clean_up(self) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)
         deleted = await self._actuator.delete_outdated(self._collector.plans.items(), now)
         if deleted:
             log.info("finished plans were deleted", extra={"plans": deleted})
-        await self._history.expire_advice(round(self._clock() * 1000))
         running = {job.meta.uid for job in self._collector.running()}
-        for record in await self._history.open_actions():
-            action = decode_action(record)
-            if record.uid in running or action is None:
+        for action in await self._history.open_actions():
+            if action.job in running:
                 continue
             # The job ended first: nothing can be concluded from it.
             ended = msgspec.structs.replace(
                 action, verdict=Verdict.OVERTAKEN, judged_ms=round(self._clock() * 1000)
             )
-            await self._history.update_action(encode_action(record, ended))
+            await self._history.update_action(ended)
 
 
 CYCLE_SECONDS = Histogram(
@@ -147,8 +130,6 @@ _RESTARTING = Gauge(
 
 
 DAY_MS = 86_400_000
-HOUR_MS = 3_600_000
-ADVICE_LIFE_MS = HOUR_MS
 TOGETHER = 32
 """Jobs whose advice is computed in one call of a thread, and stored in one transaction."""
 HISTORY_AWAY = "history not available"
@@ -170,35 +151,30 @@ class Evaluator:
         publisher: Publisher,
         events: EventRecorder,
         *,
-        cluster: str,
         dry_run: bool = False,
         is_leader: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._collector, self._history = client, collector, history
         self._policies, self._publisher, self._events = policies, publisher, events
-        self._cluster, self._dry_run = cluster, dry_run
+        self._dry_run = dry_run
         self._is_leader, self._clock = is_leader, clock
         self._actuator = Actuator(client)
-        self._trials = Trials(history, self._actuator, cluster)
+        self._trials = Trials(history, self._actuator)
         self._states: dict[str, GuardJobState] = {}
         self._seen_jobs: dict[str, Job] = {}
         self._shown: dict[str, dict[_AdviceKey, _Shown]] = {}
         """Advice of the last cycle as it was published, by uid of the job."""
         self._fitted: dict[str, Fitted] = {}
         """By uid of the job."""
-        self._cluster_state = ClusterState()
         self._cluster_facts = ClusterHealth(collector, history)
         self._round = ClusterRound()
         self._members: list[RoundMember] = []
         self._prediction_errors: dict[str, float] = {}
-        self._records: dict[str, list[ActionRecord]] | None = {}
-        """Actions of the last day, by uid of the job; None: they are read for each job."""
-        self._unwritten: dict[str, list[AdviceRecord]] = {}
-        self._earlier_loaded: set[str] = set()
-        self._chores = Chores(
-            collector, history, self._actuator, client.transport.clock_skew_s, clock
-        )
+        self._actions: dict[str, list[GuardAction]] | None = {}
+        """Those of the last day, by uid of the job; None: they are read for each job."""
+        self._facts = FactFlow(collector, history, client.transport.clock_skew_s, clock)
+        self._chores = Chores(collector, history, self._actuator, self._facts, clock)
         self.cycles = 0
 
     async def run(self, every_s: float) -> None:
@@ -223,7 +199,7 @@ class Evaluator:
         4. Each job, in groups: prepare, advise in a thread, judge earlier actions, decide, publish.
         5. The sizes of all elastic jobs together; step 4 of the next cycle applies them.
         """
-        await self._store_facts()
+        await self._facts.store()
         nodes = self._collector.nodes()
         await self._cluster_facts.refresh(nodes, self._now_ms())
         cluster_view = self._cluster_facts.view(nodes, self._round.price.price)
@@ -245,7 +221,7 @@ class Evaluator:
         self.cycles += 1
         _JOBS.set(len(jobs))
         _DROPPED.set(self._collector.dropped_facts)
-        _RESTARTING.set(self._cluster_state.gpus_in_restart)
+        _RESTARTING.set(self._trials.cluster.gpus_in_restart)
         _AVAILABLE.set(0 if self._history.problem else 1)
 
     async def _divide_devices(self, view: ClusterView) -> None:
@@ -272,58 +248,38 @@ class Evaluator:
             self._now_ms(),
         )
 
-    async def _store_facts(self) -> None:
-        for uid, watched in list(self._collector.jobs.items()):
-            # Runs of pods that an earlier process has watched keep their numbers.
-            if uid in self._earlier_loaded:
-                continue
-            self._earlier_loaded.add(uid)
-            earlier = await self._history.earlier(uid)
-            for pod in earlier.pods if earlier else ():
-                watched.observations.earlier[pod.role, pod.rank, pod.started_ms] = pod
-        self._earlier_loaded &= self._collector.jobs.keys()
-        is_available = True
-        for run in self._collector.changed_runs():
-            self._history.add([run])
-            # After a start each job is given completely, which is more than memory is for.
-            if is_available and self._history.is_filling:
-                is_available = await self._history.flush()
-        if is_available:
-            await self._history.flush()
-
     async def _observe_cluster(self, view: ClusterView) -> None:
         now_ms = self._now_ms()
         recent = await self._history.recent_actions(now_ms - DAY_MS)
-        self._records = _by_job(recent or ())
+        self._actions = _by_job(recent or ())
         open_plans = [
             plan
             for plan in self._collector.plans.items()
             if plan.metadata.labels.get(BRAIN_PLAN_LABEL) == "true"
             and plan.status.phase not in ("Succeeded", "Failed")
         ]
-        self._cluster_state = msgspec.structs.replace(
-            self._cluster_state,
+        self._trials.cluster = msgspec.structs.replace(
+            self._trials.cluster,
             leader=self._is_leader() and self._history.may_act,
             lease_age_s=0.0 if self._is_leader() else None,
             clock_skew_s=self._client.transport.clock_skew_s(),
             database_up=recent is not None,
             resizes_under_way=len(open_plans),
             resizes_ms=tuple(
-                record.at_ms
-                for record in recent or ()
-                if record.what not in WITHOUT_RESTART and record.verdict != Verdict.VOID
+                action.at_ms
+                for action in recent or ()
+                if action.what not in WITHOUT_RESTART and action.verdict is not Verdict.VOID
             ),
             gpus=sum(node.gpus for node in view.nodes),
             gpus_in_restart=self._gpus_in_restart(),
             blocks=(),
         )
-        actions = [action for action in map(decode_action, recent or ()) if action is not None]
-        self._prediction_errors = prediction_errors(actions)
-        for action in sorted(actions, key=lambda action: action.judged_ms or 0):
+        self._prediction_errors = prediction_errors(recent or ())
+        for action in sorted(recent or (), key=lambda action: action.judged_ms or 0):
             if action.verdict is Verdict.ROLLED_BACK and action.judged_ms is not None:
                 guard = self._guard_of(action.job)
-                self._cluster_state = block_direction(
-                    self._cluster_state, action, action.judged_ms, guard
+                self._trials.cluster = block_direction(
+                    self._trials.cluster, action, action.judged_ms, guard
                 )
 
     def _gpus_in_restart(self) -> int:
@@ -348,7 +304,6 @@ class Evaluator:
             if advice is not None:
                 with _isolated(job.watched):
                     answered.append((job, await self._conclude(job, advice)))
-        await self._write_advice()
         away = HISTORY_AWAY if self._history.problem else ""
         for job, items in answered:
             with _isolated(job.watched):
@@ -375,36 +330,38 @@ class Evaluator:
         view = build_view(run, similar, cluster, now_ms, samples)
         nodes = self._cluster_facts.by_node
         view = with_live_facts(view, watched.observations, watched.servers, nodes)
-        if self._records is not None:
-            records = self._records.get(uid, [])
+        if self._actions is not None:
+            actions = self._actions.get(uid, [])
         else:
-            records = await self._history.actions(uid, now_ms - DAY_MS) or []
+            actions = await self._history.actions(uid, now_ms - DAY_MS) or []
         plans = self._collector.plans.by_index("job", f"{run.job.namespace}/{run.job.name}")
-        job = EvaluatedJob(target, run, records, plans, permission, now_ms)
-        state = self._state_of(watched, job, view)
+        state = self._state_of(watched, view, actions, plans)
         view = msgspec.structs.replace(
             view,
             probes=state.probes,
             prediction_error=self._prediction_errors.get(state.family, 0.0),
         )
-        return _PreparedJob(watched, job, view, state, self._fitted.get(uid))
+        job = EvaluatedJob(target, run, actions, plans, permission, now_ms, state)
+        return _PreparedJob(watched, job, view, self._fitted.get(uid))
 
     async def _conclude(self, prepared: "_PreparedJob", advised: Advised) -> list[AdviceItem]:
         """Judge what was done, decide what to do, and return what is published."""
-        job, state, similar = prepared.evaluated, prepared.state, prepared.view.similar
+        job, similar = prepared.evaluated, prepared.view.similar
         run, permission = job.run, job.permission
         self._fitted[run.job.uid] = advised.fitted
         if run.job.kind == "ElasticJob" and permission.may_change(What.WORKERS):
-            member = RoundMember(run=run, choices=advised.choices, state=state)
+            member = RoundMember(run=run, choices=advised.choices, state=job.state)
             self._members.append(member)
         advice = with_allocation(self._round, run.job.uid, advised.advice)
         group = self._collector.pod_group_of(run.job.uid)
         if group is not None:
             await write_estimate(self._client, group, run_time_estimate_s(similar))
-        state = observe(state, advice, job.now_ms)
-        if permission.mode is Mode.APPLY and job.records:
-            state = await self._judge(job, state)
-        return await self._decide(job, similar, advice, state)
+        job.state = observe(job.state, advice, job.now_ms)
+        if permission.mode is Mode.APPLY and job.actions:
+            await self._judge(job)
+        items = await self._decide(job, similar, advice)
+        self._states[run.job.uid] = job.state
+        return items
 
     def _permission(self, watched: WatchedJob, job: Job) -> Permission:
         subject = PolicySubject(
@@ -424,14 +381,19 @@ class Evaluator:
         job = watched.observations.job if watched else None
         return self._permission(watched, job).guard if watched and job else DEFAULTS
 
-    def _state_of(self, watched: WatchedJob, job: EvaluatedJob, view: View) -> GuardJobState:
-        run, uid = job.run, job.run.job.uid
-        actions = [action for action in map(decode_action, job.records) if action is not None]
+    def _state_of(
+        self,
+        watched: WatchedJob,
+        view: View,
+        actions: Sequence[GuardAction],
+        plans: Sequence[ScalePlan],
+    ) -> GuardJobState:
+        run, uid = view.run, view.run.job.uid
         state = job_state(
             run,
             self._states.get(uid),
             actions,
-            job.plans,
+            plans,
             expected_rest_s(view),
             view.restart_seconds,
             view.checkpoint_interval_s,
@@ -439,92 +401,50 @@ class Evaluator:
         state = msgspec.structs.replace(state, tunable=watched.tunable())
         before = self._seen_jobs.get(uid)
         if before is not None and before != run.job:
-            state = record_person_edit(state, before, run.job, job.now_ms)
+            state = record_person_edit(state, before, run.job, view.now_ms)
         self._seen_jobs[uid] = run.job
         self._states[uid] = state
         return state
 
-    async def _judge(self, job: EvaluatedJob, state: GuardJobState) -> GuardJobState:
-        resumed = await self._trials.resume(job, state, self._cluster_state)
-        state, self._cluster_state, restored = await self._trials.judge_all(
-            job, state, self._cluster_state
-        )
-        for field in (*resumed, *restored):
-            former = plain_number(field.value)
-            if field.done:
+    async def _judge(self, job: EvaluatedJob) -> None:
+        for restored in (*await self._trials.resume(job), *await self._trials.judge_all(job)):
+            back = restored.rollback
+            why = hold_sentence(restored.why) or "The change did not help."
+            former = plain_number(back.after or 0.0)
+            if restored.done:
                 ROLLBACKS.inc()
-                message = f"{field.what} is set back to {former}: the change did not help"
+                message = f"{back.what} is set back to {former}. {why}"
             else:
                 message = (
-                    f"{field.what} cannot be set back to {former}, though the change did "
-                    "not help: the job has nothing that it could be written to"
+                    f"{back.what} cannot be set back to {former}: the job has nothing that it "
+                    f"could be written to. {why}"
                 )
             self._events.event(job.stored, "Warning", ROLLED_BACK_EVENT, message)
-        return state
 
     async def _decide(
-        self,
-        job: EvaluatedJob,
-        similar: SimilarRuns | None,
-        advice: list[Advice],
-        state: GuardJobState,
+        self, job: EvaluatedJob, similar: SimilarRuns | None, advice: list[Advice]
     ) -> list[AdviceItem]:
-        run, permission, now_ms = job.run, job.permission, job.now_ms
-        decisions = []
-        for item in advice:
-            decision = decide(
-                item, state, self._cluster_state, permission, now_ms, permission.guard
-            )
-            held = hold_sentence(decision.held_because)
-            applies = permission.mode is Mode.APPLY
-            kept = AdviceState.HELD if applies and held else AdviceState.OPEN
-            decisions.append((item, decision, kept, held if applies else ""))
-        self._unwritten[run.job.uid] = [
-            AdviceRecord(
-                cluster=self._cluster,
-                uid=run.job.uid,
-                advice=item,
-                at_ms=now_ms,
-                expires_ms=now_ms + ADVICE_LIFE_MS,
-                mode=permission.mode,
-                state=kept,
-                held_because=held,
-            )
-            for item, _, kept, held in decisions
-        ]
-        acts = self._cluster_state.leader and any(decision.act for _, decision, _, _ in decisions)
-        # An action names its advice, so that the advice is in the history before it.
-        stored = (await self._write_advice()).get(run.job.uid, ()) if acts else ()
-        ids = {record.advice.key: record.id for record in stored}
+        run, permission = job.run, job.permission
+        applies = permission.mode is Mode.APPLY
         items: list[AdviceItem] = []
         former, self._shown[run.job.uid] = self._shown.get(run.job.uid, {}), {}
-        for item, decision, kept, held in decisions:
+        # All are decided by the state before the first is carried out: one may not hold another.
+        decisions = [
+            decide(item, job.state, self._trials.cluster, permission, job.now_ms) for item in advice
+        ]
+        for item, decision in zip(advice, decisions, strict=True):
             shown = _published_as(former.get(item.key), item)
             self._shown[run.job.uid][item.key] = item, shown
-            word, why = HELD if kept is AdviceState.HELD else OPEN, held
-            if decision.act and self._cluster_state.leader:
-                state, self._cluster_state, why_not = await self._trials.begin(
-                    job,
-                    item,
-                    decision,
-                    state,
-                    self._cluster_state,
-                    advice_id=ids.get(item.key) or None,
-                    sentence=shown.sentence,
-                )
-                why = hold_sentence(why_not)
-                word = HELD if why else APPLIED
-                if why_not is None:
+            why = decision.held_because if applies else None
+            word = HELD if why is not None else OPEN
+            if decision.act and self._trials.cluster.leader:
+                why = await self._trials.begin(job, item, decision, shown.sentence)
+                word = HELD if why is not None else APPLIED
+                if why is None:
                     ACTIONS.labels(item.what).inc()
             proof = evidence(item, run.job, similar)
-            items.append(advice_item(shown.advice, shown.sentence, proof, word, why))
-        self._states[run.job.uid] = state
+            items.append(advice_item(shown.advice, shown.sentence, proof, word, hold_sentence(why)))
         return items
-
-    async def _write_advice(self) -> Mapping[str, list[AdviceRecord]]:
-        """Store the advice that was decided upon since the last call, by uid of the job."""
-        given, self._unwritten = self._unwritten, {}
-        return await self._history.write_advice(given)
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
@@ -537,7 +457,6 @@ class _PreparedJob:
     watched: WatchedJob
     evaluated: EvaluatedJob
     view: View
-    state: GuardJobState
     fitted: Fitted | None
     """Of the last cycle."""
 
@@ -567,13 +486,13 @@ def _published_as(former: _Shown | None, advice: Advice) -> PublishedAdvice:
     return former[1] if former is not None and former[0] == advice else published(advice)
 
 
-def _by_job(records: Sequence[ActionRecord]) -> dict[str, list[ActionRecord]] | None:
-    """Return the records of each job; None if these are so many that some are missing."""
-    if len(records) >= MAX_RECENT_ACTIONS:
+def _by_job(actions: Sequence[GuardAction]) -> dict[str, list[GuardAction]] | None:
+    """Return the actions of each job; None if these are so many that some are missing."""
+    if len(actions) >= MAX_RECENT_ACTIONS:
         return None
-    by_job: dict[str, list[ActionRecord]] = {}
-    for record in records:
-        by_job.setdefault(record.uid, []).append(record)
+    by_job: dict[str, list[GuardAction]] = {}
+    for action in actions:
+        by_job.setdefault(action.job, []).append(action)
     return by_job
 
 

@@ -7,7 +7,7 @@ as well, so that advice goes on without the database; it is marked then, and not
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from gangline.brain.advisers.advice import ActionRecord, AdviceRecord, AdviceState
+from gangline.brain.advisers.advice import GuardAction
 from gangline.brain.advisers.similarity import (
     LEVEL_WEIGHTS,
     select_similar,
@@ -23,7 +23,7 @@ from gangline.brain.advisers.similarity import (
 )
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import NodeSpeed, Outcome, Run
-from gangline.brain.store.batch import SpeedFact, changed_facts, facts_of
+from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError
@@ -50,8 +50,11 @@ class _Cached:
 class History:
     """Reads and writes of one cluster. ``problem`` says why the store is away."""
 
-    def __init__(self, store: Store, cluster: str) -> None:
+    def __init__(
+        self, store: Store, cluster: str, retention: RetentionSettings | None = None
+    ) -> None:
         self._store, self._cluster = store, cluster
+        self._retention = retention or RetentionSettings()
         self._fence: int | None = None
         self._ended: dict[str, Run] = {}
         self._last_ended: deque[Run] = deque(maxlen=REMEMBERED_RUNS)
@@ -82,7 +85,7 @@ class History:
         for run in runs:
             before = self._given.pop(run.job.uid, None)
             if run.job.outcome is Outcome.RUNNING:
-                self._store.add(changed_facts(before, run) if before else facts_of(run))
+                self._store.add(facts_of(run, before))
                 self._given[run.job.uid] = run
                 continue
             # At its end a job is given completely: what another writer has lost is healed.
@@ -102,7 +105,7 @@ class History:
 
     def add_speeds(self, speeds: Iterable[NodeSpeed]) -> None:
         """Take days of nodes to be written; does not wait for the database."""
-        self._store.add(SpeedFact(self._cluster, speed) for speed in speeds)
+        self._store.add(Fact(self._cluster, "", speed) for speed in speeds)
 
     def ended_runs(self) -> list[Run]:
         """Return the ended runs that memory holds."""
@@ -188,69 +191,38 @@ class History:
             for uid in [uid for uid in cache if uid not in kept]:
                 del cache[uid]
 
-    async def write_advice(
-        self, current: Mapping[str, list[AdviceRecord]]
-    ) -> Mapping[str, list[AdviceRecord]]:
-        """Make ``current`` the advice of some jobs, by uid. Without the store it has no ids."""
-        if not current:
-            return current
-        stored = await self._act(
-            "advice was not stored",
-            lambda w, fence: w.advice_of_jobs(self._cluster, current, fence=fence),
-        )
-        return {**current, **(stored or {})}
-
-    async def actions(self, uid: str, since_ms: int) -> list[ActionRecord] | None:
+    async def actions(self, uid: str, since_ms: int) -> list[GuardAction] | None:
         """Return the actions of a job; None if they are not known."""
         return await self._read(lambda r: r.actions(self._cluster, uid, since_ms=since_ms))
 
-    async def recent_actions(self, since_ms: int) -> list[ActionRecord] | None:
+    async def recent_actions(self, since_ms: int) -> list[GuardAction] | None:
         """Return the actions of all jobs, oldest first; None if they are not known."""
         return await self._read(lambda r: r.recent_actions(self._cluster, since_ms))
 
-    async def open_actions(self) -> list[ActionRecord]:
+    async def open_actions(self) -> list[GuardAction]:
         """Return actions without a verdict; empty if they are not known."""
         return await self._read(lambda r: r.open_actions(self._cluster)) or []
 
-    async def begin_action(self, record: ActionRecord) -> ActionRecord | None:
+    async def begin_action(self, action: GuardAction) -> GuardAction | None:
         """Store an action before it happens; None if it may not happen."""
         return await self._act(
-            f"an action of job {record.uid} is not begun",
-            lambda w, fence: w.begin_action(record, fence=fence),
-            logging.WARNING,
+            f"an action on job {action.job} is not begun",
+            lambda writer, fence: writer.begin_action(self._cluster, action, fence=fence),
         )
 
-    async def update_action(self, record: ActionRecord) -> bool:
+    async def update_action(self, action: GuardAction) -> bool:
         """Store the verdict of an action. Returns whether it is stored."""
 
         def update(writer: Writer, fence: int) -> bool:
-            writer.update_action(record, fence=fence)
+            writer.update_action(self._cluster, action, fence=fence)
             return True
 
-        return bool(
-            await self._act(f"a verdict on job {record.uid} is not stored", update, logging.WARNING)
-        )
-
-    async def hold_advice(self, advice_id: int, because: str) -> None:
-        """Mark advice as held that an action was to apply, and did not."""
-        await self._act(
-            "advice is not held",
-            lambda w, fence: w.advice_state(
-                self._cluster, [advice_id], AdviceState.HELD, fence=fence, held_because=because
-            ),
-        )
-
-    async def expire_advice(self, now_ms: int) -> None:
-        """Expire advice that was not confirmed in time."""
-        await self._act(
-            "advice is not expired",
-            lambda w, fence: w.expire_advice(self._cluster, now_ms, fence=fence),
-        )
+        return bool(await self._act(f"a verdict on job {action.job} is not stored", update))
 
     async def prune(self, now_ms: int) -> None:
         """Delete what is older than the retention."""
         try:
-            deleted = await self._store.prune(now_ms, RetentionSettings())
+            deleted = await self._store.prune(now_ms, self._retention)
         except StoreError as error:
             log.warning("the history is pruned later: %s", error)
             return
@@ -268,9 +240,7 @@ class History:
         except StoreError:
             return None
 
-    async def _act(
-        self, failure: str, work: Callable[[Writer, int], T], level: int = logging.DEBUG
-    ) -> T | None:
+    async def _act(self, failure: str, work: Callable[[Writer, int], T]) -> T | None:
         """Write as the leader; None if this process is none, or the store failed."""
         fence = self._fence
         if fence is None:
@@ -280,5 +250,5 @@ class History:
         except StoreError as error:
             if isinstance(error, Fenced):
                 self._fence = None
-            log.log(level, "%s: %s", failure, error)
+            log.warning("%s: %s", failure, error)
             return None

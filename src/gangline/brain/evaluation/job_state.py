@@ -6,46 +6,22 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gangline.api.jobs.elastic import AUTO, SCALE_TYPE_LABEL, ScalePlan
-from gangline.brain.advisers.advice import ActionRecord, What
+from gangline.brain.advisers.advice import GuardAction, Verdict, What
 from gangline.brain.collection.job_digest import to_ms
 from gangline.brain.facts.records import Job, Run
 from gangline.brain.guard.state import (
     UNOBSERVED_RESTART_S,
     Bound,
-    GuardAction,
     GuardJobState,
     PersonAct,
-    Verdict,
 )
 from gangline.brain.guard.trial import present_segments
 from gangline.brain.publication.plans import failed_plans, plan_name
-
-DAY_MS = 86_400_000
 
 
 def family_name(job: Job) -> str:
     """Return the name of the family that rollbacks are remembered under."""
     return f"{job.namespace}/{job.kind}/{job.stem}/{job.owner}"
-
-
-def decode_action(record: ActionRecord) -> GuardAction | None:
-    """Return the guard's action of a record, with the number of the record; None if unreadable."""
-    try:
-        action = msgspec.json.decode(record.body, type=GuardAction)
-    except msgspec.DecodeError:
-        return None
-    return msgspec.structs.replace(action, id=str(record.id), verdict=Verdict(record.verdict))
-
-
-def encode_action(record: ActionRecord, action: GuardAction) -> ActionRecord:
-    """Return the record with the state of the guard's action."""
-    return msgspec.structs.replace(
-        record,
-        verdict=action.verdict.value,
-        judged_ms=action.judged_ms,
-        cost_ms=action.cost_ms,
-        body=msgspec.json.encode(action).decode(),
-    )
 
 
 def job_state(
@@ -151,7 +127,7 @@ def _with_failed_rollbacks(
     """
     failed = failed_plans(plans)
     for action in actions:
-        if action.rollback_of and plan_name(job.name, int(action.id)) in failed:
+        if action.rollback_of and plan_name(job.name, action.id) in failed:
             yield msgspec.structs.replace(action, verdict=Verdict.OVERTAKEN)
         else:
             yield action

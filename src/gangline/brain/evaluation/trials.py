@@ -15,10 +15,8 @@ import msgspec
 from gangline.api.failure import DEVICE_OUT_OF_MEMORY
 from gangline.api.jobs.elastic import ScalePlan
 from gangline.api.meta.objects import Object
-from gangline.brain.advisers.advice import ActionRecord, Advice, Reason, What
-from gangline.brain.evaluation.advisers import hold_sentence
+from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict
 from gangline.brain.evaluation.history import History
-from gangline.brain.evaluation.job_state import decode_action, encode_action
 from gangline.brain.facts.records import Outcome, Run
 from gangline.brain.guard.checks import WITHOUT_RESTART
 from gangline.brain.guard.decide import (
@@ -27,23 +25,13 @@ from gangline.brain.guard.decide import (
     begin_rollback,
     block_direction,
     decide_rollback,
-    end_action,
+    started,
+    with_action,
 )
 from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import (
-    ClusterState,
-    GuardAction,
-    GuardJobState,
-    Verdict,
-)
+from gangline.brain.guard.state import ClusterState, GuardJobState
 from gangline.brain.guard.trial import TrialEvents, baseline, judge
-from gangline.brain.publication.plans import (
-    PLANNED,
-    Actuator,
-    PlannedChange,
-    failed_plans,
-    plan_name,
-)
+from gangline.brain.publication.plans import PLANNED, Actuator, failed_plans, plan_name
 from gangline.kube.errors import ApiError
 
 log = logging.getLogger(__name__)
@@ -52,36 +40,14 @@ RESUME_MS = 3_600_000
 """Older actions are not carried out again: the job has changed since."""
 
 
-def cost_ms(action: GuardAction, state: GuardJobState) -> int | None:
-    """What a change has cost the job: one restart, unless none was needed."""
-    if action.what in WITHOUT_RESTART or state.restart_cost_s is None:
-        return None
-    return round(1000 * state.restart_cost_s)
-
-
-def planned_change(action_id: int, action: GuardAction, value: float) -> PlannedChange:
-    """Return the change of a field that an action, or its rollback, makes."""
-    return PlannedChange(
-        action_id=action_id,
-        what=action.what,
-        role=action.role,
-        rank=action.rank,
-        device=action.target,
-        value=value,
-        between_failures_s=action.between_failures_s,
-    )
-
-
-def trial_events(
-    run: Run, action: GuardAction, plans: Sequence[ScalePlan], record: ActionRecord
-) -> TrialEvents:
+def trial_events(run: Run, action: GuardAction, plans: Sequence[ScalePlan]) -> TrialEvents:
     """Return what happened to the job since the action."""
     formed = any(segment.since_ms >= action.at_ms for segment in run.segments) or None
     oom = any(
         (pod.oom or pod.cause == DEVICE_OUT_OF_MEMORY) and (pod.ended_ms or 0) >= action.at_ms
         for pod in run.pods
     ) or any(shortage.at_ms >= action.at_ms for shortage in run.shortages)
-    failed = plan_name(run.job.name, record.id) in failed_plans(plans)
+    failed = plan_name(run.job.name, action.id) in failed_plans(plans)
     return TrialEvents(formed=formed, oom=oom, overtaken=failed)
 
 
@@ -95,32 +61,36 @@ class ChangeResult(Enum):
     """There is nothing that it could be written to."""
 
 
-class RestoredField(msgspec.Struct, frozen=True, kw_only=True):
-    """A field that was set back to its value before a change, or could not be."""
-
-    what: What
-    value: float
-    done: bool
-
-
 @dataclass(frozen=True, slots=True)
+class RestoredField:
+    """The rollback of a change that was carried out, or could not be."""
+
+    rollback: GuardAction
+    done: bool
+    why: Reason | None
+    """Why the change is taken back."""
+
+
+@dataclass(slots=True)
 class EvaluatedJob:
     """A job in one evaluation: what its actions are carried out and judged by."""
 
     stored: Object
     run: Run
-    records: Sequence[ActionRecord]
-    """Its actions of the last day."""
+    actions: Sequence[GuardAction]
+    """Those of the last day."""
     plans: Sequence[ScalePlan]
     permission: Permission
     now_ms: int
+    state: GuardJobState
 
 
 class Trials:
-    """The actions of all jobs."""
+    """The actions of all jobs. They change ``cluster``, and the states of the jobs."""
 
-    def __init__(self, history: History, actuator: Actuator, cluster: str) -> None:
-        self._history, self._actuator, self._cluster = history, actuator, cluster
+    def __init__(self, history: History, actuator: Actuator) -> None:
+        self._history, self._actuator = history, actuator
+        self.cluster = ClusterState()
         self._carried_out: set[int] = set()
         """Actions that this process has seen in the cluster; a plan that a person deletes later is
         not created again."""
@@ -128,190 +98,132 @@ class Trials:
         """Rollbacks that this process began and the API server has not taken yet."""
 
     async def begin(
-        self,
-        job: EvaluatedJob,
-        advice: Advice,
-        decision: Decision,
-        state: GuardJobState,
-        cluster: ClusterState,
-        *,
-        advice_id: int | None,
-        sentence: str,
-    ) -> tuple[GuardJobState, ClusterState, Reason | None]:
+        self, job: EvaluatedJob, advice: Advice, decision: Decision, sentence: str
+    ) -> Reason | None:
         """Carry a decision out. The reason says why the change is not in the cluster, if so."""
-        run, now_ms, guard = job.run, job.now_ms, job.permission.guard
         if decision.value is None:
-            return state, cluster, Reason(code="NothingToSet")
-        unchanged = state, cluster
-        action, state, cluster = begin_action(
-            "0",
-            advice,
-            decision,
-            state,
-            cluster,
-            now_ms,
-            baseline=baseline(run.segments, now_ms, guard),
-        )
-        record = ActionRecord(
-            cluster=self._cluster,
-            uid=run.job.uid,
-            advice_id=advice_id,
-            what=advice.what,
-            at_ms=now_ms,
-        )
-        begun = await self._history.begin_action(encode_action(record, action))
-        if begun is None:
-            return *unchanged, Reason(code="NotRecorded")
-        change = planned_change(begun.id, action, decision.value)
-        change = msgspec.structs.replace(change, sentence=sentence, advice_id=advice_id)
-        match await self._carry_out(job.stored, change):
-            case ChangeResult.DONE:
-                return state, cluster, None
-            case ChangeResult.LATER:
-                return state, cluster, Reason(code="WrittenLater")
-            case ChangeResult.NEVER:
-                await self._void(begun, action, now_ms)
-                pause = Reason(code="NothingToWrite", arguments={"left": guard.cooldown_s})
-                if advice_id is not None:
-                    await self._history.hold_advice(advice_id, hold_sentence(pause))
-                return *unchanged, pause
+            return Reason(code="NothingToSet")
+        guard = job.permission.guard
+        before = baseline(job.run.segments, job.now_ms, guard)
+        action = begin_action(advice, decision, job.state, job.now_ms, before)
+        match await self._start(job, action, sentence):
+            case None:
+                return Reason(code="NotRecorded")
+            case _, ChangeResult.LATER:
+                return Reason(code="WrittenLater")
+            case _, ChangeResult.NEVER:
+                return Reason(code="NothingToWrite", arguments={"left": guard.cooldown_s})
+        return None
 
-    async def resume(
-        self, job: EvaluatedJob, state: GuardJobState, cluster: ClusterState
-    ) -> list[RestoredField]:
+    async def resume(self, job: EvaluatedJob) -> list[RestoredField]:
         """Carry out what an earlier process, or an earlier attempt, began and did not write.
 
         Returns the fields that are set back by it.
         """
         restored: list[RestoredField] = []
         plans = {plan.metadata.name for plan in job.plans}
-        actions = [(record, decode_action(record)) for record in job.records]
-        taken_back = {action.rollback_of for _, action in actions if action}
-        for record, action in actions:
-            if action is None or record.id in self._carried_out:
+        taken_back = {action.rollback_of for action in job.actions}
+        by_id = {action.id: action for action in job.actions}
+        for action in job.actions:
+            if job.now_ms - (action.judged_ms or action.at_ms) > RESUME_MS:
                 continue
-            if job.now_ms - record.at_ms > RESUME_MS:
+            if action.rolled_back:
+                if action.id not in taken_back:
+                    restored += await self._roll_back(job, action)
+            elif action.id in self._carried_out:
                 continue
-            if action.rolled_back and action.id not in taken_back:
-                done = await self._roll_back(job, action, state, cluster)
-                if done is not None:
-                    self._carried_out.add(record.id)
-                    state, cluster, back = done
-                    restored += back
-            elif record.verdict == Verdict.PENDING or (
+            elif action.verdict is Verdict.PENDING or (
                 action.rollback_of and action.verdict is not Verdict.VOID
             ):
-                restored += await self._write_again(job, record, action, plans)
+                if action.what in PLANNED and plan_name(job.run.job.name, action.id) in plans:
+                    self._carried_out.add(action.id)
+                    continue
+                written = await self._carry_out(job, action)
+                if action.id in self._rollbacks_to_write:
+                    restored += self._restored(by_id.get(action.rollback_of), action, written)
         return restored
 
-    async def _write_again(
-        self, job: EvaluatedJob, record: ActionRecord, action: GuardAction, plans: set[str]
-    ) -> list[RestoredField]:
-        if action.after is None:
-            return []
-        if action.what in PLANNED and plan_name(job.run.job.name, record.id) in plans:
-            self._carried_out.add(record.id)
-            return []
-        change = planned_change(record.id, action, action.after)
-        change = msgspec.structs.replace(change, advice_id=record.advice_id)
-        written = await self._carry_out(job.stored, change)
-        if written is ChangeResult.NEVER:
-            await self._void(record, action, job.now_ms)
-        if record.id not in self._rollbacks_to_write:
-            return []
-        return self._restored(record.id, action, written)
-
-    async def judge_all(
-        self, job: EvaluatedJob, state: GuardJobState, cluster: ClusterState
-    ) -> tuple[GuardJobState, ClusterState, list[RestoredField]]:
+    async def judge_all(self, job: EvaluatedJob) -> list[RestoredField]:
         """Judge open actions; take back what made the job worse. Returns what is set back by it."""
         run, now_ms, guard = job.run, job.now_ms, job.permission.guard
         restored: list[RestoredField] = []
-        for record in job.records:
-            action = decode_action(record)
-            if action is None or action.rolled_back or action.rollback_of:
+        for action in job.actions:
+            if action.rolled_back or action.rollback_of:
                 continue
-            events = trial_events(run, action, job.plans, record)
-            verdict = judge(action, run.segments, now_ms, events, guard)
-            if run.job.outcome is not Outcome.RUNNING:
-                verdict = msgspec.structs.replace(verdict, verdict=Verdict.OVERTAKEN)
-            if verdict.verdict == action.verdict:
-                continue
-            judged, state = end_action(
-                action,
-                verdict.verdict,
-                state,
-                now_ms,
-                cost_ms=cost_ms(action, state),
-                surprise=verdict.surprise,
+            judged = judge(
+                action, run.segments, now_ms, trial_events(run, action, job.plans), guard
             )
-            if verdict.verdict is Verdict.ROLLED_BACK:
-                judged = msgspec.structs.replace(judged, rolled_back=True)
-            if not await self._history.update_action(encode_action(record, judged)):
+            ended = run.job.outcome is not Outcome.RUNNING
+            verdict = Verdict.OVERTAKEN if ended else judged.verdict
+            if verdict == action.verdict:
                 continue
-            if verdict.verdict is Verdict.ROLLED_BACK:
-                cluster = block_direction(cluster, judged, now_ms, guard)
-                done = await self._roll_back(job, judged, state, cluster)
-                if done is not None:
-                    state, cluster, back = done
-                    restored += back
-        return state, cluster, restored
+            after = msgspec.structs.replace(
+                action,
+                verdict=verdict,
+                why=judged.why,
+                judged_ms=now_ms,
+                cost_ms=_cost_ms(action, job.state) or action.cost_ms,
+                surprise=action.surprise if judged.surprise is None else judged.surprise,
+                rolled_back=verdict is Verdict.ROLLED_BACK,
+            )
+            job.state = with_action(job.state, after)
+            if await self._history.update_action(after) and after.rolled_back:
+                self.cluster = block_direction(self.cluster, after, now_ms, guard)
+                restored += await self._roll_back(job, after)
+        return restored
 
-    async def _roll_back(
-        self, job: EvaluatedJob, action: GuardAction, state: GuardJobState, cluster: ClusterState
-    ) -> tuple[GuardJobState, ClusterState, list[RestoredField]] | None:
+    async def _roll_back(self, job: EvaluatedJob, action: GuardAction) -> list[RestoredField]:
         # The record is marked first, so that a rollback that is not written yet is made once.
         unmarked = msgspec.structs.replace(action, rolled_back=False)
-        now_ms, permission = job.now_ms, job.permission
-        decision = decide_rollback(unmarked, state, cluster, permission, now_ms, permission.guard)
+        decision = decide_rollback(unmarked, job.state, self.cluster, job.permission, job.now_ms)
         if action.before is None or not decision.act:
-            return None
-        unchanged = state, cluster
-        back, state, cluster = begin_rollback("0", action, state, cluster, now_ms)
-        record = ActionRecord(
-            cluster=self._cluster, uid=job.run.job.uid, what=action.what, at_ms=now_ms
-        )
-        begun = await self._history.begin_action(encode_action(record, back))
+            return []
+        back = begin_rollback(action, job.now_ms)
+        begun = await self._start(job, back, f"action {action.id} is rolled back")
+        if begun is None:
+            return []
+        return self._restored(action, *begun)
+
+    async def _start(
+        self, job: EvaluatedJob, action: GuardAction, sentence: str
+    ) -> tuple[GuardAction, ChangeResult] | None:
+        """Record an action and carry it out; None if the history does not take it."""
+        begun = await self._history.begin_action(action)
         if begun is None:
             return None
-        change = planned_change(begun.id, back, action.before)
-        sentence = f"action {action.id} is rolled back"
-        written = await self._carry_out(
-            job.stored, msgspec.structs.replace(change, sentence=sentence)
-        )
-        restored = self._restored(begun.id, back, written)
-        if written is ChangeResult.NEVER:
-            await self._void(begun, back, now_ms)
-            return *unchanged, restored
-        return state, cluster, restored
+        result = await self._carry_out(job, begun, sentence)
+        if result is not ChangeResult.NEVER:
+            job.state, self.cluster = started(begun, job.state, self.cluster)
+        return begun, result
 
     def _restored(
-        self, action_id: int, back: GuardAction, written: ChangeResult
+        self, action: GuardAction | None, back: GuardAction, written: ChangeResult
     ) -> list[RestoredField]:
         """Return what a rollback has set back; empty while the API server does not take it."""
         if written is ChangeResult.LATER:
-            self._rollbacks_to_write.add(action_id)
+            self._rollbacks_to_write.add(back.id)
             return []
-        self._rollbacks_to_write.discard(action_id)
-        if back.after is None:
-            return []
-        return [RestoredField(what=back.what, value=back.after, done=written is ChangeResult.DONE)]
+        self._rollbacks_to_write.discard(back.id)
+        return [RestoredField(back, written is ChangeResult.DONE, action.why if action else None)]
 
-    async def _void(self, record: ActionRecord, action: GuardAction, now_ms: int) -> None:
-        void = msgspec.structs.replace(
-            action, id=str(record.id), verdict=Verdict.VOID, judged_ms=now_ms
-        )
-        await self._history.update_action(encode_action(record, void))
-
-    async def _carry_out(self, stored: Object, change: PlannedChange) -> ChangeResult:
+    async def _carry_out(
+        self, job: EvaluatedJob, action: GuardAction, sentence: str = ""
+    ) -> ChangeResult:
         try:
-            done = await self._actuator.carry_out(stored, change)
+            done = await self._actuator.carry_out(job.stored, action, sentence)
         except ApiError as error:
-            log.warning(
-                "an action is repeated later: %s", error, extra={"action": change.action_id}
-            )
+            log.warning("an action is repeated later: %s", error, extra={"action": action.id})
             return ChangeResult.LATER
         if not done:
+            void = msgspec.structs.replace(action, verdict=Verdict.VOID, judged_ms=job.now_ms)
+            await self._history.update_action(void)
             return ChangeResult.NEVER
-        self._carried_out.add(change.action_id)
+        self._carried_out.add(action.id)
         return ChangeResult.DONE
+
+
+def _cost_ms(action: GuardAction, state: GuardJobState) -> int | None:
+    """What a change has cost the job: one restart, unless none was needed."""
+    if action.what in WITHOUT_RESTART or state.restart_cost_s is None:
+        return None
+    return round(1000 * state.restart_cost_s)

@@ -22,11 +22,13 @@ from gangline.brain.facts.records import (
     PlannedSize,
     PodRun,
     Quality,
+    Record,
     RoleSize,
     Segment,
     Wishes,
 )
 
+R = TypeVar("R", bound=Record)
 S = TypeVar("S", bound=msgspec.Struct)
 
 CLUSTER_LENGTH: Final = 128
@@ -73,7 +75,6 @@ _RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
         "submitted_ms": _TIME,
         "started_ms": _TIME,
         "finished_ms": _TIME,
-        "priority": (-_MAX_INTEGER, _MAX_INTEGER),
         "workers_min": _COUNT,
         "workers_max": _COUNT,
         "workers_asked": _COUNT,
@@ -94,7 +95,6 @@ _RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
         "until_ms": _TIME,
         "nodes": (1, _MAX_COUNT),
         "procs": (1, _MAX_COUNT),
-        "ps": _COUNT,
         "steps": (1, _MAX_INTEGER),
         "step_mean_us": (_MIN_STEP_US, _MAX_STEP_US),
         "step_m2": (0.0, _MAX_REAL),
@@ -114,7 +114,6 @@ _RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
         "ended_ms": _TIME,
         "limit_memory_bytes": _BYTES,
         "peak_memory_bytes": _BYTES,
-        "peak_device_memory_bytes": _BYTES,
         "cpu_p50_millis": _CPU,
         "cpu_p95_millis": _CPU,
         "cpu_max_millis": _CPU,
@@ -146,7 +145,7 @@ _ESSENTIAL: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
     Job: frozenset({"cluster", "uid", "namespace", "name", "stem", "kind", "submitted_ms"}),
     RoleSize: frozenset({"role", "since_ms", "replicas"}),
     PlannedSize: frozenset({"role", "rank"}),
-    ModelFacts: frozenset({"source"}),
+    ModelFacts: frozenset(),
     Image: frozenset(),
     Segment: frozenset(
         {"round", "since_ms", "until_ms", "nodes", "procs", "steps", "step_mean_us", "step_m2"}
@@ -157,73 +156,54 @@ _ESSENTIAL: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
 """Without these the record has no meaning. Texts among them are not empty."""
 
 
-def believe_job(job: Job) -> tuple[Job | None, list[str]]:
-    """Return what is possible of a job, or None, and the names of what was dropped."""
-    believed, dropped = _believe(job)
-    if believed is None:
-        return None, dropped
-    roles = _believe_all(job.roles, "Job.roles", dropped)
-    planned = _believe_all(job.planned, "Job.planned", dropped)
-    model, missing = _believe(job.model) if job.model is not None else (None, [])
-    image, more = _believe(job.image)
-    dropped += missing + more
+def believe(record: R, now_ms: int) -> tuple[R | None, list[str]]:
+    """Return what is possible of a record, or None, and the names of what was dropped."""
+    believed, dropped = _believe(record)
+    checked: Any = believed
+    match believed:
+        case Job():
+            checked = _believe_parts(believed, dropped)
+        case Segment(since_ms=since_ms, until_ms=until_ms) if until_ms < since_ms:
+            checked = None
+            dropped.append("Segment.until_ms")
+        case Segment(until_ms=until_ms) if until_ms > now_ms + FUTURE_MS:
+            checked = msgspec.structs.replace(believed, quality=Quality.DISTURBED)
+        case PodRun(ended_ms=int(ended_ms), started_ms=started_ms) if ended_ms < started_ms:
+            checked = None
+            dropped.append("PodRun.ended_ms")
+    return checked, dropped
+
+
+def _believe_parts(job: Job, dropped: list[str]) -> Job:
+    """Return the job with what is possible of its parts, and add the names of the others."""
+
+    def possible(part: S) -> S | None:
+        believed, missing = _believe(part)
+        dropped.extend(missing)
+        return believed
+
+    def possible_sizes(sizes: tuple[S, ...], name: str) -> tuple[S, ...]:
+        if len(sizes) > MAX_ROLES:
+            dropped.append(name)
+        believed = map(possible, sizes[:MAX_ROLES])
+        return tuple(size for size in believed if size is not None)
+
     wishes = job.wishes
     if not _encodable(wishes):
         wishes = Wishes()
         dropped.append("Job.wishes")
-    finished_ms = believed.finished_ms
-    if finished_ms is not None and finished_ms < believed.submitted_ms:
-        finished_ms = believed.submitted_ms  # clocks of two machines
-    return (
-        msgspec.structs.replace(
-            believed,
-            roles=roles,
-            planned=planned,
-            model=model,
-            image=image or Image(repository=""),
-            wishes=wishes,
-            finished_ms=finished_ms,
-        ),
-        dropped,
+    finished_ms = job.finished_ms
+    if finished_ms is not None:
+        finished_ms = max(finished_ms, job.submitted_ms)  # clocks of two machines
+    return msgspec.structs.replace(
+        job,
+        roles=possible_sizes(job.roles, "Job.roles"),
+        planned=possible_sizes(job.planned, "Job.planned"),
+        model=None if job.model is None else possible(job.model),
+        image=possible(job.image) or Image(repository=""),
+        wishes=wishes,
+        finished_ms=finished_ms,
     )
-
-
-def _believe_all(sizes: tuple[S, ...], name: str, dropped: list[str]) -> tuple[S, ...]:
-    """Return what is possible of the sizes of a job, and add the names of the others."""
-    believed = []
-    for size in sizes[:MAX_ROLES]:
-        possible, missing = _believe(size)
-        dropped += missing
-        if possible is not None:
-            believed.append(possible)
-    if len(sizes) > MAX_ROLES:
-        dropped.append(name)
-    return tuple(believed)
-
-
-def believe_segment(segment: Segment, now_ms: int) -> tuple[Segment | None, list[str]]:
-    """Return what is possible of a segment, or None, and the names of what was dropped."""
-    believed, dropped = _believe(segment)
-    if believed is None:
-        return None, dropped
-    if believed.until_ms < believed.since_ms:
-        return None, [*dropped, "Segment.until_ms"]
-    if believed.until_ms > now_ms + FUTURE_MS:
-        return msgspec.structs.replace(believed, quality=Quality.DISTURBED), dropped
-    return believed, dropped
-
-
-def believe_pod_run(pod: PodRun) -> tuple[PodRun | None, list[str]]:
-    """Return what is possible of a pod run, or None, and the names of what was dropped."""
-    believed, dropped = _believe(pod)
-    if believed is None or believed.ended_ms is None or believed.ended_ms >= believed.started_ms:
-        return believed, dropped
-    return None, [*dropped, "PodRun.ended_ms"]
-
-
-def believe_node_speed(speed: NodeSpeed) -> tuple[NodeSpeed | None, list[str]]:
-    """Return what is possible of a day of a node, or None, and the names of what was dropped."""
-    return _believe(speed)
 
 
 def possible_text(text: str, length: int) -> bool:

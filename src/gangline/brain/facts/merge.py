@@ -1,12 +1,12 @@
 """Two observations of one thing become one, the same in any order and however often they arrive.
 
-Each function is commutative, associative and idempotent, so that a re-list changes nothing. Fields
-that only grow are merged one by one; the others come from the record that counts more. The last
+``merge`` is commutative, associative and idempotent, so that a re-list changes nothing. Fields that
+only grow are merged one by one; the others come from the record that counts more. The last
 criterion is the encoded record: it has no meaning, but it does not depend on the order of arrival.
 """
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -16,11 +16,10 @@ from gangline.brain.facts.records import (
     NodeSpeed,
     Outcome,
     PodRun,
+    Record,
     RoleSize,
     Segment,
 )
-
-_N = TypeVar("_N", int, float)
 
 _FINALITY: Final = {
     Outcome.RUNNING: 0,
@@ -29,21 +28,22 @@ _FINALITY: Final = {
     Outcome.SUCCEEDED: 3,
 }
 """A job that ended and was deleted later has succeeded or failed."""
-_SOURCES: Final = {"config": 1, "reported": 2, "traced": 3}
+
+R = TypeVar("R", bound=Record)
 
 
-def merge_jobs(one: Job, other: Job) -> Job:
-    """Merge two observations of one job."""
+def merge(one: R, other: R) -> R:
+    """Merge two observations of one thing."""
+    return cast(R, _MERGES[type(one)](one, other))
+
+
+def _merge_jobs(one: Job, other: Job) -> Job:
     counts = max(one, other, key=_job_weight)
     ended = counts.outcome is not Outcome.RUNNING
     return msgspec.structs.replace(
         counts,
         submitted_ms=min(one.submitted_ms, other.submitted_ms),
         started_ms=_known(min, one.started_ms, other.started_ms),
-        gpu_seconds=_known(max, one.gpu_seconds, other.gpu_seconds),
-        productive_ms=_known(max, one.productive_ms, other.productive_ms),
-        wall_ms=_known(max, one.wall_ms, other.wall_ms),
-        records_total=_known(max, one.records_total, other.records_total),
         restarts=max(one.restarts, other.restarts),
         # Only a record of the end can say that everything was watched; after a restart of the
         # Brain a later record of the same end cannot.
@@ -53,13 +53,13 @@ def merge_jobs(one: Job, other: Job) -> Job:
     )
 
 
-def merge_segments(one: Segment, other: Segment) -> Segment:
-    """Return the observation with more steps: segments are closed, so they only seldom differ."""
+def _merge_segments(one: Segment, other: Segment) -> Segment:
+    """The observation with more steps: segments are closed, so they only seldom differ."""
     return max(one, other, key=lambda segment: (segment.steps, segment.until_ms, _bytes(segment)))
 
 
-def merge_pod_runs(one: PodRun, other: PodRun) -> PodRun:
-    """Merge two observations of one container run: peaks and samples only grow."""
+def _merge_pod_runs(one: PodRun, other: PodRun) -> PodRun:
+    """Peaks and samples only grow."""
     counts = max(one, other, key=_pod_weight)
     return msgspec.structs.replace(
         counts,
@@ -67,15 +67,20 @@ def merge_pod_runs(one: PodRun, other: PodRun) -> PodRun:
         oom=one.oom or other.oom,
         peak_memory_bytes=_known(max, one.peak_memory_bytes, other.peak_memory_bytes),
         cpu_max_millis=_known(max, one.cpu_max_millis, other.cpu_max_millis),
-        peak_device_memory_bytes=_known(
-            max, one.peak_device_memory_bytes, other.peak_device_memory_bytes
-        ),
     )
 
 
-def merge_node_speeds(one: NodeSpeed, other: NodeSpeed) -> NodeSpeed:
-    """Return the later computation of one day of a node."""
+def _merge_node_speeds(one: NodeSpeed, other: NodeSpeed) -> NodeSpeed:
+    """The later computation of the day."""
     return max(one, other, key=lambda speed: (speed.observed_ms, speed.jobs, _bytes(speed)))
+
+
+_MERGES: Final[dict[type, Callable[[Any, Any], Record]]] = {
+    Job: _merge_jobs,
+    Segment: _merge_segments,
+    PodRun: _merge_pod_runs,
+    NodeSpeed: _merge_node_speeds,
+}
 
 
 def _watched(job: Job) -> bool:
@@ -84,29 +89,14 @@ def _watched(job: Job) -> bool:
 
 def _job_weight(job: Job) -> tuple[int, int, int, bytes]:
     bare = msgspec.structs.replace(
-        job,
-        submitted_ms=0,
-        started_ms=None,
-        gpu_seconds=None,
-        productive_ms=None,
-        wall_ms=None,
-        records_total=None,
-        restarts=0,
-        complete=False,
-        roles=(),
-        model=None,
+        job, submitted_ms=0, started_ms=None, restarts=0, complete=False, roles=(), model=None
     )
     return (_FINALITY[job.outcome], job.observed_ms, job.finished_ms or 0, _bytes(bare))
 
 
 def _pod_weight(pod: PodRun) -> tuple[bool, int, bytes]:
     bare = msgspec.structs.replace(
-        pod,
-        started_ms=0,
-        oom=False,
-        peak_memory_bytes=None,
-        cpu_max_millis=None,
-        peak_device_memory_bytes=None,
+        pod, started_ms=0, oom=False, peak_memory_bytes=None, cpu_max_millis=None
     )
     return (pod.ended_ms is not None, pod.samples, _bytes(bare))
 
@@ -120,17 +110,16 @@ def _merge_roles(one: tuple[RoleSize, ...], other: tuple[RoleSize, ...]) -> tupl
 
 
 def _merge_models(one: ModelFacts | None, other: ModelFacts | None) -> ModelFacts | None:
+    """The model of which more is known."""
     models = [model for model in (one, other) if model is not None]
     return max(models, key=_model_weight, default=None)
 
 
-def _model_weight(model: ModelFacts) -> tuple[int, int, bytes]:
-    values = msgspec.structs.asdict(model).values()
-    count = sum(value is not None and value != "" for value in values)
-    return (count, _SOURCES.get(model.source, 0), _bytes(model))
+def _model_weight(model: ModelFacts) -> tuple[int, bytes]:
+    return sum(value is not None for value in msgspec.structs.astuple(model)), _bytes(model)
 
 
-def _known(choose: Callable[[_N, _N], _N], one: _N | None, other: _N | None) -> _N | None:
+def _known(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
     if one is None:
         return other
     return one if other is None else choose(one, other)

@@ -1,6 +1,7 @@
 """The records of the history: jobs, their segments, the runs of their pods, the speed of nodes."""
 
 from enum import StrEnum
+from typing import TypeAlias
 
 import msgspec
 
@@ -41,21 +42,14 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of the trained model, as far as it is known; ``source`` says from where."""
+    """The shape of the trained model, as far as the script reports it."""
 
-    source: str
-    """``reported`` by the script, ``config`` (Hugging Face) or ``traced``."""
     parameters: int | None = None
     layers: int | None = None
     hidden: int | None = None
     heads: int | None = None
-    kv_heads: int | None = None
-    ffn: int | None = None
     vocab: int | None = None
     sequence: int | None = None
-    experts: int | None = None
-    dtype: str = ""
-    optimizer: str = ""
 
 
 class RoleSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +62,6 @@ class RoleSize(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     gpus: int = 0
     gpu_model: str = ""
-    source: str = "user"
-    """``user``, ``advice``, ``oom`` (the operator doubled it) or ``plan``."""
 
 
 class PlannedSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +104,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     """The user who submitted it, as far as it is known."""
     queue: str = ""
-    priority: int = 0
     image: Image = Image(repository="")
     command_digest: str = ""
     """Keyed digest of command and arguments: equal commands match within one cluster only."""
@@ -133,15 +124,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     planned: tuple[PlannedSize, ...] = ()
     """What plans have changed of it. A next run starts with ``roles``."""
     model: ModelFacts | None = None
-    gpu_seconds: int | None = None
-    productive_ms: int | None = None
-    wall_ms: int | None = None
     restarts: int = 0
-    records_total: int | None = None
     complete: bool = False
     """True if it was watched from its start to its end."""
     observed_ms: int = 0
     """When this was observed. Of two records of one job the later one counts."""
+
+    @property
+    def key(self) -> tuple[()]:
+        """Identifies a record beside cluster and UID, as those of the other records do."""
+        return ()
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +146,6 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     procs: int
     """Worker processes, the world size."""
-    ps: int = 0
     gpu_model: str = ""
     micro_batch: int | None = None
     accumulation: int | None = None
@@ -175,6 +166,10 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """Trace of the covariance of the gradient of one sample, estimated."""
     quality: Quality = Quality.GOOD
 
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.round, self.since_ms
+
 
 class PodRun(msgspec.Struct, frozen=True, kw_only=True):
     """One container run of one rank. ``(job, role, rank, number)`` identifies it."""
@@ -194,8 +189,11 @@ class PodRun(msgspec.Struct, frozen=True, kw_only=True):
     cpu_p50_millis: int | None = None
     cpu_p95_millis: int | None = None
     cpu_max_millis: int | None = None
-    peak_device_memory_bytes: int | None = None
     samples: int = 0
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.role, self.rank, self.number
 
 
 class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +231,14 @@ class NodeSpeed(msgspec.Struct, frozen=True, kw_only=True):
     observed_ms: int = 0
     """When it was computed. Of two records of one day the later one counts."""
 
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.node, self.day
+
+
+Record: TypeAlias = Job | Segment | PodRun | NodeSpeed
+"""What the history stores."""
+
 
 class DeviceShortage(msgspec.Struct, frozen=True, kw_only=True):
     """A micro-batch for which the memory of a device model did not suffice."""
@@ -262,4 +268,3 @@ class NodeCapacity(msgspec.Struct, frozen=True, kw_only=True):
     gpus_free: int = 0
     cpu_millis: int = 0
     memory_bytes: int = 0
-    labels: tuple[tuple[str, str], ...] = ()

@@ -8,17 +8,22 @@ from collections.abc import Callable
 
 import msgspec
 
-from gangline.brain.advisers.advice import Advice, Choice, Reason, What
+from gangline.brain.advisers.advice import (
+    Advice,
+    Choice,
+    GuardAction,
+    Reason,
+    Verdict,
+    What,
+    direction,
+)
 from gangline.brain.facts.records import Mode
 from gangline.brain.guard.policy import BY_HAND, FIELDS, Permission
 from gangline.brain.guard.state import (
     FACTS_DELAY_S,
     ClusterState,
-    GuardAction,
     GuardJobState,
     GuardSettings,
-    Verdict,
-    direction,
 )
 
 _STEPPED = frozenset({What.WORKERS, What.MEMORY, What.PS_MEMORY})
@@ -35,13 +40,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """``bound``, ``person``, ``step`` or ``written``; empty: the advised value."""
 
 
-def limited_target(
-    advice: Advice, job: GuardJobState, permission: Permission, settings: GuardSettings
-) -> Target:
+def limited_target(advice: Advice, job: GuardJobState, permission: Permission) -> Target:
     """Return the value nearest to the advised one that bounds and steps allow."""
     if advice.value is None or advice.was is None:
         return Target(value=advice.value, choice=None, gain=advice.gain, gain_low=advice.gain_low)
-    low, high, by = _interval(advice, job, permission, settings)
+    low, high, by = _interval(advice, job, permission)
     value = min(max(advice.value, low), high)
     limited_by = "" if value == advice.value else by[value]
     if advice.choices:
@@ -56,7 +59,7 @@ def limited_target(
 
 
 def _interval(
-    advice: Advice, job: GuardJobState, permission: Permission, settings: GuardSettings
+    advice: Advice, job: GuardJobState, permission: Permission
 ) -> tuple[float, float, dict[float, str]]:
     """The least and the largest value, and the name of the limit behind each."""
     lows: list[tuple[float, str]] = [(float("-inf"), "")]
@@ -81,9 +84,9 @@ def _interval(
         if direction(act.before, act.value) >= 0:
             lows.append((act.value, "person"))
     if advice.what in _STEPPED:
-        highs.append((was * settings.factor, "step"))
+        highs.append((was * permission.guard.factor, "step"))
         if advice.what is What.WORKERS:
-            lows.append((was / settings.factor, "step"))
+            lows.append((was / permission.guard.factor, "step"))
     low, low_by = max(lows, key=lambda pair: pair[0])
     high, high_by = min(highs, key=lambda pair: pair[0])
     # Where limits contradict each other, the upper one is the safe one.
@@ -124,7 +127,7 @@ _PLAIN = WITHOUT_RESTART | {What.NODE}
 _MODE_LIMITS = {"policy": "PolicyForbids", "job": "JobForbids", "dry-run": "DryRun"}
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class Case(msgspec.Struct, frozen=True):
     """Everything a check may look at."""
 
     advice: Advice
@@ -132,8 +135,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     job: GuardJobState
     cluster: ClusterState
     permission: Permission
-    settings: GuardSettings
     now_ms: int
+
+    @property
+    def settings(self) -> GuardSettings:
+        return self.permission.guard
 
     @property
     def direction(self) -> int:

@@ -2,7 +2,14 @@
 
 import msgspec
 
-from gangline.brain.advisers.advice import Advice, Choice, Reason
+from gangline.brain.advisers.advice import (
+    Advice,
+    Baseline,
+    Choice,
+    GuardAction,
+    Reason,
+    Verdict,
+)
 from gangline.brain.guard.checks import (
     CHECKS,
     WITHOUT_RESTART,
@@ -16,13 +23,10 @@ from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import (
     DEFAULTS,
     AdviceStreak,
-    Baseline,
     ClusterState,
-    GuardAction,
     GuardJobState,
     GuardSettings,
     RollbackBlock,
-    Verdict,
 )
 
 _HOUR_MS = 3600 * 1000
@@ -60,24 +64,11 @@ def observe(job: GuardJobState, advice: list[Advice], now_ms: int) -> GuardJobSt
 
 
 def decide(
-    advice: Advice,
-    job: GuardJobState,
-    cluster: ClusterState,
-    permission: Permission,
-    now_ms: int,
-    settings: GuardSettings = DEFAULTS,
+    advice: Advice, job: GuardJobState, cluster: ClusterState, permission: Permission, now_ms: int
 ) -> Decision:
     """Decide whether ``advice`` is applied now. The first check that holds is the reason."""
-    target = limited_target(advice, job, permission, settings)
-    case = Case(
-        advice=advice,
-        target=target,
-        job=job,
-        cluster=cluster,
-        permission=permission,
-        settings=settings,
-        now_ms=now_ms,
-    )
+    target = limited_target(advice, job, permission)
+    case = Case(advice, target, job, cluster, permission, now_ms)
     for check in CHECKS:
         reason = check(case)
         if reason is not None:
@@ -97,12 +88,12 @@ def decide_rollback(
     cluster: ClusterState,
     permission: Permission,
     now_ms: int,
-    settings: GuardSettings = DEFAULTS,
 ) -> Decision:
     """Decide whether to take ``action`` back. No budget holds it, but both keys are needed.
 
     There is one rollback of an action at most, and none of a rollback. Bounds are not checked: the
-    job had the value before.
+    job had the value before. It does not wait for segments, because a world that does not form
+    closes none, nor for an open plan, which may be the one that does not succeed.
     """
     advice = Advice(
         what=action.what,
@@ -114,47 +105,25 @@ def decide_rollback(
         urgent=True,
     )
     target = Target(value=action.before, choice=None, gain=None, gain_low=None)
-    case = Case(
-        advice=advice,
-        target=target,
-        job=job,
-        cluster=cluster,
-        permission=permission,
-        settings=settings,
-        now_ms=now_ms,
-    )
-    reason = not_permitted(case) or not_fit_for_rollback(case, action)
+    recent = msgspec.structs.replace(job, last_segment_ms=now_ms)
+    case = Case(advice, target, recent, cluster, permission, now_ms)
+    reason = not_permitted(case) or not_fit_to_act(case)
+    if reason is None and (action.rolled_back or action.rollback_of):
+        reason = Reason(code="RolledBackOnce")
     if reason is not None:
         return Decision(act=False, held_because=reason)
     return Decision(act=True, value=action.before)
 
 
-def not_fit_for_rollback(case: Case, action: GuardAction) -> Reason | None:
-    """A rollback does not wait for segments: a world that does not form closes none."""
-    recent = msgspec.structs.replace(case.job, last_segment_ms=case.now_ms)
-    reason = not_fit_to_act(msgspec.structs.replace(case, job=recent))
-    if reason is not None:
-        return reason
-    if action.rolled_back or action.rollback_of:
-        return Reason(code="RolledBackOnce")
-    # An open plan is no obstacle: it may be the one that does not succeed.
-    return None
-
-
-def begin_action(  # noqa: PLR0913 - what an action is made of, by name
-    action_id: str,
+def begin_action(
     advice: Advice,
     decision: Decision,
     job: GuardJobState,
-    cluster: ClusterState,
     now_ms: int,
-    *,
     baseline: Baseline | None = None,
-    efficiency: float = 1.0,
-) -> tuple[GuardAction, GuardJobState, ClusterState]:
-    """Return the action of a decision to act, and the states once its plan is written."""
-    action = GuardAction(
-        id=action_id,
+) -> GuardAction:
+    """Return the action of a decision to act."""
+    return GuardAction(
         job=job.uid,
         family=job.family,
         what=advice.what,
@@ -169,19 +138,14 @@ def begin_action(  # noqa: PLR0913 - what an action is made of, by name
         rank=advice.rank,
         between_failures_s=_between_failures_s(advice),
         baseline=baseline,
-        efficiency=efficiency,
     )
-    return action, *_started(action, job, cluster, now_ms, probes=int(advice.probe))
 
 
-def begin_rollback(
-    action_id: str, action: GuardAction, job: GuardJobState, cluster: ClusterState, now_ms: int
-) -> tuple[GuardAction, GuardJobState, ClusterState]:
-    """Return the action that takes ``action`` back, and the states once its plan is written."""
-    back = GuardAction(
-        id=action_id,
-        job=job.uid,
-        family=job.family,
+def begin_rollback(action: GuardAction, now_ms: int) -> GuardAction:
+    """Return the action that takes ``action`` back."""
+    return GuardAction(
+        job=action.job,
+        family=action.family,
         what=action.what,
         role=action.role,
         target=action.target,
@@ -192,29 +156,32 @@ def begin_rollback(
         rollback_of=action.id,
         verdict=Verdict.KEPT,
     )
-    taken = msgspec.structs.replace(action, rolled_back=True, verdict=Verdict.ROLLED_BACK)
-    job = _replaced(job, taken)
-    return back, *_started(back, job, cluster, now_ms)
 
 
-def end_action(
-    action: GuardAction,
-    verdict: Verdict,
-    job: GuardJobState,
-    now_ms: int,
-    *,
-    cost_ms: int | None = None,
-    surprise: float | None = None,
-) -> tuple[GuardAction, GuardJobState]:
-    """Return the judged action, and the job with it."""
-    judged = msgspec.structs.replace(
-        action,
-        verdict=verdict,
-        judged_ms=now_ms,
-        cost_ms=cost_ms or action.cost_ms,
-        surprise=action.surprise if surprise is None else surprise,
+def started(
+    action: GuardAction, job: GuardJobState, cluster: ClusterState
+) -> tuple[GuardJobState, ClusterState]:
+    """Return the states once the plan of an action is written."""
+    now_ms = action.at_ms
+    kept = tuple(old for old in job.actions if now_ms - old.at_ms < _DAY_MS)
+    probes = job.probes + action.probe
+    job = msgspec.structs.replace(job, actions=(*kept, action), plan_open=True, probes=probes)
+    if action.what in WITHOUT_RESTART:
+        return job, cluster
+    times = tuple(at for at in cluster.resizes_ms if now_ms - at < _HOUR_MS)
+    cluster = msgspec.structs.replace(
+        cluster,
+        resizes_under_way=cluster.resizes_under_way + 1,
+        resizes_ms=(*times, now_ms),
+        gpus_in_restart=cluster.gpus_in_restart + job.gpus,
     )
-    return judged, _replaced(job, judged)
+    return job, cluster
+
+
+def with_action(job: GuardJobState, action: GuardAction) -> GuardJobState:
+    """Return the job with a new state of an action."""
+    actions = tuple(action if old.id == action.id else old for old in job.actions)
+    return msgspec.structs.replace(job, actions=actions)
 
 
 def block_direction(
@@ -245,27 +212,3 @@ def block_direction(
 def _between_failures_s(advice: Advice) -> float | None:
     written = advice.reason.arguments.get("between_failures")
     return float(written) if isinstance(written, int | float) else None
-
-
-def _replaced(job: GuardJobState, action: GuardAction) -> GuardJobState:
-    actions = tuple(action if old.id == action.id else old for old in job.actions)
-    return msgspec.structs.replace(job, actions=actions)
-
-
-def _started(
-    action: GuardAction, job: GuardJobState, cluster: ClusterState, now_ms: int, probes: int = 0
-) -> tuple[GuardJobState, ClusterState]:
-    kept = tuple(old for old in job.actions if now_ms - old.at_ms < _DAY_MS)
-    job = msgspec.structs.replace(
-        job, actions=(*kept, action), plan_open=True, probes=job.probes + probes
-    )
-    if action.what in WITHOUT_RESTART:
-        return job, cluster
-    times = tuple(at for at in cluster.resizes_ms if now_ms - at < _HOUR_MS)
-    cluster = msgspec.structs.replace(
-        cluster,
-        resizes_under_way=cluster.resizes_under_way + 1,
-        resizes_ms=(*times, now_ms),
-        gpus_in_restart=cluster.gpus_in_restart + job.gpus,
-    )
-    return job, cluster

@@ -1,27 +1,11 @@
 """What the guard remembers of jobs, actions and the cluster: plain structs, all times in ms UTC."""
 
-from enum import StrEnum
-
 import msgspec
 
-from gangline.brain.advisers.advice import Choice, What
+from gangline.brain.advisers.advice import GuardAction, What
 
 FACTS_DELAY_S = 6 * 60
 """A segment closes after 5 minutes and is published within a minute."""
-
-
-class Verdict(StrEnum):
-    """What became of an action."""
-
-    PENDING = "pending"
-    KEPT = "kept"
-    ROLLED_BACK = "rolled_back"
-    UNCLEAR = "unclear"
-    """Kept, because it is not worse; whether it is better is not known."""
-    OVERTAKEN = "overtaken"
-    """A person or another change came first: nothing can be concluded."""
-    VOID = "void"
-    """It was not carried out: there was nothing to write it to. The job has not changed by it."""
 
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,57 +54,6 @@ DEFAULTS = GuardSettings()
 
 UNOBSERVED_RESTART_S = 60.0
 """Cost of a restart before the first one was observed."""
-
-
-class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """Goodput of good segments: moments of its natural logarithm, one observation a segment."""
-
-    mean: float
-    count: int
-    m2: float = 0.0
-    """Sum of squared deviations from the mean."""
-
-
-class GuardAction(msgspec.Struct, frozen=True, kw_only=True):
-    """One change that was made to a job, and its trial."""
-
-    id: str
-    job: str
-    """UID of the job."""
-    family: str
-    what: What
-    role: str = ""
-    target: str = ""
-    at_ms: int
-    before: float | None = None
-    after: float | None = None
-    predicted: Choice | None = None
-    floor: float = 0.0
-    """Least goodput of an added GPU, relative to the others, that justified a growth."""
-    baseline: Baseline | None = None
-    probe: bool = False
-    """True if it was made to learn."""
-    rank: int | None = None
-    """The only rank that is changed; None: all of the role."""
-    between_failures_s: float | None = None
-    """Expected time between failures, of a change of the interval between checkpoints."""
-    efficiency: float = 1.0
-    """Statistical efficiency of a record after the change, relative to one before it."""
-    rollback_of: str = ""
-    """ID of the action that this one takes back."""
-    verdict: Verdict = Verdict.PENDING
-    judged_ms: int | None = None
-    cost_ms: int | None = None
-    """Time that the job lost by it; None while it is not known."""
-    surprise: float | None = None
-    """Logarithm of measured goodput by the nearest end of the predicted range, 0 within it."""
-    rolled_back: bool = False
-    """True once the plan that takes it back exists. There is one at most."""
-
-    @property
-    def direction(self) -> int:
-        """1 for more, -1 for less, 0 if it is not a number."""
-        return direction(self.before, self.after)
 
 
 class PersonAct(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,10 +147,3 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 0
     gpus_in_restart: int = 0
     blocks: tuple[RollbackBlock, ...] = ()
-
-
-def direction(before: float | None, after: float | None) -> int:
-    """Return 1 for a growth, -1 for a decrease, 0 if equal or not known."""
-    if before is None or after is None:
-        return 0
-    return (after > before) - (after < before)

@@ -14,16 +14,9 @@ from statistics import fmean, median
 
 import msgspec
 
-from gangline.brain.advisers.advice import Reason, What
+from gangline.brain.advisers.advice import Baseline, GuardAction, Reason, Verdict, What
 from gangline.brain.facts.records import Quality, Segment
-from gangline.brain.guard.state import (
-    DEFAULTS,
-    FACTS_DELAY_S,
-    Baseline,
-    GuardAction,
-    GuardSettings,
-    Verdict,
-)
+from gangline.brain.guard.state import DEFAULTS, FACTS_DELAY_S, GuardSettings
 
 PRIOR_SD = 0.05
 """Standard deviation of the logarithm of a segment's goodput, before a job shows its own."""
@@ -116,10 +109,6 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     why: Reason
-    measured: float | None = None
-    """Goodput relative to the baseline."""
-    credited: float | None = None
-    """``measured``, but never beyond the predicted range: other causes can have helped."""
     surprise: float | None = None
     """log(measured / nearest end of the predicted range), 0 within it: by what errors grow."""
 
@@ -168,7 +157,7 @@ def judge(
     new = _new_segments(action, segments)
     if not new and _unformed(action, now_ms, events, settings):
         return _judgement(Verdict.ROLLED_BACK, "TrialNoWorld")
-    logs = [log_goodput(segment) + math.log(action.efficiency) for segment in new]
+    logs = [log_goodput(segment) for segment in new]
     if action.verdict is Verdict.PENDING:
         ratio = compare(action.baseline, moments(logs))
         return _judge_trial(action, new, ratio, now_ms, settings)
@@ -279,17 +268,10 @@ def _judgement(verdict: Verdict, code: str, **arguments: str | float) -> Judgeme
 
 def _measured(action: GuardAction, verdict: Verdict, code: str, ratio: Ratio) -> Judgement:
     arguments: dict[str, str | int | float | list[str]] = {"measured": ratio.middle - 1}
-    credited, surprise = ratio.middle, None
+    surprise = None
     if action.predicted is not None:
         predicted = action.predicted
         arguments["predicted"] = predicted.goodput - 1
-        credited = min(ratio.middle, predicted.high)
         inside = min(max(ratio.middle, predicted.low), predicted.high)
         surprise = math.log(ratio.middle / inside)
-    return Judgement(
-        verdict=verdict,
-        why=Reason(code=code, arguments=arguments),
-        measured=ratio.middle,
-        credited=credited,
-        surprise=surprise,
-    )
+    return Judgement(verdict=verdict, why=Reason(code=code, arguments=arguments), surprise=surprise)

@@ -35,14 +35,12 @@ from gangline.api.meta.field_doc import ResourceList
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.resource_list import CPU, MEMORY, format_resource
 from gangline.api.resources import CONFIG_MAPS, SCALE_PLANS
-from gangline.brain.advisers.advice import What
+from gangline.brain.advisers.advice import GuardAction, What
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 
 REASON_ANNOTATION = "gangline.dev/brain-reason"
 """On a plan of the Brain: why it was made."""
-ADVICE_ANNOTATION = "gangline.dev/brain-advice"
-"""On a plan of the Brain: the number of the advice that it carries out."""
 BRAIN_PLAN_LABEL = "gangline.dev/brain"
 """On a plan of the Brain: ``true``. Only these are deleted by it."""
 PLAN_RETENTION = timedelta(hours=24)
@@ -55,30 +53,14 @@ PRIOR_FAILURES = 4.0
 """Failures for which the expected rate counts beside those that the trainer observes itself."""
 
 
-class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One action on one job."""
-
-    action_id: int
-    what: What
-    role: str = ""
-    rank: int | None = None
-    device: str = ""
-    """The device model that a tuning is meant for; empty: all of them."""
-    value: float
-    between_failures_s: float | None = None
-    """Of a change of the interval between checkpoints; None takes the expectation back."""
-    sentence: str = ""
-    advice_id: int | None = None
-
-
 def plan_name(job: str, action_id: int) -> str:
     """Return the name of the plan of an action: a repeated creation collides."""
     return f"{job}-brain-{action_id}"
 
 
-def scale_plan(job: Object, change: PlannedChange) -> ScalePlan | None:
-    """Return the plan that carries a change out; None if no plan can."""
-    spec = _spec(job.metadata.name, change)
+def scale_plan(job: Object, action: GuardAction, sentence: str = "") -> ScalePlan | None:
+    """Return the plan that carries an action out; None if no plan can."""
+    spec = _spec(job.metadata.name, action)
     if spec is None:
         return None
     meta = job.metadata
@@ -86,13 +68,10 @@ def scale_plan(job: Object, change: PlannedChange) -> ScalePlan | None:
         api_version=SCALE_PLANS.api_version,
         kind=SCALE_PLANS.kind,
         metadata=ObjectMeta(
-            name=plan_name(meta.name, change.action_id),
+            name=plan_name(meta.name, action.id),
             namespace=meta.namespace,
             labels={SCALE_TYPE_LABEL: AUTO, BRAIN_PLAN_LABEL: "true"},
-            annotations={
-                REASON_ANNOTATION: change.sentence,
-                ADVICE_ANNOTATION: str(change.advice_id or ""),
-            },
+            annotations={REASON_ANNOTATION: sentence},
             owner_references=[
                 OwnerReference(
                     api_version=job.api_version, kind=job.kind, name=meta.name, uid=meta.uid
@@ -103,56 +82,60 @@ def scale_plan(job: Object, change: PlannedChange) -> ScalePlan | None:
     )
 
 
-def _spec(job: str, change: PlannedChange) -> ScalePlanSpec | None:
-    count = round(change.value)
-    match change.what:
+def _spec(job: str, action: GuardAction) -> ScalePlanSpec | None:
+    if action.after is None:
+        return None
+    count = round(action.after)
+    match action.what:
         case What.WORKERS:
-            sizes = {change.role or WORKER: RoleScale(replicas=count)}
+            sizes = {action.role or WORKER: RoleScale(replicas=count)}
         case What.PS_COUNT:
             sizes = {PS: RoleScale(replicas=count)}
         case What.MEMORY | What.PS_MEMORY:
-            return _resources(job, change, MEMORY)
+            return _resources(job, action, MEMORY, count)
         case What.CPU | What.PS_CPU:
-            return _resources(job, change, CPU)
+            return _resources(job, action, CPU, count)
         case _:
             return None
     return ScalePlanSpec(owner_job=job, replica_resource_specs=sizes)
 
 
-def _resources(job: str, change: PlannedChange, resource: str) -> ScalePlanSpec:
-    role = change.role or (PS if change.what in (What.PS_CPU, What.PS_MEMORY) else WORKER)
-    amount: ResourceList = {resource: format_resource(resource, round(change.value))}
-    if change.rank is None:
+def _resources(job: str, action: GuardAction, resource: str, value: int) -> ScalePlanSpec:
+    role = action.role or (PS if action.what in (What.PS_CPU, What.PS_MEMORY) else WORKER)
+    amount: ResourceList = {resource: format_resource(resource, value)}
+    if action.rank is None:
         return ScalePlanSpec(
             owner_job=job, replica_resource_specs={role: RoleScale(resource=amount)}
         )
-    pod = PodMeta(type=role, rank_index=change.rank, resource=amount)
+    pod = PodMeta(type=role, rank_index=action.rank, resource=amount)
     return ScalePlanSpec(owner_job=job, migrate_pods=[pod])
 
 
-def next_tuning(before: JobTuning | None, change: PlannedChange) -> JobTuning | None:
+def next_tuning(before: JobTuning | None, action: GuardAction) -> JobTuning | None:
     """Return the tuning with a change, under the next version; None if tuning cannot carry it.
 
-    ``device`` of the change is the device model that it is meant for; empty: all of them.
+    ``target`` of the action is the device model that it is meant for; empty: all of them.
     """
     tuning = before or JobTuning(v=FACTS_VERSION, version=0)
-    if change.what is What.CHECKPOINT_INTERVAL:
+    if action.what is What.CHECKPOINT_INTERVAL:
         # The trainer computes the interval itself, from its own observations on top of this one.
-        expected_s = change.between_failures_s
+        expected_s = action.between_failures_s
         prior = expected_s and CheckpointTuning(PRIOR_FAILURES, PRIOR_FAILURES * expected_s)
         return msgspec.structs.replace(tuning, version=tuning.version + 1, checkpoint=prior or None)
-    number = round(change.value)
-    old = tuning.devices.get(change.device) if change.device else tuning.dataloader
+    if action.after is None:
+        return None
+    number = round(action.after)
+    old = tuning.devices.get(action.target) if action.target else tuning.dataloader
     loader = old or LoaderTuning()
-    if change.what is What.MICRO_BATCH:
+    if action.what is What.MICRO_BATCH:
         loader = msgspec.structs.replace(loader, batch_size=number)
-    elif change.what is What.LOADER_WORKERS:
+    elif action.what is What.LOADER_WORKERS:
         loader = msgspec.structs.replace(loader, num_workers=number)
     else:
         return None
     changed = (
-        {"devices": {**tuning.devices, change.device: loader}}
-        if change.device
+        {"devices": {**tuning.devices, action.target: loader}}
+        if action.target
         else {"dataloader": loader}
     )
     return msgspec.structs.replace(tuning, version=tuning.version + 1, **changed)
@@ -185,18 +168,18 @@ class Actuator:
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 
-    async def carry_out(self, job: Object, change: PlannedChange) -> bool:
+    async def carry_out(self, job: Object, action: GuardAction, sentence: str = "") -> bool:
         """Create the plan of an action, or write its tuning. Returns whether it is in place.
 
         Raises:
             ApiError: the API server did not take it; it is repeated in the next cycle.
         """
-        if change.what in PLANNED:
-            return await self._create_plan(job, change)
-        return await self._tune(job, change)
+        if action.what in PLANNED:
+            return await self._create_plan(job, action, sentence)
+        return await self._tune(job, action)
 
-    async def _create_plan(self, job: Object, change: PlannedChange) -> bool:
-        plan = scale_plan(job, change)
+    async def _create_plan(self, job: Object, action: GuardAction, sentence: str) -> bool:
+        plan = scale_plan(job, action, sentence)
         if plan is None:
             return False
         try:
@@ -204,26 +187,26 @@ class Actuator:
         except AlreadyExists:
             log.info("the plan exists already", extra={"plan": plan.metadata.name})
         else:
-            log.info("plan created", extra={"plan": plan.metadata.name, "what": change.what})
+            log.info("plan created", extra={"plan": plan.metadata.name, "what": action.what})
         return True
 
-    async def _tune(self, job: Object, change: PlannedChange) -> bool:
+    async def _tune(self, job: Object, action: GuardAction) -> bool:
         name, namespace = tuning_name(job.metadata.name), job.metadata.namespace
         try:
             stored = await self._client.get(CONFIG_MAPS, name, namespace)
         except NotFound:
             return False
-        done = stored.metadata.annotations.get(ACTION_ANNOTATION) == str(change.action_id)
+        done = stored.metadata.annotations.get(ACTION_ANNOTATION) == str(action.id)
         if done:
             return True
-        tuning = next_tuning(_read_tuning(stored.data.get(TUNING_KEY, "")), change)
+        tuning = next_tuning(_read_tuning(stored.data.get(TUNING_KEY, "")), action)
         if tuning is None:
             return False
         patch = {
             "metadata": {
                 # Two Brains must not both raise the version of one state.
                 "resourceVersion": stored.metadata.resource_version,
-                "annotations": {ACTION_ANNOTATION: str(change.action_id)},
+                "annotations": {ACTION_ANNOTATION: str(action.id)},
             },
             "data": {TUNING_KEY: msgspec.json.encode(tuning).decode()},
         }

@@ -16,14 +16,11 @@ from sqlalchemy import Connection, select
 from gangline.brain.facts.belief import (
     CLUSTER_LENGTH,
     UID_LENGTH,
-    believe_job,
-    believe_node_speed,
-    believe_pod_run,
-    believe_segment,
+    believe,
     possible_text,
 )
-from gangline.brain.facts.records import Job
-from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact
+from gangline.brain.facts.records import Job, Record
+from gangline.brain.store.batch import Fact
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.database import Database
 
@@ -132,13 +129,19 @@ class Context:
         believed: list[Fact] = []
         refused: list[str] = []
         for fact in facts:
-            possible, dropped = _possible(fact, now_ms)
+            record: Record | None
+            record, dropped = believe(fact.record, now_ms)
+            if not (
+                possible_text(fact.cluster, CLUSTER_LENGTH) and possible_text(fact.uid, UID_LENGTH)
+            ):
+                record, dropped = None, [f"{type(fact.record).__name__}.uid"]
             for name in dropped:
                 self.dropped[name] = self.dropped.get(name, 0) + 1
-            if possible is None:
+            if record is None:
                 refused.append(f"{dropped[-1]} is impossible: the record was dropped")
             else:
-                believed.append(self.private(possible) if isinstance(possible, Job) else possible)
+                stored = self.private(record) if isinstance(record, Job) else record
+                believed.append(Fact(fact.cluster, fact.uid, stored))
         return believed, refused
 
     def private(self, job: Job) -> Job:
@@ -209,22 +212,3 @@ class Context:
             for job in jobs
             if any(times.get(digest, -1) >= job.submitted_ms for digest in digests[job.uid])
         }
-
-
-def _possible(fact: Fact, now_ms: int) -> tuple[Fact | None, list[str]]:
-    if not isinstance(fact, Job):
-        uid = "" if isinstance(fact, SpeedFact) else fact.uid
-        if not possible_text(fact.cluster, CLUSTER_LENGTH) or not possible_text(uid, UID_LENGTH):
-            return None, [f"{type(fact).__name__}.uid"]
-    match fact:
-        case Job():
-            return believe_job(fact)
-        case SegmentFact(cluster, uid, segment):
-            after, dropped = believe_segment(segment, now_ms)
-            return (None if after is None else SegmentFact(cluster, uid, after)), dropped
-        case PodFact(cluster, uid, pod):
-            run, dropped = believe_pod_run(pod)
-            return (None if run is None else PodFact(cluster, uid, run)), dropped
-        case SpeedFact(cluster, speed):
-            day, dropped = believe_node_speed(speed)
-            return (None if day is None else SpeedFact(cluster, day)), dropped

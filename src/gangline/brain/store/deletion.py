@@ -13,19 +13,19 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
 
-from gangline.brain.advisers.advice import Advice
 from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import among, any_of, lock_cluster, upsert
+from gangline.brain.store.sql.record_tables import job_log, job_record
 
+_RECORDS: Final = (job_log, job_record)
 MAX_JOBS: Final = 20
 """Removed together."""
 
-_CHILDREN: Final = (tables.segment, tables.pod_run, tables.action, tables.advice)
-"""In the order in which they can be deleted: actions refer to advice."""
+_CHILDREN: Final = (tables.segment, tables.pod_run, tables.action, job_log, job_record)
 
 
 def delete_some(connection: Connection, table: Table, condition: ColumnElement[bool]) -> int:
@@ -38,15 +38,8 @@ def delete_some(connection: Connection, table: Table, condition: ColumnElement[b
 
 def delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> None:
     """Delete rows of a table with an id; their number must be bounded."""
-    if not ids:
-        return
-    if table is tables.advice:
-        # An action of another job never refers to it, one of the same job may be younger.
-        action = tables.action
-        connection.execute(
-            update(action).where(among(connection, action.c.advice_id, ids)).values(advice_id=None)
-        )
-    connection.execute(delete(table).where(among(connection, table.c.id, ids)))
+    if ids:
+        connection.execute(delete(table).where(among(connection, table.c.id, ids)))
 
 
 def remove_children(connection: Connection, jobs: Sequence[int]) -> int:
@@ -84,7 +77,11 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
     segments_days: int = 90
     pods_days: int = 180
     jobs_days: int = 400
-    """Also of advice, actions, speeds of nodes, and marks of what was forgotten."""
+    """Also of actions, speeds of nodes, and marks of what was forgotten."""
+    records_days: int = 90
+    """Records of runs, with the last lines of failed replicas."""
+    records_bytes: int = 10 * 2**30
+    """All records together; the oldest are deleted first."""
 
 
 class Pruning:
@@ -111,10 +108,13 @@ class Pruning:
         segments_before = self._before(settings.segments_days)
         pods_before = self._before(settings.pods_days)
         jobs_before = self._before(settings.jobs_days)
+        records_before = self._before(settings.records_days)
         yield "segment", _OldRows(tables.segment, "until_ms", segments_before).step
         yield "pod_run", _OldRows(tables.pod_run, "ended_ms", pods_before).step
         yield "action", _OldRows(tables.action, "at_ms", jobs_before).step
-        yield "advice", _OldRows(tables.advice, "at_ms", jobs_before).step
+        yield "job_log", _OldRows(job_log, "at_ms", records_before).step
+        yield "job_record", _OldRows(job_record, "at_ms", records_before).step
+        yield "job_record", self._surplus_records
         yield "job", lambda connection: self._old_jobs(connection, jobs_before)
         yield "node_speed", self._old_speeds
         yield "forgotten", self._old_marks
@@ -135,6 +135,26 @@ class Pruning:
                 if ids:
                     return remove_children(connection, ids) or remove_jobs(connection, cluster, ids)
         return 0
+
+    def _surplus_records(self, connection: Connection) -> int:
+        """Delete the oldest records while all of them are larger than allowed."""
+        sizes = [select(func.coalesce(func.sum(table.c.size_bytes), 0)) for table in _RECORDS]
+        surplus = sum(connection.execute(size).scalar_one() for size in sizes)
+        surplus -= self._settings.records_bytes
+        record = job_record.c
+        oldest = select(record.job_id, record.size_bytes).order_by(record.at_ms).limit(MAX_JOBS)
+        jobs: list[int] = []
+        for job_id, size in connection.execute(oldest):
+            if surplus <= 0:
+                break
+            logs = select(func.coalesce(func.sum(job_log.c.size_bytes), 0))
+            surplus -= (
+                size + connection.execute(logs.where(job_log.c.job_id == job_id)).scalar_one()
+            )
+            jobs.append(job_id)
+        for table in _RECORDS if jobs else ():
+            connection.execute(delete(table).where(table.c.job_id.in_(jobs)))
+        return len(jobs)
 
     def _old_speeds(self, connection: Connection) -> int:
         speed = tables.node_speed
@@ -196,22 +216,14 @@ class Forget(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("give a cluster, and an owner, a namespace, or a namespace and a name")
 
 
-class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
-    """What was forgotten."""
-
-    jobs: int
-    advice: int
-    """Advice for other jobs that rested on forgotten ones."""
-
-
 class Forgetting:
     """Forgets, in transactions of at most 500 rows; it can be repeated if it was interrupted."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def run(self, asked: Forget) -> Forgotten:
-        """Forget, and return what was found.
+    def run(self, asked: Forget) -> int:
+        """Forget, and return the number of jobs.
 
         Raises:
             StoreError: the database failed. The marks are written first: repeat it.
@@ -219,13 +231,12 @@ class Forgetting:
         condition, named = self._meaning(asked)
         now_ms = self._context.clock_ms()
         self._context.write(partial(_mark, digests=named, now_ms=now_ms))
-        jobs, uids = 0, set[str]()
+        jobs = 0
         for page in self._pages(condition):
-            uids.update(uid for _, uid in page)
             marks = [self._context.mark("uid", asked.cluster, uid) for _, uid in page]
             self._context.write(partial(_mark, digests=marks, now_ms=now_ms))
             jobs += self._remove(asked.cluster, [number for number, _ in page])
-        return Forgotten(jobs=jobs, advice=self._remove_mentions(uids))
+        return jobs
 
     def _meaning(self, asked: Forget) -> tuple[ColumnElement[bool], list[str]]:
         """Condition for the jobs, and marks; of names both as they are and as digests."""
@@ -258,31 +269,6 @@ class Forgetting:
                 pass
             removed = self._context.write(lambda connection: remove_jobs(connection, cluster, ids))
         return removed
-
-    def _remove_mentions(self, uids: set[str]) -> int:
-        """Delete advice for other jobs whose evidence names a forgotten run."""
-        last_id, removed = 0, 0
-        while uids:
-            rows = self._context.read(partial(_advice_after, last_id=last_id))
-            if not rows:
-                break
-            last_id = rows[-1][0]
-            ids = [
-                number
-                for number, body in rows
-                if not uids.isdisjoint(msgspec.json.decode(body, type=Advice).evidence)
-            ]
-            if ids:
-                self._context.write(partial(delete_rows, table=tables.advice, ids=ids))
-                removed += len(ids)
-        return removed
-
-
-def _advice_after(connection: Connection, last_id: int) -> list[tuple[int, str]]:
-    advice = tables.advice.c
-    query = select(advice.id, advice.body).where(advice.id > last_id)
-    rows = connection.execute(query.order_by(advice.id).limit(MAX_ROWS))
-    return [(row.id, row.body) for row in rows]
 
 
 def _mark(connection: Connection, digests: Sequence[str], now_ms: int) -> None:

@@ -22,9 +22,10 @@ from sqlalchemy import Connection, Engine, select
 
 from gangline.brain.store.batch import Fact, FactBuffer
 from gangline.brain.store.context import Context, Keys
-from gangline.brain.store.deletion import Forget, Forgetting, Forgotten, Pruning, RetentionSettings
+from gangline.brain.store.deletion import Forget, Forgetting, Pruning, RetentionSettings
 from gangline.brain.store.errors import BadAddress, NoRights, StoreError, StoreUnavailable
 from gangline.brain.store.reader import Reader
+from gangline.brain.store.records import RecordStore
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import insert_missing
 from gangline.brain.store.sql.database import Database, parse_address
@@ -110,6 +111,7 @@ class Store:
         self._context = context
         self.read = Reader(context)
         self.write = Writer(context)
+        self.records = RecordStore(context)
         self.buffer = FactBuffer()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="brain-store-writer")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="brain-store-reader")
@@ -197,8 +199,8 @@ class Store:
         await pruning.run(lambda step: loop.run_in_executor(self._writer, step), pause_s)
         return pruning.deleted
 
-    def forget(self, asked: Forget) -> Forgotten:
-        """Forget an owner, a namespace or a job; blocks until it is done.
+    def forget(self, asked: Forget) -> int:
+        """Forget an owner, a namespace or a job, and return the number of jobs.
 
         Raises:
             StoreError: the database failed; repeat it.

@@ -11,10 +11,10 @@
     ├── StoreFull          the disk of the database is full
     ├── Fenced             another Brain leads since
     ├── ActionOpen         the job has an action without a verdict
-    └── UnknownJob         advice or an action for a job that is not stored
+    └── UnknownJob         an action for a job that is not stored
 """
 
-from gangline.brain.advisers.advice import ActionRecord
+from gangline.brain.advisers.advice import GuardAction
 
 
 class StoreError(Exception):
@@ -76,8 +76,8 @@ class Fenced(StoreError):
 class ActionOpen(StoreError):
     """The job has an open action; a second one has to wait for its verdict."""
 
-    def __init__(self, action: ActionRecord) -> None:
-        super().__init__(f"action {action.id} of job {action.uid} has no verdict yet")
+    def __init__(self, action: GuardAction) -> None:
+        super().__init__(f"action {action.id} of job {action.job} has no verdict yet")
         self.action = action
 
 

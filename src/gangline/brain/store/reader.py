@@ -28,7 +28,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from gangline.brain.advisers.advice import PENDING, ActionRecord
+from gangline.brain.advisers.advice import GuardAction, Verdict
 from gangline.brain.advisers.similarity import WINDOW_MS, select_similar
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Job, NodeSpeed, Outcome, Run
@@ -36,9 +36,9 @@ from gangline.brain.store.context import Context, Keys
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.rows import (
     StoredJob,
-    action_of,
     action_query,
     job_query,
+    load_actions,
     load_jobs,
     load_runs,
 )
@@ -329,17 +329,19 @@ class Reader:
             ]
         )
 
-    # Advice and actions
+    # Actions
 
-    def open_actions(self, cluster: str) -> list[ActionRecord]:
+    def open_actions(self, cluster: str) -> list[GuardAction]:
         """Return actions whose verdict is pending, oldest first."""
         action = tables.action.c
-        query = action_query().where(tables.job.c.cluster == cluster, action.verdict == PENDING)
+        query = action_query().where(
+            tables.job.c.cluster == cluster, action.verdict == Verdict.PENDING
+        )
         return self._actions(query.order_by(action.at_ms, action.id).limit(MAX_PAGE))
 
     def actions(
         self, cluster: str, uid: str, *, since_ms: int = 0, limit: int = 100
-    ) -> list[ActionRecord]:
+    ) -> list[GuardAction]:
         """Return the actions of a job from ``since_ms`` on, oldest first; the last ``limit``."""
         job, action = tables.job.c, tables.action.c
         query = (
@@ -352,7 +354,7 @@ class Reader:
 
     def recent_actions(
         self, cluster: str, since_ms: int, limit: int = MAX_RECENT_ACTIONS
-    ) -> list[ActionRecord]:
+    ) -> list[GuardAction]:
         """Return the actions of all jobs from ``since_ms`` on, oldest first; the last ``limit``."""
         action = tables.action.c
         query = (
@@ -363,7 +365,5 @@ class Reader:
         )
         return self._actions(query)[::-1]
 
-    def _actions(self, query: Select[Any]) -> list[ActionRecord]:
-        return self._context.read(
-            lambda connection: [action_of(row) for row in connection.execute(query).mappings()]
-        )
+    def _actions(self, query: Select[Any]) -> list[GuardAction]:
+        return self._context.read(lambda connection: load_actions(connection, query))

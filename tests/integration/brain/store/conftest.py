@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks.brain.databases import DatabaseServer, mariadb, missing_programs, postgresql
 
-from gangline.brain.advisers.advice import CURRENT_STATES, AdviceRecord
 from gangline.brain.store.engine import Store, open_store
-from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.rows import advice_of, advice_query
 
 SERVERS = {"postgresql": postgresql, "mariadb": mariadb}
 DATABASES = ("sqlite", *SERVERS)
@@ -68,18 +65,3 @@ def store(address: str) -> Iterator[Store]:
     opened = open_store(address, secret=b"a secret of the tests")
     yield opened
     opened.close()
-
-
-def stored_advice(store: Store, uid: str, *, current: bool = True) -> list[AdviceRecord]:
-    """Advice of a job in the order in which it was given: open and held, or all of it."""
-    query = advice_query().where(tables.job.c.uid == uid).order_by(tables.advice.c.id)
-    with store.engine.connect() as connection:
-        advice = [advice_of(row) for row in connection.execute(query).mappings()]
-    return [record for record in advice if not current or record.state in CURRENT_STATES]
-
-
-def write_advice(
-    store: Store, uid: str, records: list[AdviceRecord], *, fence: int, cluster: str = "cluster"
-) -> list[AdviceRecord]:
-    """Make ``records`` the current advice of a job; return it with its ids."""
-    return store.write.advice_of_jobs(cluster, {uid: records}, fence=fence)[uid]

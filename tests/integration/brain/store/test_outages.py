@@ -18,12 +18,14 @@ import pytest
 from sqlalchemy import event
 
 from brain_records import a_job, a_pod, a_run, a_segment
-from gangline.brain.store.batch import PodFact, SegmentFact, facts_of
+from gangline.brain.advisers.advice import GuardAction, What
+from gangline.brain.store.batch import Fact, facts_of, job_fact
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.errors import StoreError, StoreFull, StoreUnavailable
 from gangline.brain.store.reader import HistoryFilter
-from integration.brain.store.conftest import SERVERS, require, write_advice
+from integration.brain.store.conftest import SERVERS, require
 
+ACTION = GuardAction(job="uid-1", family="f", what=What.WORKERS, at_ms=1)
 WRITER = """
 import sys
 from brain_records import a_run
@@ -82,7 +84,7 @@ def test_g3_no_fact_is_lost_while_the_server_is_stopped(name: str) -> None:
                 store.flush_now()
         assert not store.healthy
         with pytest.raises(StoreUnavailable):
-            write_advice(store, "uid-1", [], fence=fence)
+            store.write.begin_action("cluster", ACTION, fence=fence)
         store.add(facts_of(a_run(3)))
         assert len(problems) == 1  # reported once
         server.start()
@@ -189,7 +191,7 @@ def test_facts_wait_while_another_program_locks_the_file(tmp_path: Path) -> None
     store = open_store(f"sqlite:///{path}")
     event.listen(store.engine, "connect", lambda c, _: c.execute("PRAGMA busy_timeout=10").close())
     store.engine.dispose()
-    store.add([a_job(1), SegmentFact("cluster", "uid-1", a_segment())])
+    store.add([job_fact(a_job(1)), Fact("cluster", "uid-1", a_segment())])
     other = sqlite3.connect(path)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="locked"):
@@ -201,10 +203,10 @@ def test_facts_wait_while_another_program_locks_the_file(tmp_path: Path) -> None
 
 
 async def test_loop_goes_on_while_the_store_works(store: Store) -> None:
-    store.add([a_job(1), PodFact("cluster", "uid-1", a_pod())])
+    store.add([job_fact(a_job(1)), Fact("cluster", "uid-1", a_pod())])
     await store.flush()
     run = await store.query(lambda read: read.run("cluster", "uid-1"))
     assert run is not None
     assert run.pods == (a_pod(),)
     with pytest.raises(StoreError):
-        await store.update(lambda write: write.advice_of_jobs("cluster", {}, fence=9))
+        await store.update(lambda write: write.update_action("cluster", ACTION, fence=9))

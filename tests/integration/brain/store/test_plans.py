@@ -13,17 +13,16 @@ import pytest
 from benchmarks.brain.history_rows import CLUSTER, DAYS, NOW_MS, SECRET, HistorySize, job, load
 from sqlalchemy import Connection, event
 
-from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, Reason, What
+from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.facts.records import Run
 from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter
-from integration.brain.store.conftest import write_advice
 
 SIZE = HistorySize(jobs=3_000, pods_per_job=4, segments_per_job=6)
 FEW_ROWS = 100
-LARGE = {"job", "segment", "pod_run", "advice", "action", "node_speed"}
+LARGE = {"job", "segment", "pod_run", "action", "node_speed"}
 """Tables that grow with the number of jobs."""
 
 
@@ -143,17 +142,12 @@ def test_writers_use_an_index(filled: Store) -> None:
     runs = [filled.read.run(CLUSTER, job(SIZE, number).uid) for number in range(2_900, 2_930)]
     facts: list[Fact] = [fact for run in runs if isinstance(run, Run) for fact in facts_of(run)]
     uid = job(SIZE, 2_900).uid
-    advice = Advice(what=What.WORKERS, value=4.0, reason=Reason(code="Any"))
-    record = AdviceRecord(cluster=CLUSTER, uid=uid, advice=advice, at_ms=1, expires_ms=2)
+    action = GuardAction(job=uid, family="f", what=What.WORKERS, at_ms=1)
     with Plans(filled) as plans:
         filled.write.facts(facts)
         fence = filled.write.lead(CLUSTER, "me")
-        [stored] = write_advice(filled, uid, [record], fence=fence, cluster=CLUSTER)
-        action = ActionRecord(
-            cluster=CLUSTER, uid=uid, what="workers", at_ms=1, advice_id=stored.id
-        )
-        filled.write.update_action(filled.write.begin_action(action, fence=fence), fence=fence)
-        filled.write.expire_advice(CLUSTER, 5, fence=fence)
+        begun = filled.write.begin_action(CLUSTER, action, fence=fence)
+        filled.write.update_action(CLUSTER, begun, fence=fence)
     assert plans.scans() == []
 
 

@@ -12,7 +12,7 @@ from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.similarity import is_larger, select_similar
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import advise_workers
-from gangline.brain.facts.belief import believe_segment
+from gangline.brain.facts.belief import believe
 from gangline.brain.facts.records import (
     MemorySample,
     ModelFacts,
@@ -87,7 +87,6 @@ def a_random_role(random: Random, role: str) -> RoleSize:
         cpu_millis=random.choice([None, 0, 100, 4000, 64_000]),
         memory_bytes=random.choice([None, 0, GIB, 12 * GIB, 64 * GIB]),
         gpus=random.choice([0, 1, 8]),
-        source=random.choice(["user", "user", "oom", "plan"]),
     )
 
 
@@ -103,9 +102,8 @@ def a_random_run(random: Random, uid: str) -> Run:
         workers_asked=random.choice([None, 0, 2, 8]),
         unit=random.choice([0, 1, 1, 4]),
         roles=tuple(a_random_role(random, role) for role in random.choice(ROLES)),
-        model=random.choice([None, ModelFacts(source="reported", parameters=10**9)]),
+        model=random.choice([None, ModelFacts(parameters=10**9)]),
         owner=random.choice(["ada", "ada", "bob"]),
-        records_total=random.choice([None, None, 0, 1000, 5000]),
     )
     pods = tuple(a_random_pod(random) for _ in range(random.randrange(7)))
     return Run(
@@ -170,7 +168,7 @@ def test_b10_any_facts_give_finite_positive_numbers_and_lower_only_on_good_evide
     for advice in [*rightsize.advise(view), *start.advise(view)]:
         check(view, advice)
     # The collector drops impossible segments; the number of workers relies on it.
-    believed = (believe_segment(segment, NOW)[0] for segment in view.run.segments)
+    believed = (believe(segment, NOW)[0] for segment in view.run.segments)
     segments = tuple(record for record in believed if record is not None)
     model = fit_throughput(observations(view.run.segments, NOW))
     own = msgspec.structs.replace(view.run, segments=segments)

@@ -5,7 +5,7 @@ import pytest
 
 from gangline.brain.advisers.advice import Confidence, What
 from gangline.brain.advisers.rightsize import advise, data_share
-from gangline.brain.facts.records import Outcome, PlannedSize, Run, Segment
+from gangline.brain.facts.records import ModelFacts, Outcome, PlannedSize, Run, Segment
 from unit.brain.histories import (
     DAY,
     GIB,
@@ -116,17 +116,6 @@ def test_m1_ten_kills_in_one_run_are_one_sample() -> None:
     assert advice.reason.code == "OutOfMemory"
     assert advice.reason.arguments["kills"] == 10
     assert advice.reason.arguments["runs"] == 1
-
-
-def test_m1_doubling_by_the_operator_is_not_what_the_next_run_starts_from() -> None:
-    doubled = msgspec.structs.replace(asking(20), source="oom", since_ms=NOW - HOUR)
-    own = Run(
-        job=a_job(roles=(asking(10), doubled), started_ms=NOW - HOUR),
-        pods=(an_oom(10), a_pod(10.2, number=1, ended_ms=None, limit_memory_bytes=20 * GIB)),
-    )
-    advice = the(advise(a_view(own=own)), What.MEMORY)
-    assert advice.was == 10 * GIB
-    assert advice.value == 12 * GIB
 
 
 def test_sizes_of_a_plan_are_what_is_compared_with_the_need() -> None:
@@ -250,17 +239,17 @@ def test_two_survivors_replace_a_kill_by_real_peaks() -> None:
 
 
 def test_larger_job_than_all_runs_is_not_lowered() -> None:
-    runs = [msgspec.structs.replace(r, job=_records(r, 1000)) for r in NINE]
-    larger = a_job(records_total=1300)
+    runs = [msgspec.structs.replace(r, job=_sized(r, 1000)) for r in NINE]
+    larger = a_job(model=ModelFacts(sequence=1300))
     advice = the(advise(a_view(runs, job=larger)), What.MEMORY)
     assert advice.value == advice.was
     assert advice.reason.arguments["because"] == "size"
-    usual = the(advise(a_view(runs, job=a_job(records_total=1200))), What.MEMORY)
+    usual = the(advise(a_view(runs, job=a_job(model=ModelFacts(sequence=1200)))), What.MEMORY)
     assert usual.reason.code == "HighestPeak"
 
 
-def _records(run: Run, count: int) -> object:
-    return msgspec.structs.replace(run.job, records_total=count)
+def _sized(run: Run, sequence: int) -> object:
+    return msgspec.structs.replace(run.job, model=ModelFacts(sequence=sequence))
 
 
 def a_segment(data_us: float | None, step_us: float = 1e6) -> Segment:

@@ -34,7 +34,7 @@ IMAGE_OF_ANOTHER_PROJECT = Image(repository="registry/other")
 
 
 def model(billions: float, sequence: int | None = None) -> ModelFacts:
-    return ModelFacts(source="reported", parameters=round(billions * 1e9), sequence=sequence)
+    return ModelFacts(parameters=round(billions * 1e9), sequence=sequence)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,12 @@ def test_a3_nothing_similar_and_no_shape_gives_no_start_values() -> None:
 
 
 def test_a4_shape_of_a_model_gives_a_prior_of_low_confidence() -> None:
-    shape = ModelFacts(
-        source="config", layers=32, hidden=4096, heads=32, sequence=4096, vocab=32000, ffn=11008
-    )
+    shape = ModelFacts(layers=32, hidden=4096, heads=32, sequence=4096, vocab=32000)
     role = RoleSize(role="worker", since_ms=0, replicas=2, gpus=8)
     advice = the(start.advise(a_view(job=a_job(model=shape, roles=(role,)))), What.MEMORY)
     assert advice.confidence is Confidence.LOW
     assert advice.reason.code == "SizingPrior"
-    assert advice.reason.arguments["parameters"] == pytest.approx(5.3e9, rel=0.05)
+    assert advice.reason.arguments["parameters"] == pytest.approx(6.6e9, rel=0.05)
     assert advice.low is not None
     assert advice.value is not None
     assert advice.low < advice.value

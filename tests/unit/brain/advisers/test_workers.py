@@ -6,21 +6,19 @@ import msgspec
 import pytest
 from benchmarks.brain.simulated_job import Amdahl, Curve, SimulatedJob
 
-from gangline.brain.advisers.advice import Choice
+from gangline.brain.advisers.advice import Choice, Verdict
 from gangline.brain.advisers.explain import displayed, sentence
-from gangline.brain.advisers.view import View
+from gangline.brain.advisers.view import View, expected_rest_s
 from gangline.brain.advisers.workers import (
     advise_workers,
     best_size,
     concave_envelope,
     configuration_at,
-    expected_rest_s,
     floor_of,
     marginal_gain,
     size_choices,
 )
 from gangline.brain.facts.records import Job, Run, Segment
-from gangline.brain.guard.state import Verdict
 from gangline.brain.models.throughput import Configuration, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 
@@ -122,14 +120,14 @@ def test_w10_a_world_that_does_not_form_is_taken_back_without_a_second_try() -> 
     job.forms = lambda size: size <= 4
     job.run(0.7)
     assert sizes(job) == [4, 8, 4]
-    assert job.verdicts["a0"] is Verdict.ROLLED_BACK
+    assert job.verdicts[1] is Verdict.ROLLED_BACK
 
 
 def test_w11_a_co_tenant_that_leaves_during_the_trial_is_not_credited() -> None:
     job = simulate(Amdahl(0.05, 100.0), 2, 8, 4)
     job.disturbance = lambda it: 1.0 if it.size > 4 else 1.5
     job.run(1)
-    assert job.verdicts["a0"] in (Verdict.KEPT, Verdict.UNCLEAR)
+    assert job.verdicts[1] in (Verdict.KEPT, Verdict.UNCLEAR)
 
 
 def test_nothing_is_advised_without_bounds_or_a_batch() -> None:

@@ -12,14 +12,14 @@ from benchmarks.brain.load import AGE_MS, MINUTE_MS, Writes, facts, watched_job
 
 from gangline.api.brain.job_advice import AdviceItem
 from gangline.api.meta.objects import Status
+from gangline.brain.advisers.advice import GuardAction
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings
 from gangline.brain.evaluation.evaluator import Evaluator
 from gangline.brain.evaluation.history import History
-from gangline.brain.evaluation.job_state import decode_action
 from gangline.brain.facts.records import Mode, Wishes
 from gangline.brain.guard.policy import BrainPolicyRule, Policy
-from gangline.brain.guard.state import DEFAULTS, GuardAction
+from gangline.brain.guard.state import DEFAULTS
 from gangline.kube.errors import Unreachable
 
 NOW_MS = 1_790_000_000_000
@@ -84,7 +84,7 @@ class ScaledJob:
         self.writes: Any = Published()
         self.evaluator = Evaluator(
             client, self.collector, self.history, policies, self.writes, self.writes,
-            cluster="c", clock=self.clock,
+            clock=self.clock,
         )  # fmt: skip
         watched = watched_job(0, FEW, NOW_MS)
         self.uid = watched.meta.uid
@@ -124,5 +124,4 @@ class ScaledJob:
 
     async def actions(self) -> list[GuardAction]:
         """The actions of the job, as the history has them."""
-        records = await self.history.actions(self.uid, 0) or []
-        return [action for action in map(decode_action, records) if action is not None]
+        return await self.history.actions(self.uid, 0) or []

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from gangline.brain.advisers.advice import Advice, Reason, What
+from gangline.brain.advisers.advice import Advice, GuardAction, Reason, What
 from gangline.brain.evaluation.job_state import prediction_errors
 from gangline.brain.guard.decide import decide, observe
-from gangline.brain.guard.state import GuardAction
 from gangline.brain.store.engine import Store, open_store
 from unit.brain.evaluation.scaled_job import FEW, MANY, NOW_MS, ScaledJob
 
@@ -69,7 +68,7 @@ async def test_judged_change_has_its_cost_and_surprise_in_the_history(store: Sto
 def test_prediction_error_is_the_root_mean_square_of_a_family() -> None:
     def action(family: str, surprise: float | None) -> GuardAction:
         return GuardAction(
-            id="1", job="j", family=family, what=What.WORKERS, at_ms=0, surprise=surprise
+            id=1, job="j", family=family, what=What.WORKERS, at_ms=0, surprise=surprise
         )
 
     actions = [action("a", 0.3), action("a", -0.4), action("a", None), action("b", 0.0)]
@@ -108,7 +107,7 @@ async def test_hold_of_the_spent_time_counts_the_reported_restarts(store: Store)
 
 def _held(job: ScaledJob) -> Reason | None:
     """Why the guard holds six workers now."""
-    state, cluster = state_of(job), job.evaluator._cluster_state
+    state, cluster = state_of(job), job.evaluator._trials.cluster
     advice = Advice(
         what=What.WORKERS, role="worker", was=FEW, value=MANY, reason=Reason(code="Better"),
         gain=0.5, gain_low=0.4,
@@ -117,4 +116,4 @@ def _held(job: ScaledJob) -> Reason | None:
         job.collector.jobs[job.uid], job.collector.jobs[job.uid].observations.job
     )
     state = observe(state, [advice], job.now_ms)
-    return decide(advice, state, cluster, permission, job.now_ms, permission.guard).held_because
+    return decide(advice, state, cluster, permission, job.now_ms).held_because

@@ -10,7 +10,7 @@ import pytest
 from brain_records import NOW_MS, a_job, a_pod, a_run, a_running_job, a_segment
 from gangline.brain.evaluation.history import History
 from gangline.brain.facts.records import Run
-from gangline.brain.store.batch import FactBuffer, changed_facts, facts_of
+from gangline.brain.store.batch import FactBuffer, facts_of
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.errors import StoreUnavailable
 from gangline.brain.store.reader import Reader
@@ -50,7 +50,7 @@ def test_what_changed_is_as_good_as_everything_again(seed: int) -> None:
     for buffer in (whole, changed):
         buffer.put(facts_of(before))
     whole.put(facts_of(after))
-    new = list(changed_facts(before, after))
+    new = list(facts_of(after, before))
     changed.put(new)
     assert sorted(map(repr, changed.take(99))) == sorted(map(repr, whole.take(99)))
     assert set(new) == {*facts_of(after)} - {*facts_of(before)}

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from gangline.brain.advisers.advice import What
+from gangline.brain.advisers.advice import GuardAction, Verdict, What
 from gangline.brain.evaluation.job_state import job_state
 from gangline.brain.facts.records import Job, Run
-from gangline.brain.guard.state import GuardAction, Verdict
 from gangline.brain.store.engine import open_store
 from unit.brain.evaluation.scaled_job import FEW, GUARD, MANY, NOW_MS, ScaledJob
 
@@ -40,7 +39,7 @@ async def test_direction_is_blocked_for_as_long_as_the_policy_says(scaled: Scale
     scaled.report(MANY, step_s=3.0)
     await scaled.cycles(2)
     (action,) = [a for a in await scaled.actions() if a.judged_ms and a.rolled_back]
-    (block,) = scaled.evaluator._cluster_state.blocks
+    (block,) = scaled.evaluator._trials.cluster.blocks
     assert action.judged_ms is not None
     assert block.until_ms - action.judged_ms == GUARD.block_s * 1000
 
@@ -51,8 +50,8 @@ def test_rollback_counts_unless_its_plan_failed(phase: str, verdict: str) -> Non
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0
     )
     back = GuardAction(
-        id="7", job="u", family="f", what=What.WORKERS, role="worker", at_ms=1, before=6, after=2,
-        rollback_of="6", verdict=Verdict.KEPT,
+        id=7, job="u", family="f", what=What.WORKERS, role="worker", at_ms=1, before=6, after=2,
+        rollback_of=6, verdict=Verdict.KEPT,
     )  # fmt: skip
     plan: Any = SimpleNamespace(
         metadata=SimpleNamespace(name="j-brain-7", labels={"scale-type": "auto"}),

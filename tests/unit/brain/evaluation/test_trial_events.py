@@ -3,10 +3,9 @@
 import msgspec
 import pytest
 
-from gangline.brain.advisers.advice import ActionRecord, What
+from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.evaluation.trials import trial_events
 from gangline.brain.facts.records import DeviceShortage, Job, PodRun, Run
-from gangline.brain.guard.state import GuardAction
 
 AT_MS = 1_000_000
 RUN = Run(
@@ -31,7 +30,6 @@ POD = PodRun(role="worker", rank=0, number=0, started_ms=1, ended_ms=AT_MS + 1)
 def test_lack_of_memory_of_pod_or_device_since_the_change(
     changes: dict[str, object], expected: bool
 ) -> None:
-    action = GuardAction(id="1", job="u", family="f", what=What.MICRO_BATCH, at_ms=AT_MS)
-    record = ActionRecord(cluster="c", uid="u", what="micro_batch", at_ms=AT_MS)
+    action = GuardAction(id=1, job="u", family="f", what=What.MICRO_BATCH, at_ms=AT_MS)
     run = msgspec.structs.replace(RUN, **changes)
-    assert trial_events(run, action, [], record).oom is expected
+    assert trial_events(run, action, []).oom is expected

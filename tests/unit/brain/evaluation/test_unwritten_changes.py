@@ -5,13 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from gangline.api.brain.job_advice import APPLIED, HELD
-from gangline.brain.advisers.advice import AdviceState
-from gangline.brain.guard.state import Verdict
+from gangline.brain.advisers.advice import Verdict
 from gangline.brain.store.engine import Store, open_store
-from gangline.brain.store.sql import tables
 from unit.brain.evaluation.scaled_job import FEW, MANY, NOW_MS, ScaledJob
 
 
@@ -31,9 +28,9 @@ class NothingToWrite:
         self._carry_out = actuator.carry_out
         monkeypatch.setattr(actuator, "carry_out", self)
 
-    async def __call__(self, stored: Any, change: Any) -> bool:
+    async def __call__(self, stored: Any, change: Any, sentence: str) -> bool:
         self.tries += 1
-        return False if self.is_missing else await self._carry_out(stored, change)
+        return False if self.is_missing else await self._carry_out(stored, change, sentence)
 
 
 async def test_change_without_a_place_is_held_with_the_reason_and_counts_nowhere(
@@ -52,12 +49,8 @@ async def test_change_without_a_place_is_held_with_the_reason_and_counts_nowhere
             "The job has nothing that this change can be written to; tried again in 9 s.",
         )
     assert {action.verdict for action in await job.actions()} == {Verdict.VOID}
-    advice = tables.advice.c
-    with store.engine.connect() as connection:
-        states = connection.execute(select(advice.state).where(advice.what == "workers")).scalars()
-        assert list(states) == [AdviceState.HELD]
     state = job.evaluator._states[job.uid]
-    assert (state.actions, state.probes, job.evaluator._cluster_state.resizes_ms) == ((), 0, ())
+    assert (state.actions, state.probes, job.evaluator._trials.cluster.resizes_ms) == ((), 0, ())
     place.is_missing = False
     assert await job.cycles(1) == [MANY]
     assert job.workers_item().state == APPLIED
@@ -106,7 +99,8 @@ async def test_rollback_is_reported_once_the_api_server_has_taken_it(store: Stor
     assert job.writes.events == []
     job.plans.is_away = False
     assert await job.cycles(3) == [MANY, FEW]
-    assert job.writes.events == ["workers is set back to 3: the change did not help"]
+    (message,) = job.writes.events
+    assert message.startswith("workers is set back to 3. Goodput changed by -")
 
 
 async def test_rollback_without_a_place_is_reported_as_not_done(
@@ -119,8 +113,8 @@ async def test_rollback_without_a_place_is_reported_as_not_done(
     (message,) = job.writes.events
     assert message.startswith("workers cannot be set back to 3")
     _, back = await job.actions()
-    assert (back.rollback_of, back.verdict) == ("1", Verdict.VOID)
-    assert [action.id for action in job.evaluator._states[job.uid].actions] == ["1"]
+    assert (back.rollback_of, back.verdict) == (1, Verdict.VOID)
+    assert [action.id for action in job.evaluator._states[job.uid].actions] == [1]
 
 
 async def test_change_that_the_history_refuses_is_held_with_that_reason(

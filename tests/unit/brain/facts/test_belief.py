@@ -12,10 +12,7 @@ from brain_records import NOW_MS, a_job, a_node_speed, a_pod, a_segment
 from gangline.brain.facts.belief import (
     FUTURE_MS,
     NAME_LENGTH,
-    believe_job,
-    believe_node_speed,
-    believe_pod_run,
-    believe_segment,
+    believe,
 )
 from gangline.brain.facts.records import (
     Image,
@@ -80,42 +77,42 @@ def storable(record: msgspec.Struct) -> bool:
     return True
 
 
-@given(job=wild(Job, a_job(1, gpu_seconds=5)), image=wild(Image, Image(repository="r")))
+@given(job=wild(Job, a_job(1)), image=wild(Image, Image(repository="r")))
 def test_any_job_is_dropped_or_storable(job: Job, image: Image) -> None:
-    believed, dropped = believe_job(msgspec.structs.replace(job, image=image))
+    believed, dropped = believe(msgspec.structs.replace(job, image=image), NOW_MS)
     assert dropped if believed is None else storable(believed)
 
 
 @given(size=wild(RoleSize, a_job().roles[0]))
 def test_any_size_of_a_role_is_dropped_or_storable(size: RoleSize) -> None:
-    believed, _ = believe_job(a_job(1, roles=(size,)))
+    believed, _ = believe(a_job(1, roles=(size,)), NOW_MS)
     assert believed is not None
     assert all(storable(role) for role in believed.roles)
 
 
 @given(segment=wild(Segment, a_segment(grad_sqr=0.1, sync_us=0.2, data_us=0.1)))
 def test_any_segment_is_dropped_or_storable(segment: Segment) -> None:
-    believed, dropped = believe_segment(segment, NOW_MS)
+    believed, dropped = believe(segment, NOW_MS)
     assert dropped if believed is None else storable(believed)
 
 
 @given(pod=wild(PodRun, a_pod()))
 def test_any_pod_run_is_dropped_or_storable(pod: PodRun) -> None:
-    believed, dropped = believe_pod_run(pod)
+    believed, dropped = believe(pod, NOW_MS)
     assert dropped if believed is None else storable(believed)
 
 
 @given(speed=wild(NodeSpeed, a_node_speed()))
 def test_any_speed_of_a_node_is_dropped_or_storable(speed: NodeSpeed) -> None:
-    believed, dropped = believe_node_speed(speed)
+    believed, dropped = believe(speed, NOW_MS)
     assert dropped if believed is None else storable(believed)
 
 
 def test_what_is_possible_is_not_changed() -> None:
     job, segment, pod = a_job(), a_segment(), a_pod()
-    assert believe_job(job) == (job, [])
-    assert believe_segment(segment, NOW_MS) == (segment, [])
-    assert believe_pod_run(pod) == (pod, [])
+    assert believe(job, NOW_MS) == (job, [])
+    assert believe(segment, NOW_MS) == (segment, [])
+    assert believe(pod, NOW_MS) == (pod, [])
 
 
 @pytest.mark.parametrize(
@@ -131,20 +128,20 @@ def test_what_is_possible_is_not_changed() -> None:
     ],
 )
 def test_segment_without_its_essential_numbers_is_dropped(changes: dict[str, Any]) -> None:
-    believed, dropped = believe_segment(a_segment(**changes), NOW_MS)
+    believed, dropped = believe(a_segment(**changes), NOW_MS)
     assert believed is None
     assert dropped
 
 
 def test_impossible_detail_becomes_unknown_and_the_record_stays() -> None:
-    believed, dropped = believe_segment(a_segment(compute_us=math.inf, grad_sqr=-1.0), NOW_MS)
+    believed, dropped = believe(a_segment(compute_us=math.inf, grad_sqr=-1.0), NOW_MS)
     assert believed is not None
     assert (believed.compute_us, believed.grad_sqr) == (None, None)
     assert sorted(dropped) == ["Segment.compute_us", "Segment.grad_sqr"]
 
 
 def test_peak_of_zero_is_unknown() -> None:
-    believed, dropped = believe_pod_run(a_pod(peak_memory_bytes=0))
+    believed, dropped = believe(a_pod(peak_memory_bytes=0), NOW_MS)
     assert believed is not None
     assert believed.peak_memory_bytes is None
     assert dropped == ["PodRun.peak_memory_bytes"]
@@ -152,25 +149,25 @@ def test_peak_of_zero_is_unknown() -> None:
 
 def test_segment_in_the_future_is_disturbed() -> None:
     late = a_segment(since_ms=NOW_MS, until_ms=NOW_MS + FUTURE_MS + 1)
-    believed, _ = believe_segment(late, NOW_MS)
+    believed, _ = believe(late, NOW_MS)
     assert believed is not None
     assert believed.quality is Quality.DISTURBED
 
 
 @pytest.mark.parametrize("name", ["x" * (NAME_LENGTH + 1), "a\0b", "train ", ""])
 def test_job_without_a_possible_name_is_dropped(name: str) -> None:
-    assert believe_job(a_job(1, name=name))[0] is None
+    assert believe(a_job(1, name=name), NOW_MS)[0] is None
 
 
 @pytest.mark.parametrize("name", ["x" * NAME_LENGTH, "🛷" * NAME_LENGTH, "Train", "train"])
 def test_long_and_foreign_names_are_possible(name: str) -> None:
     job = a_job(1, name=name)
-    assert believe_job(job) == (job, [])
+    assert believe(job, NOW_MS) == (job, [])
 
 
 def test_wishes_of_a_megabyte_are_dropped() -> None:
     wishes = Wishes(may=frozenset({"x" * 1_000_000}))
-    believed, dropped = believe_job(a_job(1, wishes=wishes))
+    believed, dropped = believe(a_job(1, wishes=wishes), NOW_MS)
     assert believed is not None
     assert believed.wishes == Wishes()
     assert dropped == ["Job.wishes"]

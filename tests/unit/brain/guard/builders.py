@@ -5,17 +5,18 @@ from typing import Any
 
 import msgspec
 
-from gangline.brain.advisers.advice import Advice, Choice, Reason, What
+from gangline.brain.advisers.advice import (
+    Advice,
+    Baseline,
+    Choice,
+    GuardAction,
+    Reason,
+    Verdict,
+    What,
+)
 from gangline.brain.facts.records import Mode, Segment
 from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import (
-    AdviceStreak,
-    Baseline,
-    ClusterState,
-    GuardAction,
-    GuardJobState,
-    Verdict,
-)
+from gangline.brain.guard.state import AdviceStreak, ClusterState, GuardJobState
 
 NOW = 100_000_000
 MINUTE = 60_000
@@ -77,7 +78,7 @@ def make_cluster(**changes: Any) -> ClusterState:
 def make_action(**changes: Any) -> GuardAction:
     """A growth from 4 to 8 workers that was made five hours ago and kept."""
     action = GuardAction(
-        id="a1",
+        id=1,
         job="u",
         family="f",
         what=What.WORKERS,

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gangline.api.meta.objects import Object, ObjectMeta
-from gangline.brain.advisers.advice import Advice, Reason, Unit, What
+from gangline.brain.advisers.advice import Advice, Reason, Unit, Verdict, What
 from gangline.brain.advisers.explain import displayed_reason, reason_sentence
 from gangline.brain.facts.records import Mode, Wishes
 from gangline.brain.guard.decide import (
@@ -17,6 +17,7 @@ from gangline.brain.guard.decide import (
     decide,
     decide_rollback,
     observe,
+    started,
 )
 from gangline.brain.guard.policy import (
     BY_HAND,
@@ -29,8 +30,8 @@ from gangline.brain.guard.policy import (
     PolicySubject,
     effective_permission,
 )
-from gangline.brain.guard.state import Bound, PersonAct, RollbackBlock, Verdict
-from gangline.brain.publication.plans import PLANNED, PlannedChange, next_tuning, scale_plan
+from gangline.brain.guard.state import Bound, PersonAct, RollbackBlock
+from gangline.brain.publication.plans import PLANNED, next_tuning, scale_plan
 from unit.brain.guard.builders import (
     ALLOWED,
     HOUR,
@@ -304,7 +305,7 @@ def test_g11_a_hundred_jobs_that_want_to_grow_start_two_at_a_time_and_twenty_an_
     advice = make_advice()
     jobs = {f"j{i}": make_job(advice, uid=f"j{i}", family=f"f{i}") for i in range(100)}
     cluster = make_cluster()
-    most, started = 0, []
+    most, begun = 0, []
     for minute in range(60):
         now = NOW + minute * MINUTE
         if minute % 2 == 0:
@@ -314,13 +315,12 @@ def test_g11_a_hundred_jobs_that_want_to_grow_start_two_at_a_time_and_twenty_an_
             fresh = observe(fresh, [advice], now)
             decision = decide(advice, fresh, cluster, ALLOWED, NOW)
             if decision.act:
-                _, jobs[name], cluster = begin_action(
-                    f"{name}-{minute}", advice, decision, fresh, cluster, now
-                )
-                started.append(now)
+                action = begin_action(advice, decision, fresh, now)
+                jobs[name], cluster = started(action, fresh, cluster)
+                begun.append(now)
             most = max(most, cluster.resizes_under_way)
     assert most == 2
-    assert len(started) == 20
+    assert len(begun) == 20
 
 
 def test_a_rollback_needs_no_budget_and_happens_once() -> None:
@@ -330,9 +330,8 @@ def test_a_rollback_needs_no_budget_and_happens_once() -> None:
     decision = decide_rollback(action, job, cluster, ALLOWED, NOW)
     assert decision.act
     assert decision.value == 4
-    back, job, _ = begin_rollback("b1", action, job, cluster, NOW)
-    job = make_job(actions=job.actions)
-    for done in (back, job.actions[0]):
+    back = begin_rollback(action, NOW)
+    for done in (back, msgspec.structs.replace(action, rolled_back=True)):
         again = decide_rollback(done, job, cluster, ALLOWED, NOW).held_because
         assert again is not None
         assert again.code == "RolledBackOnce"
@@ -412,7 +411,7 @@ def test_global_batch_and_nodes_are_advised_and_never_set() -> None:
 
 @pytest.mark.parametrize("what", [what for what in What if what in FIELDS and what not in BY_HAND])
 def test_all_other_fields_have_a_plan_or_a_tuning(what: What) -> None:
-    change = PlannedChange(action_id=1, what=what, value=2.0)
+    change = make_action(id=1, what=what, after=2.0)
     planned = scale_plan(Object(metadata=ObjectMeta(name="j", namespace="n")), change)
     assert (planned is not None) is (what in PLANNED)
     assert planned is not None or next_tuning(None, change) is not None

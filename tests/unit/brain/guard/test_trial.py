@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from gangline.brain.advisers.advice import Choice, What
+from gangline.brain.advisers.advice import Baseline, Choice, Verdict, What
 from gangline.brain.advisers.explain import displayed_reason, reason_sentence
 from gangline.brain.facts.records import Quality
-from gangline.brain.guard.state import DEFAULTS, Baseline, Verdict
+from gangline.brain.guard.state import DEFAULTS
 from gangline.brain.guard.trial import (
     Judgement,
     TrialEvents,
@@ -88,11 +88,10 @@ def test_rank_that_ran_out_of_memory_rolls_back_whatever_was_gained() -> None:
     assert judge_rates(150, 150, 150, oom=True).verdict is Verdict.ROLLED_BACK
 
 
-def test_w11_a_gain_beyond_the_range_is_kept_but_not_credited() -> None:
+def test_w11_a_gain_beyond_the_range_is_kept_and_a_surprise() -> None:
     result = judge_rates(220, 220, 220)
     assert result.verdict is Verdict.KEPT
-    assert result.measured == pytest.approx(2.2)
-    assert result.credited == 1.6
+    assert result.surprise == pytest.approx(math.log(2.2 / 1.6))
 
 
 def test_an_undecided_trial_ends_after_fifteen_minutes_as_unclear() -> None:

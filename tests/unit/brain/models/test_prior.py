@@ -40,7 +40,7 @@ def test_size_of_the_model_gives_the_exchange_of_a_job_with_one_process() -> Non
 
 def test_prior_of_a_job_takes_what_any_of_its_runs_reports() -> None:
     gpu = RoleSize(role="worker", since_ms=0, replicas=1, gpus=8, gpu_model="NVIDIA-A100-80GB")
-    model = ModelFacts(source="reported", parameters=10**9)
+    model = ModelFacts(parameters=10**9)
     runs = [Run(job=a_job(roles=(gpu,))), Run(job=a_job("past", model=model))]
     assert job_prior(runs) == throughput_prior("A100", 10**9)
     assert job_prior(runs[1:]) is NO_PRIOR

@@ -10,11 +10,10 @@ from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.jobs.training_facts import JobTuning, LoaderTuning
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.validation.validate import validate_job
-from gangline.brain.advisers.advice import What
+from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.guard.checks import TUNED
 from gangline.brain.publication.plans import (
     PLANNED,
-    PlannedChange,
     is_outdated,
     next_tuning,
     scale_plan,
@@ -28,13 +27,13 @@ JOB = ElasticJob(
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
-def change(what: What, value: float, **more: Any) -> PlannedChange:
-    return PlannedChange(action_id=7, what=what, value=value, sentence="why", **more)
+def change(what: What, value: float, **more: Any) -> GuardAction:
+    return GuardAction(id=7, job="u", family="f", at_ms=0, what=what, after=value, **more)
 
 
 @pytest.mark.parametrize("what", sorted(PLANNED))
 def test_plans_of_all_fields_are_valid_and_marked(what: What) -> None:
-    plan = scale_plan(JOB, change(what, 4_000))
+    plan = scale_plan(JOB, change(what, 4_000), "why")
     assert plan is not None
     assert plan.metadata.name == "train-brain-7"
     assert plan.metadata.labels["scale-type"] == "auto"
@@ -66,7 +65,7 @@ def test_each_tuning_has_the_next_version_and_keeps_the_rest() -> None:
     first = next_tuning(None, change(What.LOADER_WORKERS, 6, role="worker"))
     assert first is not None
     assert (first.version, first.dataloader) == (1, LoaderTuning(num_workers=6))
-    second = next_tuning(first, change(What.MICRO_BATCH, 16, role="worker", device="H100"))
+    second = next_tuning(first, change(What.MICRO_BATCH, 16, role="worker", target="H100"))
     assert second is not None
     assert second.version == 2
     assert second.dataloader == LoaderTuning(num_workers=6)

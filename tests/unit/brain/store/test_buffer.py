@@ -2,18 +2,18 @@
 
 from brain_records import a_job, a_running_job, a_segment
 from gangline.brain.facts.records import Outcome, Run
-from gangline.brain.store.batch import MAX_FACTS, Fact, FactBuffer, SegmentFact, batches, facts_of
+from gangline.brain.store.batch import MAX_FACTS, Fact, FactBuffer, facts_of, job_fact, jobs_first
 
 
-def segment(number: int, **changes: int) -> SegmentFact:
-    return SegmentFact("cluster", "uid-1", a_segment(number, **changes))
+def segment(number: int, **changes: int) -> Fact:
+    return Fact("cluster", "uid-1", a_segment(number, **changes))
 
 
 def test_observations_of_one_thing_are_one_fact() -> None:
     buffer = FactBuffer()
-    buffer.put([a_running_job(1), segment(1), a_job(1), segment(1)])
+    buffer.put([job_fact(a_running_job(1)), segment(1), job_fact(a_job(1)), segment(1)])
     [job, fact] = buffer.take(10)
-    assert getattr(job, "outcome", None) is Outcome.SUCCEEDED
+    assert getattr(job.record, "outcome", None) is Outcome.SUCCEEDED
     assert fact == segment(1)
 
 
@@ -25,8 +25,8 @@ def test_ten_thousand_facts_are_kept() -> None:
 
 def test_full_buffer_drops_its_oldest_facts_and_counts_them_but_no_job() -> None:
     buffer = FactBuffer(capacity=3)
-    buffer.put([a_job(1), segment(1), segment(2), segment(3), segment(4)])
-    assert buffer.take(9) == [a_job(1), segment(3), segment(4)]
+    buffer.put([job_fact(a_job(1)), segment(1), segment(2), segment(3), segment(4)])
+    assert buffer.take(9) == [job_fact(a_job(1)), segment(3), segment(4)]
     assert buffer.dropped == 2
 
 
@@ -39,15 +39,11 @@ def test_fact_that_changed_while_it_was_written_stays() -> None:
     assert buffer.take(10) == [segment(1, steps=999)]
 
 
-def test_batches_have_jobs_first_and_at_most_five_hundred_rows() -> None:
-    facts: list[Fact] = [segment(n) for n in range(1200)]
-    facts += [a_job(n) for n in range(300)]
-    made = list(batches(facts))
-    assert sum(map(len, made)) == len(facts)
-    assert max(map(len, made)) <= 500
-    assert made[0][0] == a_job(0)
+def test_jobs_are_written_before_facts_about_them() -> None:
+    facts = [segment(1), job_fact(a_job(1)), segment(2)]
+    assert jobs_first(facts) == [job_fact(a_job(1)), segment(1), segment(2)]
 
 
 def test_facts_of_a_run_name_their_job() -> None:
     facts = list(facts_of(Run(job=a_job(1), segments=(a_segment(1),))))
-    assert facts == [a_job(1), segment(1)]
+    assert facts == [job_fact(a_job(1)), segment(1)]

@@ -7,14 +7,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache, lru_cache
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Result,
-    RowMapping,
     Select,
     Table,
     bindparam,
@@ -23,12 +21,10 @@ from sqlalchemy import (
     union_all,
 )
 
-from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, AdviceState
-from gangline.brain.facts.records import Job, Mode, PodRun, Run, Segment
+from gangline.brain.advisers.advice import GuardAction
+from gangline.brain.facts.records import Job, PodRun, Run, Segment
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import given_rows
-
-Columns: TypeAlias = Mapping[str, Any] | RowMapping
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
@@ -61,34 +57,17 @@ def _fields(kind: type[msgspec.Struct], table: Table) -> tuple[list[str], dict[s
     return columns, {field.name: field.default for field in fields}
 
 
-def advice_query() -> Select[Any]:
-    """Select advice with cluster and UID of its job."""
-    job = tables.job.c
-    return select(tables.advice, job.cluster, job.uid).join_from(tables.advice, tables.job)
-
-
-def advice_of(row: Columns) -> AdviceRecord:
-    return AdviceRecord(
-        id=row["id"],
-        cluster=row["cluster"],
-        uid=row["uid"],
-        advice=msgspec.json.decode(row["body"], type=Advice),
-        at_ms=row["at_ms"],
-        expires_ms=row["expires_ms"],
-        mode=Mode(row["mode"]),
-        state=AdviceState(row["state"]),
-        held_because=row["held_because"] or "",
-    )
-
-
 def action_query() -> Select[Any]:
-    """Select actions with cluster and UID of their job."""
-    job = tables.job.c
-    return select(tables.action, job.cluster, job.uid).join_from(tables.action, tables.job)
+    """Select what ``load_actions`` reads, beside the jobs of the actions."""
+    return select(tables.action.c.id, tables.action.c.body).join_from(tables.action, tables.job)
 
 
-def action_of(row: Columns) -> ActionRecord:
-    return ActionRecord(**{name: row[name] for name in ActionRecord.__struct_fields__})
+def load_actions(connection: Connection, query: Select[Any]) -> list[GuardAction]:
+    """Return the actions of a query made from ``action_query``, in its order."""
+    return [
+        msgspec.structs.replace(msgspec.json.decode(body, type=GuardAction), id=number)
+        for number, body in connection.execute(query)
+    ]
 
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -136,12 +115,6 @@ def load_runs(connection: Connection, jobs: Sequence[StoredJob]) -> list[Run]:
         )
         for number, job in jobs
     ]
-
-
-def mappings(result: Result[Any]) -> list[dict[str, Any]]:
-    """Return all rows by column; several times as fast as the mappings of SQLAlchemy."""
-    names = [str(name) for name in result.keys()]  # noqa: SIM118 - not a mapping
-    return [dict(zip(names, row, strict=True)) for row in result.all()]
 
 
 class _RowsOfJobs(NamedTuple, Generic[S]):

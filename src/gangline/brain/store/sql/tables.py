@@ -58,21 +58,21 @@ Leaf = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 Blob = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 
 
-def _id() -> Column[int]:
+def id_column() -> Column[int]:
     return Column("id", Id, primary_key=True, autoincrement=True)
 
 
-def _text(name: str, length: int) -> Column[str]:
+def text_column(name: str, length: int) -> Column[str]:
     return Column(name, String(length), nullable=False, server_default="")
 
 
-def _number(name: str, *, default: int | None = None) -> Column[int]:
+def number_column(name: str, *, default: int | None = None) -> Column[int]:
     if default is None:
         return Column(name, BigInteger, nullable=True)
     return Column(name, BigInteger, nullable=False, server_default=str(default))
 
 
-def _at(name: str) -> Column[int]:
+def time_column(name: str) -> Column[int]:
     return Column(name, BigInteger, nullable=False)
 
 
@@ -80,50 +80,50 @@ def _body() -> Column[str]:
     return Column("body", Leaf, nullable=False)
 
 
-def _reference(name: str, table: str, *, nullable: bool = False) -> Column[int]:
-    return Column(name, Id, ForeignKey(f"{table}.id"), nullable=nullable)
+def reference(name: str, table: str) -> Column[int]:
+    return Column(name, Id, ForeignKey(f"{table}.id"), nullable=False)
 
 
-def _table(name: str, *parts: Any) -> Table:
+def define_table(name: str, *parts: Any) -> Table:
     return Table(name, metadata, *parts, **MYSQL)
 
 
-leader = _table(
+leader = define_table(
     "leader",
     Column("cluster", String(CLUSTER), primary_key=True),
     Column("fence", BigInteger, nullable=False),
-    _text("holder", NAME),
-    _at("at_ms"),
+    text_column("holder", NAME),
+    time_column("at_ms"),
 )
 """One row for each cluster. Writers lock it, so that read-merge-write of two Brains cannot mix."""
 
-setting = _table(
+setting = define_table(
     "setting",
     Column("name", String(WORD), primary_key=True),
     Column("value", Blob, nullable=False),
 )
 
-job = _table(
+job = define_table(
     "job",
-    _id(),
-    _text("cluster", CLUSTER),
-    _text("uid", UID),
-    _text("namespace", NAMESPACE),
-    _text("name", NAME),
-    _text("stem", NAME),
-    _text("kind", WORD),
-    _text("owner", NAME),
-    _text("queue", NAME),
-    _at("submitted_ms"),
-    _number("finished_ms"),
-    _text("outcome", WORD),
+    id_column(),
+    text_column("cluster", CLUSTER),
+    text_column("uid", UID),
+    text_column("namespace", NAMESPACE),
+    text_column("name", NAME),
+    text_column("stem", NAME),
+    text_column("kind", WORD),
+    text_column("owner", NAME),
+    text_column("queue", NAME),
+    time_column("submitted_ms"),
+    number_column("finished_ms"),
+    text_column("outcome", WORD),
     Column("complete", Boolean(create_constraint=False), nullable=False),
     # Keyed hashes of what the levels of similarity compare: one index range for each level.
-    _number("spec_key"),
-    _number("family_key"),
-    _number("base_key"),
-    _number("image_key"),
-    _number("model_key"),
+    number_column("spec_key"),
+    number_column("family_key"),
+    number_column("base_key"),
+    number_column("image_key"),
+    number_column("model_key"),
     _body(),
     UniqueConstraint("cluster", "uid"),
     Index(None, "spec_key", "outcome", "complete", "finished_ms"),  # similar jobs, level 0
@@ -136,34 +136,34 @@ job = _table(
     Index(None, "cluster", "finished_ms"),  # history of a cluster, retention
 )
 
-segment = _table(
+segment = define_table(
     "segment",
-    _id(),
-    _reference("job_id", "job"),
-    _number("round", default=0),
-    _at("since_ms"),
-    _at("until_ms"),
+    id_column(),
+    reference("job_id", "job"),
+    number_column("round", default=0),
+    time_column("since_ms"),
+    time_column("until_ms"),
     _body(),
     UniqueConstraint("job_id", "round", "since_ms"),
     Index(None, "job_id", "since_ms"),  # the last segments of a run
     Index(None, "until_ms"),  # retention
 )
 
-pod_run = _table(
+pod_run = define_table(
     "pod_run",
-    _id(),
-    _reference("job_id", "job"),
-    _text("role", WORD),
-    _number("rank", default=0),
-    _number("number", default=0),
-    _number("ended_ms"),
+    id_column(),
+    reference("job_id", "job"),
+    text_column("role", WORD),
+    number_column("rank", default=0),
+    number_column("number", default=0),
+    number_column("ended_ms"),
     _body(),
     UniqueConstraint("job_id", "role", "rank", "number"),
     Index(None, "ended_ms"),  # retention
 )
 """The unique constraint serves the pods of a run, by job, role and rank."""
 
-node_speed = _table(
+node_speed = define_table(
     "node_speed",
     Column("cluster", String(CLUSTER), primary_key=True),
     Column("node", String(NAME), primary_key=True),
@@ -172,46 +172,21 @@ node_speed = _table(
     Index(None, "day"),  # retention, and the last days of all nodes
 )
 
-advice = _table(
-    "advice",
-    _id(),
-    _reference("job_id", "job"),
-    _text("what", WORD),
-    _at("at_ms"),
-    _at("expires_ms"),
-    _text("reason", DIGEST),
-    _text("confidence", WORD),
-    _text("mode", WORD),
-    _text("state", WORD),
-    Column("held_because", Leaf, nullable=True),
-    _body(),
-    Index(None, "job_id", "state"),  # open advice of a job
-    Index(None, "state", "expires_ms"),  # what has expired
-    Index(None, "at_ms"),  # retention
-)
-
-action = _table(
+action = define_table(
     "action",
-    _id(),
-    _reference("advice_id", "advice", nullable=True),
-    _reference("job_id", "job"),
-    _text("what", WORD),
-    _text("plan", NAME),
-    _at("at_ms"),
+    id_column(),
+    reference("job_id", "job"),
+    time_column("at_ms"),
+    text_column("verdict", WORD),
     _body(),
-    _text("verdict", WORD),
-    _number("judged_ms"),
-    _number("cost_ms"),
-    _number("fence", default=0),
     Index(None, "job_id", "at_ms"),  # actions of a job
     Index(None, "verdict", "at_ms"),  # open actions: the verdict is pending
-    Index(None, "advice_id"),
     Index(None, "at_ms"),  # the budget of the cluster, retention
 )
 
-forgotten = _table(
+forgotten = define_table(
     "forgotten",
     Column("digest", String(DIGEST), primary_key=True),
-    _at("at_ms"),
+    time_column("at_ms"),
 )
 """Salted digests of owners, namespaces and jobs; jobs submitted before ``at_ms`` do not return."""

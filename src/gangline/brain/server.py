@@ -7,12 +7,15 @@ The requests of the HTTP API.
 ======  ======================================  ====================================================
 GET     /v1/history                             ended jobs, the latest first; filters in the query
 GET     /v1/jobs/NAMESPACE/NAME/history         one job with segments and runs of its pods
+GET     /v1/jobs/NAMESPACE/NAME/record          how it went; ``?uid=`` for an earlier one
+GET     /v1/usage                               what jobs used: ``?by=queue``, ``since``, ``until``
 GET     /v1/jobs/NAMESPACE/NAME/advice          its JobAdvice
 POST    /v1/advice                              advice on a manifest that is not submitted yet
 POST    /v1/facts                               facts of a job
 ======  ======================================  ====================================================
 
-Jobs that the asker may not ``get`` are counted and not shown.
+Jobs that the asker may not ``get`` are counted and not shown. Last lines of replicas are shown to
+those who may read the logs of pods, and the use of a namespace to those who may list its jobs.
 """
 
 import ipaddress
@@ -118,20 +121,29 @@ class AccessChecks:
         resource = _PLURALS.get(kind)
         if resource is None:
             return False
-        key = (asker, verb, kind, namespace)
+        return await self._may(asker, verb, resource.group, resource.plural, namespace)
+
+    async def may_read_logs(self, asker: Asker, namespace: str) -> bool:
+        """Return whether a user may read the logs of pods.
+
+        Raises:
+            ApiError: the API server cannot check it.
+        """
+        return asker.name is None or await self._may(asker, "get", "", "pods/log", namespace)
+
+    async def _may(self, asker: Asker, verb: str, group: str, plural: str, namespace: str) -> bool:
+        key = (asker, verb, f"{plural}.{group}", namespace)
         cached = self._rights.get(key)
         if cached and time.monotonic() - cached[1] < CACHE_S:
             return cached[0]
+        plural, _, subresource = plural.partition("/")
+        attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": plural}
         spec = {
             "user": asker.name,
             "groups": list(asker.groups),
             "uid": asker.uid,
-            "resourceAttributes": {
-                "namespace": namespace,
-                "verb": verb,
-                "group": resource.group,
-                "resource": resource.plural,
-            },
+            "resourceAttributes": attributes
+            | ({"subresource": subresource} if subresource else {}),
         }
         review = await self._client.create(ACCESS_REVIEWS, {"spec": spec})
         allowed = bool((review.get("status") or {}).get("allowed"))
@@ -174,7 +186,9 @@ class BrainApi:
         return [
             web.get("/v1/history", self._history),
             web.get("/v1/jobs/{namespace}/{name}/history", self._run),
+            web.get("/v1/jobs/{namespace}/{name}/record", self._record),
             web.get("/v1/jobs/{namespace}/{name}/advice", self._advice),
+            web.get("/v1/usage", self._usage),
             web.post("/v1/advice", self._advise),
             web.post("/v1/facts", self._facts),
         ]
@@ -211,6 +225,51 @@ class BrainApi:
             raise web.HTTPNotFound(text=f"no job {namespace}/{name} in the history")
         return _json(public_run(run))
 
+    async def _record(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        uid, records = request.query.get("uid", ""), self._store.records
+        stored = await self._store.query(
+            lambda _: (
+                records.read(self._cluster, uid)
+                if uid
+                else records.read_named(self._cluster, namespace, name)
+            )
+        )
+        asker = _asker(request)
+        if (
+            stored is None
+            or stored.job.namespace != namespace
+            or not await self.access.may(asker, "get", stored.job.kind, namespace)
+        ):
+            raise web.HTTPNotFound(text=f"no job {namespace}/{name} in the history")
+        shown: dict[str, Any] = msgspec.to_builtins(stored)
+        shown["job"] = public_job(stored.job)
+        if not await self.access.may_read_logs(asker, namespace):
+            shown["logs"] = []
+        return _json(shown)
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        by, since_ms, until_ms = read_usage_query(request.query)
+        asker, records = _asker(request), self._store.records
+        namespaces: list[str] = []
+        if asker.name is not None:
+            spaces = await self._store.query(
+                lambda _: records.usage(self._cluster, "namespace", since_ms, until_ms)
+            )
+            namespaces = [row.key for row in spaces if await self._may_list(asker, row.key)]
+            if not namespaces:
+                return _json({"rows": []})
+        rows = await self._store.query(
+            lambda _: records.usage(self._cluster, by, since_ms, until_ms, namespaces)
+        )
+        return _json({"rows": msgspec.to_builtins(rows)})
+
+    async def _may_list(self, asker: Asker, namespace: str) -> bool:
+        for kind in _PLURALS:
+            if await self.access.may(asker, "list", kind, namespace):
+                return True
+        return False
+
     async def _advice(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         try:
@@ -225,7 +284,8 @@ class BrainApi:
 
     async def _advise(self, request: web.Request) -> web.Response:
         if self.manifest_adviser is None:
-            raise web.HTTPServiceUnavailable(text="this copy of the Brain does not lead")
+            text = "this Brain only records jobs, or does not lead: 'gangline up --brain' advises"
+            raise web.HTTPServiceUnavailable(text=text)
         try:
             manifest = msgspec.json.decode(await request.read(), type=dict[str, Any])
             meta = manifest.get("metadata") or {}
@@ -282,6 +342,31 @@ def read_filter(query: Mapping[str, str], cluster: str) -> HistoryFilter:
             raise web.HTTPBadRequest(text=f"outcome: {outcome!r} is none of {', '.join(Outcome)}")
         fields["outcomes"] = frozenset({Outcome(outcome)})
     return HistoryFilter(cluster=cluster, **fields)
+
+
+USAGE_GROUPS = ("queue", "owner", "kind", "namespace")
+
+
+def read_usage_query(query: Mapping[str, str]) -> tuple[str, int, int]:
+    """Return by what to sum up, and the first time and the time after it, in milliseconds.
+
+    Raises:
+        web.HTTPBadRequest: a parameter is unknown or wrong; the text names it.
+    """
+    if unknown := sorted(set(query) - {"by", "since", "until"}):
+        raise web.HTTPBadRequest(
+            text=f"{unknown[0]}: is not a parameter; they are by, since, until"
+        )
+    by = query.get("by", "queue")
+    if by not in USAGE_GROUPS:
+        raise web.HTTPBadRequest(text=f"by: {by!r} is none of {', '.join(USAGE_GROUPS)}")
+    times = []
+    for name, default in (("since", 0), ("until", 2**53)):
+        text = query.get(name, str(default))
+        if not (text.isascii() and text.isdecimal() and len(text) < 17):
+            raise web.HTTPBadRequest(text=f"{name}: {text!r} is not a number")
+        times.append(int(text))
+    return by, times[0], times[1]
 
 
 def public_job(job: Job) -> dict[str, Any]:

@@ -22,6 +22,12 @@ class BrainSettings:
     """Bring an older schema up to date at the start. Otherwise it is refused."""
     digest_names: bool = False
     """Store digests of owners and names of jobs in place of the names."""
+    advises: bool = True
+    """Learn and advise. Otherwise the history and the records of jobs are written, and no more."""
+    record_days: int = 90
+    """How long the records of jobs are kept, with the last lines of failed replicas."""
+    record_bytes: int = 10 * 2**30
+    """How large all records together may be; the oldest are deleted first."""
     dry_run: bool = False
     """Advise only, whatever policies and jobs allow."""
     namespaces: tuple[str, ...] = ()

@@ -1,10 +1,14 @@
 """The components that run in the process of the embedded cluster: operator, scheduler, Brain.
 
+Without ``--brain`` the Brain only records jobs. Its packages are then imported in a thread, so that
+the start of the cluster does not wait for them.
+
 `gangline up` and `gangline demo` start them. The command line may import every component; the
 components may not import each other.
 """
 
 import asyncio
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +25,7 @@ def embedded_components(
     queue_access: bool = False,
     pod_groups: str = "volcano",
     brain_database: str = "",
+    brain_advises: bool = True,
 ) -> "list[Component]":
     """Return the components of the cluster; their imports are late, after the API server has
     started.
@@ -31,6 +36,7 @@ def embedded_components(
         queue_access: let it require the right to use a queue.
         pod_groups: whose PodGroups jobs get, ``volcano`` or ``kubernetes``.
         brain_database: URL of the Brain's history; empty: no Brain runs.
+        brain_advises: let it advise, beside recording what jobs did.
     """
     from gangline.local.cluster import Component
 
@@ -55,12 +61,15 @@ def embedded_components(
         await run(client, SchedulerSettings(scheduler_names=EMBEDDED_SCHEDULER_NAMES), stop)
 
     async def think(client: Any, stop: asyncio.Event) -> None:
+        await asyncio.to_thread(import_module, "gangline.brain.main")
         from gangline.brain.main import run
         from gangline.brain.settings import BrainSettings
         from gangline.kube.probes import Address
 
-        api = Address("127.0.0.1", 0)
-        await run(client, BrainSettings(database=brain_database, api_address=api), stop)
+        settings = BrainSettings(
+            database=brain_database, api_address=Address("127.0.0.1", 0), advises=brain_advises
+        )
+        await run(client, settings, stop)
 
     components = [Component("operator", operate), Component("scheduler", schedule)]
     if brain_database:

@@ -31,6 +31,10 @@ class BrainUnavailable(Exception):
     """The Brain cannot be found or does not answer; the message has a remedy."""
 
 
+class NotInHistory(BrainUnavailable):
+    """The history does not have this job, or it may not be seen."""
+
+
 async def job_advice(client: ApiClient, namespace: str, job: str) -> JobAdvice | None:
     """Return the advice on a job; None if there is none, or no Brain was installed."""
     try:
@@ -134,7 +138,8 @@ async def find_brain(client: ApiClient, given: str = "") -> str:
         if url := published.data.get("url", ""):
             return url.rstrip("/")
     raise BrainUnavailable(
-        "no Brain was found: start one with 'gangline up --brain' or 'gangline brain', or give "
+        "no history of jobs was found: 'gangline up' keeps one if gangline[brain] is installed, "
+        "'gangline up --brain' and 'gangline brain' also advise; or give "
         f"its address with --brain URL or {BRAIN_URL_VARIABLE}"
     )
 
@@ -184,6 +189,24 @@ class BrainClient:
         """Return the last ``job`` of this name with its ``segments`` and ``pods``."""
         return await self._request("GET", f"/v1/jobs/{namespace}/{job}/history")
 
+    async def record(self, namespace: str, job: str, uid: str = "") -> dict[str, Any]:
+        """Return how a ``job`` went: its ``record``, ``spec``, and ``logs`` of failed replicas.
+
+        ``record`` is None if the job has none any more. Without ``uid`` it is the last job of the
+        name.
+        """
+        params = {"uid": uid} if uid else {}
+        return await self._request("GET", f"/v1/jobs/{namespace}/{job}/record", params=params)
+
+    async def usage(self, by: str = "queue", **times: int) -> dict[str, Any]:
+        """Return ``rows``: what jobs used by ``queue``, ``owner``, ``kind`` or ``namespace``.
+
+        Args:
+            by: what to sum up by.
+            times: ``since`` and ``until``, milliseconds since 1970; jobs count at their end.
+        """
+        return await self._request("GET", "/v1/usage", params={"by": by, **times})
+
     async def advise(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``items`` on a manifest that is not submitted, and the number of ``runs``."""
         return await self._request("POST", "/v1/advice", json=manifest)
@@ -195,6 +218,8 @@ class BrainClient:
         try:
             async with self._session.request(method, self.url + path, **options) as response:
                 text = await response.text()
+                if response.status == 404:
+                    raise NotInHistory(text or "it is not in the history")
                 if response.status >= 400:
                     raise BrainUnavailable(f"the Brain at {self.url}: {text or response.reason}")
                 body = json.loads(text)

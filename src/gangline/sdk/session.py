@@ -13,7 +13,7 @@ import queue
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 import msgspec
@@ -42,6 +42,9 @@ from gangline.sdk.jobs import Job, JobState
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.listings import EventList, JobList
 from gangline.sdk.logs import ALL_LOGS, LineQueue, LogLine, LogOptions, follow_logs, read_logs
+
+if TYPE_CHECKING:
+    from gangline.sdk.history import AsyncHistory, History
 
 T = TypeVar("T")
 _RESOURCES = {kind.resource.type: kind.resource for kind in JOB_KINDS}
@@ -112,6 +115,16 @@ class AsyncClient:
             connection = self._connections[loop] = _Connection(self._config)
             await connection.open()
         return connection.jobs
+
+    @property
+    def history(self) -> "AsyncHistory":
+        """Jobs of the past, of the namespace of this client unless another is given."""
+        from gangline.sdk.history import AsyncHistory
+
+        async def connect() -> KubeClient:
+            return (await self._connect()).client
+
+        return AsyncHistory(connect, self.namespace)
 
     async def submit(self, job: Object | Mapping[str, Any]) -> Job:
         """Create a job from a struct such as ``PyTorchJob(...)``, or from a manifest.
@@ -365,6 +378,13 @@ class Client:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return _result(background_loop().submit(work))
+
+    @property
+    def history(self) -> "History":
+        """Jobs of the past; see ``AsyncClient.history``."""
+        from gangline.sdk.history import History
+
+        return History(self._client.history, self._run)
 
     def submit(self, job: Object | Mapping[str, Any]) -> Job:
         """Create a job; see ``AsyncClient.submit``."""

@@ -16,6 +16,17 @@
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, patch, watch]
+# What records of jobs are made from, beside the jobs. Without the right to read logs they have no
+# last lines of failed replicas.
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list]
+- apiGroups: [trainer.kubeflow.org]
+  resources: [clustertrainingruntimes, trainingruntimes]
+  verbs: [get]
 # What advice is written to.
 - apiGroups: [brain.gangline.dev]
   resources: [jobadvice]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from gangline.brain.collection.live_facts import RankWindow
 from gangline.brain.facts.job_record import Curves
 from gangline.brain.facts.records import Job, PodRun
 
@@ -27,14 +26,14 @@ def reserved_seconds(job: Job, runs: Iterable[PodRun], until_ms: int) -> tuple[i
     return round(gpu_ms / 1000), round(core_ms / 1000)
 
 
-def with_ranks(curves: Mapping[str, Curves], windows: Iterable[RankWindow]) -> dict[str, Curves]:
+def with_ranks(curves: Mapping[str, Curves], windows: Iterable[RankSpeed]) -> dict[str, Curves]:
     """Add the step times of the ranks by the minute: lowest, median and highest, in seconds."""
     table = curves.get("ranks", Curves())
     last = table.at_ms[-1] if table.at_ms else 0
     by_minute: dict[int, list[float]] = {}
     for window in windows:
         if window.window_ms > last:
-            seconds = (window.compute_us + (window.wait_us or 0)) / 1e6
+            seconds = window.compute_s + (window.wait_s or 0)
             by_minute.setdefault(window.window_ms, []).append(seconds)
     for at_ms, steps in sorted(by_minute.items()):
         band = {"lowest": min(steps), "median": median(steps), "highest": max(steps)}

@@ -58,14 +58,18 @@ def observe(record: JobRecord, seen: ObservedJob) -> JobRecord:
     updated = with_entries(record, _entries(record, seen))
     if job.state in _WAITING and not seen.is_deleted:
         updated = with_explanation(updated, seen.at_ms, job.reason)
-    replicas = tuple(map(_replica_record, job.replicas[:MAX_REPLICAS]))
+    replicas = [_replica_record(replica) for replica in job.replicas]
+    if job.state.finished or seen.is_deleted:
+        # Pods are deleted when their job has ended: what was observed of them stays.
+        present = {replica.name for replica in replicas}
+        replicas += [replica for replica in record.replicas if replica.name not in present]
     return msgspec.structs.replace(
         updated,
         state=str(job.state),
         reason=job.reason,
         desired=job.desired,
         world=seen.goodput.nodes if seen.goodput else record.world,
-        replicas=replicas or record.replicas,
+        replicas=tuple(replicas[:MAX_REPLICAS]) or record.replicas,
         goodput=goodput_data(seen.goodput) if seen.goodput else record.goodput,
         progress=progress_data(job.progress) if job.progress else record.progress,
         curves=_with_training(record.curves, seen),
@@ -96,7 +100,9 @@ def _entries(record: JobRecord, seen: ObservedJob) -> Iterator[TimelineEntry]:
     if job.state.finished:
         what = Moment.SUCCEEDED if job.state is JobState.SUCCEEDED else Moment.FAILED
         at_ms = to_ms(job.finished) if job.finished else seen.at_ms
-        yield TimelineEntry(what=what, at_ms=at_ms, text=job.reason)
+        entry = TimelineEntry(what=what, at_ms=at_ms, text=job.reason)
+        root = root_finding(seen.failures) if job.state is JobState.FAILED else None
+        yield _with_cause(entry, root) if root else entry
     if seen.is_deleted:
         yield TimelineEntry(what=Moment.DELETED, at_ms=seen.at_ms)
 

@@ -10,6 +10,7 @@ from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.command import group, section
 from gangline.cli.params.component_options import (
     BindAddress,
+    ByteSize,
     CommaSeparated,
     default_address,
     election_timing_options,
@@ -55,6 +56,21 @@ database_option = _option(
 @cluster_options
 @database_option
 @_flag("--no-migrate", help="Refuse a database with an older schema, instead of migrating it.")
+@_flag("--record-only", help="Record jobs; learn and advise nothing.")
+@_option(
+    "--record-days",
+    type=click.IntRange(min=1),
+    default=90,
+    show_default=True,
+    help="How long records of jobs are kept.",
+)
+@_option(
+    "--record-size",
+    type=ByteSize(),
+    default="10Gi",
+    show_default=True,
+    help="How large all records may be; the oldest are deleted first.",
+)
 @_flag("--dry-run", help="Advise only, whatever policies and jobs allow.")
 @_option(
     "--owner-names",
@@ -180,6 +196,9 @@ def build_brain_settings(flags: dict[str, Any]) -> "BrainSettings":
         database=flags["database"] or prepared_default_database(),
         migrate=not flags["no_migrate"],
         digest_names=flags["owner_names"] == "digest",
+        advises=not flags["record_only"],
+        record_days=flags["record_days"],
+        record_bytes=flags["record_size"],
         dry_run=flags["dry_run"],
         namespaces=tuple(name for names in flags["namespaces"] for name in names),
         policy_namespace=flags["policy_namespace"] or namespace,

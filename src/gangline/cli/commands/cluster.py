@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,11 @@ name_option = click.option(
         show_default=True,
         help="Run the Brain: it learns from ended jobs and advises running ones.",
     ),
+    click.option(
+        "--record/--no-record",
+        default=None,
+        help="Record jobs for their pages and 'gangline history'; on if gangline[brain] is there.",
+    ),
 )
 @audit_options
 @click.option(
@@ -164,7 +170,6 @@ def up_command(
     /,
     without: tuple[str, ...],
     webhook: str,
-    brain: bool,
     detach: bool,
     log_level: str,
     durability: str,
@@ -180,24 +185,30 @@ def up_command(
     from gangline.local.settings import ClusterSettings
 
     queue_access: bool = options.pop("queue_access")
+    brain: bool = options.pop("brain")
+    record: bool | None = options.pop("record")
     pod_groups: str = options.pop("pod_groups")
     settings = ClusterSettings(durability=Durability(durability), **options)
     _check_image_map(settings)
     if queue_access and webhook == "off":
         raise click.UsageError("--queue-access needs --webhook on")
-    if brain:
+    if brain and record is False:
+        raise click.UsageError("--brain records jobs: leave out --no-record")
+    if brain or record:
         import gangline.brain.store.engine  # noqa: F401 - a missing package is named here
+    records = brain or record or (record is None and _has_database_packages())
     if detach:
         _start_in_background(settings, _repeated_arguments(context))
     else:
         start_logging(log_level)
-        database = f"sqlite:///{settings.directory.folder / 'brain.db'}" if brain else ""
+        database = f"sqlite:///{settings.directory.folder / 'brain.db'}" if records else ""
         parts = embedded_components(
             frozenset(without),
             webhook=webhook == "on",
             queue_access=queue_access,
             pod_groups=pod_groups,
             brain_database=database,
+            brain_advises=brain,
         )
         _run(settings, parts)
 
@@ -248,6 +259,11 @@ def status_command(name: str) -> int:
         for other in running_clusters(default_home()):
             click.echo(f"'gangline status --name {other.name}' shows {other.name}, which runs.")
     return ExitCode.DONE if status.reachable else ExitCode.UNREACHABLE
+
+
+def _has_database_packages() -> bool:
+    """Whether the extra ``brain`` is installed; found without importing it."""
+    return all(find_spec(package) for package in ("sqlalchemy", "alembic"))
 
 
 def _check_image_map(settings: "ClusterSettings") -> None:
@@ -305,7 +321,8 @@ def _repeated_arguments(context: click.Context) -> list[str]:
             continue
         flag = max(parameter.opts, key=len)
         if isinstance(parameter, click.Option) and parameter.is_flag:
-            arguments += [flag] if value else []
+            off = max(parameter.secondary_opts, key=len, default="")
+            arguments += [flag] if value else [off] if off else []
         else:
             values = value if isinstance(value, tuple) else (value,)
             arguments += [part for item in values for part in (flag, str(item))]

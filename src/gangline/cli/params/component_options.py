@@ -152,6 +152,23 @@ class Duration(click.ParamType[float]):
         return round(seconds, 9)  # without the error of the sum
 
 
+class ByteSize(click.ParamType[int]):
+    """An amount of memory or disk such as ``10Gi``, in bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from gangline.api.quantity import QuantityError, parse_quantity
+
+        try:
+            size = int(parse_quantity(str(value).strip()).value)
+        except QuantityError as error:
+            self.fail(f"{value!r} {error.problem}; write 500Mi or 10Gi", param, ctx)
+        if size <= 0:
+            self.fail(f"{value!r} must be above 0; write 500Mi or 10Gi", param, ctx)
+        return size
+
+
 class BindAddress(click.ParamType["Address | None"]):
     """An address to listen on: ``:8080``, ``127.0.0.1:8080``, ``[::1]:8080``; ``0`` disables the
     server.

@@ -15,6 +15,7 @@ ALL = {
     "scheduler_bind": "scheduler.bind",
     "scheduler_start": "scheduler.start",
     "scheduler_fill": "scheduler.fill",
+    "scheduler_end_to_end": "scheduler.end_to_end",
     "scheduler_stranded": "scheduler.stranded",
     "scheduler_many_queues": "scheduler.many_queues",
     "scheduler_forecast": "scheduler.forecast",

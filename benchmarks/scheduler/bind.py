@@ -124,9 +124,9 @@ async def all_bound(target: Target, namespace: str, begin: Callable[[], Awaitabl
     return took
 
 
-async def bind_all(target: Target, namespace: str, nodes: int) -> None:
+async def bind_all(target: Target, namespace: str, nodes: int, pods: int = PODS) -> None:
     """Bind the pods to the nodes round-robin, over many connections."""
-    pending = iter(range(PODS))
+    pending = iter(range(pods))
 
     async def worker() -> None:
         connection = await Connection.open(target)

@@ -1,0 +1,633 @@
+"""10,000 nodes and 100,000 pods from creation to running, and what then happens to them.
+
+``python -m benchmarks.scheduler.end_to_end [--small] [--nodes N --pods N --churn-minutes M ...]``
+
+The API server, the scheduler, the kubelets of all nodes (``fake_kubelets``) and the clients of this
+benchmark are one process each. It measures the embedded API server and, where there is one, a real
+Kubernetes, in these phases:
+
+1. The nodes are created; then the pods, in gangs, as fast as the server takes them.
+2. Churn: jobs end and are deleted, and others come, at a steady rate.
+3. A backlog of pods, bound by a bare client that decides nothing and by our scheduler, in turn. The
+   kubelets write nothing meanwhile, so that the two differ in the client only.
+4. The scheduler starts again beside all pods.
+5. Nodes are lost together; other pods replace those that ran there.
+6. A job of higher priority, larger than what is free, preempts.
+
+Latencies of requests are those that the server itself reports; all other times are those at which
+the watch of the kubelets has shown a change.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import uvloop
+
+from benchmarks import results
+from benchmarks.cluster.connection import Target
+from benchmarks.cluster.servers import (
+    KUBERNETES_BINARIES,
+    embedded,
+    install_definitions,
+    kubernetes_version,
+    processor_s,
+    real_kubernetes,
+    real_kubernetes_scripts,
+    settle,
+)
+from benchmarks.operator.creation import create_all
+from benchmarks.scheduler import bind, fake_kubelets
+from benchmarks.scheduler.fake_kubelets import BOUND, RUNNING
+from benchmarks.scheduler.observations import (
+    CREATORS,
+    Clients,
+    Histograms,
+    Measured,
+    SchedulerProcess,
+    Timeline,
+    Usage,
+    memory_mib,
+    share,
+)
+
+NAMESPACE = "jobs"
+URGENT = "urgent"
+EMBEDDED, KUBERNETES = "embedded", "kubernetes"
+MILLI = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is run; see ``--help``."""
+
+    nodes: int
+    pods: int
+    gang: int
+    churn_s: float
+    churn_rate: float
+    lost: int
+    preempting: int
+    backlog: int
+    turns: int
+    lease_s: float
+
+    @property
+    def pods_per_node(self) -> int:
+        """Processors of a node: some stay free even without the nodes that are lost."""
+        return math.ceil(self.pods * 1.03 / (self.nodes - self.lost))
+
+
+SMALL = Sizes(200, 2_000, 8, 15.0, 40.0, 10, 400, 400, 1, 10.0)
+FULL = Sizes(10_000, 100_000, 8, 900.0, 100.0, 500, 20_000, 3_000, 3, 10.0)
+
+
+def node(index: int, processors: int) -> bytes:
+    """A node with this number of processors."""
+    body = json.loads(bind.node(index))
+    for part in ("capacity", "allocatable"):
+        body["status"][part] |= {"cpu": str(processors)}
+    return json.dumps(body).encode()
+
+
+def node_name(index: int) -> str:
+    return json.loads(bind.node(index))["metadata"]["name"]
+
+
+def pod(name: str, group: str, scheduler: str, priority_class: str = "") -> bytes:
+    """A pod of one processor."""
+    body = json.loads(bind.pod(0, scheduler, gangs=False))
+    body["metadata"] = {"name": name, "labels": {"job": group}}
+    if group:
+        body["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": group}
+    if priority_class:
+        body["spec"]["priorityClassName"] = priority_class
+    return json.dumps(body).encode()
+
+
+class Job(NamedTuple):
+    """One gang."""
+
+    namespace: str
+    name: str
+    pods: int
+    priority_class: str = ""
+
+    @property
+    def keys(self) -> list[str]:
+        """Namespaces and names of its pods."""
+        return [f"{self.namespace}/{self.name}-{index}" for index in range(self.pods)]
+
+    def group(self) -> bytes:
+        """The request for its PodGroup."""
+        body = json.loads(bind.group(0))
+        body["metadata"] = {"name": self.name}
+        body["spec"] = {"minMember": self.pods}
+        if self.priority_class:
+            body["spec"]["priorityClassName"] = self.priority_class
+        return json.dumps(body).encode()
+
+
+class Run:
+    """One server with its cluster: runs the phases and prints what each has measured."""
+
+    def __init__(
+        self,
+        name: str,
+        sizes: Sizes,
+        kubeconfig: Path,
+        servers: Mapping[str, int],
+        scheduler: SchedulerProcess,
+    ) -> None:
+        self.name, self.sizes, self.scheduler = name, sizes, scheduler
+        self._kubeconfig, self._servers = kubeconfig, servers
+        self._live: deque[Job] = deque()
+        """Running jobs, the oldest first."""
+        self._serial = 0
+        self.figures: dict[str, results.Figure] = {}
+
+    async def run(self, target: Target, pipe: Pipe, kubelets: int) -> None:
+        self._target, self._pipe = target, pipe
+        self._clients, self._kubelets = Clients(target), kubelets
+        self._timeline = Timeline(pipe)
+        await self.fill()
+        await self.churn()
+        await self.compare()
+        await self.restart()
+        await self.lose_nodes()
+        await self.preempt()
+        self._show_ends()
+
+    def _figure(
+        self,
+        key: str,
+        what: str,
+        unit: str,
+        value: float,
+        peers: dict[str, results.Value | None] | None = None,
+        *,
+        higher: bool = False,
+    ) -> None:
+        self.figures[f"{self.name}_{key}"] = results.Figure(
+            f"{self.name}: {what}", unit, value, peers or {}, higher_is_better=higher
+        )
+
+    async def _usage(self, counters: dict[str, float] | None = None) -> Usage:
+        answer = await self._clients.send("GET", "/metrics")
+        counters = counters or await asyncio.to_thread(self.scheduler.counters)
+        pids = {
+            **self._servers,
+            "scheduler": self.scheduler.pid,
+            "kubelets": self._kubelets,
+            "clients": os.getpid(),
+        }
+        spent = {name: processor_s(pid) for name, pid in pids.items()}
+        return Usage(time.monotonic(), spent, Histograms(answer.decode()), counters)
+
+    @contextlib.asynccontextmanager
+    async def _phase(
+        self, title: str, counters: dict[str, float] | None = None, pods: int = 0
+    ) -> AsyncIterator[Measured]:
+        """Measure what happens inside; print it at the end.
+
+        Args:
+            title: its name.
+            counters: those of the scheduler at the start, if it is stopped and cannot answer.
+            pods: the pods that are bound meanwhile, if not by the scheduler.
+        """
+        measured = Measured()
+        before = await self._usage(counters)
+        yield measured
+        after = await self._usage()
+        measured.took_s = after.at - before.at
+        counters = {name: value - before.scheduler[name] for name, value in after.scheduler.items()}
+        measured.bindings = pods or counters["bindings"]
+        measured.deciding_s = counters["cycle_s"] - counters["apply_s"]
+        measured.requests = after.requests.since(before.requests)
+        measured.processor_ms = {
+            name: (spent - before.processor_s[name]) * MILLI / max(1, measured.bindings)
+            for name, spent in after.processor_s.items()
+        }
+        spent = ", ".join(f"{name} {ms:.2f}" for name, ms in measured.processor_ms.items())
+        asked = "; ".join(
+            f"{verb} {count:,}, {p50 * MILLI:.1f}, {p99 * MILLI:.0f}"
+            for verb, (count, p50, p99) in measured.requests.items()
+        )
+        print(f"  {title}: {measured.took_s:.1f} s, {measured.bindings:,.0f} pods bound")
+        print(f"    processor time for each bound pod, ms: {spent}")
+        print(f"    requests by verb: number, p50, p99 in ms: {asked}")
+        if measured.deciding_s and not pods:
+            rate = measured.bindings / measured.deciding_s
+            print(
+                f"    decisions: {rate:,.0f} pods for each second of {counters['cycles']:,.0f} "
+                f"cycles, which took {measured.deciding_s:.2f} s"
+            )
+        sys.stdout.flush()
+
+    def _show_waits(self, keys: Sequence[str]) -> tuple[float, float]:
+        """Print how long pods waited; return p50 and p99 from creation to binding."""
+        line = self._timeline
+        bound = line.waits(line.bound, keys)
+        running = line.waits(line.running, keys)
+        p50, p99 = share(bound, 0.5), share(bound, 0.99)
+        print(
+            f"    from creation to binding p50 {p50:.3f} s, p99 {p99:.3f} s; to running p50 "
+            f"{share(running, 0.5):.3f} s, p99 {share(running, 0.99):.3f} s",
+            flush=True,
+        )
+        return p50, p99
+
+    def _new_job(self, namespace: str = NAMESPACE) -> Job:
+        self._serial += 1
+        return Job(namespace, f"g-{self._serial:06d}", self.sizes.gang)
+
+    async def _create(self, job: Job) -> None:
+        """Create a job: its group, then its pods one after the other."""
+        path = f"{bind.GROUPS}/{job.namespace}/podgroups"
+        await self._clients.send("POST", path, job.group())
+        for key in job.keys:
+            await self._create_pod(job, key)
+
+    async def _create_pod(self, job: Job, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        body = pod(name, job.name, "gangline", job.priority_class)
+        await self._clients.send("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+        self._timeline.created[key] = time.monotonic()
+
+    async def _create_jobs(self, jobs: Iterable[Job]) -> None:
+        await self._all(self._create, jobs)
+
+    async def _all(self, work: Callable, items: Iterable) -> None:
+        """Do the work for all items, ``CREATORS`` at a time."""
+        pending = iter(items)
+
+        async def worker() -> None:
+            for item in pending:
+                await work(item)
+
+        await asyncio.gather(*(worker() for _ in range(CREATORS)))
+
+    async def _end(self, job: Job) -> None:
+        """Let the pods of a job succeed, and delete it, as the TTL of a job does."""
+        status = json.dumps({"status": {"phase": "Succeeded"}}).encode()
+        for key in job.keys:
+            namespace, _, name = key.partition("/")
+            path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+            form = "application/merge-patch+json"
+            await self._clients.send("PATCH", f"{path}/status", status, form)
+        await self._delete(job)
+
+    async def _delete(self, job: Job) -> None:
+        for key in job.keys:
+            await self._delete_pod(key)
+        path = f"{bind.GROUPS}/{job.namespace}/podgroups/{job.name}"
+        await self._clients.send("DELETE", path)
+
+    async def _delete_pod(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        await self._clients.send("DELETE", path, b'{"gracePeriodSeconds":0}')
+
+    async def fill(self) -> None:
+        jobs = [self._new_job() for _ in range(self.sizes.pods // self.sizes.gang)]
+        keys = [key for job in jobs for key in job.keys]
+        async with self._phase("fill") as measured:
+            begun = time.monotonic()
+            await self._create_jobs(jobs)
+            created = time.monotonic()
+            bound = await self._timeline.wait(BOUND, keys)
+            running = await self._timeline.wait(RUNNING, keys)
+        self._live += jobs
+        rate = len(keys) / (bound - begun)
+        print(
+            f"    {len(keys):,} pods: created after {created - begun:.1f} s, bound after "
+            f"{bound - begun:.1f} s ({rate:,.0f}/s), running after {running - begun:.1f} s"
+        )
+        p50, p99 = self._show_waits(keys)
+        self._figure("bound", "pods created, bound and running a second", "pods/s",
+                     len(keys) / (running - begun), higher=True)  # fmt: skip
+        self._figure("fill_p50", "from creation to binding at full speed, p50", "s", p50)
+        self._figure("fill_p99", "from creation to binding at full speed, p99", "s", p99)
+        self._figure("fill_api", "p99 of the slowest verb, at full speed", "s", measured.worst_p99)
+        for name, ms in measured.processor_ms.items():
+            self._figure(f"fill_{name}", f"processor time of {name} for each pod", "ms", ms)
+
+    async def churn(self) -> None:
+        sizes = self.sizes
+        count = int(sizes.churn_s * sizes.churn_rate / sizes.gang)
+        made: list[Job] = []
+        async with self._phase("churn") as measured, asyncio.TaskGroup() as tasks:
+            due = time.monotonic()
+            for _ in range(count):
+                job = self._new_job()
+                made.append(job)
+                tasks.create_task(self._end(self._live.popleft()))
+                tasks.create_task(self._create(job))
+                self._live.append(job)
+                due += sizes.gang / sizes.churn_rate
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+        keys = [key for job in made for key in job.keys]
+        await self._timeline.wait(RUNNING, keys)
+        p50, p99 = self._show_waits(keys)
+        late = measured.took_s / sizes.churn_s
+        print(f"    {len(keys):,} pods ended and came in {late:.2f} of the planned time")
+        self._figure("churn_p50", "from creation to binding in churn, p50", "s", p50)
+        self._figure("churn_p99", "from creation to binding in churn, p99", "s", p99)
+        self._figure("churn_api", "p99 of the slowest verb in churn", "s", measured.worst_p99)
+        if measured.deciding_s:
+            rate = measured.bindings / measured.deciding_s
+            what = "pods decided in churn for each second of cycles"
+            self._figure("decisions", what, "pods/s", rate, higher=True)
+
+    async def compare(self) -> None:
+        """Bind the same number of pods by the bare client and by ours, in turn."""
+        bare: list[float] = []
+        ours: list[float] = []
+        jobs = self.sizes.backlog // self.sizes.gang
+        await self._all(self._end, [self._live.popleft() for _ in range(jobs)])
+        for turn in range(self.sizes.turns):
+            bare.append(await self._bind_bare(jobs * self.sizes.gang, f"bare-{turn}"))
+            ours.append(await self._bind_ours(jobs, f"ours-{turn}"))
+        print(f"  backlog of {jobs * self.sizes.gang:,} pods, bound a second:")
+        for name, rates in (("bare client", bare), ("ours", ours)):
+            print(f"    {name}: {', '.join(f'{rate:,.0f}' for rate in rates)}")
+        print(f"    ratio of the medians: {median(ours) / median(bare):.2f} (goal: 0.9)")
+        self._figure("backlog", "pods of a backlog bound a second", "pods/s", median(ours),
+                     {"bare client": median(bare)}, higher=True)  # fmt: skip
+        refill = [self._new_job() for _ in range(jobs)]
+        await self._create_jobs(refill)
+        self._live += refill
+        await self._timeline.wait(RUNNING, [key for job in refill for key in job.keys])
+
+    async def _bind_bare(self, count: int, namespace: str) -> float:
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        names = [f"p-{index:05d}" for index in range(count)]
+        await create_all(self._target, [(path, pod(name, "", "none")) for name in names])
+        async with self._phase(f"backlog {namespace}", pods=count):
+            with self._paused():
+                begun = time.monotonic()
+                await bind.bind_all(self._target, namespace, self.sizes.nodes, count)
+                last = await self._timeline.wait(BOUND, [f"{namespace}/{name}" for name in names])
+        await self._all(self._delete_pod, [f"{namespace}/{name}" for name in names])
+        return count / (last - begun)
+
+    async def _bind_ours(self, jobs: int, namespace: str) -> float:
+        made = [self._new_job(namespace) for _ in range(jobs)]
+        keys = [key for job in made for key in job.keys]
+        await asyncio.sleep(bind.SETTLE_S)  # the last events and statuses
+        counters = await asyncio.to_thread(self.scheduler.counters)
+        os.kill(self.scheduler.pid, signal.SIGSTOP)
+        await self._create_jobs(made)
+        async with self._phase(f"backlog {namespace}", counters):
+            with self._paused():
+                begun = time.monotonic()
+                os.kill(self.scheduler.pid, signal.SIGCONT)
+                last = await self._timeline.wait(BOUND, keys)
+        await self._all(self._delete, made)
+        return len(keys) / (last - begun)
+
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
+        """The kubelets write nothing meanwhile."""
+        self._pipe.send(("pause", True))
+        try:
+            yield
+        finally:
+            self._pipe.send(("pause", False))
+
+    async def restart(self) -> None:
+        """Start the scheduler beside all pods, with one job that waits."""
+        self.scheduler.stop()
+        [ended, job] = self._live.popleft(), self._new_job()
+        await self._end(ended)
+        await self._create(job)
+        begun = time.monotonic()
+        self.scheduler.start()
+        first = await self._timeline.wait(BOUND, job.keys)
+        self._live.append(job)
+        peak = memory_mib(self.scheduler.pid)[1]
+        spent = processor_s(self.scheduler.pid)
+        print(
+            f"  start of the scheduler: first binding after {first - begun:.1f} s, processor "
+            f"{spent:.1f} s, {peak:.0f} MiB; {self.scheduler.started()}",
+            flush=True,
+        )
+        what = "from the start of the scheduler to its first binding"
+        self._figure("start", what, "s", first - begun)
+        self._figure("start_memory", "memory of a scheduler that has started", "MiB", peak)
+
+    async def lose_nodes(self) -> None:
+        lost = [node_name(index) for index in range(self.sizes.lost)]
+        losing = set(lost)
+        victims = [key for key, node in self._timeline.nodes.items() if node in losing]
+        replaced: list[str] = []
+
+        async def replace(key: str) -> None:
+            await self._delete_pod(key)
+            namespace, _, name = key.partition("/")
+            group, _, index = name.rpartition("-")
+            job, again = Job(namespace, group, self.sizes.gang), f"{namespace}/{group}-r{index}"
+            replaced.append(again)
+            await self._create_pod(job, again)
+
+        async with self._phase("loss"):
+            begun = time.monotonic()
+            self._pipe.send(("lose", lost))
+            await self._all(
+                lambda name: self._clients.send("DELETE", f"/api/v1/nodes/{name}"), lost
+            )
+            await self._all(replace, victims)
+            bound = await self._timeline.wait(BOUND, replaced)
+            running = await self._timeline.wait(RUNNING, replaced)
+        self._show_waits(replaced)
+        print(
+            f"    {len(lost):,} nodes with {len(victims):,} pods lost: replaced and bound after "
+            f"{bound - begun:.1f} s, running after {running - begun:.1f} s",
+            flush=True,
+        )
+        what = f"{len(lost):,} nodes lost, until all of their pods run elsewhere"
+        self._figure("loss", what, "s", running - begun)
+
+    async def preempt(self) -> None:
+        body = {"metadata": {"name": URGENT}, "value": 1000}
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        await self._clients.send("POST", path, json.dumps(body).encode())
+        job = Job(NAMESPACE, URGENT, self.sizes.preempting, URGENT)
+        line = self._timeline
+        before = len(line.removed)
+        async with self._phase("preemption"):
+            begun = time.monotonic()
+            path = f"{bind.GROUPS}/{job.namespace}/podgroups"
+            await self._clients.send("POST", path, job.group())
+            await self._all(lambda key: self._create_pod(job, key), job.keys)
+            complete = time.monotonic()
+            bound = await line.wait(BOUND, job.keys)
+            running = await line.wait(RUNNING, job.keys)
+        first = min(line.bound[key] for key in job.keys)
+        ended = sorted(line.removed.values())[before:]
+        print(
+            f"    {job.pods:,} pods created in {complete - begun:.1f} s; from then on the first "
+            f"is bound after {first - complete:.1f} s, all after {bound - complete:.1f} s, running "
+            f"after {running - complete:.1f} s; {len(ended):,} pods preempted",
+            flush=True,
+        )
+        what = f"a job of {job.pods:,} pods that preempts, until all of them run"
+        self._figure("preemption", what, "s", running - complete)
+
+    def _show_ends(self) -> None:
+        processes = {**self._servers, "scheduler": self.scheduler.pid, "kubelets": self._kubelets}
+        for name, pid in processes.items():
+            now, peak = memory_mib(pid)
+            print(f"  memory of {name}: {now:.0f} MiB, {peak:.0f} MiB at most")
+            if name != "kubelets":
+                self._figure(f"memory_{name}", f"most memory of {name}", "MiB", peak)
+        restarts = self.scheduler.watch_restarts()
+        print(f"  watches of the scheduler that were restarted: {restarts or 'none'}", flush=True)
+
+
+def measure(
+    name: str, sizes: Sizes, kubeconfig: Path, servers: Mapping[str, int]
+) -> dict[str, results.Figure]:
+    """Run all phases on a server; return the figures."""
+    print(
+        f"{name}: {sizes.nodes:,} nodes of {sizes.pods_per_node} processors, {sizes.pods:,} pods "
+        f"in gangs of {sizes.gang}, leases renewed every {sizes.lease_s:g} s"
+    )
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    names = [node_name(index) for index in range(sizes.nodes)]
+    with tempfile.TemporaryDirectory() as folder:
+        scheduler = SchedulerProcess(kubeconfig, Path(folder, "scheduler.log"))
+        run = Run(name, sizes, kubeconfig, servers, scheduler)
+        target = asyncio.run(Target.of(kubeconfig))
+        begun = time.monotonic()
+        nodes = [
+            ("/api/v1/nodes", node(index, sizes.pods_per_node)) for index in range(sizes.nodes)
+        ]
+        uvloop.run(create_all(target, nodes))
+        print(f"  {sizes.nodes:,} nodes created in {time.monotonic() - begun:.1f} s", flush=True)
+        kubelets = context.Process(
+            target=fake_kubelets.run, args=(kubeconfig, names, sizes.lease_s, there), daemon=True
+        )
+        kubelets.start()
+        try:
+            here.recv()
+            scheduler.start()
+            assert kubelets.pid is not None
+            pids = {**servers, "scheduler": scheduler.pid, "kubelets": kubelets.pid}
+            print(f"  processes: {pids}", flush=True)
+            uvloop.run(run.run(target, here, kubelets.pid))
+        finally:
+            kubelets.kill()
+            scheduler.stop()
+    return run.figures
+
+
+def prepare(kubeconfig: Path, sizes: Sizes) -> None:
+    """Create the namespaces."""
+    turns = [f"{what}-{turn}" for turn in range(sizes.turns) for what in ("bare", "ours")]
+    target = asyncio.run(Target.of(kubeconfig))
+    asyncio.run(bind.open_namespaces(target, [NAMESPACE, *turns]))
+
+
+def measure_embedded(sizes: Sizes) -> dict[str, results.Figure]:
+    """Measure the embedded cluster; its own node has no room for a pod."""
+    without = ("--without", "operator", "--without", "scheduler")
+    with embedded(*without, "--cpus", "0.1", "--network", "host") as (kubeconfig, process):
+        prepare(kubeconfig, sizes)
+        return measure(EMBEDDED, sizes, kubeconfig, {"API server": process.pid})
+
+
+def measure_kubernetes(sizes: Sizes) -> dict[str, results.Figure]:
+    """Measure a real Kubernetes, without its controllers: the clients here act for them."""
+    with real_kubernetes() as kubeconfig:
+        install_definitions(kubeconfig)
+        prepare(kubeconfig, sizes)
+        bind.stop_controllers(kubeconfig)
+        settle(kubeconfig)
+        pids = {
+            name: int((kubeconfig.parent / f"{name}.pid").read_text())
+            for name in ("apiserver", "etcd")
+        }
+        servers = {"API server": pids["apiserver"], "etcd": pids["etcd"]}
+        return measure(KUBERNETES, sizes, kubeconfig, servers)
+
+
+def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="10,000 nodes and 100,000 pods end to end.")
+    parser.add_argument("--small", action="store_true", help="a profile of about a minute")
+    parser.add_argument("--server", choices=(EMBEDDED, KUBERNETES, "all"), default="all")
+    parser.add_argument("--nodes", type=int)
+    parser.add_argument("--pods", type=int)
+    parser.add_argument("--gang", type=int, help="pods of a job")
+    parser.add_argument("--churn-minutes", type=float)
+    parser.add_argument("--churn-rate", type=float, help="pods that end, and come, each second")
+    parser.add_argument("--lost", type=int, help="nodes that are lost; default: a twentieth")
+    parser.add_argument("--preempting", type=int, help="pods of the urgent job; default: a fifth")
+    parser.add_argument("--backlog", type=int, help="pods that the bare client and ours bind")
+    parser.add_argument("--turns", type=int, help="comparisons with the bare client")
+    parser.add_argument(
+        "--lease-interval", type=float, help="seconds between renewals of a lease; 0: no leases"
+    )
+    return parser.parse_args(arguments)
+
+
+def sizes_of(given: argparse.Namespace) -> Sizes:
+    """The profile with the options that are given."""
+    base = SMALL if given.small else FULL
+    nodes = given.nodes or base.nodes
+    pods = given.pods or base.pods
+
+    def chosen(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    return Sizes(
+        nodes,
+        pods,
+        given.gang or base.gang,
+        base.churn_s if given.churn_minutes is None else given.churn_minutes * 60,
+        chosen(given.churn_rate, base.churn_rate),
+        int(chosen(given.lost, nodes // 20)),
+        int(chosen(given.preempting, pods // 5)),
+        int(chosen(given.backlog, min(base.backlog, pods // 4))),
+        int(chosen(given.turns, base.turns)),
+        chosen(given.lease_interval, base.lease_s),
+    )
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    given = _arguments(arguments)
+    sizes = sizes_of(given)
+    figures: dict[str, results.Figure] = {}
+    versions: dict[str, str] = {}
+    if given.server != KUBERNETES:
+        figures |= measure_embedded(sizes)
+    has_kubernetes = real_kubernetes_scripts() is not None and KUBERNETES_BINARIES.exists()
+    if given.server == KUBERNETES or (given.server == "all" and has_kubernetes):
+        figures |= measure_kubernetes(sizes)
+        versions = kubernetes_version()
+    conditions = (
+        f"{sizes.nodes:,} nodes, {sizes.pods:,} pods in gangs of {sizes.gang}, "
+        f"{sizes.churn_s / 60:g} minutes of churn at {sizes.churn_rate:g} pods/s, leases every "
+        f"{sizes.lease_s:g} s; one run, the bare client in {sizes.turns} turns"
+    )
+    results.write("scheduler_end_to_end", conditions, figures, versions)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

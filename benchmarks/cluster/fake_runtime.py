@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from gangline.local.kubelet.runtime.interface import (
-    EXIT_KILLED,
     EXIT_START_FAILED,
     REASON_START_ERROR,
     ByteStream,
@@ -22,7 +21,7 @@ from gangline.local.kubelet.runtime.interface import (
 
 RUN_SECONDS = "gangline.dev/fake-run-seconds"
 EXIT_CODE = "gangline.dev/fake-exit-code"
-_TERMINATED = 143
+_KILLED, _TERMINATED = 137, 143
 
 
 class FakeContainer:
@@ -45,7 +44,7 @@ class FakeContainer:
         self._end(_TERMINATED)
 
     def kill(self) -> None:
-        self._end(EXIT_KILLED)
+        self._end(_KILLED)
 
     def usage(self) -> ContainerUsage | None:
         return ContainerUsage(0, 0)

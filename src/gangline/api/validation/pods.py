@@ -7,6 +7,7 @@ change", so that the container would keep the rights of root.
 """
 
 import ipaddress
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -207,6 +208,9 @@ def _env_causes(path: str, container: Json) -> Causes:
         if len(given) > 1:
             detail = "may not have more than one field specified at a time"
             yield field_causes.invalid(child(where, "valueFrom"), "", detail)
+        yield from _field_causes(
+            child(where, "valueFrom.fieldRef"), subobject(source, "fieldRef"), ENV_FIELDS
+        )
         for name in ("configMapKeyRef", "secretKeyRef"):
             if isinstance(source.get(name), dict) and not source[name].get("key"):
                 yield field_causes.required(child(where, f"valueFrom.{name}.key"))
@@ -215,6 +219,21 @@ def _env_causes(path: str, container: Json) -> Causes:
         if (subobject(source, "configMapRef") or subobject(source, "secretRef")) == {}:
             detail = "must specify one of: `configMapRef` or `secretRef`"
             yield field_causes.invalid(where, "", detail)
+
+
+VOLUME_FIELDS = ("metadata.name", "metadata.namespace", "metadata.labels", "metadata.annotations",
+                 "metadata.uid")  # fmt: skip
+ENV_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName",
+              "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP",
+              "status.podIPs")  # fmt: skip
+_SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['[^']+'\]")
+
+
+def _field_causes(where: str, reference: Json, supported: tuple[str, ...]) -> Causes:
+    """The field of the pod that an environment variable or a file shows."""
+    path = reference.get("fieldPath")
+    if isinstance(path, str) and not _SUBSCRIPT.fullmatch(path):
+        yield from enum_causes(child(where, "fieldPath"), path, supported)
 
 
 def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Causes:
@@ -299,6 +318,8 @@ def pod_causes(path: str, spec: Json) -> Causes:
     for name, amount in subobject(spec, "overhead").items():
         yield from quantity_causes(indexed(child(path, "overhead"), name), amount)
     yield from label_causes(child(path, "nodeSelector"), spec.get("nodeSelector"))
+    yield from _node_affinity_causes(path, spec)
+    yield from _sysctl_causes(child(path, "securityContext.sysctls"), spec)
     yield from _toleration_causes(child(path, "tolerations"), spec)
     for name in ("hostname", "subdomain"):
         if spec.get(name):
@@ -307,6 +328,58 @@ def pod_causes(path: str, spec: Json) -> Causes:
         if spec.get(name):
             yield from rule_causes(names.validate_dns_subdomain, child(path, name), spec[name])
     yield from _group_causes(path, spec)
+
+
+def _node_affinity_causes(path: str, spec: Json) -> Causes:
+    affinity = subobject(spec, "affinity", "nodeAffinity")
+    name = "requiredDuringSchedulingIgnoredDuringExecution"
+    required, where = affinity.get(name), child(path, f"affinity.nodeAffinity.{name}")
+    terms = child(where, "nodeSelectorTerms")
+    if isinstance(required, dict) and not required.get("nodeSelectorTerms"):
+        yield field_causes.required(terms, "must have at least one node selector term")
+    listed = objects_in(required.get("nodeSelectorTerms")) if isinstance(required, dict) else []
+    for index, term in enumerate(listed):
+        yield from _term_causes(indexed(terms, index), term)
+    name = "preferredDuringSchedulingIgnoredDuringExecution"
+    for index, preferred in enumerate(objects_in(affinity.get(name))):
+        where = indexed(child(path, f"affinity.nodeAffinity.{name}"), index)
+        yield from range_causes(child(where, "weight"), preferred.get("weight", 0), 1, 100)
+        yield from _term_causes(child(where, "preference"), subobject(preferred, "preference"))
+
+
+_NODE_OPERATORS = ("DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn")
+
+
+def _term_causes(path: str, term: Json) -> Causes:
+    for index, rule in enumerate(objects_in(term.get("matchExpressions"))):
+        where = indexed(child(path, "matchExpressions"), index)
+        operator, values = rule.get("operator"), rule.get("values") or []
+        yield from name_causes(names.validate_label_key, child(where, "key"), rule.get("key"))
+        if operator not in _NODE_OPERATORS:
+            detail = "not a valid selector operator"
+            yield field_causes.invalid(child(where, "operator"), operator, detail)
+        elif operator in ("In", "NotIn") and not values:
+            detail = "must be specified when `operator` is 'In' or 'NotIn'"
+            yield field_causes.required(child(where, "values"), detail)
+        elif operator in ("Exists", "DoesNotExist") and values:
+            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield field_causes.forbidden(child(where, "values"), detail)
+        elif operator in ("Gt", "Lt") and len(values) != 1:
+            detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+            yield field_causes.required(child(where, "values"), detail)
+
+
+_SYSCTL = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?")
+
+
+def _sysctl_causes(path: str, spec: Json) -> Causes:
+    for index, entry in enumerate(objects_in(subobject(spec, "securityContext").get("sysctls"))):
+        name, where = entry.get("name"), child(indexed(path, index), "name")
+        if not name:
+            yield field_causes.required(where)
+        elif isinstance(name, str) and (len(name) > 253 or not _SYSCTL.fullmatch(name)):
+            detail = f"must have at most 253 characters and match regex ^{_SYSCTL.pattern}$"
+            yield field_causes.invalid(where, name, detail)
 
 
 def _group_causes(path: str, spec: Json) -> Causes:
@@ -417,6 +490,9 @@ def _item_causes(where: str, source: str, given: Json) -> Causes:
             if not item.get(name):
                 yield field_causes.required(child(place, name))
         yield from _file_path_causes(child(place, "path"), item.get("path"))
+        if source == "downwardAPI":
+            field = subobject(item, "fieldRef")
+            yield from _field_causes(child(place, "fieldRef"), field, VOLUME_FIELDS)
         yield from _mode_causes(child(place, "mode"), item.get("mode"))
 
 

@@ -341,8 +341,8 @@ def _subresources(subresources: Any, path: str) -> Causes:
             )
 
 
-def schema_causes(schema: Any, path: str, depth: int = 0) -> Causes:
-    """Yield the errors of a value as a structural schema."""
+def schema_causes(schema: Any, path: str, depth: int = 0, *, structural: bool = True) -> Causes:
+    """Yield the errors of a value as a structural schema, or as a branch of one."""
     if not isinstance(schema, dict):
         yield field_causes.invalid(path, schema, "must be a schema, which is an object")
         return
@@ -356,7 +356,7 @@ def schema_causes(schema: Any, path: str, depth: int = 0) -> Causes:
         if rule is not None and not rule[0](value):
             yield field_causes.invalid(child(path, keyword), value, f"must be a {rule[1]}")
     yield from _type_and_pattern(schema, path)
-    yield from _parts(schema, path, depth)
+    yield from _parts(schema, path, depth, structural=structural)
 
 
 def _type_and_pattern(schema: Json, path: str) -> Causes:
@@ -375,24 +375,39 @@ def _type_and_pattern(schema: Json, path: str) -> Causes:
             )
 
 
-def _parts(schema: Json, path: str, depth: int) -> Causes:
+def _parts(schema: Json, path: str, depth: int, *, structural: bool) -> Causes:
     for keyword in ("properties", "patternProperties"):
-        named = schema.get(keyword)
-        if isinstance(named, dict):
-            for name, part in named.items():
-                yield from schema_causes(part, indexed(f"{path}.{keyword}", name), depth + 1)
-        elif keyword in schema:
-            yield field_causes.invalid(f"{path}.{keyword}", named, "must be an object")
-    for keyword in ("items", "not"):
-        if keyword in schema:
-            yield from schema_causes(schema[keyword], f"{path}.{keyword}", depth + 1)
-    if not isinstance(schema.get("additionalProperties", True), bool):
-        part = schema["additionalProperties"]
-        yield from schema_causes(part, f"{path}.additionalProperties", depth + 1)
+        if not isinstance(schema.get(keyword, {}), dict):
+            yield field_causes.invalid(f"{path}.{keyword}", schema[keyword], "must be an object")
+    for part, where, what in _typed_parts(schema, path):
+        yield from schema_causes(part, where, depth + 1, structural=structural)
+        if structural:
+            yield from _missing_type(part, where, what)
+    if "not" in schema:
+        yield from schema_causes(schema["not"], f"{path}.not", depth + 1, structural=False)
     for keyword in ("allOf", "anyOf", "oneOf"):
         listed = schema.get(keyword, [])
         if not isinstance(listed, list):
             yield field_causes.invalid(f"{path}.{keyword}", listed, "must be a list of schemas")
             continue
         for index, part in enumerate(listed):
-            yield from schema_causes(part, indexed(f"{path}.{keyword}", index), depth + 1)
+            where = indexed(f"{path}.{keyword}", index)
+            yield from schema_causes(part, where, depth + 1, structural=False)
+
+
+def _typed_parts(schema: Json, path: str) -> Iterator[tuple[Any, str, str]]:
+    """Yield the schemas of members, with their paths and what they are members of."""
+    for keyword in ("properties", "patternProperties"):
+        for name, part in subobject(schema, keyword).items():
+            yield part, indexed(f"{path}.{keyword}", name), "object fields"
+    if "items" in schema:
+        yield schema["items"], f"{path}.items", "array items"
+    if not isinstance(schema.get("additionalProperties", True), bool):
+        yield schema["additionalProperties"], f"{path}.additionalProperties", "object fields"
+
+
+def _missing_type(schema: Any, path: str, what: str) -> Causes:
+    """The type of a node of a structural schema; branches of ``anyOf`` and the like need none."""
+    exempt = ("x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields")
+    if isinstance(schema, dict) and not schema.get("type") and not any(map(schema.get, exempt)):
+        yield field_causes.required(f"{path}.type", f"must not be empty for specified {what}")

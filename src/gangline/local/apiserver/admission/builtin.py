@@ -151,6 +151,7 @@ class BuiltinAdmission:
         spec = obj.get("spec")
         if not isinstance(spec, dict):
             return
+        given = spec.get("priority")
         if not apply_priority(obj, classes, default):
             name = obj["metadata"]["name"]
             class_name = spec.get("priorityClassName")
@@ -158,6 +159,15 @@ class BuiltinAdmission:
                 f'{qualified_resource(kind.plural, kind.group)} "{name}" is forbidden: '
                 f"no PriorityClass with name {class_name} was found",
                 kind.plural, kind.group, name,
+            )  # fmt: skip
+        computed = spec.get("priority") if spec.get("priorityClassName") else 0
+        if given not in (None, computed):
+            shown = qualified_resource(kind.plural, kind.group)
+            raise forbidden(
+                f'{shown} "{obj["metadata"]["name"]}" is forbidden: the integer value of priority '
+                f"({given}) must not be provided in pod spec; priority admission controller "
+                f"computed {computed} from the given PriorityClass name",
+                kind.plural, kind.group, obj["metadata"]["name"],
             )  # fmt: skip
 
     def _assign_storage_class(self, claim: Json) -> None:

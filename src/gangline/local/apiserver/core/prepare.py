@@ -280,7 +280,9 @@ def validate_creation(kind: ServedKind, obj: Json) -> None:
     """Refuse an invalid new object with all its errors. Raises StatusError: 422."""
     causes = kind.schema.validate(obj)
     # Type errors are reported alone: the other rules expect valid types.
-    causes = causes or validate_create(kind.group, kind.kind, obj, kind.namespaced)
+    causes = causes or validate_create(
+        kind.group, kind.kind, obj, kind.namespaced, custom=kind.custom
+    )
     if causes:
         raise invalid(kind.group, kind.kind, _name(obj), causes)
 
@@ -290,7 +292,13 @@ def validate_change(request: ApiRequest, old: Json, new: Json) -> None:
     kind = request.kind
     causes = kind.schema.validate(new)
     causes = causes or validate_update(
-        kind.group, kind.kind, old, new, kind.namespaced, request.subresource
+        kind.group,
+        kind.kind,
+        old,
+        new,
+        kind.namespaced,
+        request.subresource,
+        custom=kind.custom,
     )
     if causes:
         raise invalid(kind.group, kind.kind, request.name, causes)

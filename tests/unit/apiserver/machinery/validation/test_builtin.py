@@ -15,6 +15,8 @@ from gangline.local.apiserver.machinery.validation.builtin import (
     validate_update,
 )
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
 
 def an_object(group: str, kind: str, **fields: Any) -> dict[str, Any]:
     obj: dict[str, Any] = {"metadata": {"name": "x", "namespace": "n"}, **copy.deepcopy(fields)}
@@ -526,3 +528,151 @@ def test_role_reference_is_immutable() -> None:
         causes = validate_update(RBAC, kind, bound("view"), bound("edit"), False)
         assert [cause.field for cause in causes] == ["roleRef"]
         assert validate_update(RBAC, kind, bound("view"), bound("view"), False) == []
+
+
+def in_job(template: dict[str, Any] | None = None, **spec: Any) -> dict[str, str]:
+    pod = {
+        "restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "i"}],
+        **(template or {}),
+    }
+    body = {"spec": {"template": {"spec": pod}, **spec}}
+    found = mistakes("batch", "Job", **body)
+    found.pop("spec.selector", None)  # made from the uid, which the server sets
+    return found
+
+
+def failure_rule(**rule: Any) -> dict[str, Any]:
+    return {"podFailurePolicy": {"rules": [{"action": "FailJob", **rule}]}}
+
+
+CODES = {"operator": "In", "values": [1, 3]}
+INDEXED = {"completionMode": "Indexed", "completions": 2}
+RULE = "spec.podFailurePolicy.rules[0]"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"backoffLimitPerIndex": 1}, "spec.backoffLimitPerIndex"),
+        ({"maxFailedIndexes": 1, **INDEXED}, "spec.backoffLimitPerIndex"),
+        ({"successPolicy": {"rules": [{"succeededCount": 1}]}}, "spec.successPolicy"),
+        ({"successPolicy": {"rules": []}, **INDEXED}, "spec.successPolicy.rules"),
+        ({"successPolicy": {"rules": [{}]}, **INDEXED}, "spec.successPolicy.rules[0]"),
+        (
+            {"successPolicy": {"rules": [{"succeededIndexes": "1-"}]}, **INDEXED},
+            "spec.successPolicy.rules[0].succeededIndexes",
+        ),
+        ({"managedBy": "nobody"}, "spec.managedBy"),
+        (failure_rule(), RULE),
+        (failure_rule(onExitCodes={**CODES, "values": [0]}), f"{RULE}.onExitCodes.values[0]"),
+        (failure_rule(onExitCodes={**CODES, "values": [3, 1]}), f"{RULE}.onExitCodes.values"),
+        (
+            failure_rule(onExitCodes={**CODES, "containerName": "x"}),
+            f"{RULE}.onExitCodes.containerName",
+        ),
+        (failure_rule(action="FailIndex", onExitCodes=CODES), f"{RULE}.action"),
+        (failure_rule(action="Retry", onExitCodes=CODES), f"{RULE}.action"),
+        (
+            {"template": {"restartPolicy": "OnFailure"}, **failure_rule(onExitCodes=CODES)},
+            "spec.template.spec.restartPolicy",
+        ),
+    ],
+)
+def test_a_mistake_in_the_policies_of_a_job_is_found(spec: dict[str, Any], field: str) -> None:
+    assert set(in_job(**spec)) == {field}
+
+
+def test_policies_of_a_job_may_be_combined() -> None:
+    rules = [
+        {"action": "FailIndex", "onExitCodes": {**CODES, "containerName": "c"}},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]
+    assert not in_job(
+        podFailurePolicy={"rules": rules},
+        successPolicy={"rules": [{"succeededIndexes": "0,1-1", "succeededCount": 1}]},
+        backoffLimitPerIndex=1, maxFailedIndexes=1, managedBy="acme.io/other", **INDEXED,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("schedule", "right"),
+    [
+        ("*/5 0-23/2 1,15 jan-MAR mon-fri", True),
+        ("@daily", True),
+        ("@every 1h30m", True),
+        ("bad", False),
+        ("* * * *", False),
+        ("60 * * * *", False),
+        ("* 5-3 * * *", False),
+        ("*/0 * * * *", False),
+        ("* * 0 * *", False),
+        ("@never", False),
+        ("TZ=UTC * * * * *", False),
+    ],
+)
+def test_the_schedule_of_a_cron_job_can_be_read(schedule: str, right: bool) -> None:
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
+    job = {"spec": {"template": {"spec": pod}}}
+    found = mistakes("batch", "CronJob", spec={"schedule": schedule, "jobTemplate": job})
+    assert set(found) == (set() if right else {"spec.schedule"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        (
+            {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}},
+            f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms",
+        ),
+        (
+            {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1", "2"]}]}]}}}},
+            f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0].matchExpressions[0].values",
+        ),
+        ({"securityContext": {"sysctls": [{"name": "a b", "value": "1"}]}},
+         "securityContext.sysctls[0].name"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_what_a_pod_asks_of_its_node_is_found(
+    spec: dict[str, Any], field: str
+) -> None:
+    assert set(in_pod(**spec)) == {f"spec.{field}"}
+    assert not in_pod(securityContext={"sysctls": [{"name": "net.ipv4.tcp_syncookies"}]})
+
+
+def test_only_fields_that_a_container_can_see_may_be_named() -> None:
+    def env(path: str) -> dict[str, Any]:
+        return {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}]}
+
+    where = "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath"
+    for path in ("metadata.foo", "metadata.labels", "spec"):
+        assert set(in_pod(env(path))) == {where}
+    for path in ("metadata.name", "metadata.labels['a']", "status.podIPs"):
+        assert not in_pod(env(path))
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "body", "field"),
+    [
+        ("", "ConfigMap", {"metadata": {"name": "x", "namespace": "n", "finalizers": ["bare"]}},
+         "metadata.finalizers[0]"),
+        ("", "Secret", {"type": "kubernetes.io/tls", "data": {"tls.crt": ""}}, "data[tls.key]"),
+        ("", "Secret", {"type": "kubernetes.io/basic-auth"}, "data[username]"),
+        ("", "Secret", {"type": "kubernetes.io/dockerconfigjson"}, "data[.dockerconfigjson]"),
+        ("policy", "PodDisruptionBudget",
+         {"spec": {"minAvailable": 1, "maxUnavailable": 1}}, "spec"),
+        ("policy", "PodDisruptionBudget", {"spec": {"minAvailable": "x"}}, "spec.minAvailable"),
+        ("scheduling.k8s.io", "PriorityClass",
+         {"metadata": {"name": "system-x", "namespace": "n"}, "value": 1}, "metadata.name"),
+        ("apps", "StatefulSet",
+         {"spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {
+             "metadata": {"labels": {"a": "c"}},
+             "spec": {"containers": [{"name": "c", "image": "i"}]}}}},
+         "spec.template.metadata.labels"),
+    ],
+)  # fmt: skip
+def test_what_kubernetes_refuses_is_refused(
+    group: str, kind: str, body: dict[str, Any], field: str
+) -> None:
+    assert set(mistakes(group, kind, **body)) == {field}

@@ -37,10 +37,13 @@ from gangline.local.apiserver.machinery.validation.metadata import (
     check_path_segment,
     metadata_causes,
     metadata_update_causes,
+    selector_causes,
 )
 from gangline.local.apiserver.machinery.validation.webhooks import webhook_causes
 from gangline.local.apiserver.machinery.validation.workloads import (
     autoscaler_causes,
+    count_or_share_causes,
+    cron_job_causes,
     deployment_causes,
     job_causes,
     job_update_causes,
@@ -298,6 +301,10 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 MAX_DATA_BYTES = 1024 * 1024
 """Maximum size of the values of a ConfigMap or a Secret, in bytes."""
 MAX_USER_PRIORITY = 1_000_000_000
+SYSTEM_PRIORITIES = {
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+}
 NON_SOURCE_FIELDS = frozenset(
     {
         "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
@@ -307,16 +314,25 @@ NON_SOURCE_FIELDS = frozenset(
 )  # fmt: skip
 
 
-def validate_create(group: str, kind: str, obj: Json, namespaced: bool) -> list[StatusCause]:
+def validate_create(
+    group: str, kind: str, obj: Json, namespaced: bool, *, custom: bool = False
+) -> list[StatusCause]:
     """Return all errors of a new object."""
-    causes = list(metadata_causes(group, kind, obj, namespaced))
+    causes = list(metadata_causes(group, kind, obj, namespaced, custom))
     if (validator := VALIDATORS.get((group, kind))) is not None:
         causes += validator(obj)
     return causes
 
 
 def validate_update(
-    group: str, kind: str, old: Json, new: Json, namespaced: bool, subresource: str = ""
+    group: str,
+    kind: str,
+    old: Json,
+    new: Json,
+    namespaced: bool,
+    subresource: str = "",
+    *,
+    custom: bool = False,
 ) -> list[StatusCause]:
     """Return all errors of an object that replaces ``old``, and of the changes between them.
 
@@ -324,7 +340,7 @@ def validate_update(
     """
     causes = list(metadata_update_causes(old, new))
     if subobject(new, "metadata") != subobject(old, "metadata"):
-        causes += metadata_causes(group, kind, new, namespaced)
+        causes += metadata_causes(group, kind, new, namespaced, custom)
     if subresource:
         return causes
     if (update := UPDATE_VALIDATORS.get((group, kind))) is not None:
@@ -356,6 +372,30 @@ def _secret(obj: Json) -> Causes:
             yield field_causes.invalid(
                 indexed("data", key), "…", "must be base64; use stringData for text"
             )
+    yield from _secret_type_causes(obj)
+
+
+KEYS_BY_TYPE = {
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+}
+"""Keys that a Secret of a type must have; one for HTTP needs either of two."""
+
+
+def _secret_type_causes(obj: Json) -> Causes:
+    type_, data = obj.get("type"), subobject(obj, "data")
+    for key in KEYS_BY_TYPE.get(str(type_), ()):
+        if key not in data:
+            yield field_causes.required(indexed("data", key))
+    if type_ == "kubernetes.io/basic-auth" and not data.keys() & {"username", "password"}:
+        yield field_causes.required(indexed("data", "username"))
+    account = "kubernetes.io/service-account.name"
+    if type_ == "kubernetes.io/service-account-token" and not subobject(
+        obj, "metadata", "annotations"
+    ).get(account):
+        yield field_causes.required(indexed("metadata.annotations", account))
 
 
 def _data_causes(obj: Json, *, texts: str = "", encoded: str) -> Causes:
@@ -432,6 +472,9 @@ def _volume(obj: Json) -> Causes:
 
 def _priority_class(obj: Json) -> Causes:
     name, value = str(subobject(obj, "metadata").get("name", "")), obj.get("value", 0)
+    if name.startswith("system-") and SYSTEM_PRIORITIES.get(name) != value:
+        detail = "priority class names with 'system-' prefix are reserved for system use only"
+        yield field_causes.forbidden("metadata.name", detail)
     if isinstance(value, int) and value > MAX_USER_PRIORITY and not name.startswith("system-"):
         detail = f"maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"
         yield field_causes.forbidden("value", detail)
@@ -443,6 +486,19 @@ def _priority_class_update(old: Json, new: Json) -> Causes:
     for field in ("value", "preemptionPolicy"):
         if old.get(field) != new.get(field):
             yield field_causes.forbidden(field, "may not be changed in an update.")
+
+
+def _disruption_budget(obj: Json) -> Causes:
+    spec = subobject(obj, "spec")
+    if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
+        detail = "minAvailable and maxUnavailable cannot be both set"
+        yield field_causes.invalid("spec", spec, detail)
+    for name in ("minAvailable", "maxUnavailable"):
+        yield from count_or_share_causes(f"spec.{name}", spec.get(name))
+    yield from selector_causes("spec.selector", subobject(spec, "selector"))
+    policies = ("AlwaysAllow", "IfHealthyBudget")
+    policy = spec.get("unhealthyPodEvictionPolicy")
+    yield from enum_causes("spec.unhealthyPodEvictionPolicy", policy, policies)
 
 
 def _lease(obj: Json) -> Causes:
@@ -472,11 +528,15 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("", "Service"): service_causes,
     (ADMISSION, "MutatingWebhookConfiguration"): webhook_causes,
     (ADMISSION, "ValidatingWebhookConfiguration"): webhook_causes,
+    ("apps", "DaemonSet"): replica_set_causes,
     ("apps", "Deployment"): deployment_causes,
     ("apps", "ReplicaSet"): replica_set_causes,
+    ("apps", "StatefulSet"): replica_set_causes,
     ("autoscaling", "HorizontalPodAutoscaler"): autoscaler_causes,
+    ("batch", "CronJob"): cron_job_causes,
     ("batch", "Job"): job_causes,
     ("coordination.k8s.io", "Lease"): _lease,
+    ("policy", "PodDisruptionBudget"): _disruption_budget,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     **RBAC_VALIDATORS,
     **pod_groups.VALIDATORS,

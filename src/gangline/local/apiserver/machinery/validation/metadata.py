@@ -59,7 +59,14 @@ NAME_RULES: Mapping[tuple[str, str], NameRule] = {
 """Kinds whose names need not be DNS subdomains."""
 
 
-def metadata_causes(group: str, kind: str, obj: Json, namespaced: bool) -> Causes:
+STANDARD_FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")
+ANY_FINALIZER = ("admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io")
+"""Groups whose objects may have a finalizer without a domain, as custom objects."""
+
+
+def metadata_causes(
+    group: str, kind: str, obj: Json, namespaced: bool, custom: bool = False
+) -> Causes:
     metadata = subobject(obj, "metadata")
     rule = NAME_RULES.get((group, kind), names.validate_dns_subdomain)
     name, prefix = metadata.get("name"), metadata.get("generateName")
@@ -78,9 +85,13 @@ def metadata_causes(group: str, kind: str, obj: Json, namespaced: bool) -> Cause
     yield from annotation_causes("metadata.annotations", metadata.get("annotations"))
     yield from _owner_causes(metadata)
     for index, finalizer in enumerate(metadata.get("finalizers") or []):
-        yield from rule_causes(
-            names.validate_label_key, indexed("metadata.finalizers", index), finalizer
-        )
+        where = indexed("metadata.finalizers", index)
+        yield from rule_causes(names.validate_label_key, where, finalizer)
+        if custom or group in ANY_FINALIZER:
+            continue
+        if "/" not in str(finalizer) and finalizer not in STANDARD_FINALIZERS:
+            detail = "name is neither a standard finalizer name nor is it fully qualified"
+            yield field_causes.invalid(where, finalizer, detail)
 
 
 def metadata_update_causes(old: Json, new: Json) -> Causes:

@@ -7,18 +7,22 @@ Autoscalers have their stored form, autoscaling/v2.
 """
 
 import json
+import re
 from typing import Any
+from zoneinfo import available_timezones
 
+from gangline.api import names
 from gangline.api.cluster.autoscaling import METRIC_TYPES, TARGET_TYPES
 from gangline.api.core.workloads import JOB_UID_LABEL
 from gangline.api.meta import field_causes
-from gangline.api.meta.field_causes import indexed
+from gangline.api.meta.field_causes import child, indexed
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.objects import StatusCause
 from gangline.api.validation.field_rules import (
     Causes,
     enum_causes,
     minimum_causes,
+    name_causes,
     quantity_causes,
     rule_causes,
 )
@@ -35,38 +39,213 @@ _COUNTS = (
     "activeDeadlineSeconds",
     "backoffLimit",
     "ttlSecondsAfterFinished",
+    "backoffLimitPerIndex",
+    "maxFailedIndexes",
 )
 _MAX_INDEXED_PARALLELISM = 100_000
+_MAX_EXIT_CODES = 255
+_INDEXES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*", re.ASCII)
 _SCHEDULING = ("nodeSelector", "tolerations", "schedulingGates")
 """Fields of the template that may change while a suspended Job has not started."""
 
 
 def job_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
+    yield from job_spec_causes("spec", spec)
+    yield from _selector(obj, spec)
+
+
+def job_spec_causes(path: str, spec: Json) -> Causes:
     for name in _COUNTS:
-        yield from minimum_causes(f"spec.{name}", spec.get(name), 0)
+        yield from minimum_causes(child(path, name), spec.get(name), 0)
     modes = ("NonIndexed", "Indexed")
-    yield from enum_causes("spec.completionMode", spec.get("completionMode"), modes)
+    yield from enum_causes(child(path, "completionMode"), spec.get("completionMode"), modes)
+    yield from _index_causes(path, spec)
+    policies = ("TerminatingOrFailed", "Failed")
+    policy = spec.get("podReplacementPolicy")
+    yield from enum_causes(child(path, "podReplacementPolicy"), policy, policies)
+    yield from _manager_causes(child(path, "managedBy"), spec.get("managedBy"))
+    yield from _success_policy(child(path, "successPolicy"), spec)
+    template, where = subobject(spec, "template"), child(path, "template")
+    if not template:
+        yield field_causes.required(where)
+        return
+    yield from template_causes(where, template)
+    restart = subobject(template, "spec").get("restartPolicy")
+    where = child(where, "spec.restartPolicy")
+    yield from enum_causes(where, restart, ("OnFailure", "Never"))
+    if spec.get("podFailurePolicy") is not None:
+        if restart == "OnFailure":
+            detail = 'only "Never" is supported when podFailurePolicy is specified'
+            yield field_causes.invalid(where, restart, detail)
+        if policy not in (None, "Failed"):
+            yield field_causes.unsupported(child(path, "podReplacementPolicy"), policy, ("Failed",))
+        yield from _failure_policy(child(path, "podFailurePolicy.rules"), spec)
+
+
+def _index_causes(path: str, spec: Json) -> Causes:
     if spec.get("completionMode") == "Indexed":
         if spec.get("completions") is None:
             detail = "when completion mode is Indexed"
-            yield field_causes.required("spec.completions", detail)
+            yield field_causes.required(child(path, "completions"), detail)
         parallelism = spec.get("parallelism")
         if isinstance(parallelism, int) and parallelism > _MAX_INDEXED_PARALLELISM:
             limit = f"must be less than or equal to {_MAX_INDEXED_PARALLELISM}"
             detail = f"{limit} when completion mode is Indexed"
-            yield field_causes.invalid("spec.parallelism", parallelism, detail)
-    policies = ("TerminatingOrFailed", "Failed")
-    policy = spec.get("podReplacementPolicy")
-    yield from enum_causes("spec.podReplacementPolicy", policy, policies)
-    yield from _selector(obj, spec)
-    template = subobject(spec, "template")
-    if not template:
-        yield field_causes.required("spec.template")
+            yield field_causes.invalid(child(path, "parallelism"), parallelism, detail)
+    else:
+        for name in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
+            if spec.get(name) is not None:
+                detail = "requires indexed completion mode"
+                yield field_causes.invalid(child(path, name), spec[name], detail)
+    if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
+        detail = "when maxFailedIndexes is specified"
+        yield field_causes.required(child(path, "backoffLimitPerIndex"), detail)
+
+
+def _manager_causes(path: str, manager: Any) -> Causes:
+    if isinstance(manager, str):
+        yield from rule_causes(names.validate_label_key, path, manager)
+        if "/" not in manager:
+            detail = 'must be a domain-prefixed path (such as "acme.io/foo")'
+            yield field_causes.invalid(path, manager, detail)
+
+
+def _success_policy(path: str, spec: Json) -> Causes:
+    policy = spec.get("successPolicy")
+    if not isinstance(policy, dict):
         return
-    yield from template_causes("spec.template", template)
-    restart = subobject(template, "spec").get("restartPolicy")
-    yield from enum_causes("spec.template.spec.restartPolicy", restart, ("OnFailure", "Never"))
+    rules = objects_in(policy.get("rules"))
+    if not rules:
+        yield field_causes.required(child(path, "rules"), "at least one rules must be specified")
+    for index, rule in enumerate(rules):
+        where = indexed(child(path, "rules"), index)
+        count, indexes = rule.get("succeededCount"), rule.get("succeededIndexes")
+        if count is None and indexes is None:
+            detail = "at least one of succeededCount or succeededIndexes must be specified"
+            yield field_causes.required(where, detail)
+        yield from minimum_causes(child(where, "succeededCount"), count, 1)
+        if isinstance(indexes, str) and not _INDEXES.fullmatch(indexes):
+            detail = "error parsing succeededIndexes: it has numbers and ranges, as 1,3-5"
+            yield field_causes.invalid(child(where, "succeededIndexes"), indexes, detail)
+
+
+def _failure_policy(path: str, spec: Json) -> Causes:
+    containers = {
+        container.get("name")
+        for kind in ("containers", "initContainers")
+        for container in objects_in(subobject(spec, "template", "spec").get(kind))
+    }
+    for index, rule in enumerate(objects_in(subobject(spec, "podFailurePolicy").get("rules"))):
+        where = indexed(path, index)
+        action, codes = rule.get("action"), rule.get("onExitCodes")
+        if not action:
+            yield field_causes.required(child(where, "action"))
+        actions = ("Count", "FailIndex", "FailJob", "Ignore")
+        yield from enum_causes(child(where, "action"), action or None, actions)
+        if action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
+            detail = "requires the backoffLimitPerIndex to be set"
+            yield field_causes.invalid(child(where, "action"), action, detail)
+        given = [name for name in ("onExitCodes", "onPodConditions") if rule.get(name)]
+        if len(given) != 1:
+            detail = "specifying one of OnExitCodes and OnPodConditions is required"
+            yield field_causes.invalid(where, rule, detail)
+        if isinstance(codes, dict):
+            yield from _exit_codes(child(where, "onExitCodes"), codes, containers)
+        for number, condition in enumerate(objects_in(rule.get("onPodConditions"))):
+            place = indexed(child(where, "onPodConditions"), number)
+            yield from name_causes(
+                names.validate_label_key, child(place, "type"), condition.get("type")
+            )
+            status = condition.get("status")
+            yield from enum_causes(child(place, "status"), status, ("False", "True", "Unknown"))
+
+
+def _exit_codes(path: str, rule: Json, containers: "set[Any]") -> Causes:
+    operator, values, name = rule.get("operator"), rule.get("values"), rule.get("containerName")
+    if not operator:
+        yield field_causes.required(child(path, "operator"))
+    yield from enum_causes(child(path, "operator"), operator or None, ("In", "NotIn"))
+    if name is not None and name not in containers:
+        detail = "must be one of the container or initContainer names in the pod template"
+        yield field_causes.invalid(child(path, "containerName"), name, detail)
+    values, where = values if isinstance(values, list) else [], child(path, "values")
+    if not values:
+        yield field_causes.invalid(where, values, "at least one value is required")
+    elif len(values) > _MAX_EXIT_CODES:
+        yield field_causes.too_many(where, len(values), _MAX_EXIT_CODES)
+    if operator == "In" and 0 in values:
+        place = indexed(where, values.index(0))
+        yield field_causes.invalid(place, 0, "must not be 0 for the In operator")
+    if values != sorted(values):
+        yield field_causes.invalid(where, values, "must be ordered")
+    if len(set(values)) < len(values):
+        yield field_causes.invalid(where, values, "must have no duplicates")
+
+
+def cron_job_causes(obj: Json) -> Causes:
+    spec = subobject(obj, "spec")
+    schedule = spec.get("schedule")
+    if not schedule:
+        yield field_causes.required("spec.schedule")
+    elif isinstance(schedule, str):
+        yield from _schedule(schedule)
+    zone = spec.get("timeZone")
+    if isinstance(zone, str) and zone not in available_timezones():
+        yield field_causes.invalid("spec.timeZone", zone, f"unknown time zone {zone}")
+    policies = ("Allow", "Forbid", "Replace")
+    yield from enum_causes("spec.concurrencyPolicy", spec.get("concurrencyPolicy"), policies)
+    counts = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+    for name in counts:
+        yield from minimum_causes(f"spec.{name}", spec.get(name), 0)
+    job = subobject(spec, "jobTemplate", "spec")
+    if subobject(job, "selector"):
+        detail = "`selector` will be auto-generated"
+        yield field_causes.invalid("spec.jobTemplate.spec.selector", job["selector"], detail)
+    yield from job_spec_causes("spec.jobTemplate.spec", job)
+
+
+_CRON_NAMES = (
+    (), (), (),
+    ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
+    ("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
+)  # fmt: skip
+_CRON_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
+"""Minute, hour, day of the month, month, day of the week."""
+_CRON_PART = re.compile(r"(?:[*?]|(?P<low>\w+)(?:-(?P<high>\w+))?)(?:/(?P<step>\d+))?", re.ASCII)
+
+
+def _schedule(text: str) -> Causes:
+    """Check a schedule as Kubernetes' library for them reads it, robfig/cron."""
+    if text.startswith("@"):
+        known = ("annually", "daily", "hourly", "midnight", "monthly", "weekly", "yearly")
+        if text[1:] not in known and not text.startswith("@every "):
+            yield field_causes.invalid("spec.schedule", text, "unrecognized descriptor")
+        return
+    if text.startswith(("TZ=", "CRON_TZ=")):
+        detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+        yield field_causes.invalid("spec.schedule", text, detail)
+        return
+    fields = text.split()
+    if len(fields) != len(_CRON_RANGES):
+        detail = f"expected exactly 5 fields, found {len(fields)}: {text}"
+        yield field_causes.invalid("spec.schedule", text, detail)
+        return
+    for field, (low, high), words in zip(fields, _CRON_RANGES, _CRON_NAMES, strict=True):
+        for part in field.split(","):
+            match = _CRON_PART.fullmatch(part)
+            ends = [end for end in (match["low"], match["high"]) if end] if match else []
+            numbers = [_cron_number(end.lower(), low, words) for end in ends]
+            right = match is not None and match["step"] != "0" and numbers == sorted(numbers)
+            if not right or any(not low <= number <= high for number in numbers):
+                detail = f"{part!r} is not a value, range or step from {low} to {high}"
+                yield field_causes.invalid("spec.schedule", text, detail)
+
+
+def _cron_number(text: str, low: int, words: tuple[str, ...]) -> int:
+    if text in words:
+        return words.index(text) + low
+    return int(text) if text.isdigit() else -1
 
 
 def _selector(obj: Json, spec: Json) -> Causes:
@@ -286,13 +465,14 @@ def _controller_selector(spec: Json) -> Causes:
 def _rolling_update(rolling: Json) -> Causes:
     amounts = {name: rolling.get(name) for name in ("maxUnavailable", "maxSurge")}
     for name, value in amounts.items():
-        yield from _count_or_share(f"spec.strategy.rollingUpdate.{name}", value)
+        yield from count_or_share_causes(f"spec.strategy.rollingUpdate.{name}", value)
     if all(value in (0, "0", "0%") for value in amounts.values()):
         detail = "may not be 0 when `maxSurge` is 0"
         yield field_causes.invalid("spec.strategy.rollingUpdate.maxUnavailable", 0, detail)
 
 
-def _count_or_share(path: str, value: object) -> "list[StatusCause]":
+def count_or_share_causes(path: str, value: object) -> "list[StatusCause]":
+    """Check a number of pods, or their share in percent."""
     if isinstance(value, str) and not (value.endswith("%") and value[:-1].isdigit()):
         detail = "a valid percent string must be a numeric string followed by an ending '%'"
         return [field_causes.invalid(path, value, detail)]

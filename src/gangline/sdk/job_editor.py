@@ -5,15 +5,17 @@ from collections.abc import Callable
 from typing import Any
 
 from gangline.api.meta.json_objects import subobject
+from gangline.api.meta.objects import Status
 from gangline.api.resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     PERSISTENT_VOLUME_CLAIMS,
+    POD_GROUPS,
     SECRETS,
     SERVICES,
 )
 from gangline.kube.client.client import PatchKind
-from gangline.kube.errors import Forbidden, NotFound
+from gangline.kube.errors import Conflict, Forbidden, NotFound
 from gangline.sdk.client import JobClient, JobError, NoSuchJob
 from gangline.sdk.jobs import Job, JobState
 from gangline.sdk.manifests import (
@@ -31,10 +33,14 @@ _POLL_INTERVAL_S = 0.2
 
 
 class JobEditor:
-    """Changes jobs of one cluster."""
+    """Changes jobs of one cluster.
 
-    def __init__(self, jobs: JobClient) -> None:
+    With a generation, a job is changed only if its specification is still of this generation.
+    """
+
+    def __init__(self, jobs: JobClient, generation: int | None = None) -> None:
         self.jobs = jobs
+        self._generation = generation
 
     async def suspend(self, name: str, namespace: str, *, suspended: bool = True) -> bool:
         """Suspend a job, which deletes its pods, or resume it.
@@ -94,6 +100,32 @@ class JobEditor:
         await self._patch(stored, patch)
         return before, after
 
+    async def move(self, name: str, namespace: str, queue: str) -> str:
+        """Move a job to another queue: the job itself, and the pod groups that it has.
+
+        Returns:
+            The queue before; empty if the job named none.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``suspend``.
+            JobError: the job has ended.
+        """
+        job = await self.jobs.get(name, namespace)
+        if job.state.finished:
+            raise JobError(f"job {name!r} has ended ({job.state})")
+        if not job.kind.has_runtime:  # a TrainJob names no queue, only its pod group does
+            stored = await self.jobs.manifest(name, namespace)
+            policy: Manifest = {"schedulingPolicy": {"queue": queue}}
+            in_policy = bool(job.kind.replica_specs_field)
+            await self._patch(stored, {"spec": {"runPolicy": policy} if in_policy else policy})
+        groups = await self.jobs.client.list(POD_GROUPS, namespace)
+        for group in groups.items:
+            owner = group.metadata.controller
+            if owner is not None and owner.uid == job.uid and group.spec.queue != queue:
+                change = {"spec": {"queue": queue}}
+                await self.jobs.client.patch(POD_GROUPS, group.metadata.name, change, namespace)
+        return job.queue
+
     async def collect_manifests(self, name: str, namespace: str) -> list[Manifest]:
         """Return a job and the objects that it owns, without fields that the server has set.
 
@@ -121,6 +153,7 @@ class JobEditor:
             await self.create(objects, namespace)
         else:
             await self.suspend(name, namespace)
+            self._generation = None  # it was checked, and has changed by this
             await self._wait_until_suspended(name, namespace)
             await self.suspend(name, namespace, suspended=False)
         return await self.jobs.get(name, namespace)
@@ -147,10 +180,21 @@ class JobEditor:
         """Patch an object; the UID makes the server refuse the patch if the object was replaced."""
         metadata = stored["metadata"]
         path = await self.jobs.object_path(stored)
-        body = {"metadata": {"uid": metadata["uid"]}, **patch}
+        conditions = {"uid": metadata["uid"]}
+        if self._generation is not None:
+            self._check_generation(metadata)
+            conditions["resourceVersion"] = metadata["resourceVersion"]
+        body = {"metadata": conditions, **patch}
         await self.jobs.client.request_json(
             "PATCH", path, body=body, content_type=PatchKind.MERGE.value
         )
+
+    def _check_generation(self, metadata: Manifest) -> None:
+        """Raise Conflict if the specification has changed."""
+        if metadata.get("generation") == self._generation:
+            return
+        message = f"the specification of {metadata['name']!r} has changed meanwhile"
+        raise Conflict(Status(status="Failure", reason="Conflict", message=message, code=409))
 
     async def _wait_until_suspended(self, name: str, namespace: str) -> None:
         while True:

@@ -1,0 +1,298 @@
+"""Actions on jobs, with the viewer's own rights: what is asked before, and how it is done.
+
+1. The confirming page names what is lost, and holds the generation of the specification.
+2. The action runs with the code of the SDK and the client of the viewer. A specification that has
+   changed meanwhile is a conflict, which shows what has changed; a status may change.
+3. Who did what, when and with which result is logged, and an event of the job.
+"""
+
+import asyncio
+import difflib
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gangline.api.core.reference import ObjectReference
+from gangline.dashboard.rights import GROUP_KIND, Question, readable
+from gangline.dashboard.viewers import Viewer
+from gangline.dashboard.views.base import Row, SeenJob, View
+from gangline.dashboard.views.job import to_yaml
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.errors import Conflict, KubeError
+from gangline.sdk.client import JobClient, JobError
+from gangline.sdk.goodput import Goodput
+from gangline.sdk.job_editor import JobEditor
+from gangline.sdk.jobs import Job, JobState
+from gangline.sdk.manifests import to_submittable
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 4
+"""Times that an action is tried while only the status of the job changes."""
+MAX_REMEMBERED = 1_000
+"""Specifications that were shown on confirming pages, to name what has changed since."""
+
+
+class ActionRefused(Exception):
+    """The action is not possible; the message has the reason, for the viewer."""
+
+
+class SpecChanged(ActionRefused):
+    """The specification is not the one that the viewer has confirmed."""
+
+    def __init__(self, difference: tuple[str, ...]) -> None:
+        super().__init__("the job has changed since you opened the page")
+        self.difference = difference
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that can be done with a job."""
+
+    name: str
+    verb: str
+    """The verb that the viewer needs on the job."""
+    applies: Callable[[Job], bool]
+    run: Callable[[JobEditor, Job, str], Awaitable[object]]
+    """Does it, with the value of the form."""
+    field: str = ""
+    """The field that the form asks for: ``replicas`` or ``queue``; empty for none."""
+    needs_groups: bool = False
+    """True if the viewer must be able to patch pod groups too."""
+
+
+def _is_open(job: Job) -> bool:
+    return not job.state.finished
+
+
+def _is_suspended(job: Job) -> bool:
+    return job.state is JobState.SUSPENDED
+
+
+async def _delete(editor: JobEditor, job: Job, _: str) -> None:
+    await editor.jobs.client.delete(
+        job.kind.resource, job.name, job.namespace, propagation="Background", uid=job.uid
+    )
+
+
+async def _scale(editor: JobEditor, job: Job, value: str) -> None:
+    role, _, count = value.rpartition("=")
+    if not (count.isascii() and count.isdecimal()) or len(count) > 6:
+        raise ActionRefused(f"replicas: {count!r} is no number of replicas: give 0 or more")
+    await editor.scale(job.name, job.namespace, lambda _: int(count), role or "worker")
+
+
+async def _move(editor: JobEditor, job: Job, value: str) -> None:
+    if not value:
+        raise ActionRefused("queue: choose the queue to move the job to")
+    await editor.move(job.name, job.namespace, value)
+
+
+ACTIONS: Mapping[str, Action] = {
+    action.name: action
+    for action in (
+        Action(
+            "suspend",
+            "patch",
+            lambda job: _is_open(job) and not _is_suspended(job),
+            lambda editor, job, _: editor.suspend(job.name, job.namespace),
+        ),
+        Action(
+            "resume",
+            "patch",
+            _is_suspended,
+            lambda editor, job, _: editor.suspend(job.name, job.namespace, suspended=False),
+        ),
+        Action(
+            "restart",
+            "patch",
+            _is_open,
+            lambda editor, job, _: editor.restart(job.name, job.namespace),
+        ),
+        Action("scale", "patch", _is_open, _scale, field="replicas"),
+        Action("move", "patch", _is_open, _move, field="queue", needs_groups=True),
+        Action("delete", "delete", lambda job: True, _delete),
+    )
+}
+
+
+class ConfirmView(View, frozen=True):
+    """What is asked before an action: what is lost, and what becomes free."""
+
+    action: str
+    row: Row
+    generation: int
+    gpus_freed: int
+    replicas_stopped: int
+    step: int | None = None
+    checkpoint_step: int | None = None
+    steps_at_risk: int | None = None
+    seconds_at_risk: float | None = None
+    roles: tuple[tuple[str, int], ...] = ()
+    """Roles with their number of replicas, to scale."""
+    queues: tuple[str, ...] = ()
+
+
+_STOPPING = frozenset({"suspend", "restart", "delete"})
+
+
+def confirm_view(
+    action: Action,
+    shown: SeenJob,
+    generation: int,
+    account: Goodput | None,
+    queues: tuple[str, ...] = (),
+) -> ConfirmView:
+    """Return what is asked before an action."""
+    job = shown.job
+    stops = action.name in _STOPPING
+    step = account.step if account else None
+    saved = account.checkpoint_step if account else None
+    at_risk = None if step is None or not stops else max(0, step - (saved or 0))
+    rate = account.steps_per_s if account else 0.0
+    return ConfirmView(
+        action=action.name,
+        row=shown.row(),
+        generation=generation,
+        gpus_freed=job.allocated_gpus if stops else 0,
+        replicas_stopped=job.running if stops else 0,
+        step=step,
+        checkpoint_step=saved,
+        steps_at_risk=at_risk,
+        seconds_at_risk=at_risk / rate if at_risk is not None and rate else None,
+        roles=job.roles if action.field == "replicas" else (),
+        queues=queues if action.field == "queue" else (),
+    )
+
+
+def questions(action: Action, job: Job) -> tuple[Question, ...]:
+    """Return the rights that an action needs."""
+    own = Question(action.verb, *readable(job.kind.resource), job.namespace)
+    group = (Question("patch", *GROUP_KIND, job.namespace),) if action.needs_groups else ()
+    further: tuple[Question, ...] = ()
+    if action.name == "restart" and job.state.finished:
+        kind = readable(job.kind.resource)
+        further = tuple(Question(verb, *kind, job.namespace) for verb in ("delete", "create"))
+    return (own, *group, *further)
+
+
+async def allowed_actions(viewer: Viewer, job: Job) -> tuple[str, ...]:
+    """Return the names of the actions that apply to a job and that the viewer may do."""
+    wanted = [action for action in ACTIONS.values() if action.applies(job)]
+    answers = await viewer.rights.may_all(
+        question for action in wanted for question in questions(action, job)
+    )
+    return tuple(
+        action.name for action in wanted if all(answers[one] for one in questions(action, job))
+    )
+
+
+@dataclass(slots=True)
+class ActionRunner:
+    """Runs actions, and writes who did what."""
+
+    recorder: EventRecorder
+    _shown: OrderedDict[tuple[str, int], Mapping[str, Any]] = field(default_factory=OrderedDict)
+    """Specifications on confirming pages, by UID and generation."""
+    _background: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def read(self, viewer: Viewer, job: Job) -> int:
+        """Remember the specification that a confirming page is about; return its generation."""
+        stored = await _manifest(viewer, job)
+        generation = int(stored["metadata"].get("generation", 0))
+        self._shown[job.uid, generation] = stored
+        while len(self._shown) > MAX_REMEMBERED:
+            self._shown.popitem(last=False)
+        return generation
+
+    async def run(
+        self, action: Action, viewer: Viewer, job: Job, generation: int, value: str
+    ) -> None:
+        """Run an action with the rights of the viewer.
+
+        Raises:
+            SpecChanged: the specification has another generation now.
+            ActionRefused: it is not possible now.
+            KubeError: the API server refuses it.
+        """
+        work = self._run(action, viewer, job, generation, value)
+        if action.name != "restart":
+            await work
+            return
+        # It waits until the pods have ended, which may take longer than a browser waits.
+        await self._check(viewer, job, generation)
+        task = asyncio.create_task(self._report(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _report(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except (ActionRefused, KubeError) as error:
+            log.warning("an action has failed: %s", error)
+
+    async def _run(
+        self, action: Action, viewer: Viewer, job: Job, generation: int, value: str
+    ) -> None:
+        jobs = JobClient(viewer.client, job.kind.trainer)
+        try:
+            for attempt in range(ATTEMPTS):
+                await self._check(viewer, job, generation)
+                try:
+                    await action.run(JobEditor(jobs, generation), job, value)
+                    break
+                except Conflict:
+                    if attempt == ATTEMPTS - 1:
+                        raise
+        except JobError as error:
+            self._audit(action, viewer, job, value, str(error))
+            raise ActionRefused(str(error)) from error
+        except (KubeError, ActionRefused) as error:
+            self._audit(action, viewer, job, value, str(error))
+            raise
+        self._audit(action, viewer, job, value, "")
+
+    async def _check(self, viewer: Viewer, job: Job, generation: int) -> None:
+        stored = await _manifest(viewer, job)
+        if int(stored["metadata"].get("generation", 0)) == generation:
+            return
+        before = self._shown.get((job.uid, generation))
+        lines: list[str] = []
+        if before is not None and before["metadata"]["uid"] == stored["metadata"]["uid"]:
+            old, new = (to_yaml(to_submittable(one)).splitlines() for one in (before, stored))
+            lines = list(difflib.unified_diff(old, new, n=2, lineterm=""))[2:]
+        raise SpecChanged(tuple(lines))
+
+    def _audit(self, action: Action, viewer: Viewer, job: Job, value: str, problem: str) -> None:
+        """Log an action, and record it as an event of the job."""
+        facts = {
+            "action": action.name,
+            "viewer": viewer.name,
+            "job": f"{job.namespace}/{job.qualified_name}",
+            "value": value,
+            "result": problem or "done",
+        }
+        log.info("action of a viewer", extra=facts)
+        what = f"{action.name} {value}".strip()
+        who = viewer.name or "the dashboard's user"
+        message = f"{who}: {what}" + (f" failed: {problem}" if problem else "")
+        resource = job.kind.resource
+        reference = ObjectReference(
+            kind=resource.kind,
+            api_version=resource.api_version,
+            namespace=job.namespace,
+            name=job.name,
+            uid=job.uid,
+        )
+        type_ = "Warning" if problem else "Normal"
+        self.recorder.event(reference, type_, "DashboardAction", message)
+
+
+async def _manifest(viewer: Viewer, job: Job) -> dict[str, Any]:
+    jobs = JobClient(viewer.client, job.kind.trainer)
+    try:
+        return await jobs.manifest(job.name, job.namespace)
+    except JobError as error:
+        raise ActionRefused(str(error)) from error

@@ -1,0 +1,74 @@
+"""Mode ``header``: an authenticating proxy names the user, and the server impersonates it.
+
+Headers count only on connections from listed addresses, or with a client certificate that the
+server requires. Names that Kubernetes reserves are refused: a proxy must not hand out the rights of
+``system:masters``.
+"""
+
+import ipaddress
+import secrets
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from gangline.dashboard.login.sessions import Session, derived_csrf
+from gangline.dashboard.settings import HeaderSettings
+from gangline.dashboard.viewers import Identity
+
+RESERVED = "system:"
+
+
+@dataclass(slots=True)
+class HeaderLogin:
+    """Logging in by headers."""
+
+    settings: HeaderSettings
+    has_client_certificates: bool = False
+    """True if every connection has a client certificate that was verified."""
+    login_path: str = ""
+    _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    async def intercept(self, request: web.Request) -> web.StreamResponse | None:
+        """Return None: the proxy does it all."""
+        return None
+
+    async def authenticate(self, request: web.Request) -> Session | None:
+        """Return the session of the user whom the proxy names.
+
+        Raises:
+            web.HTTPForbidden: the headers are not to be believed, or are ambiguous.
+        """
+        if not (self.has_client_certificates or self._is_trusted(request)):
+            raise web.HTTPForbidden(
+                text=f"requests from {request.remote} do not come through a proxy that is trusted"
+            )
+        users = request.headers.getall(self.settings.user, [])
+        if len(users) != 1 or not users[0].strip():
+            raise web.HTTPForbidden(text=f"the proxy must send {self.settings.user} once")
+        lines = request.headers.getall(self.settings.groups, [])
+        groups = tuple(
+            group for line in lines for part in line.split(",") if (group := part.strip())
+        )
+        return impersonated(users[0].strip(), groups, self._secret)
+
+    def _is_trusted(self, request: web.Request) -> bool:
+        # The address of the connection itself, never one that a header claims.
+        peer = request.transport.get_extra_info("peername") if request.transport else None
+        if not peer:
+            return False
+        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in network for network in self.settings.trusted_proxies)
+
+
+def impersonated(user: str, groups: tuple[str, ...], secret: bytes) -> Session:
+    """Return the session of a user whom the server impersonates.
+
+    Raises:
+        web.HTTPForbidden: Kubernetes reserves the name.
+    """
+    if reserved := [name for name in (user, *groups) if name.startswith(RESERVED)]:
+        raise web.HTTPForbidden(text=f"{reserved[0]!r} is a name that Kubernetes reserves")
+    session_name = "\0".join((user, *groups))
+    identity = Identity(user=user, groups=groups)
+    return Session(identity, user, derived_csrf(secret, session_name), can_end=False)

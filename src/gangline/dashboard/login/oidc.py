@@ -1,0 +1,209 @@
+"""Mode ``oidc``: OpenID Connect, by the authorization code flow with PKCE.
+
+The provider's keys check the ID token, with issuer, audience, expiry and nonce. Then either the
+token itself is sent to the API server, or the server impersonates the name and the groups in it.
+"""
+
+import base64
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import jwt
+from aiohttp import web
+
+from gangline.dashboard.login.header import RESERVED
+from gangline.dashboard.login.sessions import LoginRefused, Session, Sessions, local_path
+from gangline.dashboard.settings import OidcSettings
+from gangline.dashboard.viewers import Identity
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA")
+"""Signatures with a public key only: with others the client secret could sign tokens."""
+TIMEOUT = aiohttp.ClientTimeout(total=10)
+PENDING_S = 600.0
+MAX_PENDING = 10_000
+METADATA_S = 3600.0
+_COOKIE = "gangline_login"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A login that has begun."""
+
+    verifier: str
+    nonce: str
+    next_path: str
+    until: float
+
+
+@dataclass(slots=True)
+class OidcLogin:
+    """Logging in at a provider."""
+
+    settings: OidcSettings
+    sessions: Sessions
+    base_path: str = ""
+    secure: bool = False
+    login_path: str = "/login"
+    _pending: OrderedDict[str, _Pending] = field(default_factory=OrderedDict)
+    _metadata: Mapping[str, Any] = field(default_factory=dict)
+    _keys: Any = None
+    _read_at: float = -METADATA_S
+
+    async def intercept(self, request: web.Request) -> web.StreamResponse | None:
+        """Send the viewer to the provider, and take the code that comes back."""
+        if request.method == "GET" and request.path == f"{self.base_path}{self.login_path}":
+            given = request.query.get("next", "")
+            return await self._begin(local_path(given, f"{self.base_path}/"))
+        if request.method == "GET" and request.path == f"{self.base_path}/oidc/callback":
+            return await self._finish(request)
+        return None
+
+    async def authenticate(self, request: web.Request) -> Session | None:
+        """Return the session of the cookie."""
+        return self.sessions.find(request)
+
+    async def _begin(self, next_path: str) -> web.StreamResponse:
+        metadata = await self._provider()
+        state, verifier, nonce = (secrets.token_urlsafe(32) for _ in range(3))
+        self._pending[state] = _Pending(verifier, nonce, next_path, time.monotonic() + PENDING_S)
+        while len(self._pending) > MAX_PENDING:
+            self._pending.popitem(last=False)
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest())
+        parameters = {
+            "response_type": "code",
+            "client_id": self.settings.client_id,
+            "redirect_uri": self.settings.redirect_url,
+            "scope": self.settings.scopes,
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": challenge.decode().rstrip("="),
+            "code_challenge_method": "S256",
+        }
+        response = web.HTTPSeeOther(f"{metadata['authorization_endpoint']}?{urlencode(parameters)}")
+        # The browser that comes back must be the one that left. It comes from another site, so the
+        # cookie cannot be Strict.
+        response.set_cookie(
+            _COOKIE, state, max_age=int(PENDING_S), httponly=True, secure=self.secure,
+            samesite="Lax", path=self.base_path or "/",
+        )  # fmt: skip
+        return response
+
+    async def _finish(self, request: web.Request) -> web.StreamResponse:
+        state = request.query.get("state", "")
+        pending = self._pending.pop(state, None)
+        is_ours = secrets.compare_digest(state, request.cookies.get(_COOKIE, ""))
+        if pending is None or not is_ours or time.monotonic() >= pending.until:
+            raise LoginRefused("login.stale")
+        if "error" in request.query:
+            detail = request.query.get("error_description") or request.query["error"]
+            raise LoginRefused(detail[:300])
+        token = await self._exchange(request.query.get("code", ""), pending.verifier)
+        claims = await self._claims(token, pending.nonce)
+        name, identity = self._identity(token, claims)
+        # The answer is a page of ours that continues: a redirect would still belong to the
+        # navigation from the provider's site, with which browsers send no Strict cookie.
+        response = web.Response(headers={"Refresh": f"0; url={pending.next_path}"}, text="")
+        lifetime_s = max(0.0, float(claims["exp"]) - time.time())
+        self.sessions.start(response, identity, name, lifetime_s)
+        response.del_cookie(_COOKIE, path=self.base_path or "/")
+        return response
+
+    def _identity(self, token: str, claims: Mapping[str, Any]) -> tuple[str, Identity]:
+        """Return name and identity of a verified token."""
+        name = claims.get(self.settings.username_claim)
+        if not isinstance(name, str) or not name or name.startswith(RESERVED):
+            raise LoginRefused(f"the ID token has no usable claim {self.settings.username_claim!r}")
+        if self.settings.username_claim == "email" and claims.get("email_verified") is False:
+            raise LoginRefused("the provider has not verified your address")
+        if self.settings.passes_token:
+            return name, Identity(token=token)
+        given = claims.get(self.settings.groups_claim) or ()
+        groups = (
+            [given] if isinstance(given, str) else [one for one in given if isinstance(one, str)]
+        )
+        allowed = tuple(group for group in groups if group and not group.startswith(RESERVED))
+        return name, Identity(user=name, groups=allowed)
+
+    async def _exchange(self, code: str, verifier: str) -> str:
+        metadata = await self._provider()
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self.settings.redirect_url,
+            "client_id": self.settings.client_id,
+            "code_verifier": verifier,
+        }
+        secret = self.settings.client_secret
+        if secret:
+            form["client_secret"] = secret
+        answer = await _fetch("POST", metadata["token_endpoint"], form)
+        token = answer.get("id_token")
+        if not isinstance(token, str):
+            raise LoginRefused("the provider sent no ID token")
+        return token
+
+    async def _claims(self, token: str, nonce: str) -> Mapping[str, Any]:
+        """Return the claims of an ID token after all checks."""
+        await self._provider()
+        try:
+            key = await self._signing_key(token)
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=list(ALGORITHMS),
+                audience=self.settings.client_id,
+                issuer=self.settings.issuer,
+                leeway=30,
+                options={"require": ["exp", "iat", "iss", "aud", "sub"]},
+            )
+        except jwt.PyJWTError as error:
+            raise LoginRefused(f"the ID token is not valid: {error}") from error
+        if not secrets.compare_digest(str(claims.get("nonce", "")), nonce):
+            raise LoginRefused("login.stale")
+        return claims
+
+    async def _signing_key(self, token: str) -> Any:
+        """Return the key of a token; keys are read again if the provider has changed them."""
+        key_id = jwt.get_unverified_header(token).get("kid")
+        for is_again in (False, True):
+            if is_again or self._keys is None:
+                document = await _fetch("GET", self._metadata["jwks_uri"])
+                self._keys = jwt.PyJWKSet.from_dict(dict(document))
+            for key in self._keys.keys:
+                if key_id is None or key.key_id == key_id:
+                    return key.key
+        raise jwt.InvalidTokenError("the provider has no such key")
+
+    async def _provider(self) -> Mapping[str, Any]:
+        """Return the description of the provider."""
+        if time.monotonic() - self._read_at < METADATA_S:
+            return self._metadata
+        address = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
+        metadata = await _fetch("GET", address)
+        if metadata.get("issuer") != self.settings.issuer:
+            named = metadata.get("issuer")
+            raise LoginRefused(f"the provider calls itself {named!r}, not {self.settings.issuer!r}")
+        self._metadata, self._keys, self._read_at = metadata, None, time.monotonic()
+        return metadata
+
+
+async def _fetch(method: str, url: str, form: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """Send a request to the provider; return its JSON."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=TIMEOUT) as session,
+            session.request(method, url, data=form, allow_redirects=False) as answer,
+        ):
+            content = await answer.json(content_type=None)
+            if answer.status != 200 or not isinstance(content, Mapping):
+                raise LoginRefused(f"the provider answered with HTTP {answer.status}")
+            return content
+    except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+        raise LoginRefused(f"the provider does not answer: {error}") from error

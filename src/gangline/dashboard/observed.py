@@ -1,0 +1,276 @@
+"""The observed cluster: one copy of its objects, which all viewers share.
+
+Informers call ``store_...``; views read. A job is built from its stored object, its pods and its
+pod groups when it is first read after one of them has changed, so a list of thousands costs nothing
+while nothing changes. ``revision`` counts changes; ``wait_for_change`` is for streams.
+
+Rights are not kept here: ``Scope`` (``rights``) filters what a viewer sees of it.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from gangline.api.core.core import Event
+from gangline.api.core.node import Node
+from gangline.api.meta.resource import Resource
+from gangline.api.volcano.scheduling import PodGroup, Queue
+from gangline.api.volcano.topology import HyperNode
+from gangline.sdk.jobs import Job, build_job
+from gangline.sdk.kinds import JobKind, ListedJob
+from gangline.sdk.lean_pods import LISTED_PODS, ListedMeta, ListedPod
+
+
+class WatchedMeta(ListedMeta):
+    """What lists read of metadata, and the identity by which a copy is kept current."""
+
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class WatchedJobMeta(WatchedMeta):
+    """Of a job, further what changes with its specification, and its owner."""
+
+    generation: int = 0
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class WatchedPod(ListedPod):
+    """A pod with the fields that the pages read."""
+
+    metadata: WatchedMeta = WatchedMeta()
+
+
+WATCHED_PODS: Resource[WatchedPod] = replace(LISTED_PODS, type=WatchedPod)  # type: ignore[type-var, arg-type]
+
+WatchedJob: Any = msgspec.defstruct(
+    "WatchedJob", [("metadata", WatchedJobMeta, WatchedJobMeta())], bases=(ListedJob,), frozen=True
+)
+"""A job of any kind with the fields that the pages read."""
+
+
+def watched_resource(kind: JobKind) -> Resource[Any]:
+    """Return the resource of a kind; one with a runtime needs the type of its own."""
+    return kind.resource if kind.has_runtime else replace(kind.resource, type=WatchedJob)
+
+
+JobKey = tuple[str, str, str]
+"""Namespace, kind as in lists (``pytorchjob``), and name."""
+
+
+@dataclass(slots=True)
+class ObservedJob:
+    """A stored job with its objects, and the job that was built of them."""
+
+    kind: JobKind
+    stored: Any
+    built: Job | None = None
+
+    @property
+    def key(self) -> JobKey:
+        """Its key."""
+        return self.stored.metadata.namespace, self.kind.trainer, self.stored.metadata.name
+
+
+@dataclass(slots=True)
+class SourceState:
+    """The state of the copy of one kind."""
+
+    synced: bool = False
+    absent: bool = False
+    """True if the cluster does not have the kind, or the server may not read it."""
+    problem: str = ""
+    """Why the copy is not current; empty while it is."""
+    since: datetime | None = None
+    """Since when the copy is not current."""
+
+
+@dataclass(slots=True)
+class ObservedCluster:
+    """All observed objects; see the module."""
+
+    revision: int = 0
+    sources: dict[str, SourceState] = field(default_factory=dict)
+    """By the plural name of the kind."""
+    nodes: dict[str, Node] = field(default_factory=dict)
+    queues: dict[str, Queue] = field(default_factory=dict)
+    hypernodes: dict[str, HyperNode] = field(default_factory=dict)
+    pods: dict[tuple[str, str], WatchedPod] = field(default_factory=dict)
+    """By namespace and name."""
+    groups: dict[tuple[str, str], PodGroup] = field(default_factory=dict)
+    """By namespace and name."""
+    events: defaultdict[str, dict[str, Event]] = field(default_factory=lambda: defaultdict(dict))
+    """By namespace and name."""
+    _jobs: dict[JobKey, ObservedJob] = field(default_factory=dict)
+    _by_uid: dict[str, ObservedJob] = field(default_factory=dict)
+    _pods_of: defaultdict[str, dict[str, WatchedPod]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    _groups_of: defaultdict[str, dict[str, PodGroup]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait_for_change(self, revision: int) -> int:
+        """Wait until the revision differs from the given one, and return it."""
+        while self.revision == revision:
+            await self._changed.wait()
+        return self.revision
+
+    def note_change(self) -> None:
+        """Count a change and wake those that wait for it."""
+        self.revision += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def problem(self) -> SourceState | None:
+        """Return the state of a copy that is not current; None if all are."""
+        return next((state for state in self.sources.values() if state.problem), None)
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether every kind was read once, or is known to be absent."""
+        return all(state.synced or state.absent for state in self.sources.values())
+
+    def store_job(self, kind: JobKind, old: Any, new: Any) -> None:
+        """Take the change of a job."""
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            entry = self._by_uid.pop(old.metadata.uid, None)
+            if entry is not None and self._jobs.get(entry.key) is entry:
+                del self._jobs[entry.key]
+        if new is not None:
+            entry = ObservedJob(kind, new)
+            self._jobs[entry.key] = self._by_uid[new.metadata.uid] = entry
+        self.note_change()
+
+    def store_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
+        """Take the change of a pod."""
+        for pod, is_new in ((old, False), (new, True)):
+            if pod is None:
+                continue
+            meta = pod.metadata
+            key, owner = (meta.namespace, meta.name), meta.controller
+            if is_new:
+                self.pods[key] = pod
+            else:
+                self.pods.pop(key, None)
+            if owner is not None:
+                self._store_owned(self._pods_of, owner.uid, meta.name, pod if is_new else None)
+        self.note_change()
+
+    def store_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        """Take the change of a pod group."""
+        for group, is_new in ((old, False), (new, True)):
+            if group is None:
+                continue
+            meta = group.metadata
+            if is_new:
+                self.groups[meta.namespace, meta.name] = group
+            else:
+                self.groups.pop((meta.namespace, meta.name), None)
+            if owner := meta.controller:
+                self._store_owned(self._groups_of, owner.uid, meta.name, group if is_new else None)
+        self.note_change()
+
+    def store_event(self, old: Event | None, new: Event | None) -> None:
+        """Take the change of an event."""
+        if new is not None:
+            self.events[new.metadata.namespace][new.metadata.name] = new
+        elif old is not None:
+            self.events[old.metadata.namespace].pop(old.metadata.name, None)
+        self.note_change()
+
+    def store_node(self, old: Node | None, new: Node | None) -> None:
+        """Take the change of a node; heartbeats change nothing that is shown."""
+        _store(self.nodes, old, new)
+        if old is None or new is None or _facts(old) != _facts(new):
+            self.note_change()
+
+    def store_queue(self, old: Queue | None, new: Queue | None) -> None:
+        """Take the change of a queue."""
+        _store(self.queues, old, new)
+        self.note_change()
+
+    def store_hypernode(self, old: HyperNode | None, new: HyperNode | None) -> None:
+        """Take the change of a network domain."""
+        _store(self.hypernodes, old, new)
+        self.note_change()
+
+    def _store_owned(
+        self, table: defaultdict[str, dict[str, Any]], uid: str, name: str, item: object
+    ) -> None:
+        if item is None:
+            table[uid].pop(name, None)
+            if not table[uid]:
+                del table[uid]
+        else:
+            table[uid][name] = item
+        if (entry := self._by_uid.get(uid)) is not None:
+            entry.built = None
+
+    def __iter__(self) -> Iterator[ObservedJob]:
+        """Iterate over all jobs."""
+        return iter(list(self._jobs.values()))
+
+    def __len__(self) -> int:
+        """Return the number of jobs."""
+        return len(self._jobs)
+
+    def namespaces(self) -> dict[JobKind, frozenset[str]]:
+        """Return the namespaces that have jobs, by kind."""
+        by_kind: defaultdict[JobKind, set[str]] = defaultdict(set)
+        for entry in self._jobs.values():
+            by_kind[entry.kind].add(entry.stored.metadata.namespace)
+        return {kind: frozenset(names) for kind, names in by_kind.items()}
+
+    def find(self, key: JobKey) -> ObservedJob | None:
+        """Return a job; None if there is none."""
+        return self._jobs.get(key)
+
+    def find_owner(self, uid: str) -> ObservedJob | None:
+        """Return the job with a UID; None if there is none."""
+        return self._by_uid.get(uid)
+
+    def job(self, entry: ObservedJob, *, pods: bool = True, groups: bool = True) -> Job:
+        """Return a job as lists show it, with its pods and pod groups as far as they may be
+        read.
+        """
+        if pods and groups and entry.built is not None:
+            return entry.built
+        uid = entry.stored.metadata.uid
+        built = build_job(
+            entry.kind,
+            entry.stored,
+            list(self._pods_of.get(uid, {}).values()) if pods else [],
+            list(self._groups_of.get(uid, {}).values()) if groups else [],
+        )
+        if pods and groups:
+            entry.built = built
+        return built
+
+    def pods_of(self, uid: str) -> list[WatchedPod]:
+        """Return the pods of a job."""
+        return list(self._pods_of.get(uid, {}).values())
+
+    def groups_of(self, uid: str) -> list[PodGroup]:
+        """Return the pod groups of a job."""
+        return list(self._groups_of.get(uid, {}).values())
+
+
+def _store(table: dict[str, Any], old: Any, new: Any) -> None:
+    if new is not None:
+        table[new.metadata.name] = new
+    elif old is not None:
+        table.pop(old.metadata.name, None)
+
+
+def _facts(node: Node) -> tuple[object, ...]:
+    conditions = [(one.type, one.status, one.message) for one in node.status.conditions]
+    status = node.status
+    return node.spec, node.metadata.labels, conditions, status.allocatable, status.capacity

@@ -1,0 +1,165 @@
+"""Starts the server: watches the cluster, opens the address, and stops both.
+
+``run`` serves until its event is set. In mode ``local`` ``announce`` gets the address with the
+token; it is called when the server answers, before the cluster has been read completely.
+"""
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+
+from aiohttp import web
+
+from gangline.dashboard.actions import ActionRunner
+from gangline.dashboard.login.header import HeaderLogin
+from gangline.dashboard.login.local import TOKEN_PARAMETER, LocalLogin
+from gangline.dashboard.login.sessions import Login, Sessions
+from gangline.dashboard.observed import ObservedCluster
+from gangline.dashboard.server import Dashboard, LoginParts
+from gangline.dashboard.settings import DashboardSettings, LoginMode, TlsSettings
+from gangline.dashboard.sources import Sources
+from gangline.dashboard.viewers import Viewers, read_user_name
+from gangline.dashboard.watching import ClusterWatch
+from gangline.kube.client.client import ApiClient
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.errors import ApiError, ConfigError
+from gangline.kube.probes import Health, serve_probes
+
+FIRST_READ_S = 1.0
+"""How long the first page waits for the first state of the cluster."""
+SHUTDOWN_S = 2.0
+COMPONENT = "gangline-dashboard"
+
+
+async def run(
+    client: ApiClient,
+    settings: DashboardSettings,
+    stop: asyncio.Event,
+    announce: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serve the dashboard until ``stop`` is set.
+
+    Raises:
+        ConfigError: the address is not available, or a file cannot be read.
+        BadSettings: the settings contradict each other.
+    """
+    settings.check()
+    cluster = ObservedCluster()
+    watch = ClusterWatch(client, cluster, settings.namespaces)
+    health = Health(extra_checks=[lambda: cluster.has_synced])
+    async with AsyncExitStack() as stack:
+        recorder = await stack.enter_async_context(EventRecorder(client, COMPONENT))
+        viewers = await stack.enter_async_context(Viewers(client))
+        await stack.enter_async_context(
+            serve_probes(settings.metrics_address, settings.health_address, health)
+        )
+        sources = Sources(client, cluster)
+        sessions = Sessions(
+            f"gangline_{secrets.token_hex(4)}",  # cookies of several servers on one host differ
+            path=settings.base_path,
+            secure=bool(settings.tls.certificate) or settings.auth is LoginMode.OIDC,
+        )
+        watching = asyncio.create_task(watch.run(), name="dashboard: watch")
+        stack.push_async_callback(_cancel, watching)
+        login = await _login(client, settings, sessions, viewers)
+        logins = LoginParts(viewers, login, sessions)
+        dashboard = Dashboard(settings, sources, logins, ActionRunner(recorder))
+        stack.push_async_callback(dashboard.hub.aclose)
+        await watch.wait_until_read(FIRST_READ_S)
+        port = await stack.enter_async_context(_Listening(dashboard, settings))
+        health.ready = True
+        announce(_address(settings, port, login))
+        stopping = asyncio.create_task(stop.wait())
+        # A failed watch ends the server: whoever started it restarts it.
+        await asyncio.wait({stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        dashboard.stopping.set()
+        cluster.note_change()
+        if watching.done():
+            watching.result()
+
+
+class _Listening:
+    """The open port of a dashboard."""
+
+    def __init__(self, dashboard: Dashboard, settings: DashboardSettings) -> None:
+        self._settings = settings
+        self._runner = web.AppRunner(
+            dashboard.application(), access_log=None, shutdown_timeout=SHUTDOWN_S
+        )
+
+    async def __aenter__(self) -> int:
+        await self._runner.setup()
+        address = self._settings.address
+        site = web.TCPSite(
+            self._runner,
+            address.host or None,
+            address.port,
+            ssl_context=_tls_context(self._settings.tls),
+        )
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            why = error.strerror or str(error)
+            raise ConfigError(
+                f"--address: the dashboard cannot listen on {address}: {why}"
+            ) from error
+        return int(self._runner.addresses[0][1])
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._runner.cleanup()
+
+
+async def _login(
+    client: ApiClient, settings: DashboardSettings, sessions: Sessions, viewers: Viewers
+) -> Login:
+    base = settings.base_path
+    match settings.auth:
+        case LoginMode.LOCAL:
+            name = ""
+            with suppress(ApiError):
+                name = await read_user_name(client)
+            return LocalLogin(sessions, name)
+        case LoginMode.TOKEN:
+            from gangline.dashboard.login.token import TokenLogin
+
+            return TokenLogin(sessions, viewers, base)
+        case LoginMode.HEADER:
+            return HeaderLogin(settings.header, bool(settings.tls.client_ca))
+        case LoginMode.OIDC:
+            from gangline.dashboard.login.oidc import OidcLogin
+
+            return OidcLogin(settings.oidc, sessions, base, secure=True)
+
+
+def _address(settings: DashboardSettings, port: int, login: Login) -> str:
+    """Return the address to open."""
+    scheme = "https" if settings.tls.certificate else "http"
+    host = settings.address.host or "127.0.0.1"
+    shown = f"[{host}]" if ":" in host else host
+    address = f"{scheme}://{shown}:{port}{settings.base_path}/"
+    if isinstance(login, LocalLogin):
+        return f"{address}?{TOKEN_PARAMETER}={login.token}"
+    return address
+
+
+def _tls_context(files: TlsSettings) -> ssl.SSLContext | None:
+    if not files.certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+        if files.client_ca:
+            context.load_verify_locations(files.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"the certificate of the dashboard cannot be read: {error}") from error
+    return context
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

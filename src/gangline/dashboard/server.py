@@ -1,0 +1,631 @@
+"""The server: addresses, headers, errors, and what a request is answered with.
+
+Every answer has the headers of ``SECURITY_HEADERS``; no page loads anything of another origin.
+Reading needs a session; writing further the token of the session's forms, and no ``--read-only``.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from gangline.dashboard.actions import (
+    ACTIONS,
+    Action,
+    ActionRefused,
+    ActionRunner,
+    SpecChanged,
+    allowed_actions,
+    confirm_view,
+    questions,
+)
+from gangline.dashboard.ansi import plain
+from gangline.dashboard.assets import Assets
+from gangline.dashboard.login.sessions import (
+    NO_CSRF,
+    Login,
+    LoginRefused,
+    Session,
+    Sessions,
+    is_same,
+    local_path,
+)
+from gangline.dashboard.logs import LogHub, SharedLog, chosen_replica
+from gangline.dashboard.pages import (
+    JOB,
+    NAVIGATION,
+    PAGES,
+    Page,
+    PageMissing,
+    PageRefused,
+    PageRequest,
+)
+from gangline.dashboard.rendering import LANGUAGES, Renderer, choose_language, json_form
+from gangline.dashboard.rights import Question, Scope, read_scope, readable
+from gangline.dashboard.settings import DashboardSettings
+from gangline.dashboard.sources import Sources
+from gangline.dashboard.streams import (
+    INTERVAL_S,
+    REFRESH_S,
+    RenderCache,
+    Stream,
+    appended,
+    message,
+    named,
+    wait_until,
+)
+from gangline.dashboard.viewers import Viewer, Viewers
+from gangline.dashboard.views.base import Observation, SeenJob, View
+from gangline.kube.errors import ApiError, Conflict, Forbidden, Unauthorized
+from gangline.sdk.kinds import JOB_KINDS
+from gangline.sdk.logs import LogLine
+
+log = logging.getLogger(__name__)
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+        "object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+SCOPE_S = 1.0
+"""How long what a viewer sees is used again; the answers behind it are remembered longer."""
+STALE_SCOPE_S = 300.0
+"""How long a viewer sees the last state while the API server is away."""
+LOG_WAIT_S = 1.0
+SHOWN_LINES = 500
+MAX_FORM = 64 * 1024
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class BannerView(View, frozen=True):
+    """What is said above every page."""
+
+    problem: str = ""
+    """Why the state is not current; empty if it is."""
+    since: datetime | None = None
+    is_loading: bool = False
+    has_jobs: bool = True
+    """False if the cluster has none of the kinds of jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoginParts:
+    """Who the viewers are."""
+
+    viewers: Viewers
+    login: Login
+    sessions: Sessions
+
+
+class Dashboard:
+    """The application and everything that its requests share."""
+
+    def __init__(
+        self,
+        settings: DashboardSettings,
+        sources: Sources,
+        logins: LoginParts,
+        runner: ActionRunner,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.settings = settings
+        self.cluster = sources.cluster
+        self.sources = sources
+        self.viewers = logins.viewers
+        self.login = logins.login
+        self.sessions = logins.sessions
+        self.runner = runner
+        self.clock = clock
+        self.assets = Assets()
+        self.hub = LogHub(sources.client)
+        self.stopping = asyncio.Event()
+        """Set when the server stops: streams end."""
+        self._rendered = RenderCache()
+        self._renderers = {
+            name: Renderer(name, self.assets, settings.base_path, clock) for name in LANGUAGES
+        }
+
+    def application(self) -> web.Application:
+        """Return the application."""
+        app = web.Application(
+            middlewares=[self._errors, self._authentication], client_max_size=MAX_FORM
+        )
+        app.on_response_prepare.append(_add_headers)
+        base = self.settings.base_path
+        get = app.router.add_get
+        for page in PAGES:
+            get(f"{base}{page.path}", self._page_handler(page))
+            if page.is_live:
+                get(f"{base}{page.path.rstrip('/')}/stream", self._stream_handler(page))
+        get(f"{base}{JOB}/logs/lines", self._log_stream)
+        get(f"{base}{JOB}/logs/download", self._log_download)
+        get(f"{base}{JOB}/actions/{{action}}", self._confirm)
+        app.router.add_post(f"{base}{JOB}/actions/{{action}}", self._act)
+        app.router.add_post(f"{base}/logout", self._logout)
+        get(f"{base}/login", self._login_page)
+        get(f"{base}/language", self._language)
+        get(f"{base}/static/{{digest}}/{{name}}", self._static)
+        for path in {"/healthz", "/readyz", f"{base}/healthz", f"{base}/readyz"}:
+            get(path, self._health)
+        return app
+
+    # Middlewares, from the outside to the inside.
+
+    @web.middleware
+    async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            if error.status < 400 or error.content_type != "text/plain":
+                raise
+            return self._error(request, error.status, error.text or error.reason)
+        except PageMissing as error:
+            return self._error(request, 404, str(error))
+        except (PageRefused, Forbidden) as error:
+            return self._error(request, 403, str(error))
+        except LoginRefused as error:
+            return self._login_form(request, str(error), status=401)
+        except SpecChanged as error:
+            return self._error(request, 409, str(error), difference=error.difference)
+        except (ActionRefused, Conflict) as error:
+            return self._error(request, 409, str(error))
+        except Unauthorized:
+            return self._ended(request)
+        except ApiError as error:
+            return self._error(request, 503, str(error))
+
+    @web.middleware
+    async def _authentication(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        path = request.path.removeprefix(self.settings.base_path)
+        if path in {"/healthz", "/readyz"}:
+            return await handler(request)
+        answer = await self.login.intercept(request)
+        if answer is not None:
+            return answer
+        if path.startswith("/static/") or path in {"/login", "/language"}:
+            return await handler(request)
+        session = await self.login.authenticate(request)
+        if session is None:
+            return self._ask_to_log_in(request)
+        request["session"] = session
+        if request.method not in {"GET", "HEAD"}:
+            await self._check_form(request, session)
+        return await handler(request)
+
+    async def _check_form(self, request: web.Request, session: Session) -> None:
+        """Refuse forms that are not of a page of ours."""
+        if session.csrf == NO_CSRF:
+            return
+        form = await request.post()
+        site = request.headers.get("Sec-Fetch-Site", "same-origin")
+        origin = request.headers.get("Origin", "")
+        is_foreign = site not in {"same-origin", "none"} or (
+            origin not in {"", "null"} and urlsplit(origin).netloc != request.host
+        )
+        if is_foreign or not is_same(str(form.get("csrf", "")), session.csrf):
+            raise web.HTTPForbidden(
+                text="this form is not of a page of your session: open the page again"
+            )
+
+    # What all pages share.
+
+    async def _open(self, request: web.Request) -> PageRequest:
+        """Return what a page is computed from.
+
+        Raises:
+            Unauthorized: the credentials of the viewer are no longer valid.
+        """
+        session: Session = request["session"]
+        viewer = await self.viewers.viewer(session.identity, session.name)
+        scope = await self._scope(viewer)
+        query = {name: tuple(request.query.getall(name)) for name in request.query}
+        seen = Observation(self.cluster, scope, self.clock(), viewer.name)
+        return PageRequest(
+            seen, viewer, self.sources, self.settings, query, dict(request.match_info)
+        )
+
+    async def _scope(self, viewer: Viewer) -> Scope:
+        now = time.monotonic()
+        if viewer.scope is not None and now - viewer.scope_read_at < SCOPE_S:
+            return viewer.scope
+        kinds = [readable(kind.resource) for kind in JOB_KINDS]
+        namespaces = {
+            readable(kind.resource): names for kind, names in self.cluster.namespaces().items()
+        }
+        try:
+            viewer.scope = await read_scope(viewer.rights, kinds, namespaces)
+        except (Unauthorized, Forbidden):
+            raise
+        except ApiError:
+            # The API server is away. Until it is back the viewer sees the last state, as before.
+            if viewer.scope is None or now - viewer.scope_read_at > STALE_SCOPE_S:
+                raise
+            return viewer.scope
+        viewer.scope_read_at = now
+        return viewer.scope
+
+    def _renderer(self, request: web.Request) -> Renderer:
+        chosen = request.cookies.get("gangline_language", "")
+        language = choose_language(chosen, request.headers.get("Accept-Language", ""))
+        return self._renderers[language]
+
+    def _banner(self) -> BannerView:
+        problem = self.cluster.problem()
+        kinds = [
+            state
+            for name, state in self.cluster.sources.items()
+            if any(name.startswith(f"{kind.resource.plural}.") for kind in JOB_KINDS)
+        ]
+        return BannerView(
+            problem=problem.problem if problem else "",
+            since=problem.since if problem else None,
+            is_loading=not self.cluster.has_synced and problem is None,
+            has_jobs=not kinds or any(not state.absent for state in kinds),
+        )
+
+    def _html(
+        self,
+        request: web.Request,
+        template: str,
+        *,
+        page: Page | None = None,
+        status: int = 200,
+        **values: Any,
+    ) -> web.Response:
+        session: Session | None = request.get("session")
+        stream = ""
+        if page is not None and page.is_live:
+            path = request.path.removeprefix(self.settings.base_path).rstrip("/")
+            stream = f"{path}/stream"
+        html = self._renderer(request).page(
+            template,
+            **{"view": None, "actions": (), **values},
+            page=page,
+            pages={one.name: one for one in PAGES},
+            navigation=NAVIGATION,
+            banner=self._banner(),
+            viewer=session.name if session else "",
+            csrf=session.csrf if session else "",
+            can_log_out=bool(session and session.can_end),
+            is_logged_in=session is not None,
+            read_only=self.settings.read_only,
+            path=request.path.removeprefix(self.settings.base_path) or "/",
+            here=request.path_qs,
+            stream=stream,
+            query={name: request.query.getall(name) for name in request.query},
+            match=dict(request.match_info),
+        )
+        response = web.Response(text=html, content_type="text/html", status=status)
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["Vary"] = "Accept, Accept-Language, Cookie"
+        response.enable_compression()
+        return response
+
+    def _error(
+        self, request: web.Request, status: int, text: str, difference: tuple[str, ...] = ()
+    ) -> web.Response:
+        if wants_json(request):
+            return web.json_response({"status": status, "message": text}, status=status)
+        values = {"error_status": status, "message": text, "difference": difference}
+        return self._html(request, "error", status=status, **values)
+
+    # Pages and their streams.
+
+    def _page_handler(self, page: Page) -> Handler:
+        async def show(request: web.Request) -> web.StreamResponse:
+            opened = await self._open(request)
+            view = await page.compute(opened)
+            if wants_json(request):
+                body = json_form(page.name.capitalize(), view)
+                return web.Response(body=body, content_type="application/json")
+            values: dict[str, Any] = {"view": view}
+            if page.tab:
+                shown = opened.job()
+                values["actions"] = await self._actions(opened.viewer, shown)
+            if page.name == "logs":
+                values |= await self._log_values(opened, request)
+            return self._html(request, page.name, page=page, **values)
+
+        return show
+
+    def _stream_handler(self, page: Page) -> Handler:
+        async def follow(request: web.Request) -> web.StreamResponse:
+            opened = await self._open(request)
+            # The first reading is before the headers, so that a refusal has its status.
+            parts = await self._parts(page, request, opened)
+            stream = Stream(request)
+            await stream.open()
+            sent: dict[str, str] = {}
+            try:
+                while not self.stopping.is_set():
+                    revision = self.cluster.revision
+                    began = time.monotonic()
+                    changed = {
+                        name: html for name, (html, mark) in parts.items() if sent.get(name) != mark
+                    }
+                    if changed:
+                        await stream.send(message(changed, str(revision)))
+                        sent |= {name: parts[name][1] for name in changed}
+                    await stream.keep_alive()
+                    await wait_until(self.cluster.wait_for_change(revision), REFRESH_S)
+                    await asyncio.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began)))
+                    opened = await self._open(request)
+                    parts = await self._parts(page, request, opened)
+            except (Unauthorized, Forbidden, PageRefused, PageMissing) as error:
+                # Rights were taken away, the token has expired, or the object is gone.
+                await stream.send(named("ended", type(error).__name__))
+            except ConnectionError:
+                pass  # the reader is gone
+            return stream.response
+
+        return follow
+
+    async def _parts(
+        self, page: Page, request: web.Request, opened: PageRequest
+    ) -> Mapping[str, tuple[str, str]]:
+        renderer = self._renderer(request)
+        language = renderer.texts.language
+
+        async def render() -> dict[str, str]:
+            view = await page.compute(opened)
+            parts = {
+                f"part-{macro}": renderer.part(template or page.name, macro, view)
+                for part in page.parts
+                for template, _, macro in [part.rpartition(":")]
+            }
+            return {"part-banner": renderer.part("banner", "banner", self._banner()), **parts}
+
+        viewer = opened.viewer.name if page.depends_on_viewer or page.tab == "why" else ""
+        query = tuple(sorted(opened.query.items()))
+        place = tuple(sorted(opened.match.items()))
+        key = (page.name, place, query, opened.seen.scope.key, viewer, language)
+        return await self._rendered.parts(key, self.cluster.revision, render)
+
+    # Logs.
+
+    async def _open_log(self, request: web.Request, opened: PageRequest) -> tuple[SharedLog, str]:
+        """Return a log and the replica that is read.
+
+        Raises:
+            PageRefused: the viewer may not read logs.
+        """
+        shown = opened.job()
+        job = shown.job
+        if not await opened.viewer.rights.may(
+            Question("get", "", "pods", job.namespace, subresource="log")
+        ):
+            raise PageRefused(
+                f"you may not read logs in namespace {job.namespace!r}: that needs the verb get on "
+                "pods/log"
+            )
+        replica = chosen_replica(job, request.query.get("replica", ""))
+        previous = request.query.get("previous", "") == "1"
+        return self.hub.open(job, replica, previous=previous), replica
+
+    async def _log_values(self, opened: PageRequest, request: web.Request) -> dict[str, Any]:
+        """Return the last lines of a log, for the page itself."""
+        try:
+            shared, replica = await self._open_log(request, opened)
+        except PageRefused as error:
+            return {"lines": [], "replica": "", "log_refused": str(error), "log_stream": ""}
+        shared.readers += 1
+        try:
+            await wait_until(shared.wait(0), LOG_WAIT_S)
+        finally:
+            shared.readers -= 1
+        lines, position = shared.since(0)
+        text = request.query.get("q", "")
+        matching = [line for line in lines if not text or text.lower() in line.text.lower()]
+        path = request.path.removeprefix(self.settings.base_path)
+        return {
+            "lines": matching[-SHOWN_LINES:],
+            "replica": replica,
+            "log_refused": "",
+            "log_problem": shared.problem,
+            "log_stream": "" if shared.has_ended else f"{path}/lines",
+            "log_position": position,
+            "search": text,
+            "previous": request.query.get("previous", "") == "1",
+        }
+
+    async def _log_stream(self, request: web.Request) -> web.StreamResponse:
+        opened = await self._open(request)
+        shared, _ = await self._open_log(request, opened)
+        given = request.headers.get("Last-Event-ID") or request.query.get("after", "0")
+        position = int(given) if given.isascii() and given.isdecimal() else 0
+        text = request.query.get("q", "").lower()
+        renderer = self._renderer(request)
+        stream = Stream(request)
+        await stream.open()
+        shared.readers += 1
+        try:
+            while not self.stopping.is_set():
+                began = time.monotonic()
+                lines, position = shared.since(position)
+                shown = [line for line in lines if not text or text in line.text.lower()]
+                if shown:
+                    html = "".join(renderer.part("logs", "line", line) for line in shown)
+                    await stream.send(appended("log-lines", html, str(position)))
+                if shared.has_ended:
+                    await stream.send(named("complete"))
+                    break
+                await stream.keep_alive()
+                await wait_until(shared.wait(position), REFRESH_S)
+                await asyncio.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began)))
+                await self._open_log(request, await self._open(request))
+        except (Unauthorized, Forbidden, PageRefused, PageMissing) as error:
+            await stream.send(named("ended", type(error).__name__))
+        except ConnectionError:
+            pass  # the reader is gone
+        finally:
+            shared.readers -= 1
+        return stream.response
+
+    async def _log_download(self, request: web.Request) -> web.StreamResponse:
+        opened = await self._open(request)
+        shared, replica = await self._open_log(request, opened)
+        shared.readers += 1
+        try:
+            await wait_until(shared.wait(0), LOG_WAIT_S)
+        finally:
+            shared.readers -= 1
+        lines, _ = shared.since(0)
+        text = "".join(f"{_log_text(line)}\n" for line in lines)
+        name = f"{request.match_info['name']}{f'-{replica}' if replica else ''}.log"
+        response = web.Response(text=text, content_type="text/plain")
+        response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+        return response
+
+    # Actions.
+
+    async def _actions(self, viewer: Viewer, shown: SeenJob) -> tuple[str, ...]:
+        if self.settings.read_only:
+            return ()
+        try:
+            return await allowed_actions(viewer, shown.job)
+        except (Unauthorized, Forbidden):
+            raise
+        except ApiError:
+            return ()  # the API server is away
+
+    async def _chosen(self, request: web.Request) -> tuple[PageRequest, SeenJob, Action]:
+        """Return job and action of an address.
+
+        Raises:
+            PageMissing, PageRefused, ActionRefused: they cannot be used.
+        """
+        opened = await self._open(request)
+        shown = opened.job()
+        action = ACTIONS.get(request.match_info["action"])
+        if action is None or self.settings.read_only:
+            raise PageMissing("this dashboard is read-only" if action else "no such action")
+        if not action.applies(shown.job):
+            raise ActionRefused(f"the job is {shown.job.state}: {action.name} is not possible now")
+        answers = await opened.viewer.rights.may_all(questions(action, shown.job))
+        if missing := [one for one, may in answers.items() if not may]:
+            one = missing[0]
+            raise PageRefused(
+                f"you may not {action.name} this job: that needs the verb {one.verb} on "
+                f"{one.resource} in namespace {one.namespace!r}"
+            )
+        return opened, shown, action
+
+    async def _confirm(self, request: web.Request) -> web.StreamResponse:
+        opened, shown, action = await self._chosen(request)
+        generation = await self.runner.read(opened.viewer, shown.job)
+        account = await self.sources.account(shown.job).get()
+        queues = tuple(sorted(name for name in self.cluster.queues if name != "root"))
+        view = confirm_view(action, shown, generation, account, queues)
+        if wants_json(request):
+            return web.Response(body=json_form("Confirm", view), content_type="application/json")
+        return self._html(request, "confirm", view=view)
+
+    async def _act(self, request: web.Request) -> web.StreamResponse:
+        opened, shown, action = await self._chosen(request)
+        form = await request.post()
+        generation = str(form.get("generation", ""))
+        if not (generation.isascii() and generation.isdecimal()):
+            raise web.HTTPBadRequest(text="generation: the form must bring the generation along")
+        value = str(form.get(action.field, "")) if action.field else ""
+        if action.field == "replicas" and (role := str(form.get("role", ""))):
+            value = f"{role}={value}"
+        await self.runner.run(action, opened.viewer, shown.job, int(generation), value)
+        if wants_json(request):
+            return web.json_response({"status": 200, "message": action.name})
+        target = "/jobs" if action.name == "delete" else shown.row().path
+        raise web.HTTPSeeOther(f"{self.settings.base_path}{target}?done={action.name}")
+
+    # Logging in and out, language, files, health.
+
+    def _ask_to_log_in(self, request: web.Request) -> web.StreamResponse:
+        if wants_json(request) or _is_stream(request):
+            return web.json_response({"status": 401, "message": "log in first"}, status=401)
+        if not self.login.login_path or request.method != "GET":
+            return self._html(request, "login", status=401, problem="", next="", form=False)
+        next_path = self._renderers["en"].url(self.login.login_path, next=request.path_qs)
+        return web.HTTPSeeOther(next_path)
+
+    def _ended(self, request: web.Request) -> web.StreamResponse:
+        """Answer a viewer whose credentials are no longer valid."""
+        if session := request.get("session"):
+            self.sessions.end_all_of(session.identity)
+        if wants_json(request) or _is_stream(request) or not self.login.login_path:
+            return self._error(request, 401, "the API server no longer accepts your credentials")
+        return self._login_form(request, "login.expired", status=401)
+
+    async def _login_page(self, request: web.Request) -> web.StreamResponse:
+        return self._login_form(request, "")
+
+    def _login_form(self, request: web.Request, problem: str, status: int = 200) -> web.Response:
+        next_path = local_path(request.query.get("next", ""), f"{self.settings.base_path}/")
+        return self._html(
+            request,
+            "login",
+            status=status,
+            problem=problem,
+            next=next_path,
+            form=bool(self.login.login_path),
+            mode=str(self.settings.auth),
+        )
+
+    async def _logout(self, request: web.Request) -> web.StreamResponse:
+        path = self.login.login_path or "/"
+        response = web.HTTPSeeOther(f"{self.settings.base_path}{path}")
+        self.sessions.end(request, response)
+        return response
+
+    async def _language(self, request: web.Request) -> web.StreamResponse:
+        base = self.settings.base_path
+        response = web.HTTPSeeOther(local_path(request.query.get("next", ""), f"{base}/"))
+        chosen = request.query.get("to", "")
+        if chosen in LANGUAGES:
+            response.set_cookie(
+                "gangline_language", chosen, path=base or "/", max_age=31_536_000, samesite="Lax"
+            )
+        return response
+
+    async def _static(self, request: web.Request) -> web.StreamResponse:
+        asset = self.assets.find(request.match_info["digest"], request.match_info["name"])
+        if asset is None:
+            raise web.HTTPNotFound(text="no such file")
+        response = web.Response(body=asset.content, content_type=asset.content_type)
+        response.charset = "utf-8"
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        response.enable_compression()
+        return response
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/readyz") and not self.cluster.has_synced:
+            return web.Response(text="starting", status=503)
+        return web.Response(text="ok")
+
+
+def wants_json(request: web.Request) -> bool:
+    """Return whether a request prefers the JSON form of a page."""
+    accepted = request.headers.get("Accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def _is_stream(request: web.Request) -> bool:
+    return "text/event-stream" in request.headers.get("Accept", "")
+
+
+def _log_text(line: LogLine) -> str:
+    return f"{line.time} {line.replica} {plain(line.text)}"
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    for name, value in SECURITY_HEADERS.items():
+        response.headers.setdefault(name, value)

@@ -1,0 +1,154 @@
+"""Settings of the dashboard's server, built once by the command line and passed down."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from gangline.kube.probes import Address
+
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+ANY_LOOPBACK_PORT = Address("127.0.0.1", 0)
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class BadSettings(ValueError):
+    """The settings contradict each other; the message names the flag and the remedy."""
+
+
+class LoginMode(StrEnum):
+    """How viewers prove who they are."""
+
+    LOCAL = "local"
+    """One user of this machine, by a random token in the printed address."""
+    TOKEN = "token"
+    """By a token of Kubernetes."""
+    HEADER = "header"
+    """By headers of an authenticating proxy; the server impersonates the user."""
+    OIDC = "oidc"
+    """By OpenID Connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Files of the server's certificate; empty for plain HTTP."""
+
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+    """Authority of client certificates, which are then required (mutual TLS)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderSettings:
+    """The headers of an authenticating proxy."""
+
+    user: str = "X-Remote-User"
+    groups: str = "X-Remote-Group"
+    """Groups, separated by commas."""
+    trusted_proxies: tuple[IPNetwork, ...] = ()
+    """Addresses whose headers are believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OidcSettings:
+    """An OpenID Connect provider."""
+
+    issuer: str = ""
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    """Empty for a public client, which PKCE alone protects."""
+    scopes: str = "openid email groups"
+    username_claim: str = "email"
+    groups_claim: str = "groups"
+    passes_token: bool = False
+    """True if the API server accepts ID tokens of the provider; else the server impersonates."""
+    redirect_url: str = ""
+    """The address of ``/oidc/callback`` that the provider knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardSettings:
+    """Settings of the server."""
+
+    address: Address = ANY_LOOPBACK_PORT
+    auth: LoginMode = LoginMode.LOCAL
+    base_path: str = ""
+    """Prefix of all addresses behind a proxy, such as ``/gangline``; empty for none."""
+    read_only: bool = False
+    """No actions are offered or accepted."""
+    namespaces: tuple[str, ...] = ()
+    """The namespaces that are watched; empty for all."""
+    tls: TlsSettings = TlsSettings()
+    header: HeaderSettings = HeaderSettings()
+    oidc: OidcSettings = OidcSettings()
+    metrics_address: Address | None = None
+    health_address: Address | None = None
+    database: str = ""
+    """URL of the record of jobs; empty: the pages of the past say how to switch it on."""
+
+    def check(self) -> None:
+        """Check that the settings fit together.
+
+        Raises:
+            BadSettings: they do not.
+        """
+        if self.base_path and (not self.base_path.startswith("/") or self.base_path.endswith("/")):
+            raise BadSettings(
+                f"--base-path: {self.base_path!r} must begin with a slash and not end with one, "
+                "such as /gangline"
+            )
+        if bool(self.tls.certificate) is not bool(self.tls.key):
+            raise BadSettings("--tls-cert-file and --tls-key-file: give both or none")
+        if self.tls.client_ca and not self.tls.certificate:
+            raise BadSettings("--client-ca-file needs --tls-cert-file and --tls-key-file")
+        if self.auth is LoginMode.LOCAL and self.address.host not in _LOOPBACK:
+            raise BadSettings(
+                f"--auth local is for one user of this machine and listens on 127.0.0.1, not on "
+                f"{self.address.host or 'all addresses'}: use --auth token, header or oidc"
+            )
+        if self.auth is LoginMode.HEADER:
+            self._check_header()
+        if self.auth is LoginMode.OIDC:
+            self._check_oidc()
+
+    def _check_header(self) -> None:
+        if not (self.header.trusted_proxies or self.tls.client_ca):
+            raise BadSettings(
+                "--auth header believes headers only of a proxy that is known: give its address "
+                "with --trusted-proxy, or require its certificate with --client-ca-file"
+            )
+
+    def _check_oidc(self) -> None:
+        for flag, value in (
+            ("--oidc-issuer", self.oidc.issuer),
+            ("--oidc-client-id", self.oidc.client_id),
+            ("--oidc-redirect-url", self.oidc.redirect_url),
+        ):
+            if not value:
+                raise BadSettings(f"--auth oidc needs {flag}")
+        for flag, url in (
+            ("--oidc-issuer", self.oidc.issuer),
+            ("--oidc-redirect-url", self.oidc.redirect_url),
+        ):
+            parts = urlsplit(url)
+            if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+                raise BadSettings(f"{flag}: {url!r} must begin with https://")
+
+
+def parse_networks(texts: Sequence[str]) -> tuple[IPNetwork, ...]:
+    """Parse addresses and networks such as ``10.0.0.0/8``.
+
+    Raises:
+        BadSettings: one is neither.
+    """
+    networks = []
+    for text in texts:
+        try:
+            networks.append(ipaddress.ip_network(text, strict=False))
+        except ValueError as error:
+            raise BadSettings(
+                f"--trusted-proxy: {text!r} is no address and no network such as 10.0.0.0/8"
+            ) from error
+    return tuple(networks)

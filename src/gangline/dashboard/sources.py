@@ -1,0 +1,183 @@
+"""What is not observed but read: shared by all viewers, when a page needs it, and not more often.
+
+``Cached`` reads a value at most once per interval, whatever the number of its readers. A reading
+that takes long has a longer interval, so that reading never takes more than a tenth of the time.
+Computations of the scheduler and reads of complete lists run in a thread with a client of their
+own, and do not delay the pages.
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from gangline.dashboard.observed import ObservedCluster
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import ClusterConfig
+from gangline.kube.errors import KubeError
+from gangline.sdk.client import JobClient, JobError
+from gangline.sdk.cluster_checks import ClusterCheckResult, check_cluster
+from gangline.sdk.diagnosis import Diagnosis, diagnose_job
+from gangline.sdk.goodput import MAX_READ, Goodput, has_goodput, read_goodput
+from gangline.sdk.jobs import Job
+from gangline.sdk.usage import GpuUsage, ResourceUsage, gpu_usage, node_usage, pod_usage
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SHARE = 10.0
+"""Readings take at most one part in so many of the time."""
+MAX_KEYS = 500
+"""Values of one kind that are remembered."""
+ON_REQUEST_S, ACCOUNT_S, USAGE_S, CHECK_S = 2.0, 5.0, 15.0, 60.0
+
+
+@dataclass(slots=True)
+class Cached(Generic[T]):
+    """A value that is read when it is needed and too old."""
+
+    read: Callable[[], Awaitable[T]]
+    least_s: float
+    on_change: Callable[[], None] = lambda: None
+    """Called when a reading in the background has another result."""
+    value: T | None = None
+    problem: str = ""
+    """Why the last reading failed; empty if it did not."""
+    _due: float = 0.0
+    _reading: asyncio.Task[None] | None = None
+
+    async def get(self) -> T | None:
+        """Return the value, read again if it is too old; None if it cannot be read."""
+        if time.monotonic() >= self._due:
+            await asyncio.shield(self._start())
+        return self.value
+
+    def peek(self) -> T | None:
+        """Return the last value immediately, and read a new one in the background if it is too
+        old; None until the first was read.
+        """
+        if time.monotonic() >= self._due:
+            self._start()
+        return self.value
+
+    def _start(self) -> asyncio.Task[None]:
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        return self._reading
+
+    async def _read(self) -> None:
+        began, before = time.monotonic(), self.value
+        try:
+            self.value, self.problem = await self.read(), ""
+        except (KubeError, JobError, ValueError) as error:
+            self.problem = str(error)
+            log.warning("reading for a page failed: %s", error)
+        ended = time.monotonic()
+        self._due = ended + max(self.least_s, _SHARE * (ended - began))
+        if self.value != before:
+            self.on_change()
+
+
+@dataclass(slots=True)
+class CachedByKey(Generic[T]):
+    """Values by key; those that were not used for longest are forgotten."""
+
+    read: Callable[[Any], Awaitable[T]]
+    least_s: float
+    on_change: Callable[[], None] = lambda: None
+    _values: OrderedDict[Any, Cached[T]] = field(default_factory=OrderedDict)
+
+    def of(self, key: Any, argument: Any = None) -> Cached[T]:
+        """Return the value of a key, which ``argument`` (default: the key) is read for."""
+        cached = self._values.get(key)
+        subject = key if argument is None else argument
+        if cached is None:
+            cached = self._values[key] = Cached(
+                lambda: self.read(subject), self.least_s, self.on_change
+            )
+            while len(self._values) > MAX_KEYS:
+                self._values.popitem(last=False)
+        cached.read = lambda: self.read(subject)  # with the newest state of the job
+        self._values.move_to_end(key)
+        return cached
+
+
+async def in_thread(config: ClusterConfig, work: Callable[[ApiClient], Awaitable[T]]) -> T:
+    """Run ``work`` in a thread, with an event loop and a client of its own."""
+
+    async def connected() -> T:
+        async with ApiClient(config, "gangline-dashboard", count_requests=False) as client:
+            return await work(client)
+
+    return await asyncio.to_thread(lambda: asyncio.run(connected()))
+
+
+class Sources:
+    """All that pages read beside the observed cluster."""
+
+    def __init__(self, client: ApiClient, cluster: ObservedCluster) -> None:
+        self.client = client
+        self.cluster = cluster
+        changed = cluster.note_change
+        self.checks: Cached[list[ClusterCheckResult]] = Cached(self._checks, CHECK_S, changed)
+        self.queues: Cached[Mapping[str, Any]] = Cached(self._queues, ON_REQUEST_S, changed)
+        self.gpu_usage: Cached[GpuUsage | None] = Cached(
+            lambda: gpu_usage(client), USAGE_S, changed
+        )
+        self.node_usage: Cached[Mapping[tuple[str, str], ResourceUsage]] = Cached(
+            lambda: node_usage(client), USAGE_S, changed
+        )
+        self.pod_usage: CachedByKey[Mapping[tuple[str, str], ResourceUsage]] = CachedByKey(
+            lambda namespace: pod_usage(client, namespace), USAGE_S, changed
+        )
+        self._accounts: CachedByKey[Goodput | None] = CachedByKey(
+            lambda job: read_goodput(client, job), ACCOUNT_S, changed
+        )
+        self.diagnoses: CachedByKey[Diagnosis] = CachedByKey(self._diagnose, ON_REQUEST_S)
+        self.explanations: CachedByKey[Sequence[Any]] = CachedByKey(
+            self._explain, ON_REQUEST_S, changed
+        )
+
+    def account(self, job: Job) -> Cached[Goodput | None]:
+        """Return what accounts for the time of a job."""
+        return self._accounts.of(job.uid, job)
+
+    def accounts(self, jobs: Sequence[Job]) -> dict[str, Goodput]:
+        """Return what is known of the goodput of jobs that have such an account, by UID; of the
+        first ``MAX_READ`` it is read again in the background.
+        """
+        elastic = [job for job in jobs if has_goodput(job) and not job.state.finished][:MAX_READ]
+        known = {job.uid: self.account(job).peek() for job in elastic}
+        return {uid: account for uid, account in known.items() if account is not None}
+
+    async def _checks(self) -> list[ClusterCheckResult]:
+        config = self.client.config
+        return await in_thread(config, lambda client: check_cluster(client, config.namespace))
+
+    async def _queues(self) -> Mapping[str, Any]:
+        from gangline.scheduler.reporting.live import report_queues
+        from gangline.scheduler.reporting.replay import read_deployed_settings
+
+        async def read(client: ApiClient) -> Mapping[str, Any]:
+            return await report_queues(client, await read_deployed_settings(client))
+
+        return await in_thread(self.client.config, read)
+
+    async def _explain(self, job: Job) -> Sequence[Any]:
+        from gangline.scheduler.reporting.live import explain_live
+        from gangline.scheduler.reporting.replay import read_deployed_settings
+
+        async def explain(client: ApiClient) -> Sequence[Any]:
+            settings = await read_deployed_settings(client)
+            pods = [replica.name for replica in job.replicas]
+            return await explain_live(client, settings, job.namespace, pods)
+
+        return await in_thread(self.client.config, explain) if job.replicas else ()
+
+    async def _diagnose(self, job: Job) -> Diagnosis:
+        jobs = JobClient(self.client, job.kind.trainer)
+        return await diagnose_job(jobs, job.name, job.namespace)

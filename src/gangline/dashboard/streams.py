@@ -1,0 +1,143 @@
+"""Server-sent events: the parts of a page that have changed, at most once per second.
+
+Each message has the HTML of one part, and the revision as its id. Viewers with the same rights and
+the same address share the rendering. Before the stream opens, and for each message, the rights are
+those of ``Rights``, so a right that is taken away ends the stream within 30 s. A reader that does
+not read for ``READ_TIMEOUT_S`` is disconnected; the browser opens a new stream and gets all parts.
+"""
+
+import asyncio
+import hashlib
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+"""Shortest time between two messages of one part."""
+REFRESH_S = 5.0
+"""A page is computed again after this time: figures that are read, not observed, may be new."""
+COMMENT_S = 15.0
+READ_TIMEOUT_S = 30.0
+MAX_RENDERED = 500
+_TIME = re.compile(r"(<time [^>]*>)[^<]*")
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
+
+Parts = Mapping[str, str]
+"""HTML by the id of its element."""
+
+
+def message(parts: Parts, event_id: str) -> bytes:
+    """Return the events for changed parts."""
+    html = "".join(
+        f'<hx-partial hx-target="#{name}" hx-swap="outerMorph">{content}</hx-partial>'
+        for name, content in parts.items()
+    )
+    lines = "".join(f"data: {line}\n" for line in html.splitlines())
+    return f"id: {event_id}\n{lines}\n".encode()
+
+
+def appended(target: str, html: str, event_id: str) -> bytes:
+    """Return the event that appends elements to another one."""
+    content = f'<hx-partial hx-target="#{target}" hx-swap="beforeend">{html}</hx-partial>'
+    lines = "".join(f"data: {line}\n" for line in content.splitlines())
+    return f"id: {event_id}\n{lines}\n".encode()
+
+
+def named(event: str, data: str = "") -> bytes:
+    """Return an event with a name, which the page's script handles."""
+    lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
+    return f"event: {event}\n{lines}\n".encode()
+
+
+def digest(html: str) -> str:
+    """Return the digest of a part without its relative times: these change by themselves."""
+    return hashlib.blake2b(_TIME.sub(r"\1", html).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(slots=True)
+class _Rendered:
+    """The parts of one page for equal viewers."""
+
+    state: tuple[int, int] = (-1, -1)
+    parts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """HTML and digest of each part."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class RenderCache:
+    """Parts that several viewers see."""
+
+    def __init__(self) -> None:
+        self._rendered: OrderedDict[Any, _Rendered] = OrderedDict()
+
+    async def parts(
+        self, key: Any, revision: int, render: Callable[[], Awaitable[Parts]]
+    ) -> Mapping[str, tuple[str, str]]:
+        """Return the parts of a revision with their digests; one of the viewers renders them."""
+        rendered = self._rendered.setdefault(key, _Rendered())
+        self._rendered.move_to_end(key)
+        while len(self._rendered) > MAX_RENDERED:
+            self._rendered.popitem(last=False)
+        state = revision, int(time.monotonic() / REFRESH_S)
+        async with rendered.lock:
+            if rendered.state != state:
+                parts = await render()
+                rendered.parts = {name: (html, digest(html)) for name, html in parts.items()}
+                rendered.state = state
+            return rendered.parts
+
+
+class Stream:
+    """One open stream."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self.response = web.StreamResponse(headers=HEADERS)
+        self._sent_at = time.monotonic()
+
+    async def open(self) -> None:
+        """Send the headers, and a first comment, so that proxies pass on what follows."""
+        await self.response.prepare(self._request)
+        await self.send(b": open\n\n")
+
+    async def send(self, data: bytes) -> None:
+        """Send an event.
+
+        Raises:
+            ConnectionError: the reader is gone, or has not read for too long.
+        """
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                await self.response.write(data)
+        except TimeoutError as error:
+            if self._request.transport is not None:
+                self._request.transport.abort()
+            raise ConnectionResetError("the reader does not read") from error
+        self._sent_at = time.monotonic()
+
+    async def keep_alive(self) -> None:
+        """Send a comment if nothing was sent for a while."""
+        if time.monotonic() - self._sent_at >= COMMENT_S:
+            await self.send(b":\n\n")
+
+
+async def wait_until(work: Awaitable[Any], timeout_s: float) -> bool:
+    """Wait for something, but not longer than a timeout; return whether it has happened."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await work
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,126 @@
+"""What every view is computed from: the observed cluster as one viewer sees it, at one time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from gangline.api.brain.job_advice import OWNER_ANNOTATION
+from gangline.dashboard.observed import ObservedCluster, ObservedJob
+from gangline.dashboard.rights import EVENT_KIND, GROUP_KIND, POD_KIND, Scope
+from gangline.sdk.events import EventRecord, read_events
+from gangline.sdk.jobs import Job, JobState
+
+
+class View(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of all views; the wire form has camelCase names."""
+
+
+class Row(View, frozen=True):
+    """A job in a table."""
+
+    namespace: str
+    kind: str
+    name: str
+    state: JobState
+    owner: str = ""
+    queue: str = ""
+    priority: str = ""
+    reason: str = ""
+    running: int = 0
+    desired: int = 0
+    requested_gpus: int = 0
+    allocated_gpus: int = 0
+    restarts: int = 0
+    progress: str = ""
+    """Percentage and time left, as far as its training reports them."""
+    step: int | None = None
+    goodput: float | None = None
+    """Productive fraction of its time; None if nothing accounts for it."""
+    created: datetime | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+
+    @property
+    def path(self) -> str:
+        """Address of its page."""
+        return f"/jobs/{self.namespace}/{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenJob:
+    """A job as a viewer sees it."""
+
+    entry: ObservedJob
+    job: Job
+
+    @property
+    def owner(self) -> str:
+        """Its owner, by the annotation; empty if it names none."""
+        return str(self.entry.stored.metadata.annotations.get(OWNER_ANNOTATION, ""))
+
+    @property
+    def queue(self) -> str:
+        """Its queue; that of its pod group, if the job names none."""
+        return self.job.queue or "default"
+
+    def row(self, *, step: int | None = None, goodput: float | None = None) -> Row:
+        """Return it as a row."""
+        job = self.job
+        return Row(
+            namespace=job.namespace,
+            kind=job.kind.trainer,
+            name=job.name,
+            state=job.state,
+            owner=self.owner,
+            queue=self.queue,
+            priority=job.priority,
+            reason=job.reason,
+            running=job.running,
+            desired=job.desired,
+            requested_gpus=job.requested_gpus,
+            allocated_gpus=job.allocated_gpus,
+            restarts=job.restarts,
+            progress=job.progress.summary if job.progress else "",
+            step=step,
+            goodput=goodput,
+            created=job.created,
+            started=job.started,
+            finished=job.finished,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The observed cluster, the viewer, and the time."""
+
+    cluster: ObservedCluster
+    scope: Scope
+    now: datetime
+    viewer: str = ""
+    """Name of the viewer, whose jobs come first; empty: unknown."""
+
+    def jobs(self) -> Iterator[SeenJob]:
+        """Yield the jobs that the viewer may list."""
+        for entry in self.cluster:
+            if self.scope.sees_job(entry.kind, entry.stored.metadata.namespace):
+                yield self.see(entry)
+
+    def see(self, entry: ObservedJob) -> SeenJob:
+        """Return a job with those of its objects that the viewer may list."""
+        namespace = entry.stored.metadata.namespace
+        return SeenJob(
+            entry,
+            self.cluster.job(
+                entry,
+                pods=self.scope.sees(POD_KIND, namespace),
+                groups=self.scope.sees(GROUP_KIND, namespace),
+            ),
+        )
+
+    def events(self, job: Job) -> list[EventRecord]:
+        """Return the events of a job, the oldest first; none if the viewer may not list them."""
+        if not self.scope.sees(EVENT_KIND, job.namespace):
+            return []
+        return read_events(self.cluster.events.get(job.namespace, {}).values(), job)

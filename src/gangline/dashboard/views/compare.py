@@ -1,0 +1,102 @@
+"""What differs between two runs: their curves over steps and over time, specification, goodput."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from gangline.dashboard.views.base import View
+from gangline.dashboard.views.curves import Chart, curves_view
+from gangline.dashboard.views.job import to_yaml
+from gangline.dashboard.views.past import PastRow, past_row
+
+
+class Side(View, frozen=True):
+    """One of the two runs."""
+
+    row: PastRow
+    address: str
+    """As the page's parameter names it: ``namespace/kind/name``, with ``@uid`` for one of several
+    runs.
+    """
+    duration_s: float | None = None
+    gpu_hours: float = 0.0
+    core_hours: float = 0.0
+
+
+class PairedCurve(View, frozen=True):
+    """The same number of both runs."""
+
+    name: str
+    unit: str
+    left: Chart | None
+    right: Chart | None
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the numbers can be shown over steps."""
+        return all(chart is not None and bool(chart.steps) for chart in (self.left, self.right))
+
+
+class CompareView(View, frozen=True):
+    """What the page Compare shows."""
+
+    given: tuple[str, ...] = ()
+    left: Side | None = None
+    right: Side | None = None
+    curves: tuple[PairedCurve, ...] = ()
+    difference: tuple[str, ...] = ()
+    """Lines of the difference of the specifications: they begin with ``+``, ``-`` or a space."""
+    problem: str = ""
+    """Why nothing can be compared; empty if it can."""
+
+
+def compare_view(
+    given: tuple[str, str], left: Mapping[str, Any], right: Mapping[str, Any]
+) -> CompareView:
+    """Return the comparison of two runs, as the record has them."""
+    charts = [
+        {chart.name: chart for chart in curves_view(stored.get("record") or {}).charts}
+        for stored in (left, right)
+    ]
+    names = [*charts[0], *(name for name in charts[1] if name not in charts[0])]
+    pairs = ((charts[0].get(name), charts[1].get(name)) for name in names)
+    return CompareView(
+        given,
+        _side(given[0], left),
+        _side(given[1], right),
+        tuple(
+            PairedCurve(one.name, one.unit, first, second)
+            for first, second in pairs
+            if (one := first or second) is not None
+        ),
+        _difference(left, right),
+    )
+
+
+def _side(address: str, stored: Mapping[str, Any]) -> Side:
+    row = past_row(stored["job"], stored.get("record"))
+    began, ended = row.started, row.finished
+    return Side(
+        row,
+        address,
+        (ended - began).total_seconds() if began and ended else None,
+        stored.get("gpu_seconds", 0) / 3600,
+        stored.get("cpu_seconds", 0) / 3600,
+    )
+
+
+_OF_THE_OBJECT = ("uid", "creationTimestamp", "name")
+
+
+def _difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[str, ...]:
+    texts = [to_yaml(_comparable(stored)).splitlines() for stored in (left, right)]
+    lines = difflib.unified_diff(*texts, n=3, lineterm="")
+    return tuple(line for line in lines if not line.startswith(("---", "+++")))
+
+
+def _comparable(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a specification without what identifies its object."""
+    written = dict((stored.get("spec") or {}).get("written") or {})
+    meta = written.get("metadata") or {}
+    written["metadata"] = {key: meta[key] for key in meta if key not in _OF_THE_OBJECT}
+    return written

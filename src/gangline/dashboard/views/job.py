@@ -1,0 +1,312 @@
+"""The page of one job: its head with the timeline, and what each tab shows."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from gangline.dashboard.views.base import Observation, Row, SeenJob, View
+from gangline.dashboard.views.jobs import NO_ACCOUNTS, job_row
+from gangline.dashboard.views.timeline import Moment, timeline
+from gangline.sdk.diagnosis import Diagnosis
+from gangline.sdk.goodput import Goodput
+from gangline.sdk.jobs import Job, Replica
+from gangline.sdk.manifests import to_submittable
+from gangline.sdk.usage import GpuUsage, ResourceUsage
+
+
+class ReplicaCell(View, frozen=True):
+    """A replica in the grid and in the table."""
+
+    name: str
+    short_name: str
+    status: str
+    mark: str
+    """A letter for its state, which does not depend on colours: R, P, W, C, T or F."""
+    is_chief: bool = False
+    node: str = ""
+    restarts: int = 0
+    exit_code: int | None = None
+    gpus: int = 0
+    message: str = ""
+    cpu: float | None = None
+    """Cores; None if nothing measures them."""
+    memory: float | None = None
+    """Bytes; None if nothing measures them."""
+    gpu_use: float | None = None
+    """Sum of the use of its GPUs; None if nothing measures them."""
+
+
+_MARKS = {"Running": "R", "Succeeded": "C", "Completed": "C", "Terminating": "T"}
+_STARTING = ("Pending", "ContainerCreating", "PodInitializing", "Init:Running")
+
+
+def replica_mark(replica: Replica) -> str:
+    """Return the letter of a replica: R runs, P pending or starting, C completed, T terminating,
+    F failed, W waits for something that its status names.
+    """
+    if replica.status in _MARKS:
+        return _MARKS[replica.status]
+    if replica.status in _STARTING:
+        return "P"
+    return "F" if replica.exit_code else "W"
+
+
+class JobHead(View, frozen=True):
+    """What is above the tabs."""
+
+    row: Row
+    uid: str
+    replicas: tuple[ReplicaCell, ...]
+    timeline: tuple[Moment, ...]
+    last_restart: str = ""
+    expected_start: str = ""
+    """When the scheduler expects it to start; empty if it has not stated it."""
+    managed_elsewhere: bool = False
+
+
+def job_head(
+    seen: Observation,
+    shown: SeenJob,
+    accounts: Mapping[str, Goodput] = NO_ACCOUNTS,
+    usage: Mapping[tuple[str, str], ResourceUsage] | None = None,
+    gpus: GpuUsage | None = None,
+) -> JobHead:
+    """Return the head of a job's page."""
+    job, stored = shown.job, shown.entry.stored
+    groups = seen.cluster.groups_of(job.uid)
+    return JobHead(
+        row=job_row(shown, accounts),
+        uid=job.uid,
+        replicas=tuple(_cell(job, replica, usage or {}, gpus) for replica in job.replicas),
+        timeline=timeline(job, job.kind.status(stored).conditions, groups, seen.events(job)),
+        last_restart=job.last_restart,
+        expected_start=expected_start(groups),
+        managed_elsewhere=job.managed_elsewhere,
+    )
+
+
+def expected_start(groups: Iterable[Any]) -> str:
+    """Return when the scheduler expects a gang to start, as it states on the pod group."""
+    for group in groups:
+        for condition in group.status.conditions:
+            if condition.type == "StartExpected" and condition.status == "True":
+                return str(condition.message)
+    return ""
+
+
+def _cell(
+    job: Job,
+    replica: Replica,
+    usage: Mapping[tuple[str, str], ResourceUsage],
+    gpus: GpuUsage | None,
+) -> ReplicaCell:
+    used = usage.get((job.namespace, replica.name))
+    return ReplicaCell(
+        name=replica.name,
+        short_name=replica.short_name,
+        status=replica.status,
+        mark=replica_mark(replica),
+        is_chief=replica.chief,
+        node=replica.node,
+        restarts=replica.restarts,
+        exit_code=replica.exit_code,
+        gpus=replica.gpus,
+        message=replica.message,
+        cpu=used.cpu if used else None,
+        memory=used.memory if used else None,
+        gpu_use=gpus.pods.get((job.namespace, replica.name)) if gpus else None,
+    )
+
+
+class FindingView(View, frozen=True):
+    """The failure of one replica."""
+
+    title: str
+    meaning: str
+    blame: str
+    remedy: str = ""
+    evidence: str = ""
+    replica: str = ""
+    node: str = ""
+    is_consequence: bool = False
+
+
+class WhyView(View, frozen=True):
+    """Why a job waits or failed: the texts of ``gangline diagnose`` and ``gangline explain``."""
+
+    summary: str
+    root: FindingView | None = None
+    consequences: tuple[FindingView, ...] = ()
+    last_lines: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
+    explanations: tuple[Any, ...] = ()
+    """``Explanation`` of each gang of a job that waits; empty if it does not, or if the viewer may
+    not list all nodes and pods.
+    """
+    is_explanation_hidden: bool = False
+    """True if it is empty for lack of rights."""
+
+
+def why_view(
+    diagnosis: Diagnosis, explanations: Sequence[Any] = (), *, hidden: bool = False
+) -> WhyView:
+    """Return what the tab Why shows."""
+    return WhyView(
+        summary=diagnosis.summary,
+        root=_finding(diagnosis.root) if diagnosis.root else None,
+        consequences=tuple(map(_finding, diagnosis.consequences)),
+        last_lines=diagnosis.last_lines,
+        next_steps=diagnosis.next_steps,
+        explanations=tuple(explanations),
+        is_explanation_hidden=hidden,
+    )
+
+
+def _finding(finding: Any) -> FindingView:
+    return FindingView(
+        title=finding.title,
+        meaning=finding.meaning,
+        blame=str(finding.blame),
+        remedy=finding.remedy,
+        evidence=finding.evidence,
+        replica=finding.replica,
+        node=finding.node,
+        is_consequence=finding.consequence,
+    )
+
+
+class CheckpointsView(View, frozen=True):
+    """What is lost if the job dies now."""
+
+    step: int | None
+    checkpoint_step: int | None
+    steps_at_risk: int | None
+    seconds_at_risk: float | None
+    """Time in which these steps were made; None if their rate is not known."""
+    saves_skipped: int
+    saves_overtaken: int
+    saves_failed: int
+    steps_lost: int
+    last_restart: str = ""
+    restored_step: int | None = None
+    """The step at which the last restart continued."""
+
+
+def checkpoints_view(account: Goodput) -> CheckpointsView:
+    """Return what the tab Checkpoints shows."""
+    step, saved = account.step, account.checkpoint_step
+    at_risk = None if step is None else max(0, step - (saved or 0))
+    rate = account.steps_per_s
+    restart = account.last_restart
+    return CheckpointsView(
+        step=step,
+        checkpoint_step=saved,
+        steps_at_risk=at_risk,
+        seconds_at_risk=at_risk / rate if at_risk is not None and rate else None,
+        saves_skipped=account.saves_skipped,
+        saves_overtaken=account.saves_overtaken,
+        saves_failed=account.saves_failed,
+        steps_lost=account.steps_lost,
+        last_restart=f"{restart.replica}: {restart.cause}" if restart else "",
+        restored_step=restart.step if restart else None,
+    )
+
+
+class GoodputPart(View, frozen=True):
+    """A part of the time of a job."""
+
+    name: str
+    seconds: float
+    share: float
+    gpu_hours: float
+
+
+class GoodputView(View, frozen=True):
+    """Where the time of a job went."""
+
+    share: float
+    wall_s: float
+    parts: tuple[GoodputPart, ...]
+    """The productive part, then the others, the longest first."""
+    restarts: int
+    failures: int
+    steps_lost: int
+    summary: str
+    """As ``gangline get`` prints it."""
+
+
+def goodput_view(account: Goodput, gpus: int) -> GoodputView:
+    """Return what the tab Goodput shows, for a job with ``gpus`` GPUs."""
+    wall = account.wall_s
+    others = sorted(account.unproductive_s.items(), key=lambda part: -part[1])
+    parts = [("productive", account.productive_s), *others]
+    return GoodputView(
+        share=account.share,
+        wall_s=wall,
+        parts=tuple(
+            GoodputPart(name, seconds, seconds / wall if wall else 0.0, seconds * gpus / 3600)
+            for name, seconds in parts
+        ),
+        restarts=account.restarts,
+        failures=account.failures,
+        steps_lost=account.steps_lost,
+        summary=account.summary,
+    )
+
+
+_SECRET = re.compile(r"(?i)token|secret|passw|credential|(^|_)key($|_)|apikey")
+MASK = "•••"
+
+
+class SpecView(View, frozen=True):
+    """What exactly runs."""
+
+    written: str
+    """The job as it was submitted, as YAML; values of variables with secret names are masked."""
+    effective: str = ""
+    """What a TrainJob runs after its runtime is merged, as YAML; empty for other kinds."""
+    compared_with: str = ""
+    difference: tuple[str, ...] = ()
+    """Lines of the difference to the other job: they begin with ``+``, ``-`` or a space."""
+
+
+def spec_view(
+    stored: Mapping[str, Any],
+    effective: Mapping[str, Any] | None = None,
+    other: Mapping[str, Any] | None = None,
+    other_name: str = "",
+) -> SpecView:
+    """Return what the tab Spec shows; ``other`` is a job to compare with."""
+    written = to_yaml(to_submittable(stored))
+    difference: tuple[str, ...] = ()
+    if other is not None:
+        theirs = to_yaml(to_submittable(other)).splitlines()
+        lines = difflib.unified_diff(theirs, written.splitlines(), n=3, lineterm="")
+        difference = tuple(line for line in lines if not line.startswith(("---", "+++")))
+    return SpecView(
+        written=written,
+        effective=to_yaml(effective) if effective else "",
+        compared_with=other_name if other is not None else "",
+        difference=difference,
+    )
+
+
+def to_yaml(value: Any) -> str:
+    """Return plain data as YAML, with secrets masked."""
+    text: str = yaml.safe_dump(mask_secrets(value), sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+def mask_secrets(value: Any) -> Any:
+    """Return plain data in which values of variables whose names mean secrets are masked."""
+    if isinstance(value, Mapping):
+        named = isinstance(value.get("name"), str) and isinstance(value.get("value"), str)
+        if named and _SECRET.search(value["name"]):
+            return {**value, "value": MASK}
+        return {key: mask_secrets(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mask_secrets(part) for part in value]
+    return value

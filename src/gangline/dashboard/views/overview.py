@@ -1,0 +1,200 @@
+"""The overview: is all well? Counts, waiting gangs, failures by blame, nodes out of service."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+
+import msgspec
+
+from gangline.api.core.pod import Pod
+from gangline.api.resource_list import GPU
+from gangline.dashboard.rights import NODE_KIND
+from gangline.dashboard.views.base import Observation, Row, SeenJob, View
+from gangline.dashboard.views.job import expected_start
+from gangline.dashboard.views.jobs import NO_ACCOUNTS, job_row
+from gangline.dashboard.views.nodes import NodeFailure, read_node_rows
+from gangline.sdk.cluster_checks import ClusterCheckResult
+from gangline.sdk.diagnosis import Diagnosis, diagnose
+from gangline.sdk.goodput import Goodput
+from gangline.sdk.jobs import JobState
+from gangline.sdk.usage import GpuUsage
+
+FAILURES_OF = timedelta(hours=24)
+MAX_ROWS = 8
+MAX_DIAGNOSED = 200
+"""Of more failures the oldest are only counted."""
+
+
+class WaitingJob(View, frozen=True):
+    """A job that waits."""
+
+    row: Row
+    expected_start: str = ""
+
+
+class FailedJob(View, frozen=True):
+    """A job that has failed."""
+
+    row: Row
+    cause: str
+    blame: str
+
+
+class NodeProblem(View, frozen=True):
+    """A node that takes no pods."""
+
+    name: str
+    status: str
+    reason: str
+
+
+class Check(View, frozen=True):
+    """A check of ``gangline doctor``."""
+
+    name: str
+    status: str
+    finding: str
+    remedy: str
+
+
+class GpuCounts(View, frozen=True):
+    """The GPUs of the cluster."""
+
+    total: int
+    allocated: int
+    busy: float | None
+    """Sum of their use; None if nothing measures it."""
+    unhealthy: int
+
+    @property
+    def idle(self) -> float | None:
+        """GPUs that are allocated and not used; None if nothing measures it."""
+        return None if self.busy is None else max(0.0, self.allocated - self.busy)
+
+
+class OverviewView(View, frozen=True):
+    """What the overview shows."""
+
+    states: dict[str, int]
+    total: int
+    running: tuple[Row, ...]
+    """The youngest jobs that run."""
+    waiting: tuple[WaitingJob, ...]
+    """The jobs that have waited longest."""
+    waiting_total: int
+    failed: tuple[FailedJob, ...]
+    """The last failures."""
+    blames: dict[str, int]
+    """Failures of the last day by what they are put down to."""
+    failed_total: int
+    goodput: float | None
+    """Productive part of the time of the elastic jobs that run; None without such jobs."""
+    goodput_jobs: int
+    gpus: GpuCounts | None
+    """None if the viewer may not list nodes, or there are none."""
+    nodes: int
+    nodes_out: tuple[NodeProblem, ...]
+    checks: tuple[Check, ...]
+    """Checks that did not pass; those of ``gangline doctor``."""
+    checks_passed: int
+    checks_pending: bool
+
+
+def overview_view(
+    seen: Observation,
+    accounts: Mapping[str, Goodput] = NO_ACCOUNTS,
+    checks: Sequence[ClusterCheckResult] | None = None,
+    gpus: GpuUsage | None = None,
+) -> OverviewView:
+    """Return what the overview shows; ``checks`` are None until they are read."""
+    jobs = list(seen.jobs())
+    waiting = sorted(
+        (job for job in jobs if job.job.state in {JobState.QUEUING, JobState.PENDING}),
+        key=lambda job: job.job.created,
+    )
+    running = sorted(
+        (job for job in jobs if job.job.state in {JobState.RUNNING, JobState.RESTARTING}),
+        key=lambda job: job.job.started or job.job.created,
+        reverse=True,
+    )
+    failed = recent_failures(seen, jobs)
+    diagnosed = [(job, diagnose_observed(seen, job)) for job in failed[:MAX_DIAGNOSED]]
+    measured = [accounts[job.job.uid] for job in running if job.job.uid in accounts]
+    wall = sum(account.wall_s for account in measured)
+    sees_nodes = seen.scope.sees_all(NODE_KIND)
+    rows = read_node_rows(seen) if sees_nodes else []
+    shown_checks = checks if sees_nodes else ()
+    return OverviewView(
+        states=dict(Counter(str(job.job.state) for job in jobs)),
+        total=len(jobs),
+        running=tuple(job_row(job, accounts) for job in running[:MAX_ROWS]),
+        waiting=tuple(
+            WaitingJob(job.row(), expected_start(seen.cluster.groups_of(job.job.uid)))
+            for job in waiting[:MAX_ROWS]
+        ),
+        waiting_total=len(waiting),
+        failed=tuple(
+            FailedJob(job.row(), diagnosis.root.title, str(diagnosis.root.blame))
+            if diagnosis.root
+            else FailedJob(job.row(), "", "")
+            for job, diagnosis in diagnosed[:MAX_ROWS]
+        ),
+        blames=dict(Counter(str(d.root.blame) if d.root else "unknown" for _, d in diagnosed)),
+        failed_total=len(failed),
+        goodput=sum(account.productive_s for account in measured) / wall if wall else None,
+        goodput_jobs=len(measured),
+        gpus=GpuCounts(
+            total=sum(row.total.get(GPU, 0) for row in rows),
+            allocated=sum(row.allocated.get(GPU, 0) for row in rows),
+            busy=sum(gpus.nodes.values()) if gpus else None,
+            unhealthy=sum(row.unhealthy_gpus for row in rows),
+        )
+        if rows
+        else None,
+        nodes=len(rows),
+        nodes_out=tuple(
+            NodeProblem(row.name, row.status, row.not_ready_reason)
+            for row in rows
+            if row.status != "Ready"
+        ),
+        checks=tuple(
+            Check(check.name, str(check.status), check.finding, check.remedy)
+            for check in shown_checks or ()
+            if check.status in {"failed", "warning"}
+        ),
+        checks_passed=sum(check.status == "ok" for check in shown_checks or ()),
+        checks_pending=shown_checks is None,
+    )
+
+
+def recent_failures(seen: Observation, jobs: Iterable[SeenJob]) -> list[SeenJob]:
+    """Return the jobs that failed in the last day, the last one first."""
+    since = seen.now - FAILURES_OF
+    failed = [
+        job
+        for job in jobs
+        if job.job.state is JobState.FAILED and (job.job.finished or job.job.created) >= since
+    ]
+    return sorted(failed, key=lambda job: job.job.finished or job.job.created, reverse=True)
+
+
+def diagnose_observed(seen: Observation, shown: SeenJob) -> Diagnosis:
+    """Diagnose a job by what is observed of it, without its logs."""
+    pods = [
+        msgspec.convert(msgspec.to_builtins(pod), Pod)
+        for pod in seen.cluster.pods_of(shown.job.uid)
+        if shown.job.replicas
+    ]
+    return diagnose(shown.job, pods, seen.events(shown.job))
+
+
+def node_failures(seen: Observation, node: str) -> list[NodeFailure]:
+    """Return the failures on a node in the last day, the last one first."""
+    failures = []
+    for shown in recent_failures(seen, seen.jobs())[:MAX_DIAGNOSED]:
+        root = diagnose_observed(seen, shown).root
+        if root is not None and root.node == node:
+            row, blame = shown.row(), str(root.blame)
+            name = f"{row.namespace}/{row.name}"
+            failures.append(NodeFailure(root.at, name, row.path, root.replica, root.title, blame))
+    return failures

@@ -1,0 +1,263 @@
+"""Jobs of the past: the list of the history, and the page of a job as its record has it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+from gangline.api.failure import Blame
+from gangline.api.verdict import Finding
+from gangline.dashboard.views.base import Row, View
+from gangline.dashboard.views.job import (
+    GoodputView,
+    JobHead,
+    ReplicaCell,
+    SpecView,
+    WhyView,
+    goodput_view,
+    replica_mark,
+    to_yaml,
+    why_view,
+)
+from gangline.dashboard.views.timeline import Moment
+from gangline.sdk.diagnosis import Diagnosis
+from gangline.sdk.goodput import Goodput
+from gangline.sdk.jobs import JobState, Replica
+
+FILTERS = ("name", "owner", "queue", "kind", "namespace", "outcome")
+NOTHING: Mapping[str, str] = MappingProxyType({})
+_WARNINGS = frozenset({"restarted", "workersRestarted", "failed"})
+_STATES = {"succeeded": JobState.SUCCEEDED, "failed": JobState.FAILED}
+
+
+class PastRow(Row, frozen=True):
+    """A job of the history in a table."""
+
+    uid: str = ""
+    outcome: str = ""
+    cause: str = ""
+
+    @property
+    def path(self) -> str:
+        return f"/history/{self.namespace}/{self.kind}/{self.name}"
+
+
+class HistoryView(View, frozen=True):
+    """What the page History shows."""
+
+    rows: tuple[PastRow, ...] = ()
+    filter: Mapping[str, str] = NOTHING
+    next: Mapping[str, str] = NOTHING
+    """Parameters of the next page; empty at the end."""
+    hidden: int = 0
+    """Jobs that the viewer may not list."""
+    problem: str = ""
+    """Why there is no history; empty if there is one."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a filter is set."""
+        return any(self.filter.values())
+
+
+def past_row(job: Mapping[str, Any], record: Mapping[str, Any] | None = None) -> PastRow:
+    """Return a job of the history as a row."""
+    known = record or {}
+    goodput = known.get("goodput") or {}
+    outcome = str(job["outcome"])
+    state = known.get("state") or _STATES.get(outcome) or JobState.RUNNING
+    return PastRow(
+        namespace=job["namespace"],
+        kind=str(job["kind"]).lower(),
+        name=job["name"],
+        state=JobState(state),
+        owner=job.get("owner", ""),
+        queue=job.get("queue", ""),
+        reason=known.get("reason", ""),
+        desired=known.get("desired") or job.get("workers_asked") or 0,
+        requested_gpus=sum(role["replicas"] * role["gpus"] for role in job.get("roles", ())),
+        restarts=job.get("restarts", 0),
+        step=goodput.get("step"),
+        goodput=goodput.get("share"),
+        created=_time(job.get("submitted_ms")),
+        started=_time(job.get("started_ms")),
+        finished=_time(job.get("finished_ms")),
+        uid=job["uid"],
+        outcome=outcome,
+        cause=job.get("cause", ""),
+    )
+
+
+def history_view(
+    jobs: Iterable[Mapping[str, Any]],
+    present: Collection[str],
+    given: Mapping[str, str],
+    following: Mapping[str, str],
+    hidden: int = 0,
+) -> HistoryView:
+    """Return the list without jobs that are still in the cluster, whose UIDs are ``present``."""
+    rows = tuple(past_row(job) for job in jobs if job["uid"] not in present)
+    return HistoryView(rows, given, following, hidden)
+
+
+def recorded_head(stored: Mapping[str, Any]) -> JobHead:
+    """Return the head of the page of a job, from its record."""
+    record = stored.get("record") or {}
+    return JobHead(
+        row=past_row(stored["job"], record),
+        uid=stored["job"]["uid"],
+        replicas=tuple(map(_cell, record.get("replicas", ()))),
+        timeline=tuple(map(_moment, record.get("timeline", ()))),
+    )
+
+
+def recorded_why(stored: Mapping[str, Any]) -> WhyView:
+    """Return why a job failed, as its diagnosis at the end has it."""
+    record = stored.get("record") or {}
+    diagnosis = record.get("diagnosis") or {}
+    root = diagnosis.get("root")
+    return why_view(
+        Diagnosis(
+            stored["job"]["name"],
+            record.get("state", ""),
+            _finding(root) if root else None,
+            tuple(_finding(one) for one in diagnosis.get("consequences", ())),
+            diagnosis.get("summary") or record.get("reason", ""),
+            last_lines=tuple(diagnosis.get("lastLines", ())),
+        )
+    )
+
+
+def recorded_goodput(stored: Mapping[str, Any]) -> GoodputView | None:
+    """Return where the time of a job went; None if nothing accounts for it."""
+    data = (stored.get("record") or {}).get("goodput")
+    if not data:
+        return None
+    account = Goodput(
+        data["share"],
+        data["wallSeconds"],
+        data["productiveSeconds"],
+        data.get("unproductive", ""),
+        steps_lost=data.get("stepsLost", 0),
+        restarts=data.get("restarts", 0),
+        failures=data.get("failures", 0),
+    )
+    return goodput_view(account, past_row(stored["job"]).requested_gpus)
+
+
+def recorded_spec(stored: Mapping[str, Any]) -> SpecView | None:
+    """Return what ran; None if the record does not have it."""
+    spec = stored.get("spec")
+    if not spec:
+        return None
+    effective = spec.get("effective")
+    return SpecView(to_yaml(spec["written"]), to_yaml(effective) if effective else "")
+
+
+class LogTailView(View, frozen=True):
+    """The last lines of a failed replica."""
+
+    replica: str
+    attempt: int
+    at: datetime | None
+    lines: tuple[str, ...]
+
+
+class RecordedLogsView(View, frozen=True):
+    """What the record has of the logs."""
+
+    tails: tuple[LogTailView, ...] = ()
+
+
+def recorded_logs(stored: Mapping[str, Any]) -> RecordedLogsView:
+    """Return the last lines of failed replicas."""
+    return RecordedLogsView(
+        tuple(
+            LogTailView(
+                tail["replica"], tail["attempt"] + 1, _time(tail["at_ms"]), tuple(tail["lines"])
+            )
+            for tail in stored.get("logs", ())
+        )
+    )
+
+
+class Wait(View, frozen=True):
+    """Why a job waited, from a time on."""
+
+    at: datetime | None
+    text: str
+
+
+class RecordedPage(View, frozen=True):
+    """A job of the past with the content of one tab."""
+
+    head: JobHead
+    content: View | None = None
+    """None if the record does not have it."""
+    waits: tuple[Wait, ...] = ()
+    is_recorded: bool = True
+    """False if the history has the job, and nothing of how it went."""
+
+
+def recorded_page(stored: Mapping[str, Any], content: View | None) -> RecordedPage:
+    """Return the page of a job."""
+    record = stored.get("record")
+    waits = (record or {}).get("explanations", ())
+    return RecordedPage(
+        recorded_head(stored),
+        content,
+        tuple(Wait(_time(wait["at_ms"]), wait["text"]) for wait in waits),
+        is_recorded=record is not None,
+    )
+
+
+def _cell(replica: Mapping[str, Any]) -> ReplicaCell:
+    known = Replica(
+        name=replica["name"],
+        role=replica.get("role", ""),
+        index=replica.get("index", 0),
+        status=replica.get("status", ""),
+        chief=False,
+        exit_code=replica.get("exit_code"),
+    )
+    return ReplicaCell(
+        name=known.name,
+        short_name=known.short_name,
+        status=known.status,
+        mark=replica_mark(known),
+        node=replica.get("node", ""),
+        restarts=replica.get("restarts", 0),
+        exit_code=known.exit_code,
+        gpus=replica.get("gpus", 0),
+        message=replica.get("message", ""),
+    )
+
+
+def _moment(entry: Mapping[str, Any]) -> Moment:
+    cause, blame = entry.get("cause", ""), entry.get("blame", "")
+    parts = (cause, f"({blame})" if cause and blame else "", entry.get("text", ""))
+    return Moment(
+        datetime.fromtimestamp(entry["at_ms"] / 1000, UTC),
+        entry["what"],
+        " ".join(filter(None, parts)),
+        entry.get("replica", ""),
+        is_warning=entry["what"] in _WARNINGS,
+    )
+
+
+def _finding(data: Mapping[str, Any]) -> Finding:
+    return Finding(
+        replica=data.get("replica", ""),
+        cause=data["cause"],
+        blame=Blame(data["blame"]),
+        meaning=data["meaning"],
+        remedy=data.get("remedy", ""),
+        evidence=data.get("evidence", ""),
+        node=data.get("node", ""),
+        exit_code=data.get("exitCode"),
+        container=data.get("container", ""),
+    )
+
+
+def _time(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)

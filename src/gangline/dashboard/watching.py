@@ -1,0 +1,116 @@
+"""Keeps the observed cluster current: one list and watch per kind, however many viewers there are.
+
+Kinds that the cluster does not have, or that the server may not read, are left out. While the API
+server is away, the pages show the last state and say since when it is not current.
+"""
+
+import asyncio
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from gangline.api.brain.job_advice import OWNER_ANNOTATION
+from gangline.api.resources import EVENTS, HYPERNODES, NODES, POD_GROUPS, QUEUES
+from gangline.dashboard.observed import (
+    WATCHED_PODS,
+    ObservedCluster,
+    SourceState,
+    watched_resource,
+)
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import Forbidden, NotFound
+from gangline.kube.informers.informer import Informer
+from gangline.sdk.kinds import JOB_KINDS
+
+_CHECK_S = 0.5
+"""How often the states of the copies are compared."""
+_ABSENT = (NotFound, Forbidden)
+
+
+@dataclass(slots=True)
+class ClusterWatch:
+    """Watches all kinds for an ``ObservedCluster``."""
+
+    client: ApiClient
+    cluster: ObservedCluster
+    namespaces: Sequence[str] = ()
+    """The namespaces that are watched; empty for all."""
+    _informers: dict[str, Informer[Any]] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        cluster = self.cluster
+        for kind in JOB_KINDS:
+            self._add(watched_resource(kind), partial(cluster.store_job, kind), _with_owner_only)
+        self._add(WATCHED_PODS, cluster.store_pod)
+        self._add(POD_GROUPS, cluster.store_group)
+        self._add(EVENTS, cluster.store_event)
+        self._add(NODES, cluster.store_node)
+        self._add(QUEUES, cluster.store_queue)
+        self._add(HYPERNODES, cluster.store_hypernode)
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers.values():
+                tasks.create_task(informer.run())
+            tasks.create_task(self._compare_states())
+
+    async def wait_until_read(self, timeout_s: float) -> None:
+        """Wait until every kind was read once, but not longer than the timeout."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                revision = -1
+                while not (self.cluster.sources and self.cluster.has_synced):
+                    revision = await self.cluster.wait_for_change(revision)
+
+    def _add(
+        self,
+        resource: Any,
+        listener: Callable[[Any, Any], None],
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        scope = self.namespaces if resource.namespaced else None
+        informer: Informer[Any] = Informer(
+            self.client, resource, scope, transform=transform, from_cache=True
+        )
+        informer.add_listener(listener)
+        name = f"{resource.plural}.{resource.group}"
+        self._informers[name] = informer
+        self.cluster.sources[name] = SourceState()
+
+    async def _compare_states(self) -> None:
+        frozen = False
+        while True:
+            for name, informer in self._informers.items():
+                self._compare(self.cluster.sources[name], informer)
+            if not frozen and self.cluster.has_synced:
+                # The copies are large and long-lived: the garbage collector leaves them out.
+                gc.freeze()
+                frozen = True
+            await asyncio.sleep(_CHECK_S if frozen else _CHECK_S / 10)
+
+    def _compare(self, state: SourceState, informer: Informer[Any]) -> None:
+        problem = informer.problem
+        absent = isinstance(problem, _ABSENT)
+        text = str(problem) if problem is not None and not absent else ""
+        if (state.synced, state.absent, state.problem) == (informer.has_synced, absent, text):
+            return
+        state.synced, state.absent, state.problem = informer.has_synced, absent, text
+        state.since = (state.since or datetime.now(UTC)) if text else None
+        self.cluster.note_change()
+
+
+def _with_owner_only(job: Any) -> Any:
+    """Drop annotations that no page shows: some tools store complete objects in them."""
+    annotations = job.metadata.annotations
+    owner = (
+        {OWNER_ANNOTATION: annotations[OWNER_ANNOTATION]} if OWNER_ANNOTATION in annotations else {}
+    )
+    if owner == annotations:
+        return job
+    metadata = msgspec.structs.replace(job.metadata, annotations=owner)
+    return msgspec.structs.replace(job, metadata=metadata)

@@ -2,17 +2,8 @@
 
 from typing import Any
 
-from gangline.brain.facts.records import (
-    Image,
-    Job,
-    ModelFacts,
-    NodeSpeed,
-    Outcome,
-    PodRun,
-    RoleSize,
-    Run,
-    Segment,
-)
+from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
+from gangline.brain.facts.records import Image, Job, NodeSpeed, Outcome, PodRun, RoleSize, Run
 
 NOW_MS = 1_760_000_000_000
 DAY_MS = 86_400_000
@@ -49,7 +40,7 @@ def a_job(number: int = 1, **changes: Any) -> Job:
                 memory_bytes=32 << 30,
             ),
         ),
-        "model": ModelFacts(parameters=7 * 10**9, sequence=4096),
+        "model": ModelShapeFacts(params=7 * 10**9, sequence=4096),
         "observed_ms": finished_ms,
     }
     return Job(**(fields | changes))
@@ -61,22 +52,21 @@ def a_running_job(number: int = 1, **changes: Any) -> Job:
     return a_job(number, **(running | changes))
 
 
-def a_segment(number: int = 1, **changes: Any) -> Segment:
+def a_segment(number: int = 1, **changes: Any) -> SegmentFacts:
     """A segment of five minutes."""
     fields: dict[str, Any] = {
         "round": 1,
-        "since_ms": NOW_MS - number * 300_000,
-        "until_ms": NOW_MS - (number - 1) * 300_000,
+        "since": NOW_MS - number * 300_000,
+        "until": NOW_MS - (number - 1) * 300_000,
         "nodes": 4,
         "procs": 32,
-        "gpu_model": "A100",
+        "device_model": "A100",
         "micro_batch": 8,
         "steps": 300,
-        "step_mean_us": 1e6 / 3,
-        "step_m2": 0.1,
-        "compute_us": 2e5 / 7,
+        "step_seconds": StepSeconds(300, 1 / 3, 1e-13),
+        "compute_seconds": 0.2 / 7,
     }
-    return Segment(**(fields | changes))
+    return SegmentFacts(**(fields | changes))
 
 
 def a_pod(rank: int = 0, **changes: Any) -> PodRun:

@@ -23,6 +23,7 @@ from random import Random
 import msgspec
 import numpy as np
 
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.api.resource_list import GPU
 from gangline.brain.advisers.advice import Advice, Choice, Verdict
 from gangline.brain.advisers.view import View
@@ -39,7 +40,7 @@ from gangline.brain.allocation import (
     give_back,
     give_back_advice,
 )
-from gangline.brain.facts.records import Job, Mode, Run, Segment
+from gangline.brain.facts.records import Job, Mode, Run
 from gangline.brain.guard.decide import begin_action, decide, observe, started
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import ClusterState, GuardJobState
@@ -289,7 +290,7 @@ class BrainResizer:
             leader=True, lease_age_s=1.0, clock_skew_s=0.0, gpus=NODES * DEVICES
         )
     )
-    seen: dict[str, dict[int, list[Segment]]] = field(default_factory=dict)
+    seen: dict[str, dict[int, list[SegmentFacts]]] = field(default_factory=dict)
     models: dict[str, tuple[int, ThroughputModel | None]] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
     actions: int = 0
@@ -341,11 +342,11 @@ class BrainResizer:
         if self.random.random() < 0.02:
             factor *= 1 + self.random.uniform(0.1, 0.5)
         step_s = STEP_S * (1 / run.bound + sync) * factor
-        segment = Segment(
-            round=run.resized, since_ms=round(now * 1000) - 300_000, until_ms=round(now * 1000),
+        segment = SegmentFacts(
+            round=run.resized, since=round(now * 1000) - 300_000, until=round(now * 1000),
             nodes=run.bound, procs=run.bound, micro_batch=-(-BATCH // run.bound), accumulation=1,
-            global_batch=BATCH, steps=max(int(300 / step_s), 1), step_mean_us=step_s * 1e6,
-            compute_us=STEP_S / run.bound * factor * 1e6, sync_us=STEP_S * sync * factor * 1e6,
+            global_batch=BATCH, steps=max(int(300 / step_s), 1), step_seconds=StepSeconds(1, step_s),
+            compute_seconds=STEP_S / run.bound * factor, sync_seconds=STEP_S * sync * factor,
         )  # fmt: skip
         group = self.seen.setdefault(family_of(job), {}).setdefault(run.bound, [])
         group.append(segment)
@@ -387,10 +388,10 @@ class BrainResizer:
         return msgspec.structs.replace(found, nodes=("all",) * run.bound)
 
     def _choices(self, run: JobRun, model: ThroughputModel, now_ms: int) -> list[Choice]:
-        present = Segment(
-            round=0, since_ms=0, until_ms=1, nodes=run.bound, procs=run.bound,
+        present = SegmentFacts(
+            round=0, since=0, until=1, nodes=run.bound, procs=run.bound,
             micro_batch=-(-BATCH // run.bound), accumulation=1, global_batch=BATCH, steps=1,
-            step_mean_us=1.0,
+            step_seconds=StepSeconds(1, 1e-06),
         )  # fmt: skip
         largest = msgspec.structs.replace(present, micro_batch=BATCH, nodes=1, procs=1)
         job = Job(

@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.brain.simulated_job import SEGMENT_S, WARM_UP_S, SimulatedJob
 from benchmarks.brain.throughput import LOST, NOISE, STRAGGLERS, TrueJob, make_job
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Choice, GuardAction, Verdict, What
 from gangline.brain.advisers.workers import best_size, floor_of
-from gangline.brain.facts.records import Segment
 from gangline.brain.guard.trial import baseline, judge
 from gangline.brain.models.throughput import Configuration
 
@@ -112,7 +112,7 @@ def worsenings(loss: float, count: int = 2000, seed: int = 5) -> tuple[float, fl
     found, longest = 0, 0.0
     for _ in range(count):
         before = _segments(random, 0, 8, 4, 1.0)
-        at_ms = before[-1].until_ms + 30_000
+        at_ms = before[-1].until + 30_000
         action = GuardAction(
             id="a",
             job="u",
@@ -128,7 +128,7 @@ def worsenings(loss: float, count: int = 2000, seed: int = 5) -> tuple[float, fl
         after = _segments(random, start_ms, 12, 8, 1 - loss)
         for looked in range(1, 13):
             now_ms = start_ms + looked * SEGMENT_S * 1000
-            seen = [segment for segment in after if segment.until_ms <= now_ms]
+            seen = [segment for segment in after if segment.until <= now_ms]
             verdict = judge(action, seen, now_ms).verdict
             if verdict is Verdict.ROLLED_BACK:
                 found += 1
@@ -141,7 +141,7 @@ def worsenings(loss: float, count: int = 2000, seed: int = 5) -> tuple[float, fl
 
 def _segments(
     random: np.random.Generator, since_ms: int, count: int, nodes: int, rate: float
-) -> list[Segment]:
+) -> list[SegmentFacts]:
     found = []
     for index in range(count):
         factor = float(np.exp(random.normal(0, NOISE)))
@@ -150,16 +150,16 @@ def _segments(
         if random.random() < LOST and index:
             continue
         found.append(
-            Segment(
+            SegmentFacts(
                 round=nodes,
-                since_ms=since_ms + index * SEGMENT_S * 1000,
-                until_ms=since_ms + (index + 1) * SEGMENT_S * 1000,
+                since=since_ms + index * SEGMENT_S * 1000,
+                until=since_ms + (index + 1) * SEGMENT_S * 1000,
                 nodes=nodes,
                 procs=nodes,
                 global_batch=1000,
                 micro_batch=100,
                 steps=300,
-                step_mean_us=1e6 * factor / rate,
+                step_seconds=StepSeconds(1, factor / rate),
             )
         )
     return found

@@ -19,15 +19,8 @@ from sqlalchemy.schema import (
     ExecutableDDLElement,
 )
 
-from gangline.brain.facts.records import (
-    Image,
-    Job,
-    ModelFacts,
-    Outcome,
-    PodRun,
-    RoleSize,
-    Segment,
-)
+from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
+from gangline.brain.facts.records import Image, Job, Outcome, PodRun, RoleSize
 from gangline.brain.store.context import Keys
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.sql import rows, tables
@@ -53,20 +46,19 @@ _POD: Final = PodRun(
     samples=100,
 )
 """The record of every pod run: no look-up selects by what is in it. Likewise of segments."""
-_SEGMENT: Final = Segment(
+_SEGMENT: Final = SegmentFacts(
     round=1,
-    since_ms=NOW_MS - DAY_MS,
-    until_ms=NOW_MS - DAY_MS + _SEGMENT_MS,
+    since=NOW_MS - DAY_MS,
+    until=NOW_MS - DAY_MS + _SEGMENT_MS,
     nodes=4,
     procs=32,
-    gpu_model="A100",
+    device_model="A100",
     micro_batch=8,
     global_batch=256,
     steps=300,
-    step_mean_us=100_000.0,
-    step_m2=1000.0,
-    compute_us=90_000.0,
-    sync_us=9_000.0,
+    step_seconds=StepSeconds(1, 0.1, 1e-09),
+    compute_seconds=0.09,
+    sync_seconds=0.009,
 )
 _BATCH: Final = 2_000
 
@@ -143,7 +135,7 @@ def job(size: HistorySize, number: int) -> Job:
                 memory_bytes=32 << 30,
             ),
         ),
-        model=ModelFacts(parameters=10**9 * (1 + family % 70), sequence=4096)
+        model=ModelShapeFacts(params=10**9 * (1 + family % 70), sequence=4096)
         if family % 3 == 0
         else None,
         observed_ms=finished_ms,

@@ -8,7 +8,7 @@ import statistics
 
 import numpy as np
 
-from gangline.brain.facts.records import Segment
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.models.goodput import noise_scale
 
 RANKS, MICRO_BATCH, DIMENSIONS = 8, 16, 100
@@ -26,7 +26,7 @@ def estimate_noise(small_sqr: float, big_sqr: float) -> tuple[float, float]:
     return sqr, (small_sqr - big_sqr) / (1 / MICRO_BATCH - 1 / batch)
 
 
-def make_segments(scale: float, random: np.random.Generator) -> list[Segment]:
+def make_segments(scale: float, random: np.random.Generator) -> list[SegmentFacts]:
     """Return the segments of a training with a constant gradient of norm 1 and known noise."""
     true = np.ones(DIMENSIONS) / np.sqrt(DIMENSIONS)
     deviation = np.sqrt(scale / DIMENSIONS / MICRO_BATCH)
@@ -42,9 +42,9 @@ def make_segments(scale: float, random: np.random.Generator) -> list[Segment]:
         ]
         sqr, var = np.mean(pairs, axis=0)
         found.append(
-            Segment(
-                round=1, since_ms=first, until_ms=first + 1, nodes=1, procs=RANKS,
-                steps=SEGMENT_STEPS, step_first=first, step_mean_us=1e6,
+            SegmentFacts(
+                round=1, since=first, until=first + 1, nodes=1, procs=RANKS,
+                steps=SEGMENT_STEPS, step_first=first, step_seconds=StepSeconds(1, 1.0),
                 grad_sqr=float(sqr), grad_var=float(var),
             )
         )  # fmt: skip

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from gangline.api.jobs.training_facts import GOOD, SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Advice, GuardAction, Verdict
 from gangline.brain.advisers.view import ClusterView, View, expected_rest_s
 from gangline.brain.advisers.workers import advise_workers, fitted_segments
-from gangline.brain.facts.records import Job, Mode, Quality, Run, Segment, Wishes
+from gangline.brain.facts.records import Job, Mode, Run, Wishes
 from gangline.brain.guard.decide import (
     begin_action,
     begin_rollback,
@@ -80,7 +81,7 @@ class SimulatedJob:
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
-        self.segments: list[Segment] = []
+        self.segments: list[SegmentFacts] = []
         self.history.append((0.0, self.size))
         self._model: ThroughputModel | None = None
         self._fitted = -1
@@ -164,23 +165,23 @@ class SimulatedJob:
         since, self._opened = self._opened, self.now_s
         if self.random.random() < self.lost:
             return
-        mean_us = step_s * factor * 1e6
+        mean_s = step_s * factor
         sync = self._sync_share(at)
         self.segments.append(
-            Segment(
+            SegmentFacts(
                 round=self.restarts,
-                since_ms=round(since * 1000),
-                until_ms=self.now_ms,
+                since=round(since * 1000),
+                until=self.now_ms,
                 nodes=self.size,
                 procs=at.procs,
                 micro_batch=max(round(at.micro_batch), 1),
                 accumulation=at.accumulation,
                 global_batch=self.global_batch,
                 steps=max(int(SEGMENT_S / step_s), 1),
-                step_mean_us=mean_us,
-                compute_us=mean_us * (1 - sync) if self.parts else None,
-                sync_us=mean_us * sync if self.parts else None,
-                quality=Quality.GOOD,
+                step_seconds=StepSeconds(1, mean_s),
+                compute_seconds=mean_s * (1 - sync) if self.parts else None,
+                sync_seconds=mean_s * sync if self.parts else None,
+                quality=GOOD,
             )
         )
         self.state = msgspec.structs.replace(self.state, last_segment_ms=self.now_ms)

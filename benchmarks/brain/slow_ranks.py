@@ -35,10 +35,11 @@ def window(random: np.random.Generator, minute: int, slow: dict[int, float]) -> 
     return [
         RankSpeed(
             rank=rank,
+            pod="",
             node=f"n{rank}",
             gpu_model="A100",
             window_ms=minute * MINUTE_MS,
-            compute_us=1e6 * float(own[rank]) * slow.get(rank, 1.0),
+            compute_s=float(own[rank]) * slow.get(rank, 1.0),
         )
         for rank in range(RANKS)
     ]

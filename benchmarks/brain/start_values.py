@@ -12,11 +12,12 @@ import msgspec
 import numpy as np
 
 from benchmarks.brain.throughput import PER_NODE, make_job, observe
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers import start
 from gangline.brain.advisers.advice import What
 from gangline.brain.advisers.start import largest_worthwhile
 from gangline.brain.advisers.view import SimilarRuns, View
-from gangline.brain.facts.records import Image, Job, Outcome, RoleSize, Run, Segment
+from gangline.brain.facts.records import Image, Job, Outcome, RoleSize, Run
 from gangline.brain.models.throughput import Configuration
 
 DAY = 86_400_000
@@ -68,19 +69,19 @@ def play_family(random: np.random.Generator) -> dict[int, tuple[int | None, int]
             at = divided(count)
             for each in observe(true, at, 4, random, parts=bool(index % 2)):
                 segments.append(
-                    Segment(
+                    SegmentFacts(
                         round=index,
-                        since_ms=NOW - DAY,
-                        until_ms=NOW - DAY // 2,
+                        since=NOW - DAY,
+                        until=NOW - DAY // 2,
                         nodes=at.nodes,
                         procs=at.procs,
                         micro_batch=round(at.micro_batch),
                         accumulation=at.accumulation,
                         global_batch=BATCH,
                         steps=each.steps,
-                        step_mean_us=each.step_s * 1e6,
-                        compute_us=None if each.compute_s is None else each.compute_s * 1e6,
-                        sync_us=None if each.sync_s is None else each.sync_s * 1e6,
+                        step_seconds=StepSeconds(1, each.step_s),
+                        compute_seconds=each.compute_s,
+                        sync_seconds=each.sync_s,
                     )
                 )
         job = msgspec.structs.replace(

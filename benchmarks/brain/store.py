@@ -35,7 +35,8 @@ from benchmarks.brain.history_rows import (
     job,
     load,
 )
-from gangline.brain.facts.records import PodRun, Segment
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
+from gangline.brain.facts.records import PodRun
 from gangline.brain.store.batch import Fact
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store, open_store
@@ -111,14 +112,14 @@ class Facts:
             uid = job(self._size, self._size.jobs - each).uid
             for n in range(FACTS // 20):
                 since_ms = NOW_MS + (serial * 1000 + n) * 1000
-                segment = Segment(
+                segment = SegmentFacts(
                     round=2 + serial,
-                    since_ms=since_ms,
-                    until_ms=since_ms + 1000,
+                    since=since_ms,
+                    until=since_ms + 1000,
                     nodes=4,
                     procs=32,
                     steps=100,
-                    step_mean_us=1e5,
+                    step_seconds=StepSeconds(1, 0.1),
                 )
                 pod = PodRun(
                     role="worker",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
 from gangline.brain.facts.records import (
@@ -15,7 +16,6 @@ from gangline.brain.facts.records import (
     PodRun,
     RoleSize,
     Run,
-    Segment,
 )
 
 GIB = 1 << 30
@@ -83,7 +83,7 @@ def a_run(
     pods: Sequence[PodRun] = (),
     *,
     days_ago: float = 1.0,
-    segments: Sequence[Segment] = (),
+    segments: Sequence[SegmentFacts] = (),
     **changes: object,
 ) -> Run:
     """A complete successful run that ended some days ago, with its pods."""

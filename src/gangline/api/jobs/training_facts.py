@@ -68,7 +68,7 @@ class RestartFacts(Wire):
 
 
 class SegmentFacts(Wire):
-    """Closed stretch of training with the same settings. ``(job uid, round, since)`` is its key."""
+    """Closed stretch of training with the same settings."""
 
     round: int
     """The round of the rendezvous. It changes with each world."""
@@ -116,6 +116,11 @@ class SegmentFacts(Wire):
     saves_adapt: bool = False
     """True if the trainer chooses that time itself, from the rate of failures."""
     restarts: RestartFacts | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Identifies the segment within its job."""
+        return self.round, self.since
 
 
 class PodFacts(Wire):

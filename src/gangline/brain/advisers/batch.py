@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gangline.api.jobs.training_facts import GOOD, SegmentFacts
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, What
 from gangline.brain.advisers.view import DevicePeak, View
 from gangline.brain.advisers.workers import present_segment
-from gangline.brain.facts.records import Quality, Segment
 from gangline.brain.models.goodput import GoodputModel, noise_scale
 from gangline.brain.models.throughput import Configuration, ThroughputModel
 
@@ -37,14 +37,14 @@ def advise_batch(view: View, model: ThroughputModel | None) -> list[Advice]:
     ]
 
 
-def _good(view: View) -> list[Segment]:
-    return [segment for segment in view.run.segments if segment.quality is Quality.GOOD]
+def _good(view: View) -> list[SegmentFacts]:
+    return [segment for segment in view.run.segments if segment.quality == GOOD]
 
 
 def _advise_loader(view: View) -> list[Advice]:
     recent = _good(view)[-_RECENT:]
     was = view.loader_workers
-    shares = [s.data_us / s.step_mean_us for s in recent if s.data_us is not None]
+    shares = [s.data_seconds / s.step_seconds.mean for s in recent if s.data_seconds is not None]
     if was is None or was < 0 or len(shares) < _RECENT:
         return []
     share = min(shares)
@@ -100,7 +100,7 @@ def _advise_micro_batch(view: View, model: ThroughputModel | None) -> list[Advic
     return advice
 
 
-def _after_oom(present: Segment, peaks: Sequence[DevicePeak], target: str) -> Advice | None:
+def _after_oom(present: SegmentFacts, peaks: Sequence[DevicePeak], target: str) -> Advice | None:
     """The last micro-batch ran out of device memory: back to the largest that did not.
 
     If no smaller one was run, the largest divisor of the share that is at most half of it: fixed
@@ -109,7 +109,7 @@ def _after_oom(present: Segment, peaks: Sequence[DevicePeak], target: str) -> Ad
     last = peaks[-1]
     runs_with_less = (
         last.at_ms is not None
-        and present.until_ms > last.at_ms
+        and present.until > last.at_ms
         and (present.micro_batch or 0) < last.micro_batch
     )
     if not last.oom or runs_with_less:
@@ -145,7 +145,7 @@ def _smaller(last: DevicePeak, value: int, target: str, confidence: Confidence) 
 
 
 def _next_micro_batch(
-    present: Segment, peaks: Sequence[DevicePeak], target: str, model: ThroughputModel | None
+    present: SegmentFacts, peaks: Sequence[DevicePeak], target: str, model: ThroughputModel | None
 ) -> Advice | None:
     good = [peak for peak in peaks if not peak.oom]
     if not good or len({peak.micro_batch for peak in good}) < 2:
@@ -192,7 +192,7 @@ def _next_micro_batch(
 
 
 def _micro_batch_gain(
-    present: Segment, share: int, was: int, value: int, model: ThroughputModel | None
+    present: SegmentFacts, share: int, was: int, value: int, model: ThroughputModel | None
 ) -> Choice | None:
     """Fewer, larger micro-steps for the same share."""
     if model is None:

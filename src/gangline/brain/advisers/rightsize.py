@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gangline.api.jobs.training_facts import GOOD, SegmentFacts
 from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What
 from gangline.brain.advisers.memory import advise_memory
 from gangline.brain.advisers.usage import (
@@ -25,9 +26,9 @@ from gangline.brain.advisers.usage import (
     running_size,
 )
 from gangline.brain.advisers.view import View, expected_rest_s
-from gangline.brain.facts.records import MemorySample, Quality, RoleSize, Run, Segment
+from gangline.brain.facts.records import MemorySample, RoleSize, Run
 from gangline.brain.models.histogram import CPU, Histogram
-from gangline.brain.models.throughput import LONGEST_STEP_US
+from gangline.brain.models.throughput import LONGEST_STEP_S
 from gangline.brain.models.trend import Trend, fit_trend
 
 MARGIN = 1.1
@@ -79,15 +80,15 @@ def size_cpu(runs: Iterable[Run], role: str, now_ms: int) -> CpuSize | None:
     return CpuSize(value, min(_rounded(median * MARGIN), value), high, p95, len(seen))
 
 
-def data_share(segments: Sequence[Segment]) -> float | None:
+def data_share(segments: Sequence[SegmentFacts]) -> float | None:
     """Return the part of the steps that is waiting for data; None where it is not reported."""
     measured = [
-        (segment.data_us, segment.step_mean_us, segment.steps)
+        (segment.data_seconds, segment.step_seconds.mean, segment.steps)
         for segment in segments
-        if segment.data_us is not None
-        and segment.quality is Quality.GOOD
+        if segment.data_seconds is not None
+        and segment.quality == GOOD
         and segment.steps > 0
-        and 0 <= segment.data_us <= segment.step_mean_us <= LONGEST_STEP_US
+        and 0 <= segment.data_seconds <= segment.step_seconds.mean <= LONGEST_STEP_S
     ]
     total = sum(step * steps for _, step, steps in measured)
     return sum(data * steps for data, _, steps in measured) / total if total > 0 else None

@@ -115,8 +115,8 @@ def _level_by_model(run: Run, other: Run) -> int | None:
 
 
 def _model_ratio(job: Job, past: Job) -> float:
-    mine = job.model.parameters if job.model else None
-    theirs = past.model.parameters if past.model else None
+    mine = job.model.params if job.model else None
+    theirs = past.model.params if past.model else None
     if not mine or not theirs:
         return math.inf
     return max(mine / theirs, theirs / mine)
@@ -124,8 +124,8 @@ def _model_ratio(job: Job, past: Job) -> float:
 
 def _gpu_model(run: Run) -> str:
     for segment in reversed(run.segments):
-        if segment.gpu_model:
-            return segment.gpu_model
+        if segment.device_model:
+            return segment.device_model
     return next((role.gpu_model for role in reversed(run.job.roles) if role.gpu_model), "")
 
 
@@ -133,7 +133,7 @@ def _shape(run: Run) -> dict[str, float]:
     """What is known of parameters, sequence, micro-batch and world, each above 0."""
     model, last = run.job.model, run.segments[-1] if run.segments else None
     amounts = {
-        "parameters": model.parameters if model else None,
+        "parameters": model.params if model else None,
         "sequence": model.sequence if model else None,
         "micro_batch": last.micro_batch if last else None,
         "world": last.procs if last else None,
@@ -144,7 +144,7 @@ def _shape(run: Run) -> dict[str, float]:
 def _sizes(run: Run) -> dict[str, float]:
     model = run.job.model
     amounts = {
-        "parameters": model.parameters if model else None,
+        "parameters": model.params if model else None,
         "sequence": model.sequence if model else None,
     }
     return {name: float(value) for name, value in amounts.items() if value}

@@ -16,6 +16,7 @@ from statistics import median
 
 import numpy as np
 
+from gangline.api.jobs.training_facts import ModelShapeFacts
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, Unit, What
 from gangline.brain.advisers.similarity import is_success
 from gangline.brain.advisers.usage import MIB, confidence_of, range_factor, role_size
@@ -28,7 +29,7 @@ from gangline.brain.advisers.workers import (
     marginal_gain,
     present_segment,
 )
-from gangline.brain.facts.records import ModelFacts, RoleSize, Run
+from gangline.brain.facts.records import RoleSize, Run
 from gangline.brain.models.throughput import LOW, Configuration, ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput, job_prior
 from gangline.sizing.model import ModelShape, ShapeError
@@ -200,7 +201,7 @@ def _advise_from_shape(view: View) -> list[Advice]:
     size = role_size(view.run.job, WORKER)
     if model is None or size is None or (similar and (similar.runs or similar.bounds)):
         return []
-    parameters = model.parameters or _count_parameters(model)
+    parameters = model.params or _count_parameters(model)
     if not parameters:
         return []
     low, value = _host_memory(parameters, size)
@@ -242,7 +243,7 @@ def _host_memory(parameters: int, size: RoleSize) -> tuple[int, int]:
     return _rounded(states), _rounded(2 * states + _PROCESS_BYTES)
 
 
-def _count_parameters(model: ModelFacts) -> int | None:
+def _count_parameters(model: ModelShapeFacts) -> int | None:
     try:
         return ModelShape(
             layers=model.layers or 0,

@@ -122,10 +122,10 @@ def _windows(speeds: Sequence[RankSpeed]) -> list[dict[int, float]]:
 
 
 def _own_times(speeds: Sequence[RankSpeed]) -> dict[int, float]:
-    if any(speed.wait_us is None for speed in speeds):
-        return {speed.rank: speed.compute_us for speed in speeds}
-    step = median(speed.compute_us + (speed.wait_us or 0.0) for speed in speeds)
-    return {speed.rank: max(step - (speed.wait_us or 0.0), speed.compute_us) for speed in speeds}
+    if any(speed.wait_s is None for speed in speeds):
+        return {speed.rank: speed.compute_s for speed in speeds}
+    step = median(speed.compute_s + (speed.wait_s or 0.0) for speed in speeds)
+    return {speed.rank: max(step - (speed.wait_s or 0.0), speed.compute_s) for speed in speeds}
 
 
 def _slow_in(windows: Sequence[dict[int, float]], rank: int) -> float | None:

@@ -19,9 +19,10 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
+from gangline.api.jobs.training_facts import GOOD, SegmentFacts
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, What
 from gangline.brain.advisers.view import View
-from gangline.brain.facts.records import Quality, Run, Segment
+from gangline.brain.facts.records import Run
 from gangline.brain.models.throughput import Configuration, ThroughputModel
 
 IDLE_FLOOR = 0.5
@@ -69,10 +70,10 @@ def advise_workers(
     return [_advice(view, model, choices, present, best, floor)]
 
 
-def present_segment(run: Run) -> Segment | None:
+def present_segment(run: Run) -> SegmentFacts | None:
     """The last good segment with what a prediction needs; None if there is none."""
     for segment in reversed(run.segments):
-        if segment.quality is Quality.GOOD:
+        if segment.quality == GOOD:
             complete = segment.micro_batch and segment.nodes > 0 and segment.procs > 0
             return segment if complete else None
     return None
@@ -111,28 +112,28 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     return choices
 
 
-def fitted_segments(segments: Sequence[Segment], most: int = 20) -> list[Segment]:
+def fitted_segments(segments: Sequence[SegmentFacts], most: int = 20) -> list[SegmentFacts]:
     """The last good segments of each configuration: what a fit needs of a long history.
 
     Sizes that were left long ago stay known; a size that the job keeps does not outweigh them.
     """
-    groups: dict[tuple[object, ...], list[Segment]] = {}
+    groups: dict[tuple[object, ...], list[SegmentFacts]] = {}
     for segment in segments:
-        if segment.quality is Quality.GOOD:
+        if segment.quality == GOOD:
             key = (segment.nodes, segment.procs, segment.micro_batch, segment.accumulation)
             groups.setdefault(key, []).append(segment)
     kept = [segment for group in groups.values() for segment in group[-most:]]
-    return sorted(kept, key=lambda segment: segment.since_ms)
+    return sorted(kept, key=lambda segment: segment.since)
 
 
 def largest_micro_batch(run: Run) -> int:
     """The largest micro-batch that ran well with the job; 1 if none is known."""
-    good = (segment for segment in run.segments if segment.quality is Quality.GOOD)
+    good = (segment for segment in run.segments if segment.quality == GOOD)
     return max((segment.micro_batch or 1 for segment in good), default=1)
 
 
 def configuration_at(
-    present: Segment, nodes: int, most_micro_batch: int = 0
+    present: SegmentFacts, nodes: int, most_micro_batch: int = 0
 ) -> Configuration | None:
     """The configuration of the same global batch on ``nodes``; None if it cannot be split so.
 
@@ -204,7 +205,7 @@ def _slope(first: Choice, second: Choice) -> float:
 
 
 def _probe(
-    view: View, model: ThroughputModel, choices: Sequence[Choice], present: Segment
+    view: View, model: ThroughputModel, choices: Sequence[Choice], present: SegmentFacts
 ) -> Advice | None:
     """One size that was never run, at most twice the present, where the range leaves much open."""
     job = view.run.job
@@ -234,7 +235,7 @@ def _advice(
     view: View,
     model: ThroughputModel,
     choices: Sequence[Choice],
-    present: Segment,
+    present: SegmentFacts,
     best: Choice,
     floor: float,
     *,
@@ -278,9 +279,9 @@ def _reason(
     probe: bool,
 ) -> Reason:
     recent = [
-        segment.step_mean_us * 1e-6
+        segment.step_seconds.mean
         for segment in view.run.segments
-        if segment.quality is Quality.GOOD and segment.nodes == was
+        if segment.quality == GOOD and segment.nodes == was
     ][-_RECENT:]
     arguments: dict[str, str | int | float | list[str]] = {
         "step": fmean(recent),

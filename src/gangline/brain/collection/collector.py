@@ -164,15 +164,14 @@ class WatchedJob:
     memory: dict[tuple[str, int], list[MemorySample]] = field(default_factory=dict)
     servers: ServerTable = field(default_factory=ServerTable)
     tunes_batch: bool = False
-    tuning_version: int | None = None
     ended_at: float | None = None
     """Monotonic time at which it had ended."""
 
     def tunable(self) -> frozenset[What]:
         """Return the fields whose tuning the job applies, as its master reports."""
         fields = {What.MICRO_BATCH, What.LOADER_WORKERS} if self.tunes_batch else set()
-        details = self.observations.details
-        if details and details[max(details)].saves_adapt:
+        segments = self.observations.segments
+        if segments and segments[max(segments)].saves_adapt:
             fields.add(What.CHECKPOINT_INTERVAL)
         return frozenset(fields)
 
@@ -334,14 +333,13 @@ class Collector:
         job = self.jobs.get(uid)
         if job is None:
             return "no watched job has this uid"
-        facts = digest_facts(text, round(self._clock() * 1000))
-        self.dropped_facts += facts.dropped
-        job.tunes_batch = facts.tunes_batch
-        job.tuning_version = facts.tuning_version
-        if facts.problem:
+        digested = digest_facts(text, round(self._clock() * 1000))
+        self.dropped_facts += digested.dropped
+        if digested.problem:
             self.dropped_facts += 1
-            return f"the document {facts.problem}"
-        if job.observations.add_facts(facts):
+            return f"the document {digested.problem}"
+        job.tunes_batch = digested.facts.tunes_batch
+        if job.observations.add_facts(digested):
             self._changed.add(uid)
         return ""
 

@@ -9,18 +9,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gangline.api.jobs.training_facts import NodeFacts, PodFacts
-from gangline.brain.collection.job_digest import ContainerRun, merge_runs
-from gangline.brain.collection.live_facts import DigestedFacts, RankWindow, SegmentDetails
-from gangline.brain.facts.records import (
-    DeviceShortage,
-    Job,
-    ModelFacts,
-    Outcome,
-    PodRun,
-    Run,
-    Segment,
+from gangline.api.jobs.training_facts import (
+    DeviceShortageFacts,
+    ModelShapeFacts,
+    NodeFacts,
+    PodFacts,
+    SegmentFacts,
 )
+from gangline.brain.collection.job_digest import ContainerRun, merge_runs
+from gangline.brain.collection.live_facts import DigestedFacts
+from gangline.brain.facts.records import Job, Outcome, PodRun, RankSpeed, Run
 
 START_TOLERANCE_MS = 120_000
 """A master observes a pod at most this long before its container reports its start."""
@@ -43,12 +41,11 @@ class JobObservations:
 
     job: Job | None = None
     runs: dict[tuple[str, int, int], ContainerRun] = field(default_factory=dict)
-    segments: dict[tuple[int, int], Segment] = field(default_factory=dict)
-    details: dict[tuple[int, int], SegmentDetails] = field(default_factory=dict)
-    """By the key of the segment; these and the next three are not stored."""
-    windows: tuple[RankWindow, ...] = ()
-    """The last minutes of the nodes, of the latest document."""
-    shortages: tuple[DeviceShortage, ...] = ()
+    segments: dict[tuple[int, int], SegmentFacts] = field(default_factory=dict)
+    windows: tuple[RankSpeed, ...] = ()
+    """The last minutes of the nodes, of the latest document. These and the next two are not stored.
+    """
+    shortages: tuple[DeviceShortageFacts, ...] = ()
     """Of the latest document."""
     checks: dict[str, NodeFacts] = field(default_factory=dict)
     """The last node check of each pod."""
@@ -56,7 +53,7 @@ class JobObservations:
     """Reports of masters, by pod and start."""
     polled: dict[tuple[str, int, int], PolledUsage] = field(default_factory=dict)
     """By the key of the run."""
-    model: ModelFacts | None = None
+    model: ModelShapeFacts | None = None
     earlier: dict[tuple[str, int, int], PodRun] = field(default_factory=dict)
     """Runs that the store knew when this process started."""
     watched_from_start: bool = False
@@ -78,25 +75,20 @@ class JobObservations:
         self.runs[run.key] = joined
         return joined != before
 
-    def add_facts(self, facts: DigestedFacts) -> bool:
+    def add_facts(self, digested: DigestedFacts) -> bool:
         """Join what the master reported. Returns whether anything is new."""
-        changed = False
-        details = {(detail.round, detail.since_ms): detail for detail in facts.details}
+        facts, changed = digested.facts, False
         for segment in facts.segments:
-            key = (segment.round, segment.since_ms)
             # A segment is closed when it is reported; a copy with more steps is the later one.
-            stored = self.segments.get(key)
+            stored = self.segments.get(segment.key)
             if stored is None or stored.steps < segment.steps:
-                self.segments[key] = segment
+                self.segments[segment.key] = segment
                 changed = True
-                if key in details:
-                    self.details[key] = details[key]
         for key in sorted(self.segments)[: max(0, len(self.segments) - MAX_SEGMENTS)]:
             del self.segments[key]
-            self.details.pop(key, None)
-        self.windows = tuple(facts.windows)
-        if facts.shortages and (shortages := tuple(facts.shortages)) != self.shortages:
-            self.shortages = shortages
+        self.windows = digested.windows
+        if facts.device_shortages and facts.device_shortages != self.shortages:
+            self.shortages = facts.device_shortages
             changed = True
         for check in facts.nodes:
             earlier = self.checks.get(check.name)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from gangline.api.brain.job_advice import AdviceEvidence
+from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers import rightsize, start
 from gangline.brain.advisers.advice import Advice, Choice, Reason
 from gangline.brain.advisers.batch import advise_batch
@@ -32,7 +33,7 @@ from gangline.brain.collection.live_facts import (
 from gangline.brain.collection.observations import JobObservations
 from gangline.brain.collection.server_use import ServerTable
 from gangline.brain.evaluation.cluster_facts import exposure, of_nodes
-from gangline.brain.facts.records import Job, MemorySample, Run, Segment
+from gangline.brain.facts.records import Job, MemorySample, Run
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput, job_prior
 from gangline.brain.publication.items import format_amount, remaining_s
@@ -73,8 +74,8 @@ def with_live_facts(
     ``nodes`` are the failures and device hours of each node.
     """
     where = observed.nodes_of_pods()
-    details = [observed.details[key] for key in sorted(observed.details)]
-    present = details[-1] if details else None
+    segments = [observed.segments[key] for key in sorted(observed.segments)]
+    present = segments[-1] if segments else None
     similar = view.similar
     family = (*similar.runs, *similar.bounds) if similar and similar.level <= FAMILY_LEVEL else ()
     mine = {pod.node for pod in view.run.pods if pod.ended_ms is None}
@@ -83,15 +84,15 @@ def with_live_facts(
         rank_speeds=rank_speeds(observed.windows, lambda pod: where.get(pod, ""), view.now_ms),
         node_checks=node_checks(observed.checks.values(), lambda pod: where.get(pod, "")),
         device_peaks=device_peaks(
-            details,
+            segments,
             _model_memory,
             (*ended_by_shortage([view.run]), *view.run.shortages),
             ended_by_shortage(family),
         ),
         loader_workers=present.loader_workers if present else None,
-        save_seconds=present.save_s if present else None,
-        checkpoint_interval_s=present.save_interval_s if present else None,
-        restart_seconds=restart_seconds(details),
+        save_seconds=present.save_seconds if present else None,
+        checkpoint_interval_s=present.save_interval_seconds if present else None,
+        restart_seconds=restart_seconds(segments),
         servers=servers.use(),
         exposure=exposure([view.run, *family], view.now_ms),
         node_exposure=of_nodes(nodes, mine),
@@ -219,11 +220,11 @@ def _fit(view: View) -> ThroughputModel | None:
     so the present time has no effect.
     """
     family = view.similar.runs if view.similar is not None and view.similar.level <= 1 else ()
-    segments: list[Segment] = list(view.run.segments)
+    segments: list[SegmentFacts] = list(view.run.segments)
     for run in family:
         segments += run.segments
     try:
-        now_ms = max(segment.until_ms for segment in segments)
+        now_ms = max(segment.until for segment in segments)
         data = observations(fitted_segments(segments), now_ms)
         return fit_throughput(data, job_prior([view.run, *family]))
     except (ArithmeticError, ValueError):

@@ -40,7 +40,7 @@ def job_state(
         restart_s: what a restart has cost, as its master reports; None: it reports none.
     """
     job = run.job
-    closed = [segment.until_ms for segment in run.segments]
+    closed = [segment.until for segment in run.segments]
     void = tuple(action for action in actions if action.verdict is Verdict.VOID)
     actions = [action for action in actions if action.verdict is not Verdict.VOID]
     return GuardJobState(

@@ -42,11 +42,11 @@ RESUME_MS = 3_600_000
 
 def trial_events(run: Run, action: GuardAction, plans: Sequence[ScalePlan]) -> TrialEvents:
     """Return what happened to the job since the action."""
-    formed = any(segment.since_ms >= action.at_ms for segment in run.segments) or None
+    formed = any(segment.since >= action.at_ms for segment in run.segments) or None
     oom = any(
         (pod.oom or pod.cause == DEVICE_OUT_OF_MEMORY) and (pod.ended_ms or 0) >= action.at_ms
         for pod in run.pods
-    ) or any(shortage.at_ms >= action.at_ms for shortage in run.shortages)
+    ) or any(shortage.at >= action.at_ms for shortage in run.shortages)
     failed = plan_name(run.job.name, action.id) in failed_plans(plans)
     return TrialEvents(formed=formed, oom=oom, overtaken=failed)
 

@@ -14,17 +14,26 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from gangline.api.jobs.training_facts import (
+    DISTURBED,
+    GOOD,
+    WARM_UP,
+    DeviceShortageFacts,
+    ModelShapeFacts,
+    NodeFacts,
+    PodFacts,
+    RestartFacts,
+    SegmentFacts,
+    StepSeconds,
+)
 from gangline.brain.facts.records import (
     Image,
     Job,
-    ModelFacts,
     NodeSpeed,
     PlannedSize,
     PodRun,
-    Quality,
     Record,
     RoleSize,
-    Segment,
     Wishes,
 )
 
@@ -57,8 +66,10 @@ _MAX_BYTES: Final = 2**46
 _MAX_MILLICORES: Final = 10_000_000
 _MAX_COUNT: Final = 1_000_000
 """Processes, replicas, ranks, devices."""
-_MIN_STEP_US: Final = 10.0
-_MAX_STEP_US: Final = 7 * 86_400e6
+_MIN_STEP_S: Final = 1e-5
+_MAX_STEP_S: Final = 7 * 86_400.0
+
+_MAX_MODELS: Final = 16
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -68,7 +79,7 @@ _COUNT: Final[Range] = (0, _MAX_COUNT)
 _BYTES: Final[Range] = (1, _MAX_BYTES)
 _CPU: Final[Range] = (0, _MAX_MILLICORES)
 _ANY: Final[Range] = (0, _MAX_INTEGER)
-_MICROS: Final[Range] = (0.0, _MAX_STEP_US)
+_SECONDS: Final[Range] = (0.0, _MAX_STEP_S)
 
 _RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
     Job: {
@@ -89,24 +100,35 @@ _RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
         "gpus": _COUNT,
     },
     PlannedSize: {"rank": _COUNT, "cpu_millis": _CPU, "memory_bytes": _BYTES},
-    ModelFacts: {},
-    Segment: {
-        "since_ms": _TIME,
-        "until_ms": _TIME,
+    ModelShapeFacts: {},
+    SegmentFacts: {
+        "since": _TIME,
+        "until": _TIME,
         "nodes": (1, _MAX_COUNT),
         "procs": (1, _MAX_COUNT),
         "steps": (1, _MAX_INTEGER),
-        "step_mean_us": (_MIN_STEP_US, _MAX_STEP_US),
-        "step_m2": (0.0, _MAX_REAL),
         "micro_batch": (1, _MAX_INTEGER),
         "accumulation": (1, _MAX_INTEGER),
         "global_batch": (1, _MAX_INTEGER),
-        "compute_us": _MICROS,
-        "sync_us": _MICROS,
-        "data_us": _MICROS,
+        "compute_seconds": _SECONDS,
+        "sync_seconds": _SECONDS,
+        "data_seconds": _SECONDS,
+        "save_seconds": (1e-9, _MAX_STEP_S),
+        "save_interval_seconds": (1e-9, _MAX_STEP_S),
+        "loader_workers": _COUNT,
         "grad_sqr": (0.0, _MAX_REAL),
         "grad_var": (0.0, _MAX_REAL),
     },
+    StepSeconds: {"mean": (_MIN_STEP_S, _MAX_STEP_S), "m2": (0.0, _MAX_REAL)},
+    PodFacts: {
+        "rank": _COUNT,
+        "since": _TIME,
+        "until": _TIME,
+        "peak_memory_bytes": _BYTES,
+        "cpu_millis_max": _CPU,
+    },
+    NodeFacts: {"at": _TIME, "factor": (1e-6, 1e6)},
+    DeviceShortageFacts: {"micro_batch": (1, _MAX_INTEGER), "at": _TIME},
     PodRun: {
         "rank": _COUNT,
         "number": _COUNT,
@@ -138,6 +160,7 @@ _LENGTHS: Final[Mapping[str, int]] = {
     "command_digest": DIGEST_LENGTH,
     "spec_digest": DIGEST_LENGTH,
     "gpu_model": DIGEST_LENGTH,
+    "device_model": DIGEST_LENGTH,
 }
 """Other texts are words."""
 
@@ -145,11 +168,13 @@ _ESSENTIAL: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
     Job: frozenset({"cluster", "uid", "namespace", "name", "stem", "kind", "submitted_ms"}),
     RoleSize: frozenset({"role", "since_ms", "replicas"}),
     PlannedSize: frozenset({"role", "rank"}),
-    ModelFacts: frozenset(),
+    ModelShapeFacts: frozenset(),
     Image: frozenset(),
-    Segment: frozenset(
-        {"round", "since_ms", "until_ms", "nodes", "procs", "steps", "step_mean_us", "step_m2"}
-    ),
+    SegmentFacts: frozenset({"round", "since", "until", "nodes", "procs", "steps"}),
+    StepSeconds: frozenset({"count", "mean", "m2"}),
+    PodFacts: frozenset({"name", "rank", "since", "until", "samples"}),
+    NodeFacts: frozenset({"name", "at", "factor"}),
+    DeviceShortageFacts: frozenset({"device_model", "micro_batch", "at"}),
     PodRun: frozenset({"role", "rank", "number", "started_ms"}),
     NodeSpeed: frozenset({"node", "day", "score", "jobs"}),
 }
@@ -163,15 +188,50 @@ def believe(record: R, now_ms: int) -> tuple[R | None, list[str]]:
     match believed:
         case Job():
             checked = _believe_parts(believed, dropped)
-        case Segment(since_ms=since_ms, until_ms=until_ms) if until_ms < since_ms:
-            checked = None
-            dropped.append("Segment.until_ms")
-        case Segment(until_ms=until_ms) if until_ms > now_ms + FUTURE_MS:
-            checked = msgspec.structs.replace(believed, quality=Quality.DISTURBED)
+        case SegmentFacts():
+            checked = _believe_segment(believed, dropped, now_ms)
         case PodRun(ended_ms=int(ended_ms), started_ms=started_ms) if ended_ms < started_ms:
             checked = None
             dropped.append("PodRun.ended_ms")
     return checked, dropped
+
+
+def believe_report(report: S) -> S | None:
+    """Return a part of a master's document, without what is impossible; None if it says nothing."""
+    return _believe(report)[0]
+
+
+def _believe_segment(segment: SegmentFacts, dropped: list[str], now_ms: int) -> SegmentFacts | None:
+    times, missing = _believe(segment.step_seconds)
+    dropped += missing
+    if times is None or not segment.nodes <= segment.procs or segment.until < segment.since:
+        dropped.append("SegmentFacts.until" if times else "SegmentFacts.step_seconds")
+        return None
+    quality = segment.quality if segment.quality in (GOOD, WARM_UP) else DISTURBED
+    if segment.until > now_ms + FUTURE_MS:
+        quality = DISTURBED
+    restarts = segment.restarts
+    if restarts is not None:
+        lost = {
+            phase: seconds
+            for phase, seconds in restarts.seconds.items()
+            if 0 <= seconds <= _MAX_STEP_S
+        }
+        restarts = RestartFacts(max(0, restarts.count), lost)
+    changes = {
+        "quality": quality,
+        "memory_peak": _amounts(segment.memory_peak),
+        "device_memory": _amounts(segment.device_memory),
+        "restarts": restarts,
+    }
+    changed = any(getattr(segment, name) != value for name, value in changes.items())
+    return msgspec.structs.replace(segment, **changes) if changed else segment
+
+
+def _amounts(reported: Mapping[str, int]) -> dict[str, int]:
+    """Return the possible amounts of memory by device model."""
+    possible = {name: x for name, x in reported.items() if 0 < x < _MAX_BYTES and len(name) < 128}
+    return dict(sorted(possible.items())[:_MAX_MODELS])
 
 
 def _believe_parts(job: Job, dropped: list[str]) -> Job:

@@ -10,15 +10,14 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts
 from gangline.brain.facts.records import (
     Job,
-    ModelFacts,
     NodeSpeed,
     Outcome,
     PodRun,
     Record,
     RoleSize,
-    Segment,
 )
 
 _FINALITY: Final = {
@@ -53,9 +52,9 @@ def _merge_jobs(one: Job, other: Job) -> Job:
     )
 
 
-def _merge_segments(one: Segment, other: Segment) -> Segment:
+def _merge_segments(one: SegmentFacts, other: SegmentFacts) -> SegmentFacts:
     """The observation with more steps: segments are closed, so they only seldom differ."""
-    return max(one, other, key=lambda segment: (segment.steps, segment.until_ms, _bytes(segment)))
+    return max(one, other, key=lambda segment: (segment.steps, segment.until, _bytes(segment)))
 
 
 def _merge_pod_runs(one: PodRun, other: PodRun) -> PodRun:
@@ -77,7 +76,7 @@ def _merge_node_speeds(one: NodeSpeed, other: NodeSpeed) -> NodeSpeed:
 
 _MERGES: Final[dict[type, Callable[[Any, Any], Record]]] = {
     Job: _merge_jobs,
-    Segment: _merge_segments,
+    SegmentFacts: _merge_segments,
     PodRun: _merge_pod_runs,
     NodeSpeed: _merge_node_speeds,
 }
@@ -109,13 +108,15 @@ def _merge_roles(one: tuple[RoleSize, ...], other: tuple[RoleSize, ...]) -> tupl
     return tuple(merged[key] for key in sorted(merged))
 
 
-def _merge_models(one: ModelFacts | None, other: ModelFacts | None) -> ModelFacts | None:
+def _merge_models(
+    one: ModelShapeFacts | None, other: ModelShapeFacts | None
+) -> ModelShapeFacts | None:
     """The model of which more is known."""
     models = [model for model in (one, other) if model is not None]
     return max(models, key=_model_weight, default=None)
 
 
-def _model_weight(model: ModelFacts) -> tuple[int, bytes]:
+def _model_weight(model: ModelShapeFacts) -> tuple[int, bytes]:
     return sum(value is not None for value in msgspec.structs.astuple(model)), _bytes(model)
 
 

@@ -1,9 +1,18 @@
-"""The records of the history: jobs, their segments, the runs of their pods, the speed of nodes."""
+"""The records of the history: jobs, the runs of their pods, the speed of nodes.
+
+Segments, shapes of models and shortages of device memory are as masters report them.
+"""
 
 from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
+
+from gangline.api.jobs.training_facts import (
+    DeviceShortageFacts,
+    ModelShapeFacts,
+    SegmentFacts,
+)
 
 
 class Outcome(StrEnum):
@@ -13,16 +22,6 @@ class Outcome(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     DELETED = "deleted"
-
-
-class Quality(StrEnum):
-    """Whether a segment may be fitted."""
-
-    GOOD = "good"
-    WARM_UP = "warm_up"
-    """The first 20 steps or 60 s after a start: caches fill, kernels are compiled."""
-    DISTURBED = "disturbed"
-    """Clock jumps, suspended processes, values outside the possible."""
 
 
 class Mode(StrEnum):
@@ -39,17 +38,6 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     repository: str
     tag: str = ""
     digest: str = ""
-
-
-class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of the trained model, as far as the script reports it."""
-
-    parameters: int | None = None
-    layers: int | None = None
-    hidden: int | None = None
-    heads: int | None = None
-    vocab: int | None = None
-    sequence: int | None = None
 
 
 class RoleSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +111,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[RoleSize, ...] = ()
     planned: tuple[PlannedSize, ...] = ()
     """What plans have changed of it. A next run starts with ``roles``."""
-    model: ModelFacts | None = None
+    model: ModelShapeFacts | None = None
     restarts: int = 0
     complete: bool = False
     """True if it was watched from its start to its end."""
@@ -134,41 +122,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[()]:
         """Identifies a record beside cluster and UID, as those of the other records do."""
         return ()
-
-
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of one job with the same settings. ``(job, round, since_ms)`` identifies it."""
-
-    round: int
-    """The round of the rendezvous: changes with each world."""
-    since_ms: int
-    until_ms: int
-    nodes: int
-    procs: int
-    """Worker processes, the world size."""
-    gpu_model: str = ""
-    micro_batch: int | None = None
-    accumulation: int | None = None
-    global_batch: int | None = None
-    steps: int
-    step_first: int | None = None
-    step_last: int | None = None
-    step_mean_us: float
-    step_m2: float = 0.0
-    """Sum of squared deviations of step times from their mean, in us squared (Welford)."""
-    compute_us: float | None = None
-    """Means per step, as the next two."""
-    sync_us: float | None = None
-    data_us: float | None = None
-    grad_sqr: float | None = None
-    """Squared norm of the true gradient, estimated."""
-    grad_var: float | None = None
-    """Trace of the covariance of the gradient of one sample, estimated."""
-    quality: Quality = Quality.GOOD
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.round, self.since_ms
 
 
 class PodRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,11 +162,13 @@ class RankSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """The compute time of one rank in one window of a minute, for the search for stragglers."""
 
     rank: int
-    node: str
+    pod: str
+    node: str = ""
+    """Empty while it is not known."""
     gpu_model: str
     window_ms: int
-    compute_us: float
-    wait_us: float | None = None
+    compute_s: float
+    wait_s: float | None = None
     """Time in exchanges; the slow rank waits least."""
 
 
@@ -236,26 +191,17 @@ class NodeSpeed(msgspec.Struct, frozen=True, kw_only=True):
         return self.node, self.day
 
 
-Record: TypeAlias = Job | Segment | PodRun | NodeSpeed
+Record: TypeAlias = Job | SegmentFacts | PodRun | NodeSpeed
 """What the history stores."""
-
-
-class DeviceShortage(msgspec.Struct, frozen=True, kw_only=True):
-    """A micro-batch for which the memory of a device model did not suffice."""
-
-    gpu_model: str
-    micro_batch: int
-    at_ms: int
-    """The last time."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A job with everything known of it."""
 
     job: Job
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[SegmentFacts, ...] = ()
     pods: tuple[PodRun, ...] = ()
-    shortages: tuple[DeviceShortage, ...] = ()
+    shortages: tuple[DeviceShortageFacts, ...] = ()
     """As the job's master reports them; the store does not have them."""
 
 

@@ -14,8 +14,8 @@ from statistics import fmean, median
 
 import msgspec
 
+from gangline.api.jobs.training_facts import GOOD, SegmentFacts
 from gangline.brain.advisers.advice import Baseline, GuardAction, Reason, Verdict, What
-from gangline.brain.facts.records import Quality, Segment
 from gangline.brain.guard.state import DEFAULTS, FACTS_DELAY_S, GuardSettings
 
 PRIOR_SD = 0.05
@@ -114,7 +114,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def baseline(
-    segments: Sequence[Segment], at_ms: int, settings: GuardSettings = DEFAULTS
+    segments: Sequence[SegmentFacts], at_ms: int, settings: GuardSettings = DEFAULTS
 ) -> Baseline | None:
     """The good segments with the present settings before ``at_ms``; None if fewer than three."""
     same = present_segments(segments, at_ms)[-_BASELINE:]
@@ -123,26 +123,26 @@ def baseline(
     return moments([log_goodput(segment) for segment in same])
 
 
-def present_segments(segments: Sequence[Segment], at_ms: int) -> list[Segment]:
+def present_segments(segments: Sequence[SegmentFacts], at_ms: int) -> list[SegmentFacts]:
     """The good segments before ``at_ms`` with the settings of the last of them."""
-    past = [s for s in segments if s.quality is Quality.GOOD and s.until_ms <= at_ms]
+    past = [s for s in segments if s.quality == GOOD and s.until <= at_ms]
     if not past:
         return []
     present = _settings(past[-1])
     return [s for s in past if _settings(s) == present]
 
 
-def log_goodput(segment: Segment) -> float:
+def log_goodput(segment: SegmentFacts) -> float:
     """Logarithm of records per second; of steps per second where no batch is reported."""
     records = segment.global_batch
     if records is None and segment.micro_batch is not None:
         records = segment.micro_batch * (segment.accumulation or 1) * segment.procs
-    return math.log((records or 1) * 1e6 / segment.step_mean_us)
+    return math.log((records or 1) / segment.step_seconds.mean)
 
 
 def judge(
     action: GuardAction,
-    segments: Sequence[Segment],
+    segments: Sequence[SegmentFacts],
     now_ms: int,
     events: TrialEvents = TrialEvents(),  # noqa: B008 - frozen
     settings: GuardSettings = DEFAULTS,
@@ -168,12 +168,12 @@ def judge(
 
 def _judge_trial(
     action: GuardAction,
-    new: Sequence[Segment],
+    new: Sequence[SegmentFacts],
     ratio: Ratio | None,
     now_ms: int,
     settings: GuardSettings,
 ) -> Judgement:
-    started_ms = new[0].since_ms if new else action.at_ms
+    started_ms = new[0].since if new else action.at_ms
     late = now_ms - started_ms >= settings.trial_s * 1000
     enough = (
         sum(segment.steps for segment in new) >= settings.trial_steps
@@ -235,9 +235,9 @@ def _price(action: GuardAction, settings: GuardSettings) -> float:
     return 1 + settings.last_gpus * action.floor * growth
 
 
-def _new_segments(action: GuardAction, segments: Sequence[Segment]) -> list[Segment]:
+def _new_segments(action: GuardAction, segments: Sequence[SegmentFacts]) -> list[SegmentFacts]:
     """Good segments of the new setting, from the end of its warm-up on."""
-    new = [s for s in segments if s.since_ms >= action.at_ms and s.quality is Quality.GOOD]
+    new = [s for s in segments if s.since >= action.at_ms and s.quality == GOOD]
     if action.what is What.WORKERS and action.after is not None:
         new = [segment for segment in new if segment.nodes == int(action.after)]
     return new
@@ -252,7 +252,7 @@ def _unformed(
     return now_ms - action.at_ms > (2 * settings.form_s + delay_s) * 1000
 
 
-def _settings(segment: Segment) -> tuple[int, int, int | None, int | None, int | None]:
+def _settings(segment: SegmentFacts) -> tuple[int, int, int | None, int | None, int | None]:
     return (
         segment.nodes,
         segment.procs,

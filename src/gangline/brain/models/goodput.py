@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gangline.brain.facts.records import Quality, Segment
+from gangline.api.jobs.training_facts import GOOD, SegmentFacts
 from gangline.brain.models.throughput import HIGH, LOW, Configuration, ThroughputModel
 
 _DECAY = 0.999
@@ -43,7 +43,7 @@ class NoiseScale:
     """Some of it is from a single process: only fit to widen ranges."""
 
 
-def noise_scale(segments: Sequence[Segment]) -> NoiseScale | None:
+def noise_scale(segments: Sequence[SegmentFacts]) -> NoiseScale | None:
     """Return the noise scale after the last segment.
 
     Returns:
@@ -53,7 +53,7 @@ def noise_scale(segments: Sequence[Segment]) -> NoiseScale | None:
     reporting = [
         (segment, segment.grad_sqr, segment.grad_var)
         for segment in segments
-        if segment.quality is Quality.GOOD
+        if segment.quality == GOOD
         and segment.grad_sqr is not None
         and segment.grad_var is not None
         and segment.steps > 0

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.brain.facts.records import Quality, Segment
+from gangline.api.jobs.training_facts import GOOD, SegmentFacts
 from gangline.brain.models.nnls import Array
 
 DAY_MS = 86_400_000
@@ -31,7 +31,7 @@ _HALF_LIFE_DAYS = 7.0
 LOW, HIGH = 0.1, 0.9
 """Percentiles at the ends of a range."""
 DRAWS = 200
-SHORTEST_STEP_US, LONGEST_STEP_US = 10.0, 1e12
+SHORTEST_STEP_S, LONGEST_STEP_S = 1e-5, 1e6
 """Shorter steps, and longer ones than eleven days, are no measurement."""
 WIDER_PER_DOUBLING = 1.5
 _MISSED = 0.4
@@ -189,7 +189,7 @@ def step_times_at(coefficients: Array, gamma: float, places: Sequence[Configurat
     sync = exchange @ coefficients.T
     more = np.array([at.accumulation - 1 for at in places])
     times = fixed @ coefficients.T + more[:, None] * one + combine(one, sync, gamma)
-    return np.asarray(np.maximum(times, SHORTEST_STEP_US * 1e-6))
+    return np.asarray(np.maximum(times, SHORTEST_STEP_S))
 
 
 def combine(one: Array, sync: Array, gamma: float | Array) -> Array:
@@ -215,7 +215,7 @@ def columns(at: Configuration) -> tuple[Array, Array, Array]:
     return compute, exchange, fixed
 
 
-def observations(segments: Sequence[Segment], now_ms: int) -> list[StepObservation]:
+def observations(segments: Sequence[SegmentFacts], now_ms: int) -> list[StepObservation]:
     """Convert the segments that may be fitted: good ones with a known micro-batch."""
     return [
         StepObservation(
@@ -226,29 +226,27 @@ def observations(segments: Sequence[Segment], now_ms: int) -> list[StepObservati
                 max(segment.accumulation or 1, 1),
             ),
             segment.steps,
-            segment.step_mean_us * 1e-6,
-            _seconds(segment.compute_us, segment.step_mean_us),
-            _seconds(segment.sync_us, segment.step_mean_us),
-            max(now_ms - segment.until_ms, 0) / DAY_MS,
+            segment.step_seconds.mean,
+            _part_of(segment.step_seconds.mean, segment.compute_seconds),
+            _part_of(segment.step_seconds.mean, segment.sync_seconds),
+            max(now_ms - segment.until, 0) / DAY_MS,
         )
         for segment in segments
-        if segment.quality is Quality.GOOD
+        if segment.quality == GOOD
         and segment.steps > 0
         and segment.procs > 0
-        and SHORTEST_STEP_US <= segment.step_mean_us <= LONGEST_STEP_US
+        and SHORTEST_STEP_S <= segment.step_seconds.mean <= LONGEST_STEP_S
         and segment.micro_batch
         and segment.micro_batch > 0
     ]
 
 
-def _seconds(part_us: float | None, step_us: float) -> float | None:
+def _part_of(step_s: float, part_s: float | None) -> float | None:
     """A part of a step; None where it is not known, or cannot be a part of it."""
-    if part_us is None or not 0 <= part_us <= 2 * step_us:
-        return None
-    return part_us * 1e-6
+    return part_s if part_s is not None and 0 <= part_s <= 2 * step_s else None
 
 
-def _exact_micro_batch(segment: Segment) -> float:
+def _exact_micro_batch(segment: SegmentFacts) -> float:
     """The mean of the shares of all processes, which differ by one sample."""
     micro_batch = float(segment.micro_batch or 0)
     parts = segment.procs * max(segment.accumulation or 1, 1)

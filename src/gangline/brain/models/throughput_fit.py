@@ -52,11 +52,11 @@ def job_prior(runs: Iterable[Run]) -> Prior:
     """Return the prior of a job, from what the first of its runs that knows them reports."""
     gpu_model, parameters = "", None
     for run in runs:
-        named = [segment.gpu_model for segment in run.segments] + [
+        named = [segment.device_model for segment in run.segments] + [
             r.gpu_model for r in run.job.roles
         ]
         gpu_model = gpu_model or next(filter(None, named), "")
-        parameters = parameters or (run.job.model.parameters if run.job.model else None)
+        parameters = parameters or (run.job.model.params if run.job.model else None)
     return throughput_prior(gpu_model, parameters)
 
 

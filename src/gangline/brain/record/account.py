@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 from gangline.brain.facts.job_record import Curves
-from gangline.brain.facts.records import Job, PodRun
+from gangline.brain.facts.records import Job, PodRun, RankSpeed
 
 
 def reserved_seconds(job: Job, runs: Iterable[PodRun], until_ms: int) -> tuple[int, int]:

@@ -69,7 +69,7 @@ class Keys:
 
         ``shift`` asks for the key of a neighbouring range of parameters.
         """
-        parameters = job.model.parameters if job.model else None
+        parameters = job.model.params if job.model else None
         # The device of the role that was sized last, as ``advisers.similarity`` does.
         device = next((size.gpu_model for size in reversed(job.roles) if size.gpu_model), "")
         if not parameters or not device:

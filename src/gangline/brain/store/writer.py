@@ -15,9 +15,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 from sqlalchemy import Connection, Table, insert, select, update
 
+from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import GuardAction, Verdict
 from gangline.brain.facts.merge import merge
-from gangline.brain.facts.records import Job, NodeSpeed, PodRun, Record, Run, Segment
+from gangline.brain.facts.records import Job, NodeSpeed, PodRun, Record, Run
 from gangline.brain.store.batch import MAX_ROWS, Fact, facts_of, jobs_first
 from gangline.brain.store.context import Context
 from gangline.brain.store.errors import ActionOpen, UnknownJob
@@ -48,7 +49,7 @@ class _RowKind(NamedTuple):
 
 _KINDS: Final[dict[type[Record], _RowKind]] = {
     Job: _RowKind(tables.job, ("cluster", "uid")),
-    Segment: _RowKind(tables.segment, ("job_id", "round", "since_ms")),
+    SegmentFacts: _RowKind(tables.segment, ("job_id", "round", "since_ms")),
     PodRun: _RowKind(tables.pod_run, ("job_id", "role", "rank", "number")),
     NodeSpeed: _RowKind(tables.node_speed, ("cluster", "node", "day")),
 }
@@ -78,11 +79,7 @@ class Writer:
             believed, refused = self._context.believe(batch)
             written.refused += refused
             if believed:
-                done = self._context.write(
-                    lambda connection, facts=believed: _BatchWriter(
-                        connection, self._context
-                    ).write(facts)
-                )
+                done = self._context.write(partial(self._transaction, believed))
                 written.rows += done.rows
                 written.refused += done.refused
                 written.orphans += done.orphans
@@ -169,7 +166,7 @@ class _BatchWriter:
             self._connection, cluster, {fact.uid for fact in orphans}
         )
         self._written.orphans += [fact for fact in orphans if fact.uid not in forgotten]
-        for kind in (Segment, PodRun, NodeSpeed):
+        for kind in (SegmentFacts, PodRun, NodeSpeed):
             owners = ((fact, ids.get(fact.uid) if fact.uid else cluster) for fact in others)
             self._write_records(
                 kind,

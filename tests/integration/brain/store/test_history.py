@@ -21,7 +21,8 @@ from brain_records import (
     a_running_job,
     a_segment,
 )
-from gangline.brain.facts.records import Image, Job, ModelFacts, Outcome, Run, Wishes
+from gangline.api.jobs.training_facts import ModelShapeFacts, StepSeconds
+from gangline.brain.facts.records import Image, Job, Outcome, Run, Wishes
 from gangline.brain.store.batch import Fact, facts_of, job_fact
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter
@@ -130,26 +131,29 @@ def test_impossible_facts_are_dropped_and_counted(store: Store) -> None:
         [
             job_fact(a_job(1)),
             job_fact(a_job(2, name="x" * 1_000_000)),
-            Fact("cluster", "uid-1", a_segment(1, step_mean_us=float("nan"))),
-            Fact("cluster", "uid-1", a_segment(2, compute_us=1e300)),
+            Fact("cluster", "uid-1", a_segment(1, step_seconds=StepSeconds(1, float("nan")))),
+            Fact("cluster", "uid-1", a_segment(2, compute_seconds=1e294)),
             Fact("cluster", "uid-1", a_pod(-1)),
         ]
     )
     assert len(written.refused) == 3
     assert store.dropped == {
         "Job.name": 1,
-        "Segment.step_mean_us": 1,
-        "Segment.compute_us": 1,
+        "SegmentFacts.step_seconds": 1,
+        "StepSeconds.mean": 1,
+        "SegmentFacts.compute_seconds": 1,
         "PodRun.rank": 1,
         "buffer": 0,
     }
     stored = store.read.run("cluster", "uid-1")
     assert stored is not None
-    assert [segment.compute_us for segment in stored.segments] == [None]
+    assert [segment.compute_seconds for segment in stored.segments] == [None]
 
 
 def test_numbers_keep_every_bit(store: Store) -> None:
-    segment = a_segment(1, step_mean_us=0.1 + 0.2 + 1e5, grad_sqr=5e-324, grad_var=1 / 3e59)
+    segment = a_segment(
+        1, step_seconds=StepSeconds(1, (0.1 + 0.2 + 1e5) / 1e6), grad_sqr=5e-324, grad_var=1 / 3e59
+    )
     store.write.runs([Run(job=a_job(1, restarts=10**6), segments=(segment,))])
     stored = store.read.run("cluster", "uid-1")
     assert stored is not None
@@ -270,7 +274,7 @@ def test_nothing_similar(store: Store) -> None:
 
 
 def test_model_outside_the_distance_is_not_similar(store: Store) -> None:
-    large = ModelFacts(parameters=7 * 10**9 * 3)
+    large = ModelShapeFacts(params=7 * 10**9 * 3)
     changes: dict[str, Any] = {"namespace": "far", "model": large}
     store.write.runs([a_run(number, **changes) for number in range(1, 5)])
     assert store.read.similar_runs(ASKED, now_ms=NOW_MS) is None

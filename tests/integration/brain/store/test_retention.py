@@ -52,7 +52,7 @@ def aged(number: int, days: int, **sizes: int) -> Run:
             finished_ms=finished_ms,
         ),
         segments=tuple(
-            a_segment(since_ms=finished_ms - n * 1000, until_ms=finished_ms - n * 1000)
+            a_segment(since=finished_ms - n * 1000, until=finished_ms - n * 1000)
             for n in range(sizes.get("segments", 2))
         ),
         pods=tuple(

@@ -7,22 +7,21 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gangline.api.jobs.training_facts import (
+    DISTURBED,
+    GOOD,
+    WARM_UP,
+    ModelShapeFacts,
+    SegmentFacts,
+    StepSeconds,
+)
 from gangline.brain.advisers import rightsize, start
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.similarity import is_larger, select_similar
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import advise_workers
 from gangline.brain.facts.belief import believe
-from gangline.brain.facts.records import (
-    MemorySample,
-    ModelFacts,
-    Outcome,
-    PodRun,
-    Quality,
-    RoleSize,
-    Run,
-    Segment,
-)
+from gangline.brain.facts.records import MemorySample, Outcome, PodRun, RoleSize, Run
 from gangline.brain.models.throughput import observations
 from gangline.brain.models.throughput_fit import fit_throughput
 from unit.brain.histories import GIB, HOUR, NOW, a_job, a_view
@@ -59,24 +58,24 @@ def a_random_pod(random: Random) -> PodRun:
     return PodRun(**values)  # type: ignore[arg-type]
 
 
-def a_random_segment(random: Random) -> Segment:
+def a_random_segment(random: Random) -> SegmentFacts:
     values: dict[str, object] = {
         "round": random.randrange(9),
-        "since_ms": NOW - random.randrange(1, 9000) * HOUR,
-        "until_ms": NOW - random.randrange(-5, 9000) * HOUR,
+        "since": NOW - random.randrange(1, 9000) * HOUR,
+        "until": NOW - random.randrange(-5, 9000) * HOUR,
         "nodes": random.randrange(9),
         "procs": random.choice([0, 1, 2, 4, 8, 16, 64]),
         "micro_batch": maybe(random, random.choice([0, 1, 16, 32])),
         "accumulation": maybe(random, random.randrange(4)),
         "global_batch": maybe(random, random.choice([0, 64, 512])),
         "steps": random.choice([0, 1, 500]),
-        "step_mean_us": odd_time(random),
-        "compute_us": maybe(random, odd_time(random)),
-        "sync_us": maybe(random, odd_time(random)),
-        "data_us": maybe(random, odd_time(random)),
-        "quality": random.choice([Quality.GOOD, Quality.GOOD, *Quality]),
+        "step_seconds": StepSeconds(1, odd_time(random)),
+        "compute_seconds": maybe(random, odd_time(random)),
+        "sync_seconds": maybe(random, odd_time(random)),
+        "data_seconds": maybe(random, odd_time(random)),
+        "quality": random.choice([GOOD, GOOD, GOOD, WARM_UP, DISTURBED]),
     }
-    return Segment(**values)  # type: ignore[arg-type]
+    return SegmentFacts(**values)  # type: ignore[arg-type]
 
 
 def a_random_role(random: Random, role: str) -> RoleSize:
@@ -102,7 +101,7 @@ def a_random_run(random: Random, uid: str) -> Run:
         workers_asked=random.choice([None, 0, 2, 8]),
         unit=random.choice([0, 1, 1, 4]),
         roles=tuple(a_random_role(random, role) for role in random.choice(ROLES)),
-        model=random.choice([None, ModelFacts(parameters=10**9)]),
+        model=random.choice([None, ModelShapeFacts(params=10**9)]),
         owner=random.choice(["ada", "ada", "bob"]),
     )
     pods = tuple(a_random_pod(random) for _ in range(random.randrange(7)))
@@ -187,19 +186,19 @@ def test_same_facts_give_the_same_advice(seed: int) -> None:
 def test_b8_first_decision_is_not_always_to_grow() -> None:
     """One size was seen, and exchange takes most of its steps."""
     segments = tuple(
-        Segment(
+        SegmentFacts(
             round=1,
-            since_ms=NOW - (12 - index) * 300_000,
-            until_ms=NOW - (11 - index) * 300_000,
+            since=NOW - (12 - index) * 300_000,
+            until=NOW - (11 - index) * 300_000,
             nodes=8,
             procs=8,
             micro_batch=16,
             accumulation=1,
             global_batch=128,
             steps=300,
-            step_mean_us=1e6,
-            compute_us=0.1e6,
-            sync_us=0.9e6,
+            step_seconds=StepSeconds(1, 1.0),
+            compute_seconds=0.1,
+            sync_seconds=0.9,
         )
         for index in range(12)
     )

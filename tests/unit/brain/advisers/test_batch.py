@@ -5,42 +5,40 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Advice, Confidence, What
 from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.view import DevicePeak, View
-from gangline.brain.facts.records import (
-    Job,
-    PodRun,
-    RoleSize,
-    Run,
-    Segment,
-    Wishes,
-)
+from gangline.brain.facts.records import Job, PodRun, RoleSize, Run, Wishes
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 
 GIB = 2**30
 
 
-def make_segments(data: float = 0.0, noise: float | None = None, batch: int = 192) -> list[Segment]:
+def make_segments(
+    data: float = 0.0, noise: float | None = None, batch: int = 192
+) -> list[SegmentFacts]:
     """Four ranks on two nodes, shares of 48 records; a rank runs 6 micro-steps of 8, or 4 of 12."""
     segments = []
     for index, micro in enumerate([12, 12, 12, 8, 8, 8]):
-        step_us = 48 / micro * (200_000 + 20_000 * micro)
+        step_s = 48 / micro * (0.2 + 0.02 * micro)
         segments.append(
-            Segment(
-                round=index, since_ms=index * 300_000, until_ms=(index + 1) * 300_000,
+            SegmentFacts(
+                round=index, since=index * 300_000, until=(index + 1) * 300_000,
                 nodes=2, procs=4, micro_batch=micro, accumulation=48 // micro,
-                global_batch=batch, steps=500, step_mean_us=step_us,
-                compute_us=0.9 * step_us, sync_us=0.1 * step_us, data_us=data * step_us,
+                global_batch=batch, steps=500, step_seconds=StepSeconds(1, step_s),
+                compute_seconds=0.9 * step_s, sync_seconds=0.1 * step_s, data_seconds=data * step_s,
                 grad_sqr=None if noise is None else 1.0, grad_var=noise,
             )
         )  # fmt: skip
     return segments
 
 
-def make_view(segments: Sequence[Segment], *, cpu_millis: int = 12_000, **changes: object) -> View:
+def make_view(
+    segments: Sequence[SegmentFacts], *, cpu_millis: int = 12_000, **changes: object
+) -> View:
     job = Job(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0,
         roles=(RoleSize(role="worker", since_ms=0, replicas=2, cpu_millis=cpu_millis),),
@@ -135,9 +133,9 @@ def test_t2_without_a_smaller_one_that_ran_the_half_is_advised() -> None:
 
 def test_t2_a_job_that_runs_with_less_since_then_is_left_alone() -> None:
     segments = make_segments()
-    short = msgspec.structs.replace(peak(64, 1.0, oom=True), at_ms=segments[-1].until_ms - 1)
+    short = msgspec.structs.replace(peak(64, 1.0, oom=True), at_ms=segments[-1].until - 1)
     assert advice_for(make_view(segments, device_peaks=(short,)), What.MICRO_BATCH) == []
-    again = msgspec.structs.replace(short, at_ms=segments[-1].until_ms + 1)
+    again = msgspec.structs.replace(short, at_ms=segments[-1].until + 1)
     assert advice_for(make_view(segments, device_peaks=(again,)), What.MICRO_BATCH) != []
 
 
@@ -150,7 +148,11 @@ def test_t3_each_device_model_has_a_configuration() -> None:
 
 def noisy_view(noise: float | None, **wishes: object) -> View:
     slow_exchange = [
-        msgspec.structs.replace(s, step_mean_us=2 * s.step_mean_us, sync_us=s.step_mean_us)
+        msgspec.structs.replace(
+            s,
+            step_seconds=StepSeconds(1, 2 * s.step_seconds.mean),
+            sync_seconds=s.step_seconds.mean,
+        )
         for s in make_segments(noise=noise)
     ]
     view = make_view(slow_exchange)

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Confidence
 from gangline.brain.advisers.checkpoints import (
     PRIOR,
@@ -14,7 +15,7 @@ from gangline.brain.advisers.checkpoints import (
 )
 from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.view import ClusterView, Exposure, View
-from gangline.brain.facts.records import Job, Run, Segment
+from gangline.brain.facts.records import Job, Run
 from gangline.elastic.checkpoint.save_schedule import daly_interval as trainers_interval
 
 HOUR = 3600.0
@@ -24,9 +25,9 @@ def make_view(**changes: object) -> View:
     job = Job(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0
     )
-    segment = Segment(
-        round=0, since_ms=0, until_ms=300_000, nodes=2, procs=16, micro_batch=8, steps=100,
-        step_mean_us=3e6,
+    segment = SegmentFacts(
+        round=0, since=0, until=300_000, nodes=2, procs=16, micro_batch=8, steps=100,
+        step_seconds=StepSeconds(1, 3.0),
     )  # fmt: skip
     view = View(
         now_ms=400_000,

@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
+from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Confidence, What
 from gangline.brain.advisers.rightsize import advise, data_share
-from gangline.brain.facts.records import ModelFacts, Outcome, PlannedSize, Run, Segment
+from gangline.brain.facts.records import Outcome, PlannedSize, Run
 from unit.brain.histories import (
     DAY,
     GIB,
@@ -240,29 +241,29 @@ def test_two_survivors_replace_a_kill_by_real_peaks() -> None:
 
 def test_larger_job_than_all_runs_is_not_lowered() -> None:
     runs = [msgspec.structs.replace(r, job=_sized(r, 1000)) for r in NINE]
-    larger = a_job(model=ModelFacts(sequence=1300))
+    larger = a_job(model=ModelShapeFacts(sequence=1300))
     advice = the(advise(a_view(runs, job=larger)), What.MEMORY)
     assert advice.value == advice.was
     assert advice.reason.arguments["because"] == "size"
-    usual = the(advise(a_view(runs, job=a_job(model=ModelFacts(sequence=1200)))), What.MEMORY)
+    usual = the(advise(a_view(runs, job=a_job(model=ModelShapeFacts(sequence=1200)))), What.MEMORY)
     assert usual.reason.code == "HighestPeak"
 
 
 def _sized(run: Run, sequence: int) -> object:
-    return msgspec.structs.replace(run.job, model=ModelFacts(sequence=sequence))
+    return msgspec.structs.replace(run.job, model=ModelShapeFacts(sequence=sequence))
 
 
-def a_segment(data_us: float | None, step_us: float = 1e6) -> Segment:
-    return Segment(
+def a_segment(data_s: float | None, step_s: float = 1.0) -> SegmentFacts:
+    return SegmentFacts(
         round=1,
-        since_ms=NOW - HOUR,
-        until_ms=NOW,
+        since=NOW - HOUR,
+        until=NOW,
         nodes=1,
         procs=4,
         micro_batch=32,
         steps=100,
-        step_mean_us=step_us,
-        data_us=data_us,
+        step_seconds=StepSeconds(1, step_s),
+        data_seconds=data_s,
     )
 
 
@@ -292,9 +293,9 @@ def test_cpu_is_the_95th_percentile_and_a_tenth() -> None:
 def test_m10_cpu_of_a_starved_loader_is_not_lowered() -> None:
     runs = [cpu_run(f"c{i}", 300, 900, 1200) for i in range(9)]
     job = a_job(roles=(asking(None, 8000),), started_ms=NOW - HOUR)
-    starved = Run(job=job, segments=(a_segment(300_000),))
+    starved = Run(job=job, segments=(a_segment(0.3),))
     assert advise(a_view(runs, own=starved)) == []
-    fed = Run(job=job, segments=(a_segment(50_000),))
+    fed = Run(job=job, segments=(a_segment(0.05),))
     assert (the(advise(a_view(runs, own=fed)), What.CPU).value or 0) < 8000
 
 
@@ -302,7 +303,7 @@ def test_starved_loader_that_uses_its_cpu_gets_half_more() -> None:
     runs = [cpu_run(f"c{i}", 3000, 3900, 4000) for i in range(9)]
     own = Run(
         job=a_job(roles=(asking(None, 4000),), started_ms=NOW - HOUR),
-        segments=(a_segment(310_000),),
+        segments=(a_segment(0.31),),
     )
     advice = the(advise(a_view(runs, own=own)), What.CPU)
     assert advice.value == 6000
@@ -314,7 +315,7 @@ def test_cpu_that_was_not_measured_is_no_advice() -> None:
     assert advise(a_view([a_run("x", [a_pod(None)])], job=a_job(roles=(asking(None, 500),)))) == []
 
 
-@pytest.mark.parametrize("data_us", [float("inf"), float("nan"), -1.0, 2e6])
-def test_impossible_waiting_for_data_is_not_known(data_us: float) -> None:
-    assert data_share([a_segment(data_us)]) is None
-    assert data_share([a_segment(data_us), a_segment(250_000)]) == 0.25
+@pytest.mark.parametrize("data_s", [float("inf"), float("nan"), -1.0, 2.0])
+def test_impossible_waiting_for_data_is_not_known(data_s: float) -> None:
+    assert data_share([a_segment(data_s)]) is None
+    assert data_share([a_segment(data_s), a_segment(0.25)]) == 0.25

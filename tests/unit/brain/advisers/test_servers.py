@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.servers import advise_servers
 from gangline.brain.advisers.view import ClusterView, ServerUse, View
-from gangline.brain.facts.records import Job, NodeCapacity, Run, Segment
+from gangline.brain.facts.records import Job, NodeCapacity, Run
 
 GIB = 2**30
 
@@ -30,9 +31,9 @@ def make_view(servers: Sequence[ServerUse], largest: int = 64_000, **changes: ob
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob",
         strategy="ps", submitted_ms=0, workers_min=2,
     )  # fmt: skip
-    segment = Segment(
-        round=0, since_ms=0, until_ms=1, nodes=40, procs=40, micro_batch=8, steps=9,
-        step_mean_us=1.0,
+    segment = SegmentFacts(
+        round=0, since=0, until=1, nodes=40, procs=40, micro_batch=8, steps=9,
+        step_seconds=StepSeconds(1, 1e-06),
     )  # fmt: skip
     nodes = (NodeCapacity(name="n0", cpu_millis=largest, memory_bytes=128 * GIB),)
     view = View(

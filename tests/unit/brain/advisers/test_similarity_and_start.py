@@ -3,19 +3,13 @@
 import msgspec
 import pytest
 
+from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
 from gangline.api.names import family_of, name_stem
 from gangline.brain.advisers import rightsize, start
 from gangline.brain.advisers.advice import Confidence, What
 from gangline.brain.advisers.similarity import select_similar, similarity_level
 from gangline.brain.advisers.start import largest_worthwhile
-from gangline.brain.facts.records import (
-    Image,
-    ModelFacts,
-    Outcome,
-    RoleSize,
-    Run,
-    Segment,
-)
+from gangline.brain.facts.records import Image, Outcome, RoleSize, Run
 from unit.brain.histories import (
     DAY,
     GIB,
@@ -33,8 +27,8 @@ JOB = Run(job=a_job(spec_digest="spec"))
 IMAGE_OF_ANOTHER_PROJECT = Image(repository="registry/other")
 
 
-def model(billions: float, sequence: int | None = None) -> ModelFacts:
-    return ModelFacts(parameters=round(billions * 1e9), sequence=sequence)
+def model(billions: float, sequence: int | None = None) -> ModelShapeFacts:
+    return ModelShapeFacts(params=round(billions * 1e9), sequence=sequence)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +135,7 @@ def test_a3_nothing_similar_and_no_shape_gives_no_start_values() -> None:
 
 
 def test_a4_shape_of_a_model_gives_a_prior_of_low_confidence() -> None:
-    shape = ModelFacts(layers=32, hidden=4096, heads=32, sequence=4096, vocab=32000)
+    shape = ModelShapeFacts(layers=32, hidden=4096, heads=32, sequence=4096, vocab=32000)
     role = RoleSize(role="worker", since_ms=0, replicas=2, gpus=8)
     advice = the(start.advise(a_view(job=a_job(model=shape, roles=(role,)))), What.MEMORY)
     assert advice.confidence is Confidence.LOW
@@ -161,18 +155,18 @@ def test_started_job_gets_no_start_values() -> None:
     assert start.advise(a_view(job=started)) == []
 
 
-def segment_at(procs: int, step_s: float, batch: int = 256) -> Segment:
-    return Segment(
+def segment_at(procs: int, step_s: float, batch: int = 256) -> SegmentFacts:
+    return SegmentFacts(
         round=procs,
-        since_ms=NOW - DAY,
-        until_ms=NOW - DAY + HOUR,
+        since=NOW - DAY,
+        until=NOW - DAY + HOUR,
         nodes=procs,
         procs=procs,
         micro_batch=batch // procs,
         accumulation=1,
         global_batch=batch,
         steps=500,
-        step_mean_us=step_s * 1e6,
+        step_seconds=StepSeconds(1, step_s),
     )
 
 

@@ -31,18 +31,19 @@ def make_speeds(
     speeds = []
     for window in range(windows):
         own = {
-            rank: 1e6 * slow.get(rank, 1.0) * (1 + 0.01 * random.standard_normal())
+            rank: slow.get(rank, 1.0) * (1 + 0.01 * random.standard_normal())
             for rank in range(ranks)
         }
         step = max(own.values())
         speeds += [
             RankSpeed(
                 rank=rank,
+                pod=f"pod-{rank}",
                 node=f"node-{rank}",
                 gpu_model="A100",
                 window_ms=NOW - (windows - window) * 60_000,
-                compute_us=1e6 if waits else own[rank],
-                wait_us=step - own[rank] if waits else None,
+                compute_s=1.0 if waits else own[rank],
+                wait_s=step - own[rank] if waits else None,
             )
             for rank in range(ranks)
         ]

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from benchmarks.brain.simulated_job import Amdahl, Curve, SimulatedJob
 
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Choice, Verdict
 from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.view import View, expected_rest_s
@@ -18,7 +19,7 @@ from gangline.brain.advisers.workers import (
     marginal_gain,
     size_choices,
 )
-from gangline.brain.facts.records import Job, Run, Segment
+from gangline.brain.facts.records import Job, Run
 from gangline.brain.models.throughput import Configuration, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 
@@ -156,9 +157,9 @@ def test_advice_has_a_sentence() -> None:
 
 
 def test_shares_are_those_of_the_trainer() -> None:
-    segment = Segment(
-        round=0, since_ms=0, until_ms=1, nodes=2, procs=4, micro_batch=32, accumulation=2,
-        global_batch=256, steps=1, step_mean_us=1.0,
+    segment = SegmentFacts(
+        round=0, since=0, until=1, nodes=2, procs=4, micro_batch=32, accumulation=2,
+        global_batch=256, steps=1, step_seconds=StepSeconds(1, 1e-06),
     )  # fmt: skip
     assert configuration_at(segment, 2) == Configuration(2, 4, 32.0, 2)
     assert configuration_at(segment, 4) == Configuration(4, 8, 32.0, 1)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.brain.collection.live_facts import FUTURE_MS, MAX_FACTS_BYTES, digest_facts
-from gangline.brain.facts.records import Quality
+from gangline.api.jobs.training_facts import DISTURBED, GOOD, StepSeconds
+from gangline.brain.collection.live_facts import MAX_FACTS_BYTES, digest_facts
+from gangline.brain.facts.belief import FUTURE_MS
 
 NOW = 1_795_168_800_000
 SEGMENT = {
@@ -29,13 +30,13 @@ def document(*segments: Any, **more: Any) -> str:
     return json.dumps({"v": 1, "segments": list(segments), **more})
 
 
-def test_segment_is_stored_in_microseconds() -> None:
+def test_segment_is_stored_as_it_is_reported() -> None:
     facts = digest_facts(document(SEGMENT), NOW)
-    (segment,) = facts.segments
-    assert (segment.step_mean_us, segment.step_m2, segment.compute_us) == (1e6, 0.25e12, 0.7e6)
-    assert (segment.nodes, segment.procs, segment.gpu_model) == (2, 16, "H100")
-    assert segment.quality is Quality.GOOD
-    assert segment.sync_us is None
+    (segment,) = facts.facts.segments
+    assert (segment.step_seconds, segment.compute_seconds) == (StepSeconds(300, 1.0, 0.25), 0.7)
+    assert (segment.nodes, segment.procs, segment.device_model) == (2, 16, "H100")
+    assert segment.quality == GOOD
+    assert segment.sync_seconds is None
     assert facts.dropped == 0
 
 
@@ -49,7 +50,6 @@ def test_segment_is_stored_in_microseconds() -> None:
         {"nodes": -2},
         {"procs": 1},
         {"since": NOW, "until": NOW - 1},
-        {"microBatch": -8},
         {"steps": "many"},
         {"round": None},
     ],
@@ -57,13 +57,19 @@ def test_segment_is_stored_in_microseconds() -> None:
 )
 def test_impossible_segment_is_dropped_and_counted_beside_a_good_one(change: Any) -> None:
     facts = digest_facts(document(SEGMENT | change, SEGMENT), NOW)
-    assert (len(facts.segments), facts.dropped) == (1, 1)
+    assert (len(facts.facts.segments), facts.dropped) == (1, 1)
+
+
+def test_impossible_detail_of_a_segment_is_unknown_and_counted() -> None:
+    digested = digest_facts(document(SEGMENT | {"microBatch": -8}), NOW)
+    assert [segment.micro_batch for segment in digested.facts.segments] == [None]
+    assert digested.dropped == 1
 
 
 def test_segment_of_the_future_is_disturbed() -> None:
     late = SEGMENT | {"until": NOW + FUTURE_MS + 1000}
-    (segment,) = digest_facts(document(late), NOW).segments
-    assert segment.quality is Quality.DISTURBED
+    (segment,) = digest_facts(document(late), NOW).facts.segments
+    assert segment.quality == DISTURBED
 
 
 def test_nan_is_not_json() -> None:
@@ -81,7 +87,7 @@ def test_unknown_version_and_large_documents_are_refused_with_a_reason() -> None
 def test_memory_of_pods_is_believed_within_limits() -> None:
     pod = {"name": "a", "rank": 0, "since": NOW - 1000, "until": NOW, "peakMemoryBytes": 1 << 30}
     facts = digest_facts(document(pods=[pod, pod | {"peakMemoryBytes": 1 << 60}]), NOW)
-    assert [pod_facts.peak_memory_bytes for pod_facts in facts.pods] == [1 << 30]
+    assert [pod_facts.peak_memory_bytes for pod_facts in facts.facts.pods] == [1 << 30]
     assert facts.dropped == 1
 
 
@@ -103,8 +109,8 @@ def test_no_document_raises_and_every_segment_is_possible(
 ) -> None:
     text = json.dumps({"v": 1, "segments": segments, "pods": pods, "model": model})
     facts = digest_facts(text, NOW)
-    for segment in facts.segments:
-        assert 10 <= segment.step_mean_us <= 86_400e6
+    for segment in facts.facts.segments:
+        assert 1e-5 <= segment.step_seconds.mean <= 7 * 86_400
         assert segment.steps > 0
 
 

@@ -7,11 +7,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.api.jobs.training_facts import PodFacts
+from gangline.api.jobs.training_facts import PodFacts, SegmentFacts, StepSeconds, TrainingFacts
 from gangline.brain.collection.job_digest import ContainerRun, end_of_deleted
 from gangline.brain.collection.live_facts import DigestedFacts
 from gangline.brain.collection.observations import JobObservations, quantile
-from gangline.brain.facts.records import Job, Outcome, RoleSize, Run, Segment
+from gangline.brain.facts.records import Job, Outcome, RoleSize, Run
 
 SIZE = RoleSize(role="worker", since_ms=0, replicas=2, gpus=4)
 JOB = Job(
@@ -39,15 +39,15 @@ def run(rank: int, started_s: int, **more: Any) -> ContainerRun:
     )
 
 
-def segment(round_: int, since_s: int, steps: int = 10) -> Segment:
-    return Segment(
+def segment(round_: int, since_s: int, steps: int = 10) -> SegmentFacts:
+    return SegmentFacts(
         round=round_,
-        since_ms=since_s * 1000,
-        until_ms=since_s * 1000 + 60_000,
+        since=since_s * 1000,
+        until=since_s * 1000 + 60_000,
         nodes=2,
         procs=8,
         steps=steps,
-        step_mean_us=1e6,
+        step_seconds=StepSeconds(1, 1.0),
     )
 
 
@@ -56,8 +56,8 @@ class Report:
     facts: DigestedFacts
 
 
-def facts(*segments: Segment, pods: tuple[PodFacts, ...] = ()) -> Report:
-    return Report(DigestedFacts(segments=list(segments), pods=list(pods)))
+def facts(*segments: SegmentFacts, pods: tuple[PodFacts, ...] = ()) -> Report:
+    return Report(DigestedFacts(TrainingFacts(v=1, segments=segments, pods=pods)))
 
 
 PEAK = PodFacts(

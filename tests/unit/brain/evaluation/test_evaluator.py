@@ -128,13 +128,13 @@ async def test_running_job_is_written_by_what_is_new(tmp_path: Path) -> None:
         )
         await brain.cycle()
         kinds = [type(fact.record).__name__ for fact in taken]
-        assert kinds == ["Segment"] * JOBS
+        assert kinds == ["SegmentFacts"] * JOBS
         # The record of a job that has ended is complete.
         taken.clear()
         brain.end("uid-3")
         await brain.evaluator.cycle()
         kinds = [type(fact.record).__name__ for fact in taken]
-        assert kinds.count("Segment") == 8
+        assert kinds.count("SegmentFacts") == 8
         assert kinds.count("PodRun") == PODS
 
 

@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
+from gangline.api.jobs.training_facts import DeviceShortageFacts
 from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.evaluation.trials import trial_events
-from gangline.brain.facts.records import DeviceShortage, Job, PodRun, Run
+from gangline.brain.facts.records import Job, PodRun, Run
 
 AT_MS = 1_000_000
 RUN = Run(
@@ -23,8 +24,14 @@ POD = PodRun(role="worker", rank=0, number=0, started_ms=1, ended_ms=AT_MS + 1)
         ({"pods": (msgspec.structs.replace(POD, cause="Error"),)}, False),
         ({"pods": (msgspec.structs.replace(POD, cause="OutOfMemory", oom=True),)}, True),
         ({"pods": (msgspec.structs.replace(POD, cause="DeviceOutOfMemory"),)}, True),
-        ({"shortages": (DeviceShortage(gpu_model="A", micro_batch=8, at_ms=AT_MS + 1),)}, True),
-        ({"shortages": (DeviceShortage(gpu_model="A", micro_batch=8, at_ms=AT_MS - 1),)}, False),
+        (
+            {"shortages": (DeviceShortageFacts(device_model="A", micro_batch=8, at=AT_MS + 1),)},
+            True,
+        ),
+        (
+            {"shortages": (DeviceShortageFacts(device_model="A", micro_batch=8, at=AT_MS - 1),)},
+            False,
+        ),
     ],
 )
 def test_lack_of_memory_of_pod_or_device_since_the_change(

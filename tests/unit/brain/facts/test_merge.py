@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brain_records import a_job, a_node_speed, a_pod, a_running_job, a_segment
+from gangline.api.jobs.training_facts import ModelShapeFacts, StepSeconds
 from gangline.brain.facts.merge import merge
-from gangline.brain.facts.records import ModelFacts, Outcome, RoleSize
+from gangline.brain.facts.records import Outcome, RoleSize
 
 FEW = st.integers(0, 3)
 MAYBE = st.none() | FEW
@@ -29,7 +30,7 @@ JOBS = st.builds(
     roles=st.lists(
         st.builds(RoleSize, role=WORD, since_ms=FEW, replicas=FEW, memory_bytes=MAYBE), max_size=3
     ).map(tuple),
-    model=st.none() | st.builds(ModelFacts, parameters=MAYBE, layers=MAYBE),
+    model=st.none() | st.builds(ModelShapeFacts, params=MAYBE, layers=MAYBE),
 )
 PODS = st.builds(
     a_pod,
@@ -42,7 +43,12 @@ PODS = st.builds(
     cpu_max_millis=MAYBE,
     samples=FEW,
 )
-SEGMENTS = st.builds(a_segment, until_ms=FEW, steps=FEW, step_mean_us=st.floats(1, 3))
+SEGMENTS = st.builds(
+    a_segment,
+    until=FEW,
+    steps=FEW,
+    step_seconds=st.builds(StepSeconds, st.just(1), st.floats(1, 3)),
+)
 SPEEDS = st.builds(a_node_speed, jobs=FEW, observed_ms=FEW, score=st.floats(1, 3))
 MERGES = [
     pytest.param(JOBS, id="jobs"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import (
     Advice,
     Baseline,
@@ -14,7 +15,7 @@ from gangline.brain.advisers.advice import (
     Verdict,
     What,
 )
-from gangline.brain.facts.records import Mode, Segment
+from gangline.brain.facts.records import Mode
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import AdviceStreak, ClusterState, GuardJobState
 
@@ -98,21 +99,21 @@ def make_action(**changes: Any) -> GuardAction:
 
 def make_segments(
     rates: Sequence[float], since_ms: int, nodes: int = 8, **changes: Any
-) -> list[Segment]:
+) -> list[SegmentFacts]:
     """Segments of five minutes, one after the other, with records per second."""
     return [
         msgspec.structs.replace(
-            Segment(
+            SegmentFacts(
                 round=1,
-                since_ms=since_ms + index * 5 * MINUTE,
-                until_ms=since_ms + (index + 1) * 5 * MINUTE,
+                since=since_ms + index * 5 * MINUTE,
+                until=since_ms + (index + 1) * 5 * MINUTE,
                 nodes=nodes,
                 procs=nodes,
                 global_batch=1000,
                 micro_batch=125,
                 accumulation=1,
                 steps=300,
-                step_mean_us=1e9 / rate,
+                step_seconds=StepSeconds(1, 1000 / rate),
             ),
             **changes,
         )

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from gangline.api.jobs.training_facts import WARM_UP
 from gangline.brain.advisers.advice import Baseline, Choice, Verdict, What
 from gangline.brain.advisers.explain import displayed_reason, reason_sentence
-from gangline.brain.facts.records import Quality
 from gangline.brain.guard.state import DEFAULTS
 from gangline.brain.guard.trial import (
     Judgement,
@@ -130,7 +130,7 @@ def test_what_becomes_worse_after_a_good_trial_is_taken_back_within_four_segment
 
 
 def test_warm_up_and_other_sizes_do_not_count() -> None:
-    warm = make_segments([10, 10, 10], WARM, quality=Quality.WARM_UP)
+    warm = make_segments([10, 10, 10], WARM, quality=WARM_UP)
     other = make_segments([10, 10, 10], WARM, nodes=4)
     assert judge(PENDING, warm + other, NOW + 3 * MINUTE).verdict is Verdict.PENDING
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gangline.brain.facts.records import Segment
+from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.models.goodput import GoodputModel, divide_batch, noise_scale
 from gangline.brain.models.throughput import Configuration, StepObservation
 from gangline.brain.models.throughput_fit import fit_throughput
@@ -11,7 +11,7 @@ from gangline.brain.models.throughput_fit import fit_throughput
 
 def segments_of(
     phi: float, steps: int, *, procs: int = 8, seed: int = 0, per_segment: int = 50
-) -> list[Segment]:
+) -> list[SegmentFacts]:
     """Gradients of a quadratic: a constant true gradient and noise of a known covariance."""
     random = np.random.default_rng(seed)
     dimensions, micro = 100, 16
@@ -30,15 +30,15 @@ def segments_of(
             sqrs.append(sqr)
             variances.append(var)
         segments.append(
-            Segment(
+            SegmentFacts(
                 round=1,
-                since_ms=first,
-                until_ms=first + 1,
+                since=first,
+                until=first + 1,
                 nodes=1,
                 procs=procs,
                 steps=per_segment,
                 step_first=first,
-                step_mean_us=1e6,
+                step_seconds=StepSeconds(1, 1.0),
                 grad_sqr=float(np.mean(sqrs)),
                 grad_var=float(np.mean(variances)),
             )
@@ -57,20 +57,22 @@ def test_q12_known_noise_is_found_after_500_steps(phi: float) -> None:
 
 def test_noise_that_is_not_reported_is_not_known() -> None:
     assert noise_scale([]) is None
-    bare = Segment(round=1, since_ms=0, until_ms=1, nodes=1, procs=2, steps=500, step_mean_us=1e6)
+    bare = SegmentFacts(
+        round=1, since=0, until=1, nodes=1, procs=2, steps=500, step_seconds=StepSeconds(1, 1.0)
+    )
     assert noise_scale([bare]) is None
     assert noise_scale(segments_of(100, 50)) is None
 
 
 def test_gradient_that_cannot_be_distinguished_from_zero_has_no_noise_scale() -> None:
-    lost = Segment(
+    lost = SegmentFacts(
         round=1,
-        since_ms=0,
-        until_ms=1,
+        since=0,
+        until=1,
         nodes=1,
         procs=2,
         steps=500,
-        step_mean_us=1e6,
+        step_seconds=StepSeconds(1, 1.0),
         grad_sqr=-0.1,
         grad_var=5.0,
     )
@@ -88,9 +90,9 @@ def test_noise_of_a_single_process_only_widens_the_range() -> None:
     assert single.high / single.low > 2 * several.high / several.low
 
 
-def _with_procs(segment: Segment, procs: int) -> Segment:
+def _with_procs(segment: SegmentFacts, procs: int) -> SegmentFacts:
     values = {name: getattr(segment, name) for name in segment.__struct_fields__}
-    return Segment(**(values | {"procs": procs}))
+    return SegmentFacts(**(values | {"procs": procs}))
 
 
 def perfect_job(base: float, phi: float) -> GoodputModel:

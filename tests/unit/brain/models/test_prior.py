@@ -2,7 +2,8 @@
 
 import pytest
 
-from gangline.brain.facts.records import ModelFacts, RoleSize, Run
+from gangline.api.jobs.training_facts import ModelShapeFacts
+from gangline.brain.facts.records import RoleSize, Run
 from gangline.brain.models.throughput import NO_PRIOR, Configuration, StepObservation
 from gangline.brain.models.throughput_fit import fit_throughput, job_prior, throughput_prior
 from unit.brain.histories import a_job
@@ -40,7 +41,7 @@ def test_size_of_the_model_gives_the_exchange_of_a_job_with_one_process() -> Non
 
 def test_prior_of_a_job_takes_what_any_of_its_runs_reports() -> None:
     gpu = RoleSize(role="worker", since_ms=0, replicas=1, gpus=8, gpu_model="NVIDIA-A100-80GB")
-    model = ModelFacts(parameters=10**9)
+    model = ModelShapeFacts(params=10**9)
     runs = [Run(job=a_job(roles=(gpu,))), Run(job=a_job("past", model=model))]
     assert job_prior(runs) == throughput_prior("A100", 10**9)
     assert job_prior(runs[1:]) is NO_PRIOR

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.brain.facts.records import Quality, Segment
+from gangline.api.jobs.training_facts import DISTURBED, WARM_UP, SegmentFacts, StepSeconds
 from gangline.brain.models.goodput import GoodputModel
 from gangline.brain.models.throughput import (
     A0,
@@ -206,28 +206,28 @@ def test_hidden_exchange_is_the_larger_of_both_parts() -> None:
 
 
 def test_only_good_segments_with_a_known_batch_are_fitted() -> None:
-    def segment(**changes: object) -> Segment:
+    def segment(**changes: object) -> SegmentFacts:
         values: dict[str, object] = {
             "round": 1,
-            "since_ms": 0,
-            "until_ms": 10,
+            "since": 0,
+            "until": 10,
             "nodes": 1,
             "procs": 4,
             "micro_batch": 8,
             "steps": 50,
-            "step_mean_us": 2e6,
-            "compute_us": 1e6,
+            "step_seconds": StepSeconds(1, 2.0),
+            "compute_seconds": 1.0,
         }
-        return Segment(**(values | changes))  # type: ignore[arg-type]
+        return SegmentFacts(**(values | changes))  # type: ignore[arg-type]
 
     bad: list[dict[str, object]] = [
-        {"quality": Quality.WARM_UP},
-        {"quality": Quality.DISTURBED},
+        {"quality": WARM_UP},
+        {"quality": DISTURBED},
         {"micro_batch": None},
         {"micro_batch": 0},
         {"steps": 0},
         {"procs": 0},
-        {"step_mean_us": 0.0},
+        {"step_seconds": StepSeconds(1, 0.0)},
     ]
     assert observations([segment(**changes) for changes in bad], 10) == []
     (kept,) = observations([segment(accumulation=None)], 10 + 86_400_000)

@@ -21,8 +21,9 @@ from sqlalchemy import (
     union_all,
 )
 
+from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import GuardAction
-from gangline.brain.facts.records import Job, PodRun, Run, Segment
+from gangline.brain.facts.records import Job, PodRun, Run
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import given_rows
 
@@ -37,16 +38,19 @@ def leaf(value: object) -> str:
 def row_of(record: msgspec.Struct, table: Table) -> dict[str, Any]:
     """Return the columns of a record, without keys that are no fields of it."""
     columns, defaults = _fields(type(record), table)
-    row = {}
-    for name in columns:
-        value = getattr(record, name)
-        row[name] = value.value if isinstance(value, Enum) else value
+    row = {name: _plain(getattr(record, name)) for name in columns}
+    if isinstance(record, SegmentFacts):  # it omits default values by itself
+        return row | {"until_ms": record.until, "body": leaf(record)}
     given = {
         name: value
         for name, default in defaults.items()
         if (value := getattr(record, name)) != default
     }
     return row | {"body": leaf(given)}
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
 
 
 @cache
@@ -109,7 +113,7 @@ def load_runs(connection: Connection, jobs: Sequence[StoredJob]) -> list[Run]:
         Run(
             job=job,
             segments=tuple(
-                sorted(segments[number], key=lambda segment: (segment.since_ms, segment.round))
+                sorted(segments[number], key=lambda segment: (segment.since, segment.round))
             ),
             pods=tuple(sorted(pods[number], key=lambda pod: (pod.role, pod.rank, pod.number))),
         )
@@ -128,7 +132,7 @@ class _RowsOfJobs(NamedTuple, Generic[S]):
 
 
 _LAST_SEGMENTS: Final = _RowsOfJobs(
-    Segment, tables.segment, (tables.segment.c.since_ms.desc(),), MAX_SEGMENTS
+    SegmentFacts, tables.segment, (tables.segment.c.since_ms.desc(),), MAX_SEGMENTS
 )
 _FIRST_PODS: Final = _RowsOfJobs(
     PodRun,

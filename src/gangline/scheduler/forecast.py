@@ -485,6 +485,7 @@ class LiveSimulation:
     def _run_cycles(self, targets: frozenset[GangId]) -> bool:
         """Run cycles until none evicts pods; return whether all targets have started."""
         for _ in range(MAX_CYCLES):
+            self.state.devices.release_unused()
             result = run_cycle(self.state, self._now, self._policy)
             self._apply(result)
             if targets <= self._first_starts.keys():
@@ -499,6 +500,7 @@ class LiveSimulation:
     def _apply(self, result: CycleResult) -> None:
         state = self.state
         state.reservations = dict(result.reservations)
+        state.devices.assume(result.devices)
         for binding in result.bindings:
             state.assume(binding.pod, binding.node, result.volumes)
             bound = structs.replace(state.pods[binding.pod], phase="Running", started_at=self._now)
@@ -567,6 +569,7 @@ def copy_state(state: SchedulerCache) -> SchedulerCache:
     copied.budgets = dict(state.budgets)
     copied.quotas = {namespace: dict(quotas) for namespace, quotas in state.quotas.items()}
     _copy_storage(state.storage, copied.storage)
+    state.devices.copy_to(copied.devices)
     for hypernode in state.nodes.hypernodes.values():
         copied.nodes.set_hypernode(hypernode)
     for row in sorted(state.nodes.rows.values()):

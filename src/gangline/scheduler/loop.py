@@ -14,7 +14,7 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -31,11 +31,13 @@ from gangline.kube.errors import AlreadyExists, ApiError, KubeError, NotFound, U
 from gangline.kube.informers.informer import Informer
 from gangline.kube.probes import Health, serve_probes
 from gangline.scheduler.apply.binder import Binder, VolumeBinder
+from gangline.scheduler.apply.claim_binder import DeviceClaimBinder
 from gangline.scheduler.apply.evictor import Evictor, SavesBeforeEviction
 from gangline.scheduler.apply.reservation_store import ReservationStore
 from gangline.scheduler.apply.throttle import BindingsInFlight
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cycle.cycle import run_cycle
+from gangline.scheduler.device_informers import DeviceInformers
 from gangline.scheduler.informers import (
     CSINodeInformer,
     SchedulerInformers,
@@ -173,7 +175,11 @@ class SchedulerLoop:
                 tasks.create_task(informer.run())
             attachments = CSINodeInformer(self._client, informers.state, self.on_change)
             capacity = StorageCapacityInformers(self._client, informers.state, self.on_change)
+            devices = DeviceInformers(self._client, informers.state, self.on_change)
             volumes = VolumeBinder(self._client, informers.state)
+            device_claims = DeviceClaimBinder(
+                self._client, informers.state, tasks, devices.configuration
+            )
             informers.add_storage_listener(volumes.notify_changed)
             learning: tuple[asyncio.Task[object], ...] = (
                 tasks.create_task(informers.wait_for_storage()),
@@ -181,16 +187,22 @@ class SchedulerLoop:
                 tasks.create_task(self._run_first_served(tasks, informers.quotas)),
                 tasks.create_task(self._run_first_served(tasks, informers.kubernetes_groups)),
                 tasks.create_task(self._run_capacity_informers(tasks, capacity)),
+                tasks.create_task(self._run_device_informers(tasks, devices)),
             )
             tasks.create_task(self._reservation_store.run())
             tasks.create_task(self._eviction_saves.run())
             tasks.create_task(self._ensure_default_queue())
+
+            async def prepare(gang: Sequence[PodBinding]) -> str:
+                return await volumes.prepare(gang) or await device_claims.prepare(gang)
+
             binder = Binder(
                 self._client,
                 self._informers.state,
                 tasks,
                 at_once=self._settings.max_concurrent_bindings,
-                prepare=volumes.prepare,
+                prepare=prepare,
+                give_back=device_claims.release,
                 bound=lambda binding: self._on_bound(binding, announcer),
                 released=self._on_refused,
                 in_flight=self._bindings_in_flight,
@@ -260,6 +272,7 @@ class SchedulerLoop:
             state.admit(result.admitted, now)
             state.reservations = dict(result.reservations)
             self._reservation_store.store(result.reservations, state.groups)
+            state.devices.assume(result.devices)
             binder.bind(result.bindings, result.volumes)
             self._eviction_saves.transfer(result)
             evictor.evict(result.evictions)
@@ -343,6 +356,19 @@ class SchedulerLoop:
         drivers = await self._run_first_served(tasks, capacity.drivers)
         if await self._run_first_served(tasks, *capacity.versions) and drivers:
             capacity.start_using()
+
+    async def _run_device_informers(
+        self, tasks: asyncio.TaskGroup, devices: DeviceInformers
+    ) -> None:
+        """Run the informers of devices. Of their kinds only taint rules need not be served."""
+        await self._run_first_served(tasks, *devices.taint_rules)
+        served = [
+            await self._run_first_served(tasks, devices.classes),
+            await self._run_first_served(tasks, devices.slices),
+            await self._run_first_served(tasks, devices.claims),
+        ]
+        if all(served):
+            devices.start_using()
 
     async def _run_first_served(self, tasks: asyncio.TaskGroup, *versions: Informer[K]) -> bool:
         """Run the informer of the first version of a kind that the API server serves.

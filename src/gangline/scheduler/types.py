@@ -324,8 +324,8 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     labels: tuple[tuple[str, str], ...] = ()
     preemptable: bool = True
     """True if the pod may be evicted for other pods."""
-    uses_resource_claims: bool = False
-    """True if the pod has claims of Dynamic Resource Allocation (``spec.resourceClaims``)."""
+    device_claims: tuple[str, ...] = ()
+    """Keys (``namespace/name``) of its ResourceClaims."""
     may_preempt: bool = True
     """True if other pods may be evicted for this pod."""
     claims: tuple[str, ...] = ()
@@ -514,6 +514,20 @@ class QueueInfo:
     """Node terms that its pods prefer, with weights."""
 
 
+DeviceId = tuple[str, str, str]
+"""Driver, pool and name of a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAllocation:
+    """The devices of a ResourceClaim, and the nodes that reach all of them."""
+
+    devices: tuple[tuple[str, DeviceId], ...]
+    """Each with the name of its request."""
+    terms: tuple[NodeTerm, ...] | None = None
+    """None: all nodes."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodEviction:
     """Part of a cycle's result: this pod is evicted for a gang."""
@@ -589,6 +603,8 @@ class CycleResult:
     """Reservations by the identity (``GangId``) of their gang."""
     volumes: Mapping[str, str] = field(default_factory=dict)
     """Chosen volumes by claim of the bound pods; other unbound claims get provisioned ones."""
+    devices: Mapping[str, ClaimAllocation] = field(default_factory=dict)
+    """Chosen devices by ResourceClaim of the bound pods."""
     displaced: frozenset[GangId] = frozenset()
     """Gangs whose preempting reservation of an earlier cycle went to gangs that come before."""
     awaited: Mapping[PodKey, PodEviction] = field(default_factory=dict)

@@ -99,6 +99,15 @@ class LeanVolume(Wire):
 
 class LeanResourceClaim(Wire):
     name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
+class LeanResourceClaimStatus(Wire):
+    """The claim that was created for a pod from a template; none may be needed."""
+
+    name: str = ""
+    resource_claim_name: str = ""
 
 
 class LeanSchedulingGroup(Wire):
@@ -144,6 +153,7 @@ class LeanPodStatus(Wire):
     start_time: datetime | None = None
     conditions: list[Condition] = []
     nominated_node_name: str = ""
+    resource_claim_statuses: list[LeanResourceClaimStatus] = []
     container_statuses: tuple[LeanContainerStatus, ...] = ()
     """This and what follows is not kept in memory."""
     init_container_statuses: tuple[LeanContainerStatus, ...] = ()
@@ -280,7 +290,13 @@ def slim_pod(pod: LeanPod) -> LeanPod:
     if spec.volumes:
         spec = replace(spec, volumes=[volume for volume in spec.volumes if volume.needs_claim])
     conditions = [kept for kept in status.conditions if kept.type in _KEPT_CONDITIONS]
-    status = LeanPodStatus(status.phase, status.start_time, conditions, status.nominated_node_name)
+    status = LeanPodStatus(
+        status.phase,
+        status.start_time,
+        conditions,
+        status.nominated_node_name,
+        status.resource_claim_statuses,
+    )
     return replace(pod, metadata=metadata, spec=spec, status=status)
 
 

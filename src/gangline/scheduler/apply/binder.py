@@ -10,7 +10,8 @@ work (volumes, retries) continues in a task of its own.
 The claims of all pods of a gang are bound before any of its pods: the volume that the cycle has
 chosen is reserved, or one is provisioned for the node. The volume that was really bound is compared
 with the node, because another controller may have bound the claim to another one. If a pod cannot
-have its volumes on its node, all pods of the gang that are bound with it are pending again.
+have its volumes on its node, or its devices (``apply.claim_binder``), all pods of the gang that are
+bound with it are pending again.
 """
 
 import asyncio
@@ -76,6 +77,7 @@ class Binder:
         bound: Callable[[PodBinding], None],
         released: Callable[[float], None],
         prepare: Callable[[Sequence[PodBinding]], Awaitable[str]] | None = None,
+        give_back: Callable[[PodBinding], None] | None = None,
         in_flight: BindingsInFlight | None = None,
     ) -> None:
         self._client = client
@@ -84,6 +86,7 @@ class Binder:
         self._at_once = at_once
         self._slots = asyncio.Semaphore(at_once)
         self._prepare, self._bound, self._released = prepare, bound, released
+        self._devices_given_back = give_back
         self._queue: deque[PodBinding] = deque()
         """Bindings that wait for a free worker."""
         self._workers = 0
@@ -106,7 +109,8 @@ class Binder:
             # Assumed before the first await: the next cycle must not see these resources as free.
             self._state.assume(binding.pod, binding.node, volumes)
             self.in_flight.binding_started()
-            if self._prepare is not None and self._state.pods[binding.pod].claims:
+            pod = self._state.pods[binding.pod]
+            if self._prepare is not None and (pod.claims or pod.device_claims):
                 with_claims[_gang_of(binding)] = []
         for binding in listed:
             if with_claims and (gang := with_claims.get(_gang_of(binding))) is not None:
@@ -208,6 +212,8 @@ class Binder:
         """Make a pod pending again: its node is free."""
         pause_s = self._refuse(binding, error)
         self._state.forget_assumed(binding.pod, binding.uid)
+        if self._devices_given_back is not None:
+            self._devices_given_back(binding)
         self._released(pause_s)
 
     def _refuse(self, binding: PodBinding, error: str) -> float:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS, NodeTable
+from gangline.scheduler.plugins.devices import DeviceClaimInfo, DeviceState
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.plugins.volumes import StorageState
 from gangline.scheduler.types import (
@@ -97,6 +98,8 @@ class SchedulerCache:
         """Reservations by the name of their gang."""
         self.storage = StorageState()
         self.nodes.storage = self.storage
+        self.devices = DeviceState()
+        self.nodes.devices = self.devices
         self.counted_resources: set[str] = set()
         """Counted resources (free volumes, attachments) that are current on all nodes. The empty
         name is in the set once those of all pending pods are.
@@ -141,7 +144,7 @@ class SchedulerCache:
         """Add or change a node. Pods that were seen on it before it was known are counted."""
         exists = node.name in self.nodes.rows
         self.counted_resources.clear()
-        self.nodes.set(node)
+        self.nodes.set(self.devices.with_amounts(node))
         (
             self.overreporting_nodes.add
             if node.overreported_resources
@@ -162,6 +165,8 @@ class SchedulerCache:
         """Add or change a pod. A pod of the same name with another uid replaces the old one."""
         former = self.pods.get(pod.key)
         assumed = self._assumed.get(pod.key)
+        if pod.device_claims:
+            pod = self.devices.charge(pod)
         if former is not None and assumed is not None:
             if former.uid == pod.uid and pod.node is None:
                 # The event may be older than the binding. The assumption holds until the API
@@ -182,6 +187,9 @@ class SchedulerCache:
             self._remove(former)
         self._add(pod)
         self._drop_unused_assumptions(former)
+        self._recharge_claims(pod)
+        if former is not None and former.device_claims != pod.device_claims:
+            self._recharge_claims(former)
 
     def remove_pod(self, key: PodKey) -> None:
         self._assumed.pop(key, None)
@@ -191,6 +199,7 @@ class SchedulerCache:
         if former is not None:
             self._remove(former)
             self._drop_unused_assumptions(former)
+            self._recharge_claims(former)
             if former.group is not None and former.group in self.groups and former.node is not None:
                 self.former_members[former.group][key] = former
             if former.group is not None and former.implied_group is not None:
@@ -292,6 +301,7 @@ class SchedulerCache:
         self._remove(pod)
         self._assumed[key] = node
         self._add(replace(pod, node=node))
+        self._recharge_claims(pod)
         if pod.claims and self.storage.assume(pod, node, volumes):
             self.storage_changed()
 
@@ -302,9 +312,12 @@ class SchedulerCache:
             return
         self._remove(pod)
         self._add(replace(pod, node=None))
+        self._recharge_claims(pod)
         self._drop_unused_assumptions(pod)
 
     def _drop_unused_assumptions(self, former: PodInfo | None) -> None:
+        if former is not None and former.device_claims:
+            self.devices.drop_unused_assumptions(former)
         if former is not None and former.claims and self.storage.drop_unused_assumptions(former):
             self.storage_changed()
 
@@ -337,6 +350,43 @@ class SchedulerCache:
             pod = self.pods.get(key)
             if pod is not None and pod.group is not None:
                 self.derived.pending.pop(pod.group, None)
+
+    def _recharge_claims(self, pod: PodInfo) -> None:
+        """Charge the devices of a pod's claims again: one of the pods that share them pays."""
+        for claim in pod.device_claims:
+            self._recharge_claim(claim)
+
+    def _recharge_claim(self, claim: str) -> None:
+        for pod in list(self.devices.users.get(claim, {}).values()):
+            charged = self.devices.charge(pod)
+            if charged.shape is not pod.shape:
+                self._remove(pod)
+                self._add(charged)
+
+    def set_device_claim(self, key: str, claim: DeviceClaimInfo | None) -> None:
+        """Add, change or remove (None) a claim of devices."""
+        self.devices.set_claim(key, claim)
+        self._recharge_claim(key)
+        self.nodes.feasibility.clear()
+        for pod in self.devices.users.get(key, {}).values():
+            if pod.group is not None:
+                self.derived.pending.pop(pod.group, None)
+
+    def devices_changed(self, nodes: Iterable[NodeName | None]) -> None:
+        """Count devices again, and drop cached results of pods with claims of devices.
+
+        Args:
+            nodes: nodes whose devices, or their classes, have changed; None: any.
+        """
+        changed = set(nodes)
+        for name in list(self.nodes.rows) if None in changed else changed:
+            row = self.nodes.rows.get(name) if name is not None else None
+            node = self.nodes.infos[row] if row is not None else None
+            if node is not None and self.devices.with_amounts(node) is not node:
+                self.set_node(node)
+        self.nodes.feasibility.clear()
+        if self.devices.users:
+            self.derived.pending.clear()
 
     def _count_claims(self, pod: PodInfo, sign: int) -> None:
         self.storage.update_pod(pod, sign)
@@ -380,6 +430,8 @@ class SchedulerCache:
                 self._update_implied_group(pod.group)
         if pod.claims:
             self._count_claims(pod, 1)
+        if pod.device_claims:
+            self.devices.update_pod(pod, 1)
         if pod.is_pending:
             self._enqueue(pod)
         if pod.holds_resources and pod.node is not None:
@@ -410,6 +462,8 @@ class SchedulerCache:
             self.derived.pending.pop(pod.group, None)
         if pod.claims:
             self._count_claims(pod, -1)
+        if pod.device_claims:
+            self.devices.update_pod(pod, -1)
         if self.pending.pop(pod.key, None) is not None:
             self._dequeue(pod)
         if pod.holds_resources and pod.node is not None:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from gangline.api.brain.job_advice import RUN_TIME_ESTIMATE_ANNOTATION
-from gangline.api.core.affinity import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from gangline.api.core.affinity import NodeSelector
 from gangline.api.core.core import (
     PersistentVolume,
     PersistentVolumeClaim,
@@ -53,12 +53,15 @@ from gangline.api.volcano.scheduling import (
 )
 from gangline.api.volcano.topology import HyperNode
 from gangline.scheduler import types
+from gangline.scheduler.cache.convert_devices import device_claims
 from gangline.scheduler.cache.convert_placement import (
     NO_NAMESPACES,
     Namespaces,
     inter_pod_rules,
     node_group_terms,
     node_images,
+    node_term,
+    node_terms,
     pod_images,
     pod_quota_attributes,
     preferred_node_group_terms,
@@ -143,7 +146,7 @@ def pod_info(
     namespaces: Namespaces = NO_NAMESPACES,
     template: types.PodInfo | None = None,
 ) -> types.PodInfo:
-    """Convert a pod.
+    """Convert a pod. The cache adds the devices of its claims to its request.
 
     Args:
         scheduler_names: the scheduler names that this scheduler serves.
@@ -184,7 +187,7 @@ def pod_info(
         (spec.scheduler_name or DEFAULT_SCHEDULER) in scheduler_names,  # is_ours
         tuple(sorted(metadata.labels.items())) if metadata.labels else (),
         _is_preemptable(metadata),
-        bool(spec.resource_claims),
+        device_claims(pod) if spec.resource_claims else (),
         spec.preemption_policy != "Never",  # may_preempt
         _claim_keys(metadata, spec.volumes) if spec.volumes else (),
         float(max(0, spec.active_deadline_seconds or 0)),
@@ -199,7 +202,10 @@ def have_same_shape(spec: LeanPodSpec, other: LeanPodSpec) -> bool:
 
     Inter-pod rules also depend on the pod's labels, and on namespaces.
     """
-    wants_nothing = spec.affinity is None and not spec.topology_spread_constraints
+    # The devices of a claim are part of the shape.
+    wants_nothing = (
+        spec.affinity is None and not spec.topology_spread_constraints and not spec.resource_claims
+    )
     return wants_nothing and other == structs.replace(
         spec, node_name=other.node_name, scheduling_group=other.scheduling_group
     )
@@ -378,6 +384,7 @@ def _joining_pod(group: PodGroup, role: JoiningPods, name: str) -> types.PodInfo
         created=_created_at(group.metadata),
         group=GroupKey(_key(group.metadata)),
         role=role.role,
+        device_claims=(),  # they are created with the pod
         is_expected=True,
     )
 
@@ -455,7 +462,7 @@ def _constraints(
     preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else []
     return types.PlacementConstraints(
         selector=tuple(sorted(spec.node_selector.items())),
-        required=tuple(map(node_term, required.node_selector_terms)) if required else None,
+        required=node_terms(required) if required else None,
         preferred=tuple((term.weight, node_term(term.preference)) for term in preferred),
         tolerations=tuple(
             types.TolerationInfo(t.key, t.operator or "Equal", t.value, t.effect)
@@ -463,17 +470,6 @@ def _constraints(
         ),
         inter_pod=inter_pod_rules(spec, labels, namespaces),
     )
-
-
-def node_term(term: NodeSelectorTerm) -> types.NodeTerm:
-    return types.NodeTerm(
-        labels=tuple(map(_expression, term.match_expressions)),
-        fields=tuple(map(_expression, term.match_fields)),
-    )
-
-
-def _expression(requirement: NodeSelectorRequirement) -> types.LabelExpression:
-    return types.LabelExpression(requirement.key, requirement.operator, tuple(requirement.values))
 
 
 def _key(metadata: ObjectMeta) -> str:
@@ -628,8 +624,7 @@ def _reachable_terms(volume: PersistentVolume) -> tuple[NodeTerm, ...] | None:
     )
     if required is None:
         return (NodeTerm(zone),) if zone else None
-    terms = map(node_term, required.node_selector_terms)
-    return tuple(NodeTerm((*term.labels, *zone), term.fields) for term in terms)
+    return tuple(NodeTerm((*t.labels, *zone), t.fields) for t in node_terms(required))
 
 
 def _size(amounts: dict[str, int | float | str]) -> int:

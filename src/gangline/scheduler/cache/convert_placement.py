@@ -11,7 +11,14 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from gangline.api.cluster.quota import ResourceQuota, ScopedSelectorRequirement
-from gangline.api.core.affinity import PodAffinity, PodAffinityTerm, TopologySpreadConstraint
+from gangline.api.core.affinity import (
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PodAffinity,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
 from gangline.api.core.node import ContainerImage, Node
 from gangline.api.meta.objects import LabelSelector
 from gangline.api.meta.selectors import (
@@ -167,6 +174,21 @@ def read_selector(written: LabelSelector | None) -> Selector:
 NODE_GROUP_MISMATCH = "node(s) didn't match the node groups of the queue"
 PREFERRED_NODE_GROUP_WEIGHT = 50
 """Weight, of 100, of the node groups that a queue prefers or prefers to avoid."""
+
+
+def node_terms(selector: NodeSelector) -> tuple[NodeTerm, ...]:
+    return tuple(map(node_term, selector.node_selector_terms))
+
+
+def node_term(term: NodeSelectorTerm) -> NodeTerm:
+    return NodeTerm(
+        labels=tuple(map(_expression, term.match_expressions)),
+        fields=tuple(map(_expression, term.match_fields)),
+    )
+
+
+def _expression(requirement: NodeSelectorRequirement) -> LabelExpression:
+    return LabelExpression(requirement.key, requirement.operator, tuple(requirement.values))
 
 
 def node_group_terms(affinity: QueueAffinity | None) -> tuple[RequiredNodeTerms, ...]:

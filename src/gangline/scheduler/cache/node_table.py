@@ -34,6 +34,7 @@ from gangline.scheduler.cache.node_stats import (
     score_rows,
 )
 from gangline.scheduler.cache.volume_limits import AttachmentColumn
+from gangline.scheduler.plugins.devices import DeviceState
 from gangline.scheduler.plugins.filters import (
     count_prefer_no_schedule,
     filter_message,
@@ -150,6 +151,8 @@ class NodeTable:
         """Columns of claims whose attachments are counted together."""
         self.storage = StorageState()
         """Claims and volumes; the owner of the table keeps it."""
+        self.devices = DeviceState()
+        """Claims of devices; the owner of the table keeps it."""
         self._matching_rows: dict[tuple[NodeTerm, ...], frozenset[int]] = {}
         self._rows_by_label: dict[str, dict[str, list[int]]] = {}
         """Rows by label and value, as far as terms of volumes have asked for them."""

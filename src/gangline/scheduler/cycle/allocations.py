@@ -169,8 +169,8 @@ class ExtraPods:
             self._grants.bind(gang, self._scratch.since(mark))
             pods = [*unplaced, *pods[count:]]
             if unplaced:
-                # Volumes depend on the claims of each pod, not on its shape.
-                if not any(map(self._scratch.volumes.concerns, unplaced)):
+                # Volumes and devices depend on the claims of each pod, not on its shape.
+                if not any(map(self._scratch.matches_claims, unplaced)):
                     entry.refused_shapes |= {shape}
                 return _pending_reasons(pods, self._unavailable_message(pods[0]))
         if not pods:

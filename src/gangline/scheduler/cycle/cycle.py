@@ -63,6 +63,7 @@ from gangline.scheduler.queueing.order import NamespaceShares, QueueEntry, Sched
 from gangline.scheduler.queueing.overcommit import AdmissionResult, admit_gangs
 from gangline.scheduler.queueing.queue_tree import QueueTree, ShareClaim, Vector
 from gangline.scheduler.types import (
+    ClaimAllocation,
     CycleResult,
     GroupKey,
     NodeName,
@@ -119,6 +120,7 @@ def run_cycle(
         evictions=tuple(current.evictions),
         reservations=current.reservations,
         volumes=current.chosen_volumes(),
+        devices=current.chosen_devices(),
         displaced=frozenset(current.preemptors.displaced),
         awaited=current.awaited_pods(),  # 4.
     )
@@ -215,6 +217,12 @@ class _Cycle:
         chosen = self.scratch.volumes.chosen_volumes()
         pods = (self.state.pods[b.pod] for b in self.allocations.bindings) if chosen else ()
         return {key: chosen[key] for pod in pods for key in pod.claims if key in chosen}
+
+    def chosen_devices(self) -> dict[str, ClaimAllocation]:
+        """Return the devices of bound pods: later gangs may have changed earlier choices."""
+        chosen = self.scratch.devices.chosen_devices()
+        pods = (self.state.pods[b.pod] for b in self.allocations.bindings) if chosen else ()
+        return {key: chosen[key] for pod in pods for key in pod.device_claims if key in chosen}
 
     def awaited_pods(self) -> dict[PodKey, PodEviction]:
         """Return the terminating pods that the preempting reservations of the result need."""

@@ -12,11 +12,11 @@ from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.placement.gang import (
     ReservationPlanner,
     accepting_rows,
+    claims_message,
     gang_capacity,
     place_gang,
     placed_pods,
     unavailable_message,
-    volumes_message,
 )
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.queueing import messages
@@ -89,7 +89,7 @@ class PlacementDiagnosis:
         fitted = sum(len(placement.pods) for placement in self._scratch.since(mark))
         shortages = self._scratch.shortages(unfit.shape)
         message = unavailable_message(self._scratch, unfit, shortages)
-        volumes = volumes_message(self._scratch, unfit)
+        claims = claims_message(self._scratch, unfit)
         self._scratch.rollback(mark)
         capacity, held_for = self._capacity_without_reservations(gang, held)
         attempt = PlacementAttempt(
@@ -104,7 +104,7 @@ class PlacementDiagnosis:
             is_feasible=self._planner.is_possible(gang),
             reserved_for=held_for,
             holders=self._holders(gang, capacity, shortages),
-            volumes=volumes,
+            claims=claims,
         )
         if not attempt.is_feasible and attempt.holders is not None:
             kept = self._lasting_pods(gang, capacity, attempt.holders.resource)

@@ -24,6 +24,7 @@ from gangline.scheduler.cache.node_table import NodeTable, TopologyDomain, highe
 from gangline.scheduler.placement.colocation import place_colocated, place_on_one_device_model
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.placement.volume_matching import VolumeMatching
+from gangline.scheduler.plugins.devices import CANNOT_ALLOCATE
 from gangline.scheduler.plugins.task_topology import anti_affine_roles, role_buckets
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import (
@@ -65,9 +66,10 @@ def place_by_backtracking(
     kinds: dict[PodKind, list[PodInfo]] = {}
     for pod in pods:
         claims = pod.claims if scratch.volumes.concerns(pod) else ()
-        kinds.setdefault((pod.shape, pod.labels, claims), []).append(pod)
+        devices = scratch.nodes.devices.kinds(pod)
+        kinds.setdefault((pod.shape, pod.labels, claims, devices), []).append(pod)
     related = any(scratch.has_inter_pod_rules(pod.shape) for pod in pods)
-    if len(kinds) == 1 and not (related or any(map(scratch.volumes.concerns, pods))):
+    if len(kinds) == 1 and not (related or any(map(scratch.matches_claims, pods))):
         return False
     rows = {kind: scratch.rows_for(same_kind[0].shape) for kind, same_kind in kinds.items()}
     if not all(rows.values()) or len(set().union(*rows.values())) > MAX_NODES:
@@ -602,9 +604,11 @@ class ReservationPlanner:
         drained = ScratchAllocation(
             nodes, nodes.allocatable - lasting, extra_score=self._free_fraction
         )
-        if nodes.storage.waiting_pods:
+        if nodes.storage.waiting_pods or nodes.devices.has_pending_users:
             staying = nodes.lasting_pods.keys() - {pod.key for pod in evictable}
-            drained.volumes.end_all_but(staying | {pod.key for pod in running})
+            staying |= {pod.key for pod in running}
+            drained.volumes.end_all_but(staying)
+            drained.devices.end_all_but(staying)
         return drained
 
 
@@ -621,17 +625,22 @@ def unavailable_message(
     refusals = nodes.count_filter_messages(shape.constraints)
     if inter_pod.has_inter_pod_rules(nodes, pod):
         refusals += inter_pod.count_inter_pod_messages(nodes, pod, scratch.tentative())
-    refusals = refusals + scratch.count_volume_messages(pod)
+    refusals = refusals + scratch.count_claim_messages(pod)
     if shortages is None:
         shortages = scratch.shortages(shape)
     return messages.availability_message(len(nodes), refusals, shortages)
 
 
-def volumes_message(scratch: ScratchAllocation, pod: PodInfo) -> str:
-    """Return what would help a pod that finds a node, but not its volumes; empty: it has them."""
-    refusals = scratch.count_volume_messages(pod)
+def claims_message(scratch: ScratchAllocation, pod: PodInfo) -> str:
+    """Return what would help a pod that finds a node, but not its volumes or devices; empty: it has
+    them.
+    """
+    refusals = scratch.count_claim_messages(pod)
     if not refusals:
         return ""
+    if CANNOT_ALLOCATE in refusals:
+        claims = scratch.nodes.devices.unallocated(pod)
+        return messages.devices_message([claim.key for claim in claims])
     holders = [holder.key for holder in scratch.volumes.holders(pod)]
     return messages.volumes_message(refusals, scratch.volumes.claims_of(pod), holders)
 

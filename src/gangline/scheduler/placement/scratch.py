@@ -21,6 +21,7 @@ from gangline.scheduler.cache import inter_pod
 from gangline.scheduler.cache.node_stats import ResourceDemand, ScoringInputs, score_row, score_rows
 from gangline.scheduler.cache.node_table import NodeTable
 from gangline.scheduler.cache.volume_limits import SharedAttachments
+from gangline.scheduler.placement.device_matching import DeviceMatching
 from gangline.scheduler.placement.volume_matching import VolumeMatching
 from gangline.scheduler.plugins.scores import Amounts, Scores
 from gangline.scheduler.types import PodInfo, PodShape, shape_of
@@ -90,7 +91,8 @@ class ScratchAllocation:
             SharedAttachments(free, nodes.attachment_columns) if nodes.attachment_columns else None
         )
         self.volumes = VolumeMatching(nodes)
-        self._has_claims = bool(nodes.storage.waiting_pods)
+        self.devices = DeviceMatching(nodes)
+        self._has_claims = bool(nodes.storage.waiting_pods) or nodes.devices.has_pending_users
         """False if no pending pod has a claim: then none costs time."""
         self._extra_score = extra_score
         """Added to each row's score, for plans that consider more than packing."""
@@ -130,9 +132,9 @@ class ScratchAllocation:
         demand = self.nodes.demand(shape.request)
         if self.has_inter_pod_rules(shape):
             return [pod for pod in pods if not self._place_one(pod, demand)]
-        if self._has_claims and any(map(self.volumes.concerns, pods)):
-            matched = [pod for pod in pods if self.volumes.concerns(pod)]
-            others = [pod for pod in pods if not self.volumes.concerns(pod)]
+        if self._has_claims and any(map(self.matches_claims, pods)):
+            matched = [pod for pod in pods if self.matches_claims(pod)]
+            others = [pod for pod in pods if not self.matches_claims(pod)]
             unplaced = [pod for pod in matched if not self._place_one(pod, demand)]
             return [*unplaced, *self._place_equal(shape, demand, others)]
         return self._place_equal(shape, demand, pods)
@@ -195,7 +197,17 @@ class ScratchAllocation:
 
     def depends_on_others(self, pod: PodInfo) -> bool:
         """Return whether the places of other pods, apart from amounts, may matter to a pod."""
-        return self.has_inter_pod_rules(pod.shape) or self.volumes.concerns(pod)
+        return self.has_inter_pod_rules(pod.shape) or self.matches_claims(pod)
+
+    def matches_claims(self, pod: PodInfo) -> bool:
+        """Return whether a pod has claims whose volumes or devices depend on other pods."""
+        return self.volumes.concerns(pod) or self.devices.concerns(pod)
+
+    def claims_refusal(self, pods: Sequence[PodInfo], row: int) -> str:
+        """Return why these pods cannot have their volumes and devices on one more row; empty: they
+        can.
+        """
+        return self.volumes.refusal(pods, row) or self.devices.refusal(pods, row)
 
     def has_inter_pod_rules(self, shape: PodShape) -> bool:
         """Return whether inter-pod rules may apply to pods of this shape."""
@@ -230,24 +242,26 @@ class ScratchAllocation:
             score = score.copy()
         if self.within is not None:
             score[~self.within] = -np.inf
-        row = self._best_with_volumes(score, (pod,))
+        row = self._best_with_claims(score, (pod,))
         if row is not None:
             self._place(Placement((pod,), row, demand))
         return row is not None
 
-    def _best_with_volumes(self, score: Scores, pods: Sequence[PodInfo]) -> int | None:
-        """Return the best row where these pods can have their volumes."""
+    def _best_with_claims(self, score: Scores, pods: Sequence[PodInfo]) -> int | None:
+        """Return the best row where these pods can have their volumes and devices."""
         first = self._best(score)
-        if first is None or not self.volumes.refusal(pods, first):
+        if first is None or not self.claims_refusal(pods, first):
             return first
         free = self._best(np.where(self.volumes.rows_with_free(pods), score, -np.inf))
-        if free is not None and not self.volumes.refusal(pods, free):
+        if free is not None and not self.claims_refusal(pods, free):
             return free
         # Only volumes of other claims are left: these may get others.
         rows = np.flatnonzero(score > -np.inf)
         ordered = rows[np.lexsort((self.nodes.rank()[rows], -score[rows]))].tolist()
         refusals = self.volumes.refusals(pods, ordered)
-        return next((row for row, why in refusals if not why), None)
+        return next(
+            (row for row, why in refusals if not (why or self.devices.refusal(pods, row))), None
+        )
 
     def _best(self, score: Scores) -> int | None:
         """Return the best row; of equal rows the first by rank, independent of the row order."""
@@ -288,7 +302,7 @@ class ScratchAllocation:
         if self.within is not None:
             score[~self.within] = -np.inf
         score[list(avoid)] = -np.inf
-        row = self._best_with_volumes(score, pods)
+        row = self._best_with_claims(score, pods)
         if row is not None:
             for pod in pods:
                 self.place_on_row(pod, row)
@@ -307,7 +321,7 @@ class ScratchAllocation:
             and not inter_pod.inter_pod_mask(self.nodes, pod, self.tentative(), self._gone)[row]
         ):
             return False
-        if self.volumes.refusal((pod,), row):
+        if self.claims_refusal((pod,), row):
             return False
         self._place(Placement((pod,), row, demand))
         return True
@@ -327,14 +341,15 @@ class ScratchAllocation:
         }
         return {name: count for name, count in short.items() if count}
 
-    def count_volume_messages(self, pod: PodInfo) -> Counter[str]:
+    def count_claim_messages(self, pod: PodInfo) -> Counter[str]:
         """Return the number of nodes with enough of all amounts where a pod cannot have its
-        volumes, by message.
+        volumes and devices, by message.
         """
-        if not self.volumes.concerns(pod):
+        if not self.matches_claims(pod):
             return Counter()
         refusals = self.volumes.refusals((pod,), self.rows_for(pod.shape))
-        return Counter(why for _, why in refusals if why)
+        messages = (why or self.devices.refusal((pod,), row) for row, why in refusals)
+        return Counter(why for why in messages if why)
 
     def lacking_resources(self, shape: PodShape, row: int) -> list[str]:
         """Return the resources of which one row has too little for a pod of this shape."""
@@ -371,6 +386,7 @@ class ScratchAllocation:
         self._gone += ended
         if self._has_claims:
             self.volumes.end_pods(pod for pod, _ in ended)
+            self.devices.end_pods(pod for pod, _ in ended)
         for column, row, amount in freed:
             self.free[column, row] += amount
             self._touched.append(row)
@@ -393,6 +409,7 @@ class ScratchAllocation:
         if self._has_claims:
             for pod in placement.pods:
                 (self.volumes.add if count > 0 else self.volumes.remove)(pod, row)
+                (self.devices.add if count > 0 else self.devices.remove)(pod, row)
         self._touched.append(row)
         for column, amount, _ in parts:
             self.free[column, row] -= amount * count
@@ -411,7 +428,7 @@ class ScratchAllocation:
         other = ScratchAllocation(self.nodes, free)
         other._journal = list(self._journal)
         other._gone = list(self._gone)
-        other.volumes = self.volumes.copy()
+        other.volumes, other.devices = self.volumes.copy(), self.devices.copy()
         other.within = self.within
         other._has_tentative_rules = self._has_tentative_rules
         return other

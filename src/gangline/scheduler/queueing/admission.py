@@ -234,12 +234,14 @@ def over_queue_limit(group: PodGroupInfo, queue: str) -> PendingReason:
     return _pending_reason(messages.QUEUE_LIMIT, message, (), group.key)
 
 
-def resource_claims(pods: Iterable[PodInfo], key: GroupKey | None = None) -> PendingReason:
-    """Pods have claims of Dynamic Resource Allocation, which this scheduler does not allocate."""
+def resource_claims(
+    why: str, pods: Iterable[PodInfo], key: GroupKey | None = None
+) -> PendingReason:
+    """Pods have claims of Dynamic Resource Allocation that this scheduler does not allocate."""
     message = (
-        "Claims of devices (spec.resourceClaims) are not supported by this scheduler: request the "
-        "devices as extended resources (such as nvidia.com/gpu), or leave the pod to a scheduler "
-        "that allocates claims (spec.schedulerName)."
+        f"Its claims of devices (spec.resourceClaims) are not supported by this scheduler: {why}. "
+        "Change the claim or its device class, or leave the pod to another scheduler "
+        "(spec.schedulerName)."
     )
     reasons = tuple((pod.key, message) for pod in pods)
     return PendingReason(messages.RESOURCE_CLAIMS, message, reasons, key)

@@ -201,13 +201,14 @@ def pending_gangs(
     gangs: list[PendingGang] = []
     refused: list[PendingReason] = []
     for pod in state.pending_single_pods.values():
-        if pod.uses_resource_claims:
-            refused.append(admission.resource_claims((pod,)))
+        if why := _unsupported_claims(state, (pod,)):
+            refused.append(admission.resource_claims(why, (pod,)))
         elif verdict := admission.binding_refused(state, (pod,), now):
             refused.append(verdict)
         else:
             gang = _single_pod_gang(_with_queue_and_volume_terms(state, pod, pool))
-            gangs.append(_with_claims_in_key(gang, state) if pod.claims else gang)
+            has_claims = pod.claims or pod.device_claims
+            gangs.append(_with_claims_in_key(gang, state) if has_claims else gang)
     inner = {queue.parent for queue in state.queues.values()}
     for key, waiting in state.pending_members.items():
         if verdict := admission.binding_refused(state, waiting.values(), now, key):
@@ -238,13 +239,24 @@ def _single_pod_gang(pod: PodInfo) -> PendingGang:
     )
 
 
+def _unsupported_claims(state: SchedulerCache, pods: Iterable[PodInfo]) -> str:
+    """Return what the claims of devices of these pods need and is not supported; empty: nothing."""
+    unsupported = (state.devices.unsupported(pod) for pod in pods if pod.device_claims)
+    return next(filter(None, unsupported), "")
+
+
 def _with_claims_in_key(gang: PendingGang, state: SchedulerCache) -> PendingGang:
-    """Return the gang with the volumes that its pods need as part of its equivalence key."""
+    """Return the gang with the volumes and devices that its pods need as part of its equivalence
+    key.
+    """
     storage = state.storage
-    kinds = Counter(
+    kinds: Counter[object] = Counter(
         (pod.shape, tuple(map(storage.volume_kind, claims)))
         for pod in gang.pending
         if pod.claims and (claims := storage.matched_claims(pod.claims))
+    )
+    kinds.update(
+        (pod.shape, devices) for pod in gang.pending if (devices := state.devices.kinds(pod))
     )
     if not kinds:
         return gang
@@ -277,6 +289,8 @@ def _multi_pod_gang(
         return admission.group_not_found(key, waiting.values())
     if (refused := admission.check_admission(state, group, waiting.values(), inner)) is not None:
         return refused
+    if why := _unsupported_claims(state, waiting.values()):
+        return admission.resource_claims(why, waiting.values(), key)
     cached = state.derived.pending.get(key)
     if not isinstance(cached, PendingGang | PendingReason):
         members = state.members[key].values()
@@ -309,6 +323,8 @@ def joining_gangs(state: SchedulerCache) -> list[PendingGang]:
         if not pods:
             continue
         pool = node_group_terms_of(state.queues, group.queue)
+        if _unsupported_claims(state, pods):
+            continue
         restricted = [_with_queue_and_volume_terms(state, pod, pool) for pod in pods]
         members_only = replace(group, min_member=0, min_task_member=(), joining=())
         gang = make_pending_gang(members_only, members.values(), restricted)
@@ -328,8 +344,6 @@ def make_pending_gang(
     group: PodGroupInfo, members: Collection[PodInfo], waiting: list[PodInfo]
 ) -> PendingGang | PendingReason:
     """Return what a gang still needs, or the reason if some of its pods do not exist."""
-    if any(pod.uses_resource_claims for pod in waiting):
-        return admission.resource_claims(waiting, group.key)
     settled = [pod for pod in members if counts_towards_min_member(pod)]
     required = _with_joining(group) if group.joining else group
     missing = max(0, required.min_member - len(settled))
@@ -403,6 +417,8 @@ def _with_queue_and_volume_terms(
     state: SchedulerCache, pod: PodInfo, pool: NodeGroupTerms
 ) -> PodInfo:
     pod = with_required_nodes(pod, *pool)
+    if pod.device_claims:
+        pod = with_required_nodes(pod, state.devices.requirements(pod))
     if not (pod.claims and state.storage.synced):
         return pod
     needs = count_requirements(state, pod)

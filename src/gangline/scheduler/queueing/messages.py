@@ -132,8 +132,8 @@ class PlacementAttempt:
     """Gangs with reservations, if these alone keep it pending."""
     holders: ResourceHolders | None = None
     """The users of the scarce resource."""
-    volumes: str = ""
-    """What would help if only volumes are missing (``volumes_message``)."""
+    claims: str = ""
+    """What would help if only volumes or devices are missing."""
 
 
 def availability_message(
@@ -249,8 +249,8 @@ def _cause_texts(attempt: PlacementAttempt) -> list[str]:
     nodes = _nodes(capacity.eligible_nodes)
     amounts = f"Requested: {amounts_text(capacity.requested)}; free on {nodes} that accept it: "
     amounts += f"{amounts_text(capacity.free)}."
-    if attempt.volumes:
-        return [attempt.volumes]
+    if attempt.claims:
+        return [attempt.claims]
     if not attempt.is_feasible:
         return [amounts, _infeasible_message(attempt)]
     if attempt.reserved_for:
@@ -279,6 +279,14 @@ def volumes_message(
     if VOLUME_AFFINITY_CONFLICT in refusals:
         return f"All pods that share {_listed(claims)} must fit on nodes that reach its volume."
     return "The free volumes do not suffice for its claims and for those before: add volumes."
+
+
+def devices_message(claims: Sequence[str]) -> str:
+    """Return what would help a pod that cannot have the devices of these claims."""
+    return (
+        f"No node has free devices for {_listed(claims)} that meet all of its requests, selectors "
+        "and constraints: they are in use, tainted, or do not exist."
+    )
 
 
 def in_use_message(holders: ResourceHolders) -> str:

@@ -3,6 +3,12 @@
 from contextlib import suppress
 from typing import TypeVar
 
+from gangline.api.core.devices import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
 from gangline.api.quantity import QuantityError
@@ -40,6 +46,12 @@ from gangline.scheduler.cache.convert import (
     read_protected_run_time,
     storage_class_info,
     volume_info,
+)
+from gangline.scheduler.cache.convert_devices import (
+    device_claim_info,
+    device_class_info,
+    slice_info,
+    taint_rule_info,
 )
 from gangline.scheduler.cache.convert_placement import quota_info
 from gangline.scheduler.cache.kubernetes_groups import kubernetes_group_info
@@ -118,6 +130,7 @@ async def read_cluster_state(
     for own_group in await list_if_readable(client, KUBERNETES_POD_GROUPS):
         _add_group(state, kubernetes_group_info(own_group, priorities), own_group)
     await _read_storage(client, state.storage)
+    await _read_devices(client, state)
     for quota in await list_if_readable(client, RESOURCE_QUOTAS):
         in_namespace = state.quotas.setdefault(quota.metadata.namespace, {})
         in_namespace[quota.metadata.name] = quota_info(quota)
@@ -176,6 +189,30 @@ async def _read_storage(client: ApiClient, storage: StorageState) -> None:
             drivers = (await client.list(CSI_DRIVERS)).items
             storage.capacities = read_capacities(drivers, capacities)
             return
+
+
+async def _read_devices(client: ApiClient, state: SchedulerCache) -> None:
+    """Read claims, classes and devices; if one kind must not be read, pods with claims wait."""
+    try:
+        claims = (await client.list(RESOURCE_CLAIMS)).items
+        classes = (await client.list(DEVICE_CLASSES)).items
+        slices = (await client.list(RESOURCE_SLICES)).items
+    except (NotFound, Forbidden):
+        return
+    devices = state.devices
+    for device_class in classes:
+        devices.classes[device_class.metadata.name] = device_class_info(device_class)
+    for published in slices:
+        devices.set_slice(published.metadata.name, None, slice_info(published))
+    for version in DEVICE_TAINT_RULES:
+        for rule in await list_if_readable(client, version):
+            if (selected := taint_rule_info(rule)) is not None:
+                devices.rules[rule.metadata.name] = selected
+    for claim in claims:
+        info = device_claim_info(claim)
+        state.set_device_claim(info.key, info)
+    devices.synced = True
+    state.devices_changed((None,))
 
 
 def _add_group(state: SchedulerCache, facts: PodGroupInfo, stored: Object) -> None:

@@ -406,8 +406,16 @@ def test_a_queue_states_the_protected_run_time_of_its_gangs(stated: str, seconds
 
 
 def test_claims_of_devices_are_seen() -> None:
-    assert pod(spec={"resourceClaims": [{"name": "gpu"}]}).uses_resource_claims
-    assert not pod().uses_resource_claims
+    """A claim from a template has its name once the controller has created it."""
+    claims = [
+        {"name": "shared", "resourceClaimName": "s"},
+        {"name": "gpu", "resourceClaimTemplateName": "t"},
+        {"name": "nic", "resourceClaimTemplateName": "t"},
+        {"name": "none", "resourceClaimTemplateName": "t"},
+    ]
+    statuses = [{"name": "gpu", "resourceClaimName": "p-gpu-x"}, {"name": "none"}]
+    seen = pod(spec={"resourceClaims": claims}, status={"resourceClaimStatuses": statuses})
+    assert seen.device_claims == ("d/?nic", "d/p-gpu-x", "d/s")
 
 
 @pytest.mark.parametrize(
@@ -430,7 +438,11 @@ def test_claims_of_devices_are_seen() -> None:
         ({"spec": {"schedulerName": "other"}}, "is_ours", False),
         ({"metadata": {"labels": {"a": "b"}}}, "labels", (("a", "b"),)),
         ({"metadata": {"annotations": {PREEMPTABLE_KEY: "false"}}}, "preemptable", False),
-        ({"spec": {"resourceClaims": [{"name": "gpu"}]}}, "uses_resource_claims", True),
+        (
+            {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]}},
+            "device_claims",
+            ("d/c",),
+        ),
         ({"spec": {"preemptionPolicy": "Never"}}, "may_preempt", False),
         (
             {"spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}},

@@ -16,6 +16,7 @@ from gangline.scheduler.types import (
     TolerationInfo,
 )
 from unit.scheduler.builders import GPU, cluster, decide, gang, group, node, on_label, placed, pod
+from unit.scheduler.device_builders import user
 
 
 def reason(decision: CycleResult, name: str) -> str:
@@ -329,9 +330,9 @@ def test_no_place_is_held_for_a_gang_that_has_its_minimum() -> None:
 def test_pods_with_claims_of_devices_are_refused_with_a_reason() -> None:
     state = cluster(
         node("n1"),
-        pod("alone", uses_resource_claims=True),
+        user("alone", "c"),
         group("gang", 2),
-        pod("gang-0", group="gang", uses_resource_claims=True),
+        user("gang-0", "c", group="gang"),
         pod("gang-1", group="gang"),
         pod("other"),
     )

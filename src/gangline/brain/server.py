@@ -8,7 +8,7 @@ The requests of the HTTP API.
 GET     /v1/history                             ended jobs, the latest first; filters in the query
 GET     /v1/jobs/NAMESPACE/NAME/history         one job with segments and runs of its pods
 GET     /v1/jobs/NAMESPACE/NAME/record          how it went; ``?uid=`` for an earlier one
-GET     /v1/usage                               what jobs used: ``?by=queue``, ``since``, ``until``
+GET     /v1/usage                               what jobs used: ``?by=queue&since=0&until=1``
 GET     /v1/jobs/NAMESPACE/NAME/advice          its JobAdvice
 POST    /v1/advice                              advice on a manifest that is not submitted yet
 POST    /v1/facts                               facts of a job
@@ -22,9 +22,10 @@ import ipaddress
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import msgspec
@@ -38,6 +39,7 @@ from gangline.brain.settings import BadSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import StoreError
 from gangline.brain.store.reader import HistoryFilter
+from gangline.brain.store.records import UsageRow
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.probes import Address
@@ -249,20 +251,31 @@ class BrainApi:
         return _json(shown)
 
     async def _usage(self, request: web.Request) -> web.Response:
-        by, since_ms, until_ms = read_usage_query(request.query)
-        asker, records = _asker(request), self._store.records
-        namespaces: list[str] = []
+        asked = read_usage_query(request.query, request.query.getall("namespace", []))
+        namespaces, asker = list(asked.namespaces), _asker(request)
         if asker.name is not None:
-            spaces = await self._store.query(
-                lambda _: records.usage(self._cluster, "namespace", since_ms, until_ms)
-            )
-            namespaces = [row.key for row in spaces if await self._may_list(asker, row.key)]
+            spaces = namespaces or [row.key for row in await self._used(asked, "namespace", ())]
+            namespaces = [name for name in spaces if await self._may_list(asker, name)]
             if not namespaces:
                 return _json({"rows": []})
-        rows = await self._store.query(
-            lambda _: records.usage(self._cluster, by, since_ms, until_ms, namespaces)
+        if asked.by != "month":
+            return _json(
+                {"rows": msgspec.to_builtins(await self._used(asked, asked.by, namespaces))}
+            )
+        months = []
+        for name, since_ms, until_ms in months_between(asked.since_ms, asked.until_ms):
+            month = msgspec.structs.replace(asked, since_ms=since_ms, until_ms=until_ms)
+            if used := await self._used(month, "namespace", namespaces):
+                months.append(sum_usage(name, used))
+        return _json({"rows": msgspec.to_builtins(months)})
+
+    async def _used(
+        self, asked: "UsageQuery", by: str, namespaces: Iterable[str]
+    ) -> list[UsageRow]:
+        records = self._store.records
+        return await self._store.query(
+            lambda _: records.usage(self._cluster, by, asked.since_ms, asked.until_ms, namespaces)
         )
-        return _json({"rows": msgspec.to_builtins(rows)})
 
     async def _may_list(self, asker: Asker, namespace: str) -> bool:
         for kind in _PLURALS:
@@ -344,29 +357,56 @@ def read_filter(query: Mapping[str, str], cluster: str) -> HistoryFilter:
     return HistoryFilter(cluster=cluster, **fields)
 
 
-USAGE_GROUPS = ("queue", "owner", "kind", "namespace")
+USAGE_GROUPS = ("queue", "owner", "kind", "namespace", "month")
+MAX_MONTHS = 36
 
 
-def read_usage_query(query: Mapping[str, str]) -> tuple[str, int, int]:
-    """Return by what to sum up, and the first time and the time after it, in milliseconds.
+class UsageQuery(msgspec.Struct, frozen=True):
+    """By what to sum up, and which jobs: those that ended between two times."""
+
+    by: str
+    since_ms: int
+    until_ms: int
+    namespaces: tuple[str, ...] = ()
+
+
+def read_usage_query(query: Mapping[str, str], namespaces: Sequence[str]) -> UsageQuery:
+    """Read the parameters of ``/v1/usage``; ``namespaces`` are all values of ``namespace``.
 
     Raises:
         web.HTTPBadRequest: a parameter is unknown or wrong; the text names it.
     """
-    if unknown := sorted(set(query) - {"by", "since", "until"}):
-        raise web.HTTPBadRequest(
-            text=f"{unknown[0]}: is not a parameter; they are by, since, until"
-        )
+    if unknown := sorted(set(query) - {"by", "since", "until", "namespace"}):
+        names = "by, since, until, namespace"
+        raise web.HTTPBadRequest(text=f"{unknown[0]}: is not a parameter; they are {names}")
     by = query.get("by", "queue")
     if by not in USAGE_GROUPS:
         raise web.HTTPBadRequest(text=f"by: {by!r} is none of {', '.join(USAGE_GROUPS)}")
     times = []
-    for name, default in (("since", 0), ("until", 2**53)):
+    for name, default in (("since", 0), ("until", round(time.time() * 1000) + 1)):
         text = query.get(name, str(default))
-        if not (text.isascii() and text.isdecimal() and len(text) < 17):
-            raise web.HTTPBadRequest(text=f"{name}: {text!r} is not a number")
+        if not (text.isascii() and text.isdecimal() and len(text) < 15):
+            raise web.HTTPBadRequest(text=f"{name}: {text!r} is not a number of milliseconds")
         times.append(int(text))
-    return by, times[0], times[1]
+    return UsageQuery(by, times[0], times[1], tuple(namespaces))
+
+
+def months_between(since_ms: int, until_ms: int) -> list[tuple[str, int, int]]:
+    """Return the name and the bounds of each month (UTC), the last first, at most 36."""
+    months: list[tuple[str, int, int]] = []
+    while until_ms > since_ms and len(months) < MAX_MONTHS:
+        last = datetime.fromtimestamp((until_ms - 1) / 1000, UTC)
+        first = last.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        begin_ms = max(since_ms, round(first.timestamp() * 1000))
+        months.append((f"{first:%Y-%m}", begin_ms, until_ms))
+        until_ms = begin_ms
+    return months
+
+
+def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
+    """Return the sum of some groups as one."""
+    names = ("jobs", "gpu_seconds", "cpu_seconds", "accounted_seconds", "productive_seconds")
+    return UsageRow(key=key, **{name: sum(getattr(row, name) for row in rows) for name in names})
 
 
 def public_job(job: Job) -> dict[str, Any]:

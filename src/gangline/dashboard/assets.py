@@ -11,7 +11,7 @@ from importlib.resources import files
 
 log = logging.getLogger(__name__)
 
-OWN = ("style.css", "page.js", "icon.svg")
+OWN = ("style.css", "page.js", "curves.js", "icon.svg")
 LIBRARIES = ("htmx.min.js", "hx-sse.min.js", "uplot.min.js", "uplot.min.css")
 TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 

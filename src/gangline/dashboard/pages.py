@@ -104,6 +104,8 @@ class Page:
     """True if viewers with the same rights may see different things."""
     is_live: bool = True
     """False if it has no stream."""
+    is_recorded: bool = False
+    """True for a tab of a job that is read from the record, not from the cluster."""
 
 
 class JobPage(View, frozen=True):
@@ -163,7 +165,8 @@ def _require_nodes(request: PageRequest) -> None:
         raise PageRefused("you may not list nodes: that needs the verb list on nodes")
 
 
-def _head(request: PageRequest, shown: SeenJob) -> JobHead:
+def show_head(request: PageRequest, shown: SeenJob) -> JobHead:
+    """Return the head of the page of a job."""
     sources = request.sources
     accounts = sources.accounts([shown.job])
     usage = sources.pod_usage.of(shown.job.namespace).peek()
@@ -188,24 +191,24 @@ async def _why(request: PageRequest) -> View:
         explanations or (),
         hidden=waits and not sees_cluster,
     )
-    return JobPage(_head(request, shown), content)
+    return JobPage(show_head(request, shown), content)
 
 
 async def _replicas(request: PageRequest) -> View:
-    return JobPage(_head(request, request.job()))
+    return JobPage(show_head(request, request.job()))
 
 
 async def _checkpoints(request: PageRequest) -> View:
     shown = request.job()
     account = await request.sources.account(shown.job).get()
-    return JobPage(_head(request, shown), checkpoints_view(account) if account else None)
+    return JobPage(show_head(request, shown), checkpoints_view(account) if account else None)
 
 
 async def _goodput(request: PageRequest) -> View:
     shown = request.job()
     account = await request.sources.account(shown.job).get()
     content = goodput_view(account, shown.job.requested_gpus) if account else None
-    return JobPage(_head(request, shown), content)
+    return JobPage(show_head(request, shown), content)
 
 
 async def _spec(request: PageRequest) -> View:
@@ -226,7 +229,7 @@ async def _spec(request: PageRequest) -> View:
         against = request.find_job(with_.strip("/")).job
         jobs = JobClient(client, against.kind.trainer)
         other = await jobs.manifest(against.name, against.namespace)
-    return JobPage(_head(request, shown), spec_view(stored, effective, other, with_))
+    return JobPage(show_head(request, shown), spec_view(stored, effective, other, with_))
 
 
 JOB = "/jobs/{namespace}/{kind}/{name}"
@@ -253,5 +256,5 @@ PAGES: tuple[Page, ...] = (
 )  # fmt: skip
 """All pages. Those with the same ``JOB`` address are tabs, in this order."""
 
-NAVIGATION = ("overview", "jobs", "queues", "nodes")
+NAVIGATION = ("overview", "jobs", "queues", "nodes", "history", "usage", "compare")
 """Pages of the navigation, in order."""

@@ -138,7 +138,8 @@ async def _allowed(request: PageRequest, places: Iterable[tuple[str, str]]) -> s
     return {place for place, may in zip(asked, answers, strict=True) if may}
 
 
-async def _usage(request: PageRequest) -> View:
+async def compute_usage(request: PageRequest) -> UsageView:
+    """Return what jobs of the chosen month used, as far as the viewer may list jobs."""
     by = request.first("by") if request.first("by") in GROUPS else "queue"
     months = tuple(months_before(request.seen.now))
     month = request.first("month") if request.first("month") in months else ""
@@ -183,7 +184,7 @@ PAST_PAGES: tuple[Page, ...] = (
     Page("curves", f"{JOB}/curves", _curves, ("job:headline",),
          "gangline history get {name} -n {namespace} -o json", tab="curves"),
     Page("history", "/history", _history, (), "gangline history list -A", is_live=False),
-    Page("usage", "/usage", _usage, (), "gangline history export -A -o csv", is_live=False),
+    Page("usage", "/usage", compute_usage, (), "gangline history export -A -o csv", is_live=False),
     Page("compare", "/compare", _compare, (), is_live=False),
     _record_page("why", recorded_why),
     _record_page("replicas", lambda stored: None),

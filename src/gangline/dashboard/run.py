@@ -55,7 +55,7 @@ async def run(
         await stack.enter_async_context(
             serve_probes(settings.metrics_address, settings.health_address, health)
         )
-        sources = Sources(client, cluster)
+        sources = Sources(client, cluster, settings.record)
         sessions = Sessions(
             f"gangline_{secrets.token_hex(4)}",  # cookies of several servers on one host differ
             path=settings.base_path,

@@ -40,12 +40,12 @@ from gangline.dashboard.logs import LogHub, SharedLog, chosen_replica
 from gangline.dashboard.pages import (
     JOB,
     NAVIGATION,
-    PAGES,
     Page,
     PageMissing,
     PageRefused,
     PageRequest,
 )
+from gangline.dashboard.past_pages import ALL_PAGES, compute_usage
 from gangline.dashboard.rendering import LANGUAGES, Renderer, choose_language, json_form
 from gangline.dashboard.rights import Question, Scope, read_scope, readable
 from gangline.dashboard.settings import DashboardSettings
@@ -62,6 +62,7 @@ from gangline.dashboard.streams import (
 )
 from gangline.dashboard.viewers import Viewer, Viewers
 from gangline.dashboard.views.base import Observation, SeenJob, View
+from gangline.dashboard.views.usage import to_csv
 from gangline.kube.errors import ApiError, Conflict, Forbidden, Unauthorized
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
@@ -145,10 +146,11 @@ class Dashboard:
         app.on_response_prepare.append(_add_headers)
         base = self.settings.base_path
         get = app.router.add_get
-        for page in PAGES:
+        for page in ALL_PAGES:
             get(f"{base}{page.path}", self._page_handler(page))
             if page.is_live:
                 get(f"{base}{page.path.rstrip('/')}/stream", self._stream_handler(page))
+        get(f"{base}/usage.csv", self._usage_csv)
         get(f"{base}{JOB}/logs/lines", self._log_stream)
         get(f"{base}{JOB}/logs/download", self._log_download)
         get(f"{base}{JOB}/actions/{{action}}", self._confirm)
@@ -293,7 +295,7 @@ class Dashboard:
             template,
             **{"view": None, "actions": (), **values},
             page=page,
-            pages={one.name: one for one in PAGES},
+            pages={one.name: one for one in ALL_PAGES},
             navigation=NAVIGATION,
             banner=self._banner(),
             viewer=session.name if session else "",
@@ -331,7 +333,7 @@ class Dashboard:
                 body = json_form(page.name.capitalize(), view)
                 return web.Response(body=body, content_type="application/json")
             values: dict[str, Any] = {"view": view}
-            if page.tab:
+            if page.tab and not page.is_recorded:
                 shown = opened.job()
                 values["actions"] = await self._actions(opened.viewer, shown)
             if page.name == "logs":
@@ -392,6 +394,14 @@ class Dashboard:
         place = tuple(sorted(opened.match.items()))
         key = (page.name, place, query, opened.seen.scope.key, viewer, language)
         return await self._rendered.parts(key, self.cluster.revision, render)
+
+    async def _usage_csv(self, request: web.Request) -> web.StreamResponse:
+        view = await compute_usage(await self._open(request))
+        if view.problem:
+            raise web.HTTPServiceUnavailable(text=view.problem)
+        response = web.Response(text=to_csv(view), content_type="text/csv")
+        response.headers["Content-Disposition"] = 'attachment; filename="usage.csv"'
+        return response
 
     # Logs.
 

@@ -85,8 +85,8 @@ class DashboardSettings:
     oidc: OidcSettings = OidcSettings()
     metrics_address: Address | None = None
     health_address: Address | None = None
-    database: str = ""
-    """URL of the record of jobs; empty: the pages of the past say how to switch it on."""
+    record: str = ""
+    """Address of the Brain that has the record of jobs; empty: as it has published it."""
 
     def check(self) -> None:
         """Check that the settings fit together.

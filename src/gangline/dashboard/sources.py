@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from gangline.dashboard.observed import ObservedCluster
+from gangline.dashboard.past import Past
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.errors import KubeError
@@ -119,9 +120,10 @@ async def in_thread(config: ClusterConfig, work: Callable[[ApiClient], Awaitable
 class Sources:
     """All that pages read beside the observed cluster."""
 
-    def __init__(self, client: ApiClient, cluster: ObservedCluster) -> None:
+    def __init__(self, client: ApiClient, cluster: ObservedCluster, record: str = "") -> None:
         self.client = client
         self.cluster = cluster
+        self.past = Past(client, record)
         changed = cluster.note_change
         self.checks: Cached[list[ClusterCheckResult]] = Cached(self._checks, CHECK_S, changed)
         self.queues: Cached[Mapping[str, Any]] = Cached(self._queues, ON_REQUEST_S, changed)

@@ -198,14 +198,19 @@ class BrainClient:
         params = {"uid": uid} if uid else {}
         return await self._request("GET", f"/v1/jobs/{namespace}/{job}/record", params=params)
 
-    async def usage(self, by: str = "queue", **times: int) -> dict[str, Any]:
-        """Return ``rows``: what jobs used by ``queue``, ``owner``, ``kind`` or ``namespace``.
+    async def usage(
+        self, by: str = "queue", namespaces: Sequence[str] = (), **times: int
+    ) -> dict[str, Any]:
+        """Return ``rows``: what jobs used by ``queue``, ``owner``, ``kind``, ``namespace`` or
+        ``month``.
 
         Args:
             by: what to sum up by.
+            namespaces: only jobs of these; none: of all.
             times: ``since`` and ``until``, milliseconds since 1970; jobs count at their end.
         """
-        return await self._request("GET", "/v1/usage", params={"by": by, **times})
+        params = [("by", by), *(("namespace", name) for name in namespaces), *times.items()]
+        return await self._request("GET", "/v1/usage", params=params)
 
     async def advise(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``items`` on a manifest that is not submitted, and the number of ``runs``."""

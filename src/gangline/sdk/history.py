@@ -4,7 +4,7 @@ The Brain keeps the history, and records each job; ``gangline up`` runs one that
 data are plain, with the keys of ``gangline history -o json``.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -55,6 +55,11 @@ class AsyncHistory:
                 following = {**filters, **page["next"]} if page["next"] else None
                 yield page
 
+    async def page(self, limit: int, **filters: str | int) -> Data:
+        """Return one answer: ``jobs``, ``hidden``, and what ``next`` adds to the filters."""
+        async with self._brain() as brain:
+            return await brain.history(limit=min(limit, MAX_PAGE), **filters)
+
     async def get(self, name: str, namespace: str = "", *, uid: str = "") -> Data:
         """Return a ``job`` with its ``record``, ``spec``, ``logs``, ``segments`` and ``pods``.
 
@@ -73,10 +78,12 @@ class AsyncHistory:
         parts = ("segments", "pods") if run["job"]["uid"] == record["job"]["uid"] else ()
         return {**record, **{part: run[part] for part in parts}}
 
-    async def usage(self, by: str = "queue", **times: int) -> Rows:
+    async def usage(
+        self, by: str = "queue", *, namespaces: Sequence[str] = (), **times: int
+    ) -> Rows:
         """Return what jobs used, most first; see ``BrainClient.usage``."""
         async with self._brain() as brain:
-            rows: Rows = (await brain.usage(by, **times))["rows"]
+            rows: Rows = (await brain.usage(by, namespaces, **times))["rows"]
             return rows
 
     @asynccontextmanager
@@ -105,7 +112,7 @@ class History:
         job: Data = self._run(self._history.get(name, namespace, uid=uid))
         return job
 
-    def usage(self, by: str = "queue", **times: int) -> Rows:
+    def usage(self, by: str = "queue", *, namespaces: Sequence[str] = (), **times: int) -> Rows:
         """Return what jobs used; see ``AsyncHistory.usage``."""
-        rows: Rows = self._run(self._history.usage(by, **times))
+        rows: Rows = self._run(self._history.usage(by, namespaces=namespaces, **times))
         return rows

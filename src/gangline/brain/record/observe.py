@@ -134,8 +134,12 @@ def _placement(record: JobRecord, seen: ObservedJob) -> Iterator[TimelineEntry]:
     # A time is exact to a second; a restart in place has no new one.
     if complete and max(times) > placed:
         nodes = len({pod.spec.node_name for pod in seen.pods})
-        text = f"{len(times)} pods on {nodes} node{'' if nodes == 1 else 's'}"
+        text = f"{_count(len(times), 'pod')} on {_count(nodes, 'node')}"
         yield TimelineEntry(what=Moment.PLACED, at_ms=max(times), text=text)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _restarts(record: JobRecord, seen: ObservedJob) -> Iterator[TimelineEntry]:

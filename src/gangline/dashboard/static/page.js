@@ -25,48 +25,46 @@ function addCopyButtons(root = document) {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "copy";
-    button.textContent = "⧉";
-    button.setAttribute("aria-label", "Copy: " + code.textContent);
+    const {copyLabel, copiedLabel} = document.body.dataset;
+    button.textContent = copyLabel;
+    button.setAttribute("aria-label", `${copyLabel}: ${code.textContent}`);
     button.addEventListener("click", async () => {
       await navigator.clipboard.writeText(code.textContent);
-      button.textContent = "✓";
-      setTimeout(() => { button.textContent = "⧉"; }, 1500);
+      button.textContent = copiedLabel;
+      setTimeout(() => { button.textContent = copyLabel; }, 1500);
     });
     code.after(button);
   }
 }
 
 // Streams. The element with the address of a stream is replaced to pause and to go on.
-function connect(element) {
-  element.setAttribute("hx-sse:connect", element.dataset.stream);
-  window.htmx.process(element);
-}
-function startStreams() {
-  const streams = all("[data-stream]");
-  if (!window.htmx || !streams.length) return;
-  streams.forEach(connect);
+const CONNECT = "hx-sse:connect";
+const streams = () => all("[hx-sse\\:connect], [data-paused]");
+function startPause() {
   const pause = document.querySelector("[data-pause]");
-  if (!pause) return;
+  if (!window.htmx || !pause) return;
   pause.hidden = false;
   pause.setAttribute("aria-pressed", "false");
   pause.addEventListener("click", () => {
     const paused = pause.getAttribute("aria-pressed") !== "true";
     pause.setAttribute("aria-pressed", String(paused));
     pause.textContent = paused ? pause.dataset.off : pause.dataset.on;
-    for (const old of all("[data-stream]")) {
+    for (const old of streams()) {
       const fresh = document.createElement("div");
+      const address = old.getAttribute(CONNECT) || old.dataset.paused;
       fresh.id = old.id;
-      fresh.dataset.stream = old.dataset.stream;
       fresh.setAttribute("hx-swap", "none");
+      if (paused) fresh.dataset.paused = address;
+      else fresh.setAttribute(CONNECT, address);
       old.replaceWith(fresh);
-      if (!paused) connect(fresh);
+      if (!paused) window.htmx.process(fresh);
     }
   });
 }
 function showEnded() {
   const note = document.getElementById("ended");
   if (note) note.hidden = false;
-  all("[data-stream]").forEach((element) => element.remove());
+  streams().forEach((element) => element.remove());
 }
 document.addEventListener("ended", showEnded);
 document.addEventListener("complete", (event) => event.target.remove());
@@ -109,4 +107,4 @@ function refresh() {
 document.addEventListener("htmx:after:swap", refresh);
 setInterval(() => { if (!document.hidden) { showTimes(); announce(); } }, 5000);
 refresh();
-startStreams();
+startPause();

@@ -14,10 +14,6 @@ class Side(View, frozen=True):
     """One of the two runs."""
 
     row: PastRow
-    address: str
-    """As the page's parameter names it: ``namespace/kind/name``, with ``@uid`` for one of several
-    runs.
-    """
     duration_s: float | None = None
     gpu_hours: float = 0.0
     core_hours: float = 0.0
@@ -62,8 +58,8 @@ def compare_view(
     pairs = ((charts[0].get(name), charts[1].get(name)) for name in names)
     return CompareView(
         given,
-        _side(given[0], left),
-        _side(given[1], right),
+        _side(left),
+        _side(right),
         tuple(
             PairedCurve(one.name, one.unit, first, second)
             for first, second in pairs
@@ -73,12 +69,11 @@ def compare_view(
     )
 
 
-def _side(address: str, stored: Mapping[str, Any]) -> Side:
+def _side(stored: Mapping[str, Any]) -> Side:
     row = past_row(stored["job"], stored.get("record"))
     began, ended = row.started, row.finished
     return Side(
         row,
-        address,
         (ended - began).total_seconds() if began and ended else None,
         stored.get("gpu_seconds", 0) / 3600,
         stored.get("cpu_seconds", 0) / 3600,

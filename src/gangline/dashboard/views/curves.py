@@ -12,8 +12,8 @@ MARKS = {"restarted", "workersRestarted", "resized", "suspended", "resumed"}
 _UNITS = {
     "cpu": "cores",
     "gpus": "devices",
-    "memory": "bytes",
-    "gpuMemory": "bytes",
+    "memory": "GiB",
+    "gpuMemory": "GiB",
     "step time": "s",
     "steps/s": "1/s",
     "samples/s": "1/s",
@@ -112,7 +112,9 @@ def _charts(tables: Mapping[str, Any]) -> Iterator[Chart]:
         yield Chart("step time", at_ms, (Line("step time", times),), "s", steps)
     at_ms = tuple(tables.get("usage", {}).get("at_ms") or ())
     for name, values in usage.items():
-        yield Chart(name, at_ms, (Line(name, values),), _UNITS.get(name, ""))
+        unit = _UNITS.get(name, "")
+        shown = tuple(value and value / 2**30 for value in values) if unit == "GiB" else values
+        yield Chart(name, at_ms, (Line(name, shown),), unit)
 
 
 def _columns(tables: Mapping[str, Any], name: str) -> dict[str, tuple[float | None, ...]]:

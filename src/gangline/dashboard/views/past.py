@@ -41,6 +41,11 @@ class PastRow(Row, frozen=True):
     def path(self) -> str:
         return f"/history/{self.namespace}/{self.kind}/{self.name}"
 
+    @property
+    def address(self) -> str:
+        """How a comparison names it."""
+        return f"{self.namespace}/{self.kind}/{self.name}@{self.uid}"
+
 
 class HistoryView(View, frozen=True):
     """What the page History shows."""
@@ -48,7 +53,7 @@ class HistoryView(View, frozen=True):
     rows: tuple[PastRow, ...] = ()
     filter: Mapping[str, str] = NOTHING
     next: Mapping[str, str] = NOTHING
-    """Parameters of the next page; empty at the end."""
+    """Parameters of the next page, the filter among them; empty at the end."""
     hidden: int = 0
     """Jobs that the viewer may not list."""
     problem: str = ""
@@ -97,7 +102,7 @@ def history_view(
 ) -> HistoryView:
     """Return the list without jobs that are still in the cluster, whose UIDs are ``present``."""
     rows = tuple(past_row(job) for job in jobs if job["uid"] not in present)
-    return HistoryView(rows, given, following, hidden)
+    return HistoryView(rows, given, {**given, **following} if following else NOTHING, hidden)
 
 
 def recorded_head(stored: Mapping[str, Any]) -> JobHead:

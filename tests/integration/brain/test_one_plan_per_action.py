@@ -10,6 +10,7 @@ import pytest
 from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.resources import ELASTIC_JOBS, SCALE_PLANS
 from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What
+from gangline.brain.advisers.view import View
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import job_state
 from gangline.brain.evaluation.trials import EvaluatedJob, Trials
@@ -74,7 +75,7 @@ class Brain:
         return (await self.client.list(SCALE_PLANS, "default")).items
 
     async def begin(self, run: Run) -> None:
-        state = job_state(run, None, [], [], None)
+        state = job_state(View(now_ms=NOW_MS, run=run), None, [], [])
         decision = Decision(act=True, value=6.0)
         job = EvaluatedJob(self.job, run, [], [], ALLOWED, NOW_MS, state)
         await self.trials.begin(job, ADVICE, decision, "why")
@@ -83,7 +84,7 @@ class Brain:
         """What an evaluation does with the actions of a job."""
         actions = await self.history.actions(JOB.uid, 0)
         assert actions is not None
-        state = job_state(run, None, actions, [], None)
+        state = job_state(View(now_ms=now_ms, run=run), None, actions, [])
         job = EvaluatedJob(self.job, run, actions, await self.plans(), ALLOWED, now_ms, state)
         await self.trials.resume(job)
         await self.trials.judge_all(job)

@@ -323,11 +323,6 @@ class Collector:
         """Return the pod group of a job."""
         return next(iter(self.groups.by_index("job", uid)), None)
 
-    def open_plans(self, namespace: str, job: str) -> list[ScalePlan]:
-        """Return the plans of a job that are not finished."""
-        plans = self.plans.by_index("job", f"{namespace}/{job}")
-        return [plan for plan in plans if plan.status.phase not in ("Succeeded", "Failed")]
-
     def receive_facts(self, uid: str, text: str | bytes) -> str:
         """Take a document of facts of one job. Returns why it was not read, or an empty text."""
         job = self.jobs.get(uid)

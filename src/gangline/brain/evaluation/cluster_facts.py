@@ -15,7 +15,7 @@ from gangline.brain.advisers.view import ClusterView, Exposure, NodeCheckResult
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.live_facts import node_checks, rank_speeds
 from gangline.brain.evaluation.history import History
-from gangline.brain.facts.records import Job, NodeCapacity, NodeSpeed, PodRun, RankSpeed, Run
+from gangline.brain.facts.records import NodeCapacity, NodeSpeed, PodRun, RankSpeed, Run
 
 _HOUR_MS = 3_600_000
 WINDOW_MS = 30 * 24 * _HOUR_MS
@@ -182,8 +182,3 @@ def _joined(stored: Iterable[NodeSpeed], today: Iterable[NodeSpeed]) -> tuple[No
     days = {(speed.node, speed.day): speed for speed in stored}
     days |= {(speed.node, speed.day): speed for speed in today}
     return tuple(days[key] for key in sorted(days))
-
-
-def devices_in_restart(jobs: Iterable[tuple[Job, bool]]) -> int:
-    """Return the devices of jobs that do not train because of a change of their size."""
-    return sum(role.replicas * role.gpus for job, is_open in jobs if is_open for role in job.roles)

@@ -21,7 +21,7 @@ from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceItem
 from gangline.api.figures import plain_number
 from gangline.api.jobs.elastic import ScalePlan
 from gangline.brain.advisers.advice import Advice, GuardAction, Verdict, What
-from gangline.brain.advisers.view import ClusterView, SimilarRuns, View, expected_rest_s
+from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.advisers import (
@@ -35,7 +35,7 @@ from gangline.brain.evaluation.advisers import (
     published,
     with_live_facts,
 )
-from gangline.brain.evaluation.cluster_facts import ClusterHealth, devices_in_restart
+from gangline.brain.evaluation.cluster_facts import ClusterHealth
 from gangline.brain.evaluation.cluster_round import (
     ClusterRound,
     RoundMember,
@@ -62,7 +62,7 @@ from gangline.brain.publication.items import (
     run_time_estimate_s,
     write_estimate,
 )
-from gangline.brain.publication.plans import BRAIN_PLAN_LABEL, Actuator
+from gangline.brain.publication.plans import BRAIN_PLAN_LABEL, Actuator, is_under_way
 from gangline.brain.publication.publisher import Publisher
 from gangline.brain.store.reader import MAX_RECENT_ACTIONS
 from gangline.kube.client.client import ApiClient
@@ -252,26 +252,31 @@ class Evaluator:
         now_ms = self._now_ms()
         recent = await self._history.recent_actions(now_ms - DAY_MS)
         self._actions = _by_job(recent or ())
-        open_plans = [
-            plan
-            for plan in self._collector.plans.items()
-            if plan.metadata.labels.get(BRAIN_PLAN_LABEL) == "true"
-            and plan.status.phase not in ("Succeeded", "Failed")
-        ]
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
+        under_way = [plan for plan in self._collector.plans.items() if is_under_way(plan, now)]
+        changing = {(plan.metadata.namespace, plan.job_name) for plan in under_way}
+        jobs = [job for watched in self._collector.running() if (job := watched.observations.job)]
         self._trials.cluster = msgspec.structs.replace(
             self._trials.cluster,
             leader=self._is_leader() and self._history.may_act,
             lease_age_s=0.0 if self._is_leader() else None,
             clock_skew_s=self._client.transport.clock_skew_s(),
             database_up=recent is not None,
-            resizes_under_way=len(open_plans),
+            resizes_under_way=sum(
+                plan.metadata.labels.get(BRAIN_PLAN_LABEL) == "true" for plan in under_way
+            ),
             resizes_ms=tuple(
                 action.at_ms
                 for action in recent or ()
                 if action.what not in WITHOUT_RESTART and action.verdict is not Verdict.VOID
             ),
             gpus=sum(node.gpus for node in view.nodes),
-            gpus_in_restart=self._gpus_in_restart(),
+            gpus_in_restart=sum(
+                role.replicas * role.gpus
+                for job in jobs
+                if (job.namespace, job.name) in changing
+                for role in job.roles
+            ),
             blocks=(),
         )
         self._prediction_errors = prediction_errors(recent or ())
@@ -281,14 +286,6 @@ class Evaluator:
                 self._trials.cluster = block_direction(
                     self._trials.cluster, action, action.judged_ms, guard
                 )
-
-    def _gpus_in_restart(self) -> int:
-        jobs = (
-            (job, bool(self._collector.open_plans(job.namespace, job.name)))
-            for watched in self._collector.running()
-            if (job := watched.observations.job)
-        )
-        return devices_in_restart(jobs)
 
     async def _evaluate(self, jobs: Sequence[WatchedJob], cluster: ClusterView) -> None:
         """Evaluate some jobs: their advice is computed in one thread and stored at one time."""
@@ -389,15 +386,7 @@ class Evaluator:
         plans: Sequence[ScalePlan],
     ) -> GuardJobState:
         run, uid = view.run, view.run.job.uid
-        state = job_state(
-            run,
-            self._states.get(uid),
-            actions,
-            plans,
-            expected_rest_s(view),
-            view.restart_seconds,
-            view.checkpoint_interval_s,
-        )
+        state = job_state(view, self._states.get(uid), actions, plans)
         state = msgspec.structs.replace(state, tunable=watched.tunable())
         before = self._seen_jobs.get(uid)
         if before is not None and before != run.job:

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
 from gangline.api.jobs.elastic import AUTO, SCALE_TYPE_LABEL, ScalePlan
 from gangline.brain.advisers.advice import GuardAction, Verdict, What
+from gangline.brain.advisers.view import View, expected_rest_s
 from gangline.brain.collection.job_digest import to_ms
-from gangline.brain.facts.records import Job, Run
+from gangline.brain.facts.records import Job
 from gangline.brain.guard.state import (
     UNOBSERVED_RESTART_S,
     Bound,
@@ -16,7 +18,7 @@ from gangline.brain.guard.state import (
     PersonAct,
 )
 from gangline.brain.guard.trial import present_segments
-from gangline.brain.publication.plans import failed_plans, plan_name
+from gangline.brain.publication.plans import failed_plans, is_under_way, plan_name
 
 
 def family_name(job: Job) -> str:
@@ -25,21 +27,14 @@ def family_name(job: Job) -> str:
 
 
 def job_state(
-    run: Run,
+    view: View,
     before: GuardJobState | None,
     actions: Sequence[GuardAction],
     plans: Sequence[ScalePlan],
-    remaining_s: float | None,
-    restart_s: float | None = None,
-    checkpoint_interval_s: float | None = None,
 ) -> GuardJobState:
-    """Return the state of a job.
-
-    Args:
-        before: its last state: what only repeated evaluations know.
-        restart_s: what a restart has cost, as its master reports; None: it reports none.
-    """
-    job = run.job
+    """Return the state of a job; ``before``, its last state, has what only repetition shows."""
+    run, job = view.run, view.run.job
+    now = datetime.fromtimestamp(view.now_ms / 1000, UTC)
     closed = [segment.until for segment in run.segments]
     void = tuple(action for action in actions if action.verdict is Verdict.VOID)
     actions = [action for action in actions if action.verdict is not Verdict.VOID]
@@ -55,10 +50,10 @@ def job_state(
         actions=tuple(_with_failed_rollbacks(job, actions, plans)),
         void=void,
         person_acts=_person_acts(before, plans),
-        plan_open=any(plan.status.phase not in ("Succeeded", "Failed") for plan in plans),
+        plan_open=any(is_under_way(plan, now) for plan in plans),
         failing=any(pod.ended_ms is None and pod.oom for pod in run.pods),
-        restart_cost_s=_restart_cost_s(actions, restart_s, checkpoint_interval_s),
-        remaining_s=remaining_s,
+        restart_cost_s=_restart_cost_s(actions, view.restart_seconds, view.checkpoint_interval_s),
+        remaining_s=expected_rest_s(view),
         gpus=sum(role.replicas * role.gpus for role in job.roles),
         probes=sum(action.probe for action in actions),
     )

@@ -15,7 +15,7 @@ import msgspec
 from gangline.api.failure import DEVICE_OUT_OF_MEMORY
 from gangline.api.jobs.elastic import ScalePlan
 from gangline.api.meta.objects import Object
-from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict
+from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What
 from gangline.brain.evaluation.history import History
 from gangline.brain.facts.records import Outcome, Run
 from gangline.brain.guard.checks import WITHOUT_RESTART
@@ -42,13 +42,24 @@ RESUME_MS = 3_600_000
 
 def trial_events(run: Run, action: GuardAction, plans: Sequence[ScalePlan]) -> TrialEvents:
     """Return what happened to the job since the action."""
-    formed = any(segment.since >= action.at_ms for segment in run.segments) or None
+    formed = _has_formed(run, action) if action.what is What.WORKERS else None
     oom = any(
         (pod.oom or pod.cause == DEVICE_OUT_OF_MEMORY) and (pod.ended_ms or 0) >= action.at_ms
         for pod in run.pods
     ) or any(shortage.at >= action.at_ms for shortage in run.shortages)
     failed = plan_name(run.job.name, action.id) in failed_plans(plans)
     return TrialEvents(formed=formed, oom=oom, overtaken=failed)
+
+
+def _has_formed(run: Run, action: GuardAction) -> bool | None:
+    """Whether a world of the new size trains; the former world goes on until that one forms.
+
+    With fewer running pods than it needs, it cannot form. Else only segments can show it.
+    """
+    if any(s.since >= action.at_ms and s.nodes == action.after for s in run.segments):
+        return True
+    running = {pod.rank for pod in run.pods if pod.role == "worker" and pod.ended_ms is None}
+    return False if len(running) < (action.after or 0) else None
 
 
 class ChangeResult(Enum):
@@ -148,7 +159,7 @@ class Trials:
         run, now_ms, guard = job.run, job.now_ms, job.permission.guard
         restored: list[RestoredField] = []
         for action in job.actions:
-            if action.rolled_back or action.rollback_of:
+            if action.rolled_back or action.rollback_of or not self._is_written(job, action):
                 continue
             judged = judge(
                 action, run.segments, now_ms, trial_events(run, action, job.plans), guard
@@ -171,6 +182,13 @@ class Trials:
                 self.cluster = block_direction(self.cluster, after, now_ms, guard)
                 restored += await self._roll_back(job, after)
         return restored
+
+    def _is_written(self, job: EvaluatedJob, action: GuardAction) -> bool:
+        """Whether the API server has taken the plan of an action."""
+        if action.what not in PLANNED or action.verdict is not Verdict.PENDING:
+            return True
+        name = plan_name(job.run.job.name, action.id)
+        return action.id in self._carried_out or any(p.metadata.name == name for p in job.plans)
 
     async def _roll_back(self, job: EvaluatedJob, action: GuardAction) -> list[RestoredField]:
         # The record is marked first, so that a rollback that is not written yet is made once.

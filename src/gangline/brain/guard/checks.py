@@ -273,7 +273,9 @@ def cooling_down(case: Case) -> Reason | None:
     if case.advice.urgent:
         return None
     job, settings = case.job, case.settings
-    times = [action.at_ms for action in job.actions] + [act.at_ms for act in job.person_acts]
+    changes = (*job.actions, *job.person_acts)
+    # A time of later is that of a clock that was wrong.
+    times = [change.at_ms for change in changes if change.at_ms <= case.now_ms]
     if not times:
         return None
     pause_s = max(settings.cooldown_s, settings.cooldown_restarts * case.job.change_cost_s)
@@ -332,7 +334,8 @@ def person_acted(case: Case) -> Reason | None:
     """A person changed this field in the last hour."""
     for act in case.job.person_acts:
         left_s = case.settings.person_hold_s - (case.now_ms - act.at_ms) / 1000
-        if FIELDS.get(act.what) == FIELDS.get(case.advice.what) and left_s > 0:
+        same = FIELDS.get(act.what) == FIELDS.get(case.advice.what)
+        if same and 0 < left_s <= case.settings.person_hold_s:
             return hold("PersonActed", left=round(left_s, 3))
     return None
 

@@ -57,7 +57,9 @@ def observe(job: GuardJobState, advice: list[Advice], now_ms: int) -> GuardJobSt
     for item in advice:
         old = streaks_before.get(item.key)
         if old is not None and old.value == item.value:
-            streaks.append(msgspec.structs.replace(old, count=old.count + 1))
+            # A clock that was ahead for a while must not hold the advice until that time.
+            since_ms = min(old.since_ms, now_ms)
+            streaks.append(msgspec.structs.replace(old, count=old.count + 1, since_ms=since_ms))
         else:
             streaks.append(AdviceStreak(key=item.key, value=item.value, count=1, since_ms=now_ms))
     return msgspec.structs.replace(job, streaks=tuple(streaks))

@@ -44,6 +44,8 @@ REASON_ANNOTATION = "gangline.dev/brain-reason"
 BRAIN_PLAN_LABEL = "gangline.dev/brain"
 """On a plan of the Brain: ``true``. Only these are deleted by it."""
 PLAN_RETENTION = timedelta(hours=24)
+UNDER_WAY = timedelta(minutes=15)
+"""A plan that is open for longer does not succeed; the trial of its action has ended."""
 
 PLANNED = frozenset(
     {What.WORKERS, What.MEMORY, What.CPU, What.PS_COUNT, What.PS_CPU, What.PS_MEMORY}
@@ -144,6 +146,17 @@ def next_tuning(before: JobTuning | None, action: GuardAction) -> JobTuning | No
 def failed_plans(plans: Iterable[ScalePlan]) -> set[str]:
     """Return the names of the plans that failed."""
     return {plan.metadata.name for plan in plans if plan.status.phase == PHASE_FAILED}
+
+
+def is_under_way(plan: ScalePlan, now: datetime) -> bool:
+    """Return whether a plan is being carried out.
+
+    One whose pods do not start stays open for ever. It must not hold other changes for as long.
+    """
+    if plan.status.phase in (PHASE_SUCCEEDED, PHASE_FAILED):
+        return False
+    created = plan.metadata.creation_timestamp
+    return created is None or now - created < UNDER_WAY
 
 
 def is_outdated(plan: ScalePlan, now: datetime) -> bool:

@@ -14,7 +14,7 @@ from gangline.api.brain.job_advice import AdviceItem
 from gangline.api.meta.objects import Status
 from gangline.brain.advisers.advice import GuardAction
 from gangline.brain.collection.collector import Collector
-from gangline.brain.collection.job_digest import DigestSettings
+from gangline.brain.collection.job_digest import ContainerRun, DigestSettings
 from gangline.brain.evaluation.evaluator import Evaluator
 from gangline.brain.evaluation.history import History
 from gangline.brain.facts.records import Mode, Wishes
@@ -109,6 +109,12 @@ class ScaledJob:
             segment["microBatch"] = 8 * FEW // nodes
             segment.update(computeSeconds=0.9 * step_s, syncSeconds=0.05 * step_s, **seen)
         self.collector.receive_facts(self.uid, json.dumps(document))
+
+    def start_worker(self, rank: int) -> None:
+        run = ContainerRun(
+            pod=f"worker-{rank}", role="worker", rank=rank, node="n", started_ms=self.now_ms
+        )
+        self.collector.jobs[self.uid].observations.add_run(run)
 
     async def cycles(self, count: int = 3) -> list[int]:
         """Evaluate ``count`` times, ten seconds apart; returns the sizes planned so far."""

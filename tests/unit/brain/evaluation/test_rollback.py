@@ -1,15 +1,20 @@
 """After a rollback there is no second plan to the size that the job has again."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gangline.api.jobs.elastic import ScalePlan
+from gangline.api.meta.objects import ObjectMeta
 from gangline.brain.advisers.advice import GuardAction, Verdict, What
+from gangline.brain.advisers.view import View
 from gangline.brain.evaluation.job_state import job_state
 from gangline.brain.facts.records import Job, Run
+from gangline.brain.publication.plans import is_under_way
 from gangline.brain.store.engine import open_store
 from unit.brain.evaluation.scaled_job import FEW, GUARD, MANY, NOW_MS, ScaledJob
 
@@ -54,8 +59,38 @@ def test_rollback_counts_unless_its_plan_failed(phase: str, verdict: str) -> Non
         rollback_of=6, verdict=Verdict.KEPT,
     )  # fmt: skip
     plan: Any = SimpleNamespace(
-        metadata=SimpleNamespace(name="j-brain-7", labels={"scale-type": "auto"}),
+        metadata=SimpleNamespace(
+            name="j-brain-7", labels={"scale-type": "auto"}, creation_timestamp=None
+        ),
         status=SimpleNamespace(phase=phase),
     )
-    (action,) = job_state(Run(job=job), None, [back], [plan], None).actions
+    (action,) = job_state(View(now_ms=2, run=Run(job=job)), None, [back], [plan]).actions
     assert action.verdict == verdict
+
+
+async def test_growth_whose_pods_do_not_start_is_taken_back_while_the_old_world_trains(
+    scaled: ScaledJob,
+) -> None:
+    """The former world goes on, and its segments say nothing about the one that cannot form."""
+    assert await scaled.cycles(1) == [MANY]
+    scaled.report(FEW, step_s=1.0)
+    assert await scaled.cycles(3) == [MANY, FEW]
+    (message,) = scaled.writes.events
+    assert message.startswith("workers is set back to 3. After the change the world did not form")
+
+
+async def test_growth_whose_pods_run_gets_the_time_that_segments_need(scaled: ScaledJob) -> None:
+    await scaled.cycles(1)
+    for rank in range(FEW, MANY):
+        scaled.start_worker(rank)
+    scaled.report(FEW, step_s=1.0)
+    assert await scaled.cycles(3) == [MANY]
+    scaled.report(FEW, step_s=1.0)
+    assert await scaled.cycles(3) == [MANY, FEW]
+
+
+def test_plan_that_stays_open_holds_other_changes_for_a_while_only() -> None:
+    created = datetime(2026, 11, 29, tzinfo=UTC)
+    plan = ScalePlan(metadata=ObjectMeta(name="p", creation_timestamp=created))
+    assert is_under_way(plan, created + timedelta(minutes=14))
+    assert not is_under_way(plan, created + timedelta(minutes=16))

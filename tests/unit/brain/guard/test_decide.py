@@ -415,3 +415,15 @@ def test_all_other_fields_have_a_plan_or_a_tuning(what: What) -> None:
     planned = scale_plan(Object(metadata=ObjectMeta(name="j", namespace="n")), change)
     assert (planned is not None) is (what in PLANNED)
     assert planned is not None or next_tuning(None, change) is not None
+
+
+def test_advice_first_seen_while_the_clock_was_ahead_is_not_held_until_then() -> None:
+    advice = make_advice()
+    job = observe(make_job(), [advice], NOW + HOUR)
+    for second in (0, 30, 61):
+        job = observe(job, [advice], NOW + second * 1000)
+    assert decide(advice, job, make_cluster(), ALLOWED, NOW + 61_000).act
+    ahead = make_action(at_ms=NOW + HOUR, what=What.MEMORY)
+    act = PersonAct(what=What.WORKERS, role="worker", at_ms=NOW + 2 * HOUR)
+    assert held(advice, actions=(ahead,)) == ""
+    assert held(advice, person_acts=(act,)) == ""

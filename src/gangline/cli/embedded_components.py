@@ -8,7 +8,9 @@ components may not import each other.
 """
 
 import asyncio
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def embedded_components(
     pod_groups: str = "volcano",
     brain_database: str = "",
     brain_advises: bool = True,
+    dashboard_folder: Path | None = None,
 ) -> "list[Component]":
     """Return the components of the cluster; their imports are late, after the API server has
     started.
@@ -37,6 +40,7 @@ def embedded_components(
         pod_groups: whose PodGroups jobs get, ``volcano`` or ``kubernetes``.
         brain_database: URL of the Brain's history; empty: no Brain runs.
         brain_advises: let it advise, beside recording what jobs did.
+        dashboard_folder: folder for the address of the dashboard; None: it does not run.
     """
     from gangline.local.cluster import Component
 
@@ -71,7 +75,21 @@ def embedded_components(
         )
         await run(client, settings, stop)
 
+    async def show(client: Any, stop: asyncio.Event) -> None:
+        from gangline.dashboard.address_file import remove_address, write_address
+        from gangline.dashboard.run import run
+        from gangline.dashboard.settings import DashboardSettings
+
+        assert dashboard_folder is not None
+        announce = partial(write_address, dashboard_folder)
+        try:
+            await run(client, DashboardSettings(), stop, announce)
+        finally:
+            remove_address(dashboard_folder)
+
     components = [Component("operator", operate), Component("scheduler", schedule)]
     if brain_database:
         components.append(Component("brain", think))
+    if dashboard_folder is not None:
+        components.append(Component("dashboard", show))
     return [component for component in components if component.name not in without]

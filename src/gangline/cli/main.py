@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "list": ("get", "Show jobs."),
         "get": ("get", "Show one job: its state, its replicas, why it is pending."),
         "logs": ("logs", "Print the logs of a job's replicas, merged."),
+        "dashboard": ("dashboard", "Open jobs, queues and nodes in a browser."),
         "top": ("top_node", "Show resources and usage of nodes and jobs."),
         "tensorboard": ("tensorboard", "Open the TensorBoard of a job."),
         "events": ("events", "Show events of jobs and their pods."),

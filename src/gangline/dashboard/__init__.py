@@ -3,7 +3,7 @@
 One server (aiohttp) renders HTML from one shared copy of the cluster, filtered by what each viewer
 may read. Pages work without script; with it their parts are renewed by server-sent events.
 
-1. ``observed`` holds the copy, ``watching`` keeps it current, ``sources`` reads what is not watched.
+1. ``observed`` holds the copy, ``watching`` keeps it current, ``sources`` reads what is not.
 2. ``rights`` asks the API server as the viewer; a ``Scope`` says what a viewer sees.
 3. ``views`` computes what a page shows: pure, frozen structs of an ``Observation`` and a clock.
 4. ``rendering`` prints views by templates, which decide nothing; ``texts`` has English and Chinese.

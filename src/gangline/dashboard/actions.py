@@ -12,7 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gangline.api.core.reference import ObjectReference
 from gangline.dashboard.rights import GROUP_KIND, Question, readable
@@ -23,9 +23,10 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import Conflict, KubeError
 from gangline.sdk.client import JobClient, JobError
 from gangline.sdk.goodput import Goodput
-from gangline.sdk.job_editor import JobEditor
 from gangline.sdk.jobs import Job, JobState
-from gangline.sdk.manifests import to_submittable
+
+if TYPE_CHECKING:
+    from gangline.sdk.job_editor import JobEditor
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Action:
     verb: str
     """The verb that the viewer needs on the job."""
     applies: Callable[[Job], bool]
-    run: Callable[[JobEditor, Job, str], Awaitable[object]]
+    run: Callable[["JobEditor", Job, str], Awaitable[object]]
     """Does it, with the value of the form."""
     field: str = ""
     """The field that the form asks for: ``replicas`` or ``queue``; empty for none."""
@@ -71,20 +72,20 @@ def _is_suspended(job: Job) -> bool:
     return job.state is JobState.SUSPENDED
 
 
-async def _delete(editor: JobEditor, job: Job, _: str) -> None:
+async def _delete(editor: "JobEditor", job: Job, _: str) -> None:
     await editor.jobs.client.delete(
         job.kind.resource, job.name, job.namespace, propagation="Background", uid=job.uid
     )
 
 
-async def _scale(editor: JobEditor, job: Job, value: str) -> None:
+async def _scale(editor: "JobEditor", job: Job, value: str) -> None:
     role, _, count = value.rpartition("=")
     if not (count.isascii() and count.isdecimal()) or len(count) > 6:
         raise ActionRefused(f"replicas: {count!r} is no number of replicas: give 0 or more")
     await editor.scale(job.name, job.namespace, lambda _: int(count), role or "worker")
 
 
-async def _move(editor: JobEditor, job: Job, value: str) -> None:
+async def _move(editor: "JobEditor", job: Job, value: str) -> None:
     if not value:
         raise ActionRefused("queue: choose the queue to move the job to")
     await editor.move(job.name, job.namespace, value)
@@ -236,6 +237,8 @@ class ActionRunner:
     async def _run(
         self, action: Action, viewer: Viewer, job: Job, generation: int, value: str
     ) -> None:
+        from gangline.sdk.job_editor import JobEditor
+
         jobs = JobClient(viewer.client, job.kind.trainer)
         try:
             for attempt in range(ATTEMPTS):
@@ -258,6 +261,8 @@ class ActionRunner:
         stored = await _manifest(viewer, job)
         if int(stored["metadata"].get("generation", 0)) == generation:
             return
+        from gangline.sdk.manifests import to_submittable
+
         before = self._shown.get((job.uid, generation))
         lines: list[str] = []
         if before is not None and before["metadata"]["uid"] == stored["metadata"]["uid"]:

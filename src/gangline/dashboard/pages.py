@@ -31,7 +31,6 @@ from gangline.dashboard.views.queues import queues_view
 from gangline.kube.errors import NotFound
 from gangline.sdk.client import JobClient, JobError
 from gangline.sdk.jobs import JobState
-from gangline.sdk.manifests import effective_manifest
 
 
 class PageMissing(Exception):
@@ -220,6 +219,8 @@ async def _spec(request: PageRequest) -> View:
         raise PageMissing(str(error)) from error
     effective = None
     if job.kind.has_runtime:
+        from gangline.sdk.manifests import effective_manifest
+
         try:
             effective = await effective_manifest(client, job)
         except JobError:

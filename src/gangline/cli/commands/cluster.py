@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gangline.local.daemon import ClusterStatus
     from gangline.local.settings import ClusterSettings
 
+_DASHBOARD_TIMEOUT_S = 15.0
+
 name_option = click.option(
     "--name",
     default="default",
@@ -154,6 +156,12 @@ name_option = click.option(
         default=None,
         help="Record jobs for their pages and 'gangline history'; on if gangline[brain] is there.",
     ),
+    click.option(
+        "--dashboard/--no-dashboard",
+        default=False,
+        show_default=True,
+        help="Run the dashboard too, and print its address.",
+    ),
 )
 @audit_options
 @click.option(
@@ -187,6 +195,7 @@ def up_command(
     queue_access: bool = options.pop("queue_access")
     brain: bool = options.pop("brain")
     record: bool | None = options.pop("record")
+    dashboard: bool = options.pop("dashboard")
     pod_groups: str = options.pop("pod_groups")
     settings = ClusterSettings(durability=Durability(durability), **options)
     _check_image_map(settings)
@@ -195,10 +204,12 @@ def up_command(
     if brain and record is False:
         raise click.UsageError("--brain records jobs: leave out --no-record")
     if brain or record:
-        import gangline.brain.store.engine  # noqa: F401 - a missing package is named here
+        import gangline.brain.store.engine
+    if dashboard:
+        import gangline.dashboard.rendering  # noqa: F401 - as above
     records = brain or record or (record is None and _has_database_packages())
     if detach:
-        _start_in_background(settings, _repeated_arguments(context))
+        _start_in_background(settings, _repeated_arguments(context), dashboard=dashboard)
     else:
         start_logging(log_level)
         database = f"sqlite:///{settings.directory.folder / 'brain.db'}" if records else ""
@@ -209,8 +220,9 @@ def up_command(
             pod_groups=pod_groups,
             brain_database=database,
             brain_advises=brain,
+            dashboard_folder=settings.directory.folder if dashboard else None,
         )
-        _run(settings, parts)
+        _run(settings, parts, dashboard=dashboard)
 
 
 @command(
@@ -280,7 +292,7 @@ def _check_image_map(settings: "ClusterSettings") -> None:
         raise CommandError(str(error), code=ExitCode.USAGE) from error
 
 
-def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
+def _run(settings: "ClusterSettings", parts: "list[Component]", *, dashboard: bool) -> None:
     began = time.monotonic()
     from gangline.local.cluster import run_foreground
     from gangline.local.kubelet.runtime.isolation import detect_isolation
@@ -288,13 +300,17 @@ def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
     def announce(ready: "ClusterReady") -> None:
         click.echo(_welcome(ready.url, ready.kubeconfig, time.monotonic() - began))
         click.echo("Ctrl-C stops it; its objects remain stored.")
+        if dashboard:
+            click.echo("'gangline dashboard' opens its dashboard.")
         for note in filter(None, (ready.limitation, detect_isolation().limitation)):
             click.echo(f"Note: {note}", err=True)
 
     run_foreground(settings, parts, announce)
 
 
-def _start_in_background(settings: "ClusterSettings", arguments: list[str]) -> None:
+def _start_in_background(
+    settings: "ClusterSettings", arguments: list[str], *, dashboard: bool
+) -> None:
     from gangline.local.daemon import start_detached, wait_nodes_ready
 
     began = time.monotonic()
@@ -304,10 +320,22 @@ def _start_in_background(settings: "ClusterSettings", arguments: list[str]) -> N
         click.echo("Note: not all nodes are ready yet; 'gangline status' shows them.", err=True)
     kubeconfig = home.default_kubeconfig if settings.name == "default" else home.kubeconfig
     click.echo(_welcome(note.url, str(kubeconfig), time.monotonic() - began))
+    if dashboard and (address := _wait_for_dashboard(home.folder)):
+        click.echo(f"Dashboard: {address}")
     stop = (
         "gangline down" if settings.name == "default" else f"gangline down --name {settings.name}"
     )
     click.echo(f"'{stop}' stops it; its log is {home.log}.")
+
+
+def _wait_for_dashboard(folder: Path) -> str:
+    """Return the address of the dashboard when it answers; empty if it does not in time."""
+    from gangline.dashboard.address_file import read_address
+
+    until = time.monotonic() + _DASHBOARD_TIMEOUT_S
+    while not (address := read_address(folder)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return address
 
 
 def _repeated_arguments(context: click.Context) -> list[str]:

@@ -5,15 +5,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from gangline.dashboard.views.base import Observation, Row, SeenJob, View
 from gangline.dashboard.views.jobs import NO_ACCOUNTS, job_row
 from gangline.dashboard.views.timeline import Moment, timeline
 from gangline.sdk.diagnosis import Diagnosis
 from gangline.sdk.goodput import Goodput
 from gangline.sdk.jobs import Job, Replica
-from gangline.sdk.manifests import to_submittable
 from gangline.sdk.usage import GpuUsage, ResourceUsage
 
 
@@ -280,6 +277,8 @@ def spec_view(
     other_name: str = "",
 ) -> SpecView:
     """Return what the tab Spec shows; ``other`` is a job to compare with."""
+    from gangline.sdk.manifests import to_submittable  # takes as long as all other imports here
+
     written = to_yaml(to_submittable(stored))
     difference: tuple[str, ...] = ()
     if other is not None:
@@ -296,6 +295,8 @@ def spec_view(
 
 def to_yaml(value: Any) -> str:
     """Return plain data as YAML, with secrets masked."""
+    import yaml
+
     text: str = yaml.safe_dump(mask_secrets(value), sort_keys=False, allow_unicode=True, width=100)
     return text
 

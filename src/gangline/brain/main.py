@@ -143,7 +143,9 @@ async def _lead(
         if settings.digest_names:
             log.info("records of jobs are not written: they would show names")
         else:
-            tasks.create_task(Recorder(client, collector, store, cluster).run())
+            recorder = Recorder(client, collector, store, cluster)
+            tasks.create_task(recorder.run())
+            api.recorder = recorder
         tasks.create_task(collector.run(watched))
         await collector.synced()
         if collector.has_all_kinds and not settings.namespaces:
@@ -156,7 +158,7 @@ async def _lead(
             else:
                 await _store_facts(client, settings, collector, history)
         finally:
-            api.collector = api.manifest_adviser = None
+            api.collector = api.manifest_adviser = api.recorder = None
 
 
 async def _store_facts(

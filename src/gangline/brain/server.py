@@ -34,6 +34,7 @@ from aiohttp import web
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import JOB_ADVICE
+from gangline.brain.facts.job_record import JobRecord
 from gangline.brain.facts.records import Job, Outcome, Run
 from gangline.brain.settings import BadSettings
 from gangline.brain.store.engine import Store
@@ -170,6 +171,13 @@ class FactsReceiver(Protocol):
         """Take a document; return why it was not read, or an empty text."""
 
 
+class RecordSource(Protocol):
+    """What has the records of jobs that run, or have just ended: the recorder of the leader."""
+
+    def current(self, uid: str) -> JobRecord | None:
+        """Return the record of a job as it is now; None if memory does not have it."""
+
+
 ManifestAdviser = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Returns advice on a manifest; raises ``ValueError`` for one that is no job."""
 
@@ -183,6 +191,8 @@ class BrainApi:
         self.collector: FactsReceiver | None = None
         """Set while this process leads."""
         self.manifest_adviser: ManifestAdviser | None = None
+        self.recorder: RecordSource | None = None
+        """Set while this process leads: it knows more of running jobs than the database."""
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -244,6 +254,8 @@ class BrainApi:
             or not await self.access.may(asker, "get", stored.job.kind, namespace)
         ):
             raise web.HTTPNotFound(text=f"no job {namespace}/{name} in the history")
+        if self.recorder is not None and (now := self.recorder.current(stored.job.uid)):
+            stored = msgspec.structs.replace(stored, record=now)
         shown: dict[str, Any] = msgspec.to_builtins(stored)
         shown["job"] = public_job(stored.job)
         if not await self.access.may_read_logs(asker, namespace):

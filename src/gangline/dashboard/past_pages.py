@@ -195,4 +195,6 @@ PAST_PAGES: tuple[Page, ...] = (
 )  # fmt: skip
 """Pages of this module; those with the same ``RECORD`` address are tabs, in this order."""
 
-ALL_PAGES = (*PAGES, *PAST_PAGES)
+_AFTER_LOGS = [page.name for page in PAGES].index("logs") + 1
+ALL_PAGES = (*PAGES[:_AFTER_LOGS], *PAST_PAGES, *PAGES[_AFTER_LOGS:])
+"""All pages, with the tab Curves after the logs."""

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 OBSERVE_S: Final = 0.5
 WRITE_S: Final = 30.0
-POLL_S: Final = 10.0
+POLL_S: Final = 5.0
 """Interval between readings of the goodput of running elastic jobs."""
 DEVICES_S: Final = 30.0
 RETAIN_S: Final = 600.0
@@ -137,6 +137,11 @@ class Recorder:
             for recording in self._recordings.values():
                 recording.written_at = None
             await asyncio.shield(self.flush())
+
+    def current(self, uid: str) -> JobRecord | None:
+        """Return the record of a job as it is now; None if memory does not have all of it."""
+        recording = self._recordings.get(uid)
+        return recording.record if recording is not None and recording.is_merged else None
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)

@@ -30,9 +30,7 @@ from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import best_size, floor_of, size_choices
 from gangline.brain.allocation import (
     AllocationJob,
-    AllocationNode,
     Option,
-    SizePoint,
     WaitingGang,
     allocate,
     allocation_advice,
@@ -238,16 +236,16 @@ def pollux(seed: int) -> Resizer:
 
 
 def allocation_job(
-    run: JobRun, points: Sequence[SizePoint], most: int, rest_s: float, *, fixed: bool
+    run: JobRun, choices: Sequence[Choice], most: int, rest_s: float, *, fixed: bool
 ) -> AllocationJob:
     job = run.job
     return AllocationJob(
         key=job.name,
-        devices=run.bound,
-        unit=1,
+        workers=run.bound,
+        devices=1,
         minimum=job.minimum,
         maximum=max(most, run.bound),
-        curve=tuple(points),
+        choices=tuple(choices),
         queue="default",
         rest_s=rest_s,
         cost_s=job.restart_s,
@@ -255,28 +253,28 @@ def allocation_job(
     )
 
 
-def spread_nodes(jobs: Sequence[AllocationJob], view: ResizeView) -> list[AllocationNode]:
+def spread_nodes(view: ResizeView) -> dict[str, int]:
     """Pods of one device fit on any node, so one node is enough for elastic jobs."""
-    del jobs
-    return [AllocationNode(name="all", free=sum(free_devices(view).values()))]
+    return {"all": sum(free_devices(view).values())}
 
 
 def oracle(view: ResizeView) -> Mapping[str, int]:
     jobs = []
     for run in view.running:
-        points = [
-            SizePoint(devices=n, goodput=run.job.rate(n))
+        choices = [
+            Choice(value=n, goodput=rate, low=rate, high=rate)
             for n in range(run.job.minimum, run.job.maximum + 1)
+            for rate in [run.job.rate(n)]
         ]
-        job = allocation_job(run, points, run.job.maximum, rest_of(run, view.now), fixed=False)
+        job = allocation_job(run, choices, run.job.maximum, rest_of(run, view.now), fixed=False)
         jobs.append(msgspec.structs.replace(job, nodes=("all",) * run.bound))
-    free = capacity(view) - sum(job.devices for job in jobs)
+    free = capacity(view) - sum(job.used for job in jobs)
     if free < 0:
         gang = WaitingGang(key="w", pods=-free + sum(free_devices(view).values()), unit=1)
-        return give_back(jobs, spread_nodes(jobs, view), gang) or {}
-    entitled = {"default": float(sum(job.devices for job in jobs) + free)}
-    found = allocate(jobs, [AllocationNode(name="all", free=free)], entitled)
-    return {key: job.devices for key, job in found.jobs.items() if job.changed}
+        return give_back(jobs, spread_nodes(view), gang) or {}
+    entitled = {"default": float(sum(job.used for job in jobs) + free)}
+    found = allocate(jobs, {"all": free}, entitled)
+    return {job.key: found.sizes[job.key] for job in jobs if found.sizes[job.key] != job.workers}
 
 
 @dataclass
@@ -380,11 +378,7 @@ class BrainResizer:
         if not choices:
             return None
         most = best_size(choices, run.bound, floor_of(0.0)).value
-        points = [
-            SizePoint(devices=int(c.value), goodput=c.goodput, low=c.low, high=c.high)
-            for c in choices
-        ]
-        found = allocation_job(run, points, int(most), rest_s, fixed=False)
+        found = allocation_job(run, choices, int(most), rest_s, fixed=False)
         return msgspec.structs.replace(found, nodes=("all",) * run.bound)
 
     def _choices(self, run: JobRun, model: ThroughputModel, now_ms: int) -> list[Choice]:
@@ -402,7 +396,7 @@ class BrainResizer:
         return size_choices(view, model)
 
     def _advice(self, jobs: list[AllocationJob], view: ResizeView) -> dict[str, Advice]:
-        nodes = spread_nodes(jobs, view)
+        nodes = spread_nodes(view)
         if view.waiting:
             first = view.waiting[0]
             gang = WaitingGang(
@@ -410,7 +404,7 @@ class BrainResizer:
             )
             back = give_back(jobs, nodes, gang)
             return give_back_advice(jobs, back, gang) if back else {}
-        total = sum(job.devices for job in jobs) + nodes[0].free
+        total = sum(job.used for job in jobs) + sum(nodes.values())
         found = allocate(jobs, nodes, {"default": float(total)})
         return allocation_advice(jobs, found, 0.0)
 

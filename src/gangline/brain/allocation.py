@@ -1,23 +1,24 @@
-"""Sizes of running elastic jobs, so that the weighted sum of slow-downs is least.
+"""Sizes of running elastic jobs, so that the sum of slow-downs is least.
 
-The objective is the power mean of Pollux and Sia with p = -1: the sum of ``weight / S`` over the
-jobs, where S is goodput relative to the job's fair share. A change costs: the speed-up of each size
-but the present one is multiplied by ``(rest - cost) / (rest + cost)``, so a job near its end keeps
-its size. The division is exact, by dynamic programming: a greedy choice on concave envelopes is
-optimal only if all steps are equal. 512 jobs and 2,000 devices take a fraction of a second.
+The objective is the power mean of Pollux and Sia with p = -1: the sum of ``1 / S`` over the jobs,
+where S is goodput relative to the job's fair share. A change costs: the speed-up of each size but
+the present one is multiplied by ``(rest - cost) / (rest + cost)``, so a job near its end keeps its
+size. The division is exact, by dynamic programming: a greedy choice on concave envelopes is optimal
+only if all steps are equal. 512 jobs and 2,000 devices take a fraction of a second.
 
 1. Each growth is placed on the free devices of nodes, largest gain first; one that does not fit
    becomes smaller, and the devices are divided again.
 2. While a gang waits, the jobs shrink that lose least, if that places the complete gang.
-3. The price is the gain of the best refused device, 0 to 1: 1 is a pending gang or growth without
+3. The price is the gain of the best refused worker, 0 to 1: 1 is a pending gang or growth without
    loss, 0 a cluster with idle devices. It is smoothed, so that one short job moves no sizes.
 
-Sizes are counted in devices. The guard decides about the advice as about any other.
+Sizes are counted in workers, and only the sizes of ``choices`` are given: whole node units. The
+guard decides about the advice as about any other.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -26,33 +27,27 @@ from numpy.typing import NDArray
 
 from gangline.brain.advisers.advice import Advice, Choice, Reason, What
 
-
-class SizePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Goodput of one size, in any unit that is the same for all sizes of the job."""
-
-    devices: int
-    goodput: float
-    low: float | None = None
-    """The ends of the range of 80 %; None: as ``goodput``."""
-    high: float | None = None
+_LEVELS = 60
+_REPAIRS = 4
+_LEAST = 1e-9
+SMOOTHING_S = 600.0
+IDLE_S = 300.0
 
 
 class AllocationJob(msgspec.Struct, frozen=True, kw_only=True):
     """A running elastic job that lets the Brain change its size."""
 
     key: str
-    devices: int
+    workers: int
     """Now."""
-    unit: int
-    """Devices of one worker pod."""
+    devices: int
+    """Of one worker."""
     minimum: int
     maximum: int
-    curve: tuple[SizePoint, ...]
-    """By size. Sizes that are not in it are not given."""
-    weight: float = 1.0
-    """Weight of its priority."""
+    choices: tuple[Choice, ...]
+    """Goodput by number of workers, in that order, relative to the present number."""
     queue: str = ""
-    rest_s: float = float("inf")
+    rest_s: float = math.inf
     """Expected rest of its time."""
     cost_s: float = 60.0
     """What a change of its size costs."""
@@ -61,12 +56,10 @@ class AllocationJob(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     """Node of each worker, by rank. The last ones leave first."""
 
-
-class AllocationNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node with free devices, without those that are held for the first gang in line."""
-
-    name: str
-    free: int
+    @property
+    def used(self) -> int:
+        """Devices that it uses now."""
+        return self.workers * self.devices
 
 
 class WaitingGang(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,27 +75,26 @@ class WaitingGang(msgspec.Struct, frozen=True, kw_only=True):
         return self.pods * self.unit
 
 
-class JobAllocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The size that one job should have."""
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of workers of all jobs, and what a refused worker would have been worth."""
 
-    key: str
-    devices: int
-    speedup: float
-    """Goodput relative to the fair share."""
-    fair: int
-    changed: bool
+    sizes: dict[str, int]
+    fair: dict[str, float]
+    """Workers that each job is entitled to."""
+    refused: float
+    """Gain of the best refused worker, relative to an average one of its job; 0 to 1."""
 
 
-def goodput_of(job: AllocationJob, devices: int) -> float | None:
+def goodput_of(job: AllocationJob, workers: float) -> float | None:
     """Return the goodput of a size; between two known sizes by a line; None outside of them."""
-    last: SizePoint | None = None
-    for point in job.curve:
-        if point.devices == devices:
-            return point.goodput
-        if last is not None and last.devices < devices < point.devices:
-            share = (devices - last.devices) / (point.devices - last.devices)
-            return last.goodput + share * (point.goodput - last.goodput)
-        last = point
+    last: Choice | None = None
+    for choice in job.choices:
+        if choice.value == workers:
+            return choice.goodput
+        if last is not None and last.value < workers < choice.value:
+            share = (workers - last.value) / (choice.value - last.value)
+            return last.goodput + share * (choice.goodput - last.goodput)
+        last = choice
     return None
 
 
@@ -161,11 +153,6 @@ def _add_job(
     return best, pick
 
 
-def free_by_node(nodes: Iterable[AllocationNode]) -> Counter[str]:
-    """Return the free devices of each node."""
-    return Counter({node.name: node.free for node in nodes})
-
-
 def placed(free: Mapping[str, int], unit: int, pods: int) -> Counter[str] | None:
     """Return what is free after placing pods of ``unit`` devices; None if they do not fit.
 
@@ -181,30 +168,25 @@ def placed(free: Mapping[str, int], unit: int, pods: int) -> Counter[str] | None
     return left
 
 
-def largest_growth(free: Mapping[str, int], unit: int) -> int:
-    """Return how many pods of ``unit`` devices fit at most."""
-    return sum(devices // unit for devices in free.values() if devices > 0)
-
-
-def after_shrink(free: Mapping[str, int], job: AllocationJob, devices: int) -> Counter[str]:
-    """Return what is free once the job has shrunk: its last workers leave their nodes."""
+def _after_shrinks(
+    free: Mapping[str, int], jobs: Sequence[AllocationJob], sizes: Mapping[str, int]
+) -> Counter[str]:
+    """Return what is free once jobs have shrunk: their last workers leave their nodes."""
     left = Counter(free)
-    leaving = (job.devices - devices) // job.unit
-    for node in job.nodes[len(job.nodes) - leaving :] if leaving > 0 else ():
-        left[node] += job.unit
+    for job in jobs:
+        leaving = max(job.workers - sizes[job.key], 0)
+        for node in job.nodes[len(job.nodes) - leaving :] if leaving else ():
+            left[node] += job.devices
     return left
-
-
-_ROUNDS = 60
 
 
 def fair_sizes(
     jobs: Sequence[AllocationJob], entitlements: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the devices that each job is entitled to.
+    """Return the workers that each job is entitled to.
 
-    The devices of a queue are divided by the weights of its jobs. What jobs at their largest size
-    leave goes to the other jobs of the queue.
+    The devices of a queue are divided evenly among its jobs. What jobs at their largest size leave
+    goes to the other jobs of the queue.
 
     Args:
         entitlements: devices by queue, without those of jobs that are not elastic. A queue that is
@@ -216,18 +198,18 @@ def fair_sizes(
     fair: dict[str, float] = {}
     for queue, members in queues.items():
         level = _level(members, entitlements.get(queue, 0.0))
-        fair |= {job.key: _share(job, level) for job in members}
+        fair |= {job.key: _share(job, level) / job.devices for job in members}
     return fair
 
 
 def _share(job: AllocationJob, level: float) -> float:
-    return min(max(level * job.weight, float(job.minimum)), float(job.maximum))
+    return float(min(max(level, job.minimum * job.devices), job.maximum * job.devices))
 
 
 def _level(jobs: Sequence[AllocationJob], devices: float) -> float:
-    """Devices for each unit of weight at which the shares add up to ``devices``, by bisection."""
-    low, high = 0.0, max(job.maximum / job.weight for job in jobs)
-    for _ in range(_ROUNDS):
+    """Devices of each job at which the shares add up to ``devices``, by bisection."""
+    low, high = 0.0, float(max(job.maximum * job.devices for job in jobs))
+    for _ in range(_LEVELS):
         middle = (low + high) / 2
         if sum(_share(job, middle) for job in jobs) > devices:
             high = middle
@@ -236,33 +218,18 @@ def _level(jobs: Sequence[AllocationJob], devices: float) -> float:
     return low
 
 
-_REPAIRS = 4
-_LEAST = 1e-9
-
-
-class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of all jobs, and what a refused device would have been worth."""
-
-    jobs: dict[str, JobAllocation]
-    refused: float
-    """Gain of the best refused device, relative to an average device of its job; 0 to 1."""
-
-
 def allocate(
-    jobs: Sequence[AllocationJob],
-    nodes: Sequence[AllocationNode],
-    entitlements: Mapping[str, float],
+    jobs: Sequence[AllocationJob], free: Mapping[str, int], entitlements: Mapping[str, float]
 ) -> Allocation:
     """Divide the devices of the jobs and the free ones among the jobs.
 
     Args:
-        nodes: free devices, without those that the scheduler holds for the first gang in line.
+        free: free devices by node, without those that the scheduler holds for the first in line.
         entitlements: devices that the elastic jobs of each queue are entitled to.
     """
     fair = fair_sizes(jobs, entitlements)
     measured = [job for job in jobs if _fair_goodput(job, fair[job.key]) is not None]
     caps = {job.key: job.maximum for job in measured}
-    free = free_by_node(nodes)
     sizes: dict[str, int] = {}
     for _ in range(_REPAIRS):
         sizes = _divided(measured, fair, caps, sum(free.values()))
@@ -272,123 +239,92 @@ def allocate(
         caps |= refused
     else:
         sizes |= {job.key: min(sizes[job.key], caps[job.key]) for job in measured}
-    results = {job.key: _result(job, sizes.get(job.key, job.devices), fair) for job in jobs}
-    return Allocation(jobs=results, refused=_refused(measured, sizes))
+    sizes = {job.key: sizes.get(job.key, job.workers) for job in jobs}
+    return Allocation(sizes=sizes, fair=fair, refused=_refused(measured, sizes))
 
 
-def speedup(job: AllocationJob, devices: int, fair: float) -> float | None:
+def speedup(job: AllocationJob, workers: int, fair: float) -> float | None:
     """Return goodput relative to the fair share, the cost of a change included."""
-    there, reference = goodput_of(job, devices), _fair_goodput(job, fair)
+    there, reference = goodput_of(job, workers), _fair_goodput(job, fair)
     if there is None or not reference:
         return None
-    ratio = there / reference
-    return ratio if devices == job.devices else ratio * change_factor(job)
+    return there / reference * (1.0 if workers == job.workers else change_factor(job))
 
 
 def change_factor(job: AllocationJob) -> float:
     """The share of a gain that a change leaves: less, the sooner the job ends."""
-    if job.rest_s == float("inf"):
+    if math.isinf(job.rest_s):
         return 1.0
     return max((job.rest_s - job.cost_s) / (job.rest_s + job.cost_s), _LEAST)
 
 
 def _fair_goodput(job: AllocationJob, fair: float) -> float | None:
-    """Goodput at the fair share, by a line between the sizes around it."""
-    whole = int(fair)
-    low = goodput_of(job, whole)
-    high = goodput_of(job, whole + 1) if fair > whole else low
-    if low is None or high is None:
-        nearest = min(job.curve, key=lambda point: abs(point.devices - fair), default=None)
-        return nearest.goodput if nearest and nearest.goodput > 0 else None
-    value = low + (fair - whole) * (high - low)
-    return value if value > 0 else None
-
-
-def _options(job: AllocationJob, fair: float, cap: int) -> list[Option]:
-    sizes = {job.devices}
-    if not job.fixed:
-        sizes |= {
-            point.devices
-            for point in job.curve
-            if job.minimum <= point.devices <= min(cap, job.maximum)
-            and (point.devices - job.devices) % job.unit == 0
-        }
-    options = []
-    for size in sorted(sizes):
-        gain = speedup(job, size, fair)
-        if gain is not None and gain > 0:
-            options.append(Option(size, job.weight / gain))
-    return options or [Option(job.devices, 0.0)]
+    """Goodput at the fair share; at the nearest known size where none is on both sides of it."""
+    value = goodput_of(job, fair)
+    if value is None:
+        nearest = min(job.choices, key=lambda choice: abs(choice.value - fair), default=None)
+        value = nearest.goodput if nearest else None
+    return value if value and value > 0 else None
 
 
 def _divided(
     jobs: Sequence[AllocationJob], fair: Mapping[str, float], caps: Mapping[str, int], free: int
 ) -> dict[str, int]:
-    options = {job.key: _options(job, fair[job.key], caps[job.key]) for job in jobs}
-    division = divide(options, sum(job.devices for job in jobs) + free)
+    sizes: dict[str, list[int]] = {}
+    options: dict[str, list[Option]] = {}
+    for job in jobs:
+        possible = {job.workers}
+        if not job.fixed:
+            most = min(caps[job.key], job.maximum)
+            possible |= {int(c.value) for c in job.choices if job.minimum <= c.value <= most}
+        gains = [(size, speedup(job, size, fair[job.key])) for size in sorted(possible)]
+        known = [(size, 1 / gain) for size, gain in gains if gain] or [(job.workers, 0.0)]
+        sizes[job.key] = [size for size, _ in known]
+        options[job.key] = [Option(size * job.devices, loss) for size, loss in known]
+    division = divide(options, sum(job.used for job in jobs) + free)
     if division is None:
-        return {job.key: job.devices for job in jobs}
-    return {key: options[key][index].devices for key, index in division.chosen.items()}
+        return {job.key: job.workers for job in jobs}
+    return {key: sizes[key][index] for key, index in division.chosen.items()}
 
 
 def _misplaced(
     jobs: Sequence[AllocationJob],
     sizes: Mapping[str, int],
-    free: Counter[str],
+    free: Mapping[str, int],
     fair: Mapping[str, float],
 ) -> dict[str, int]:
     """The largest size that can be placed, of each job whose new size cannot."""
-    left = Counter(free)
-    for job in jobs:
-        if sizes[job.key] < job.devices:
-            left = after_shrink(left, job, sizes[job.key])
-    growing = [job for job in jobs if sizes[job.key] > job.devices]
-    growing.sort(key=lambda job: _gain(job, sizes[job.key], fair[job.key]), reverse=True)
+
+    def gain(job: AllocationJob) -> float:
+        before = speedup(job, job.workers, fair[job.key])
+        after = speedup(job, sizes[job.key], fair[job.key])
+        if not before or not after:
+            return 0.0
+        return (1 / before - 1 / after) / ((sizes[job.key] - job.workers) * job.devices)
+
+    left = _after_shrinks(free, jobs, sizes)
+    growing = [job for job in jobs if sizes[job.key] > job.workers]
     refused = {}
-    for job in growing:
-        pods = (sizes[job.key] - job.devices) // job.unit
-        fitting = min(pods, largest_growth(left, job.unit))
+    for job in sorted(growing, key=gain, reverse=True):
+        pods = sizes[job.key] - job.workers
+        fitting = min(pods, sum(devices // job.devices for devices in left.values() if devices > 0))
         if fitting < pods:
-            refused[job.key] = job.devices + fitting * job.unit
-        rest = placed(left, job.unit, fitting)
+            refused[job.key] = job.workers + fitting
+        rest = placed(left, job.devices, fitting)
         left = left if rest is None else rest
     return refused
 
 
-def _gain(job: AllocationJob, devices: int, fair: float) -> float:
-    before, after = speedup(job, job.devices, fair), speedup(job, devices, fair)
-    if not before or not after:
-        return 0.0
-    return job.weight * (1 / before - 1 / after) / (devices - job.devices)
-
-
 def _refused(jobs: Sequence[AllocationJob], sizes: Mapping[str, int]) -> float:
-    """Goodput of each device of the next larger size, relative to the devices that the job has."""
+    """Goodput of each worker of the next larger size, relative to those that the job has."""
     best = 0.0
     for job in jobs:
-        size = sizes.get(job.key, job.devices)
+        size = sizes[job.key]
         now = goodput_of(job, size)
-        for point in job.curve:
-            if size < point.devices <= job.maximum and now and size:
-                gain = (point.goodput - now) / (point.devices - size) / (now / size)
-                best = max(best, gain)
+        for choice in job.choices:
+            if size < choice.value <= job.maximum and now and size:
+                best = max(best, (choice.goodput - now) / (choice.value - size) / (now / size))
     return min(best, 1.0)
-
-
-def _result(job: AllocationJob, devices: int, fair: Mapping[str, float]) -> JobAllocation:
-    reference = _fair_goodput(job, fair[job.key])
-    there = goodput_of(job, devices)
-    return JobAllocation(
-        key=job.key,
-        devices=devices,
-        speedup=there / reference if there and reference else 1.0,
-        fair=round(fair[job.key]),
-        changed=devices != job.devices,
-    )
-
-
-SMOOTHING_S = 600.0
-IDLE_S = 300.0
 
 
 class PriceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -404,7 +340,7 @@ def update_price(state: PriceState, refused: float, idle_devices: int, now_ms: i
     """Return the price after an observation.
 
     Args:
-        refused: gain of the best refused device, 0 to 1.
+        refused: gain of the best refused worker, 0 to 1.
         idle_devices: free devices that no pending pod can use.
     """
     idle_since = None
@@ -414,55 +350,53 @@ def update_price(state: PriceState, refused: float, idle_devices: int, now_ms: i
         return PriceState(price=0.0, at_ms=now_ms, idle_since_ms=idle_since)
     elapsed_s = 0.0 if state.at_ms is None else max(now_ms - state.at_ms, 0) / 1000
     keep = math.exp(-elapsed_s / SMOOTHING_S) if state.at_ms is not None else 0.0
-    target = min(max(refused, 0.0), 1.0)
-    price = keep * state.price + (1 - keep) * target
+    price = keep * state.price + (1 - keep) * min(max(refused, 0.0), 1.0)
     return PriceState(price=price, at_ms=now_ms, idle_since_ms=idle_since)
 
 
 def give_back(
-    jobs: Sequence[AllocationJob], nodes: Sequence[AllocationNode], gang: WaitingGang
+    jobs: Sequence[AllocationJob], free: Mapping[str, int], gang: WaitingGang
 ) -> dict[str, int] | None:
-    """Return the smaller sizes by job that let the gang start.
+    """Return the smaller numbers of workers by job that let the gang start.
 
     Returns:
         An empty dict if it fits without; None if no shrink of these jobs lets it start.
     """
-    free = free_by_node(nodes)
     if placed(free, gang.unit, gang.pods) is not None:
         return {}
-    options = {job.key: _shrink_options(job) for job in jobs}
-    owned = sum(job.devices for job in jobs)
+    shrinks = {job.key: _shrinks(job) for job in jobs}
+    options = {key: [option for _, option in sizes] for key, sizes in shrinks.items()}
+    owned = sum(job.used for job in jobs)
     least = sum(min(option.devices for option in sizes) for sizes in options.values())
     # Devices on other nodes may not help, so more is given back until the pods have nodes.
     for needed in range(max(gang.devices - sum(free.values()), 1), owned - least + 1):
         division = divide(options, owned - needed)
         if division is None:
             return None
-        sizes = {key: options[key][index].devices for key, index in division.chosen.items()}
-        left = Counter(free)
-        for job in jobs:
-            left = after_shrink(left, job, sizes[job.key])
-        if placed(left, gang.unit, gang.pods) is not None:
-            return {job.key: sizes[job.key] for job in jobs if sizes[job.key] < job.devices}
+        sizes = {key: shrinks[key][index][0] for key, index in division.chosen.items()}
+        if placed(_after_shrinks(free, jobs, sizes), gang.unit, gang.pods) is not None:
+            return {job.key: sizes[job.key] for job in jobs if sizes[job.key] < job.workers}
     return None
 
 
-def lost_share(job: AllocationJob, devices: int) -> float:
+def lost_share(job: AllocationJob, workers: int) -> float:
     """Return the share of the job's goodput that a smaller size loses."""
-    now, then = goodput_of(job, job.devices), goodput_of(job, devices)
+    now, then = goodput_of(job, job.workers), goodput_of(job, workers)
     return 0.0 if not now or then is None else max(1 - then / now, 0.0)
 
 
-def _shrink_options(job: AllocationJob) -> list[Option]:
-    options = [Option(job.devices, 0.0)]
-    if job.fixed or goodput_of(job, job.devices) is None:
-        return options
-    for size in range(job.devices - job.unit, max(job.minimum, 1) - 1, -job.unit):
-        if goodput_of(job, size) is not None:
-            # Fewer shrinks with the same loss are better: each restarts a job.
-            cost = job.cost_s / max(job.rest_s, job.cost_s)
-            options.append(Option(size, job.weight * (lost_share(job, size) + cost)))
-    return options
+def _shrinks(job: AllocationJob) -> list[tuple[int, Option]]:
+    """The sizes down to the least one, and what is lost with each."""
+    shrinks = [(job.workers, Option(job.used, 0.0))]
+    if job.fixed or goodput_of(job, job.workers) is None:
+        return shrinks
+    # Fewer shrinks with the same loss are better: each restarts a job.
+    cost = job.cost_s / max(job.rest_s, job.cost_s)
+    for choice in reversed(job.choices):
+        size = int(choice.value)
+        if max(job.minimum, 1) <= size < job.workers:
+            shrinks.append((size, Option(size * job.devices, lost_share(job, size) + cost)))
+    return shrinks
 
 
 def allocation_advice(
@@ -471,25 +405,25 @@ def allocation_advice(
     """Return the advice for each job whose size should change."""
     advice = {}
     for job in jobs:
-        result = allocation.jobs[job.key]
-        if not result.changed:
+        size, fair = allocation.sizes[job.key], allocation.fair[job.key]
+        if size == job.workers:
             continue
-        grows = result.devices > job.devices
+        there, reference = goodput_of(job, size), _fair_goodput(job, fair)
         reason = Reason(
-            code="SpareDevices" if grows else "OthersGainMore",
+            code="SpareDevices" if size > job.workers else "OthersGainMore",
             arguments={
-                "devices": result.devices,
-                "speedup": result.speedup,
-                "fair": result.fair,
+                "devices": size * job.devices,
+                "speedup": there / reference if there and reference else 1.0,
+                "fair": round(fair * job.devices),
                 "price": price,
             },
         )
-        advice[job.key] = _advice(job, result.devices, reason, urgent=False)
+        advice[job.key] = _advice(job, size, reason, urgent=False)
     return advice
 
 
 def give_back_advice(
-    jobs: Sequence[AllocationJob], sizes: dict[str, int], gang: WaitingGang
+    jobs: Sequence[AllocationJob], sizes: Mapping[str, int], gang: WaitingGang
 ) -> dict[str, Advice]:
     """Return the advice for each job that gives devices back to a waiting gang."""
     advice = {}
@@ -501,7 +435,7 @@ def give_back_advice(
             arguments={
                 "gang": gang.key,
                 "needed": gang.devices,
-                "devices": job.devices - sizes[job.key],
+                "devices": (job.workers - sizes[job.key]) * job.devices,
                 "loss": lost_share(job, sizes[job.key]),
             },
         )
@@ -509,30 +443,29 @@ def give_back_advice(
     return advice
 
 
-def _advice(job: AllocationJob, devices: int, reason: Reason, *, urgent: bool) -> Advice:
-    now = goodput_of(job, job.devices) or 1.0
-    low, high = sorted((job.devices, devices))
+def _advice(job: AllocationJob, workers: int, reason: Reason, *, urgent: bool) -> Advice:
+    now = goodput_of(job, job.workers) or 1.0
+    low, high = sorted((job.workers, workers))
     choices = tuple(
         Choice(
-            value=point.devices // job.unit,
-            goodput=point.goodput / now,
-            low=(point.goodput if point.low is None else point.low) / now,
-            high=(point.goodput if point.high is None else point.high) / now,
+            value=choice.value,
+            goodput=choice.goodput / now,
+            low=choice.low / now,
+            high=choice.high / now,
         )
-        for point in job.curve
-        if low <= point.devices <= high and point.devices % job.unit == 0
+        for choice in job.choices
+        if low <= choice.value <= high
     )
-    goodput = (goodput_of(job, devices) or now) / now
-    ends = [choice.low for choice in choices if choice.value == devices // job.unit]
-    size = 1.0 if devices > job.devices else devices / job.devices
+    there = next((choice for choice in choices if choice.value == workers), None)
+    size = 1.0 if workers > job.workers else workers / job.workers
     return Advice(
         what=What.WORKERS,
         role="worker",
-        was=job.devices // job.unit,
-        value=devices // job.unit,
+        was=job.workers,
+        value=workers,
         reason=reason,
-        gain=goodput / size - 1,
-        gain_low=(ends[0] if ends else goodput) / size - 1,
+        gain=(there.goodput if there else 1.0) / size - 1,
+        gain_low=(there.low if there else 1.0) / size - 1,
         urgent=urgent,
         choices=choices,
     )

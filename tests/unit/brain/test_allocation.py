@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gangline.brain.advisers.advice import Choice
 from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.allocation import (
     AllocationJob,
-    AllocationNode,
     Option,
     PriceState,
-    SizePoint,
     WaitingGang,
     allocate,
     allocation_advice,
@@ -33,25 +32,29 @@ from gangline.brain.allocation import (
 def make_job(
     key: str, devices: int, serial: float = 0.1, high: int = 12, unit: int = 1, **changes: object
 ) -> AllocationJob:
-    """A job whose goodput follows Amdahl."""
-    curve = tuple(
-        SizePoint(devices=n, goodput=n / (1 + serial * (n - 1)))
-        for n in range(unit, high + 1, unit)
+    """A job of workers with ``unit`` devices, whose goodput follows Amdahl."""
+    workers = devices // unit
+    choices = tuple(
+        choice(n // unit, n / (1 + serial * (n - 1))) for n in range(unit, high + 1, unit)
     )
-    values = {"minimum": unit, "maximum": high, "queue": "q", "nodes": ("n",) * (devices // unit)}
+    values = {"minimum": 1, "maximum": high // unit, "queue": "q", "nodes": ("n",) * workers}
     values |= changes
-    return AllocationJob(key=key, devices=devices, unit=unit, curve=curve, **values)  # type: ignore[arg-type]
+    return AllocationJob(key=key, workers=workers, devices=unit, choices=choices, **values)  # type: ignore[arg-type]
 
 
-def one_node(free: int) -> list[AllocationNode]:
-    return [AllocationNode(name="n", free=free)]
+def choice(workers: int, goodput: float) -> Choice:
+    return Choice(value=workers, goodput=goodput, low=goodput, high=goodput)
+
+
+def one_node(free: int) -> dict[str, int]:
+    return {"n": free}
 
 
 def loss(jobs: Sequence[AllocationJob], sizes: Sequence[int], fair: dict[str, float]) -> float:
     total = 0.0
     for job, size in zip(jobs, sizes, strict=True):
         value = speedup(job, size, fair[job.key])
-        total += job.weight / value if value else float("inf")
+        total += 1 / value if value else float("inf")
     return total
 
 
@@ -67,25 +70,22 @@ def test_c1_allocation_is_as_good_as_exhaustive_search() -> None:
             jobs.append(
                 AllocationJob(
                     key=f"j{index}",
-                    devices=size,
-                    unit=1,
+                    workers=size,
+                    devices=1,
                     minimum=1,
                     maximum=int(random.integers(size, most + 1)),
-                    weight=float(random.uniform(0.5, 3)),
                     queue="q",
                     nodes=("n",) * size,
                     rest_s=float(random.uniform(100, 10_000)),
-                    curve=tuple(
-                        SizePoint(devices=n + 1, goodput=float(goodputs[n])) for n in range(6)
-                    ),
+                    choices=tuple(choice(n + 1, float(goodputs[n])) for n in range(6)),
                 )
             )
-        used = sum(job.devices for job in jobs)
+        used = sum(job.used for job in jobs)
         spare = int(random.integers(0, 13 - used))
         entitled = {"q": float(random.integers(used, 13))}
         fair = fair_sizes(jobs, entitled)
         allocation = allocate(jobs, one_node(spare), entitled)
-        sizes = [allocation.jobs[job.key].devices for job in jobs]
+        sizes = [allocation.sizes[job.key] for job in jobs]
         assert sum(sizes) <= used + spare
         possible = [range(job.minimum, job.maximum + 1) for job in jobs]
         losses = [
@@ -136,7 +136,7 @@ def test_c2_the_least_loss_gives_back_and_only_if_it_suffices() -> None:
         make_job("good", 8, serial=0.0, minimum=2, nodes=("b",) * 8),
         make_job("fixed", 8, serial=0.9, minimum=2, nodes=("c",) * 8, fixed=True),
     ]
-    nodes = [AllocationNode(name=name, free=0) for name in "abc"]
+    nodes = dict.fromkeys("abc", 0)
     gang = WaitingGang(key="team/gang", pods=6, unit=1)
     assert give_back(jobs, nodes, gang) == {"bad": 2}
     both = give_back(jobs, nodes, WaitingGang(key="team/gang", pods=8, unit=1))
@@ -150,8 +150,7 @@ def test_c2_devices_on_other_nodes_do_not_help_a_pod_of_four() -> None:
         make_job("spread", 4, serial=0.9, nodes=("a", "b", "c", "d")),
         make_job("packed", 4, serial=0.0, minimum=0, nodes=("e",) * 4),
     ]
-    nodes = [AllocationNode(name=name, free=0) for name in "abcd"]
-    nodes.append(AllocationNode(name="e", free=1))
+    nodes = dict.fromkeys("abcd", 0) | {"e": 1}
     sizes = give_back(jobs, nodes, WaitingGang(key="team/gang", pods=1, unit=4))
     assert sizes is not None
     assert sizes["packed"] == 1
@@ -161,7 +160,7 @@ def test_c3_devices_of_the_first_in_line_are_not_given_away() -> None:
     """The caller leaves them out of the free devices; without free devices no job grows."""
     jobs = [make_job("a", 2), make_job("b", 2)]
     held = allocate(jobs, one_node(0), {"q": 12.0})
-    assert sum(job.devices for job in held.jobs.values()) == 4
+    assert sum(held.sizes.values()) == 4
     assert held.refused > 0.5
 
 
@@ -169,13 +168,13 @@ def test_c4_shares_follow_the_entitlement_of_queues() -> None:
     jobs = [
         make_job("a", 4, queue="large", high=32),
         make_job("b", 4, queue="small", high=32),
-        make_job("c", 4, queue="small", high=32, weight=3.0),
+        make_job("c", 4, queue="small", high=32),
     ]
     fair = fair_sizes(jobs, {"large": 24.0, "small": 8.0})
-    assert fair == pytest.approx({"a": 24.0, "b": 2.0, "c": 6.0})
+    assert fair == pytest.approx({"a": 24.0, "b": 4.0, "c": 4.0})
     even = [make_job("a", 4, 0.0, 32, queue="large"), make_job("b", 4, 0.0, 32, queue="small")]
     allocation = allocate(even, one_node(24), {"large": 24.0, "small": 8.0})
-    sizes = {key: job.devices for key, job in allocation.jobs.items()}
+    sizes = allocation.sizes
     # The sum of fair / size is least where sizes follow the root of the fair shares.
     assert sizes == {"a": 20, "b": 12}
 
@@ -187,36 +186,33 @@ def test_a_job_at_its_largest_size_leaves_its_share_to_its_queue() -> None:
 
 
 def test_c5_devices_that_no_pod_fits_on_are_not_given() -> None:
-    nodes = [AllocationNode(name=name, free=free) for name, free in (("a", 3), ("b", 3), ("c", 2))]
+    nodes = {"a": 3, "b": 3, "c": 2}
     allocation = allocate([make_job("a", 4, high=12, unit=4)], nodes, {"q": 12.0})
-    assert allocation.jobs["a"].devices == 4
-    assert not allocation.jobs["a"].changed
+    assert allocation.sizes["a"] == 1
     allocation = allocate([make_job("a", 3, high=12, unit=3)], nodes, {"q": 12.0})
-    assert allocation.jobs["a"].devices == 9
+    assert allocation.sizes["a"] == 3
 
 
 def test_what_does_not_fit_one_job_goes_to_another() -> None:
     jobs = [make_job("a", 4, high=12, unit=4, serial=0.0), make_job("b", 1, serial=0.3)]
-    nodes = [AllocationNode(name="x", free=3), AllocationNode(name="y", free=3)]
-    allocation = allocate(jobs, nodes, {"q": 16.0})
-    assert allocation.jobs["a"].devices == 4
-    assert allocation.jobs["b"].devices == 7
+    allocation = allocate(jobs, {"x": 3, "y": 3}, {"q": 16.0})
+    assert allocation.sizes == {"a": 1, "b": 7}
 
 
 def test_a_job_near_its_end_keeps_its_size() -> None:
     ending = make_job("a", 2, rest_s=70.0)
     assert change_factor(ending) < 0.1
     allocation = allocate([ending], one_node(8), {"q": 12.0})
-    assert not allocation.jobs["a"].changed
+    assert allocation.sizes["a"] == 2
     long = make_job("a", 2, rest_s=36_000.0)
-    assert allocate([long], one_node(8), {"q": 12.0}).jobs["a"].devices == 10
+    assert allocate([long], one_node(8), {"q": 12.0}).sizes["a"] == 10
 
 
 def test_a_fixed_job_and_one_without_a_curve_keep_their_sizes() -> None:
     fixed = make_job("a", 2, fixed=True)
-    unknown = AllocationJob(key="b", devices=2, unit=1, minimum=1, maximum=8, curve=())
+    unknown = AllocationJob(key="b", workers=2, devices=1, minimum=1, maximum=8, choices=())
     allocation = allocate([fixed, unknown], one_node(8), {"q": 12.0})
-    assert [allocation.jobs[key].devices for key in "ab"] == [2, 2]
+    assert [allocation.sizes[key] for key in "ab"] == [2, 2]
 
 
 def test_allocations_are_advice_with_sentences() -> None:
@@ -237,9 +233,21 @@ def test_allocations_are_advice_with_sentences() -> None:
 
 def test_lost_share_and_goodput_between_sizes() -> None:
     job = make_job("a", 4, serial=0.0, high=12, unit=2)
-    assert goodput_of(job, 3) == pytest.approx(3.0)
-    assert goodput_of(job, 13) is None
-    assert lost_share(job, 2) == pytest.approx(0.5)
+    assert goodput_of(job, 1.5) == pytest.approx(3.0)
+    assert goodput_of(job, 7) is None
+    assert lost_share(job, 1) == pytest.approx(0.5)
+
+
+def test_only_sizes_of_the_choices_are_given_whatever_the_devices_of_a_worker() -> None:
+    """Two nodes at a time, of two devices each."""
+    choices = tuple(choice(workers, float(workers)) for workers in (2, 4, 6))
+    job = AllocationJob(
+        key="a", workers=2, devices=2, minimum=2, maximum=6, choices=choices, queue="q"
+    )
+    allocation = allocate([job], one_node(6), {"q": 12.0})
+    advice = allocation_advice([job], allocation, 0.0)["a"]
+    assert (advice.was, advice.value) == (2, 4)
+    assert give_back([job], one_node(0), WaitingGang(key="g", pods=1, unit=2)) is None
 
 
 def test_the_price_follows_refused_uses_slowly_and_falls_to_zero_when_devices_idle() -> None:

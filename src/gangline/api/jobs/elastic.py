@@ -291,7 +291,9 @@ _VARIABLE_FLAG = re.compile(
     re.ASCII,
 )
 """A number of nodes that a variable gives, as ``$NODE_NUM``: no range."""
-_UNIT = re.compile(r"--node[-_]unit(?:=|\s+)[\"']?([1-9]\d{0,8})", re.ASCII)
+_UNIT = re.compile(
+    r"(?:--node[-_]unit(?:=|\s+)|\bnode_unit=)[\"']?([1-9]\d{0,8})(?!\d)", re.ASCII
+)
 _CRITICAL = re.compile(r"(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
 _VARIABLE = "PET_NNODES"
 
@@ -331,6 +333,12 @@ def _command_line(container: Mapping[str, Any]) -> str:
     return " ".join(str(word) for word in words)
 
 
+def node_unit(container: Mapping[str, Any]) -> int:
+    """Return the number of which each world has a multiple of nodes: ``--node-unit``, else 1."""
+    match = _UNIT.search(_command_line(container))
+    return int(match[1]) if match else 1
+
+
 def job_node_range(
     annotations: Mapping[str, str], container: Mapping[str, Any]
 ) -> NodeRange | None:
@@ -339,10 +347,10 @@ def job_node_range(
     With ``--node-unit`` no world is smaller than the next multiple of the unit.
     """
     nodes = parse_node_range(annotations.get(NODES_ANNOTATION) or nnodes_flag(container))
-    unit = _UNIT.search(_command_line(container))
-    if nodes is None or unit is None:
-        return nodes
-    least = -(-nodes.min_nodes // int(unit[1])) * int(unit[1])
+    if nodes is None:
+        return None
+    unit = node_unit(container)
+    least = -(-nodes.min_nodes // unit) * unit
     return NodeRange(least, nodes.max_nodes) if least <= nodes.max_nodes else nodes
 
 

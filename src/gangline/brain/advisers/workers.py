@@ -12,7 +12,7 @@ common cancel.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
 
@@ -33,6 +33,8 @@ CERTAIN_GAIN = 0.03
 """Gain at the lower end of a range from which no probe is needed."""
 _PROBE_AGE_MS = 3600 * 1000
 _Z = 1.2816
+MEASURED = 3
+"""Good segments of a configuration from which a job has measured it."""
 _RECENT = 6
 """Segments that say where the job stands."""
 
@@ -90,7 +92,7 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     if here is None:
         return []
     unit = max(job.unit, 1)
-    sizes = {n for n in range(low, high + 1) if n % unit == 0 or n in (low, high)}
+    sizes = {n for n in range(low, high + 1) if n % unit == 0}
     most = largest_micro_batch(view.run)
     configurations = {
         size: configuration_at(present, size, most) for size in {*sizes, present.nodes}
@@ -112,18 +114,32 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     return choices
 
 
-def fitted_segments(segments: Sequence[SegmentFacts], most: int = 20) -> list[SegmentFacts]:
+def fitted_segments(
+    own: Iterable[SegmentFacts], family: Iterable[SegmentFacts] = (), most: int = 20
+) -> list[SegmentFacts]:
     """The last good segments of each configuration: what a fit needs of a long history.
 
-    Sizes that were left long ago stay known; a size that the job keeps does not outweigh them.
+    Sizes that were left long ago stay known; a size that the job keeps does not outweigh them. Of a
+    configuration that the job has measured itself, the runs of its family say nothing more.
     """
+    mine, others = _by_configuration(own), _by_configuration(family)
+    kept = [segment for group in mine.values() for segment in group[-most:]]
+    for configuration, group in others.items():
+        missing = most - len(mine.get(configuration, ()))
+        if missing > most - MEASURED:
+            kept += group[-missing:]
+    return sorted(kept, key=lambda segment: segment.since)
+
+
+def _by_configuration(
+    segments: Iterable[SegmentFacts],
+) -> dict[tuple[object, ...], list[SegmentFacts]]:
     groups: dict[tuple[object, ...], list[SegmentFacts]] = {}
     for segment in segments:
         if segment.quality == GOOD:
             key = (segment.nodes, segment.procs, segment.micro_batch, segment.accumulation)
             groups.setdefault(key, []).append(segment)
-    kept = [segment for group in groups.values() for segment in group[-most:]]
-    return sorted(kept, key=lambda segment: segment.since)
+    return groups
 
 
 def largest_micro_batch(run: Run) -> int:

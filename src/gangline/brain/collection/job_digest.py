@@ -31,6 +31,7 @@ from gangline.api.jobs.elastic import (
     WORKER,
     ElasticJob,
     job_node_range,
+    node_unit,
 )
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
 from gangline.api.jobs.kubeflow import JobStatus, PyTorchJob
@@ -172,6 +173,7 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
             workers_min=low,
             workers_max=high,
             workers_asked=asked,
+            unit=node_unit(container) if isinstance(job, ElasticJob) else 1,
             wishes=wishes,
             roles=tuple(role_sizes(roles, to_ms(meta.creation_timestamp) or 0)),
             planned=tuple(planned_sizes(job)) if isinstance(job, ElasticJob) else (),

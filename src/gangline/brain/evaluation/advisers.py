@@ -13,7 +13,6 @@ from typing import NamedTuple
 import msgspec
 
 from gangline.api.brain.job_advice import AdviceEvidence
-from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers import rightsize, start
 from gangline.brain.advisers.advice import Advice, Choice, Reason
 from gangline.brain.advisers.batch import advise_batch
@@ -220,12 +219,10 @@ def _fit(view: View) -> ThroughputModel | None:
     so the present time has no effect.
     """
     family = view.similar.runs if view.similar is not None and view.similar.level <= 1 else ()
-    segments: list[SegmentFacts] = list(view.run.segments)
-    for run in family:
-        segments += run.segments
+    past = [segment for run in reversed(family) for segment in run.segments]
     try:
-        now_ms = max(segment.until for segment in segments)
-        data = observations(fitted_segments(segments), now_ms)
+        now_ms = max(segment.until for segment in (*view.run.segments, *past))
+        data = observations(fitted_segments(view.run.segments, past), now_ms)
         return fit_throughput(data, job_prior([view.run, *family]))
     except (ArithmeticError, ValueError):
         log.exception("the throughput could not be fitted")

@@ -16,9 +16,7 @@ from gangline.brain.advisers.advice import Advice, Choice, Verdict, What
 from gangline.brain.advisers.workers import best_size, floor_of
 from gangline.brain.allocation import (
     AllocationJob,
-    AllocationNode,
     PriceState,
-    SizePoint,
     WaitingGang,
     allocate,
     allocation_advice,
@@ -64,7 +62,7 @@ def cluster_round(
     """Divide devices among ``members``."""
     jobs = [job for member in members if (job := allocation_job(member)) is not None]
     waiting = [group for group in groups if _waits_for_devices(group)]
-    free = [AllocationNode(name=node.name, free=node.gpus_free) for node in nodes]
+    free = {node.name: node.gpus_free for node in nodes}
     advice: dict[str, Advice] = {}
     if waiting:
         if any(_waited_s(group, now_ms) >= WAITING_S for group in waiting):
@@ -75,7 +73,7 @@ def cluster_round(
             advice = give_back_advice(jobs, sizes, gang)
     else:
         allocation = allocate(jobs, free, entitlements)
-        price = update_price(price, allocation.refused, sum(node.free for node in free), now_ms)
+        price = update_price(price, allocation.refused, sum(free.values()), now_ms)
         advice = allocation_advice(jobs, allocation, price.price)
     return ClusterRound(advice=advice, considered=frozenset(job.key for job in jobs), price=price)
 
@@ -103,26 +101,17 @@ def allocation_job(member: RoundMember) -> AllocationJob | None:
     present = next((choice for choice in member.choices if choice.goodput == 1.0), None)
     if worker is None or worker.gpus < 1 or present is None or len(member.choices) < 2:
         return None
-    worker_devices = worker.gpus
     # Idle devices are no reason for workers that gain next to nothing.
     most = max(best_size(member.choices, present.value, floor_of(0.0)).value, present.value)
     running = sorted((pod.rank, pod.node) for pod in member.run.pods if pod.ended_ms is None)
     pending = any(action.verdict is Verdict.PENDING for action in state.actions)
     return AllocationJob(
         key=job.uid,
-        devices=int(present.value) * worker_devices,
-        unit=worker_devices * max(job.unit, 1),
-        minimum=(job.workers_min or 1) * worker_devices,
-        maximum=int(most) * worker_devices,
-        curve=tuple(
-            SizePoint(
-                devices=int(choice.value) * worker_devices,
-                goodput=choice.goodput,
-                low=choice.low,
-                high=choice.high,
-            )
-            for choice in member.choices
-        ),
+        workers=int(present.value),
+        devices=worker.gpus,
+        minimum=job.workers_min or 1,
+        maximum=int(most),
+        choices=member.choices,
         queue=job.queue,
         rest_s=float("inf") if state.remaining_s is None else max(state.remaining_s, 1.0),
         cost_s=state.change_cost_s,

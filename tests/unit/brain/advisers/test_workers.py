@@ -198,3 +198,14 @@ def test_expected_rest_is_the_familys_median_then_the_age() -> None:
     view = View(now_ms=7_200_000, run=Run(job=job))
     assert expected_rest_s(view) == 7200
     assert expected_rest_s(msgspec.structs.replace(view, remaining_s=5.0)) == 5.0
+
+
+def test_no_size_is_advised_that_is_no_multiple_of_the_node_unit() -> None:
+    job = simulate(Amdahl(0.0, 100.0), 2, 3, 2)
+    job.job = msgspec.structs.replace(job.job, unit=2)
+    job.run(0.7)
+    assert sizes(job) == [2]
+    view = job.view()
+    model = fit_throughput(observations(view.run.segments, job.now_ms))
+    assert model is not None
+    assert [choice.value for choice in size_choices(view, model)] == [2]

@@ -185,6 +185,24 @@ def test_what_plans_have_set_is_known_beside_the_specification() -> None:
     assert [size.memory_bytes for size in job.roles] == [None]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--nnodes=2:3", "--node-unit=2"], (2, 2, 3)),
+        (["--nnodes", "3:8", "--node_unit", "4"], (4, 4, 8)),
+        (["--nnodes=2:8", "--rdzv-conf", "timeout=60,node_unit=2"], (2, 2, 8)),
+        (["--nnodes=2:8"], (1, 2, 8)),
+    ],
+)
+def test_workers_are_counted_in_node_units(
+    arguments: list[str], expected: tuple[int, int, int]
+) -> None:
+    main = container("main", command=["gangline", "run", *arguments, "train.py"])
+    worker = {"replicas": 2, "template": {"spec": {"containers": [main]}}}
+    job = record(elastic(replicaSpecs={"worker": worker}))
+    assert (job.unit, job.workers_min, job.workers_max) == expected
+
+
 def test_range_of_workers_comes_from_nnodes_or_the_elastic_policy() -> None:
     job = record(elastic())
     assert (job.workers_min, job.workers_max, job.workers_asked) == (2, 8, 4)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gangline.api.jobs.training_facts import StepSeconds
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.explain import sentence
 from gangline.brain.advisers.usage import kills
@@ -16,7 +17,7 @@ from gangline.brain.collection.job_digest import ContainerRun
 from gangline.brain.collection.live_facts import FRESH_MS, digest_facts
 from gangline.brain.collection.observations import JobObservations
 from gangline.brain.collection.server_use import PodSample, ServerTable
-from gangline.brain.evaluation.advisers import advise, build_view, with_live_facts
+from gangline.brain.evaluation.advisers import _fit, advise, build_view, with_live_facts
 from gangline.brain.evaluation.cluster_facts import NodeDays, exposure_by_node
 from gangline.brain.facts.records import Job, NodeCapacity, PodRun, RoleSize, Run
 
@@ -307,3 +308,27 @@ def test_a_day_of_a_node_joins_all_jobs() -> None:
     slow = by_node["node-5"]
     assert (slow.jobs, slow.gpu_model, round(slow.score, 1)) == (3, "A100", 0.8)
     assert round(by_node["node-0"].score, 2) == 1.0
+
+
+def test_own_measurements_of_a_job_come_before_those_of_its_family() -> None:
+    """Twenty segments of a configuration are fitted; a family that was slower must not be all."""
+    own = observed(
+        segments=[
+            segment(number, stepSeconds={"count": 300, "mean": 1.0}) for number in range(1, 6)
+        ]
+    )
+    view = view_of(own)
+    slow = tuple(
+        msgspec.structs.replace(
+            view.run.segments[0], since=NOW - 10**9 + n, step_seconds=StepSeconds(300, 3.0)
+        )
+        for n in range(40)
+    )
+    past = Run(job=msgspec.structs.replace(JOB, uid="past"), segments=slow)
+    similar = SimilarRuns(level=0, runs=(past,))
+    fitted = _fit(msgspec.structs.replace(view, similar=similar))
+    alone = _fit(msgspec.structs.replace(view, similar=SimilarRuns(level=0, runs=())))
+    assert fitted is not None and alone is not None
+    at = next(iter(alone.seen.configurations))
+    assert alone.step_time(at) == pytest.approx(1.0, rel=0.02)
+    assert fitted.step_time(at) == pytest.approx(1.0, rel=0.1)

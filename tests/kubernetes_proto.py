@@ -1,7 +1,7 @@
 """Kubernetes' own ``generated.proto`` files and examples, and an encoder that follows them.
 
-``tools/debian-package`` unpacks them from ``golang-k8s-api-dev`` and
-``golang-k8s-apimachinery-dev``. ``GANGLINE_KUBERNETES_API`` names the folder of both packages.
+``tools/debian-package`` unpacks them from ``golang-k8s-api-dev``, ``golang-k8s-apimachinery-dev``
+and ``golang-k8s-apiextensions-apiserver-dev``. ``GANGLINE_KUBERNETES_API`` names their folder.
 """
 
 import base64
@@ -21,6 +21,7 @@ FOLDER = Path(os.environ.get("GANGLINE_KUBERNETES_API", "/var/cache/gangline-kub
 SOURCES = "usr/share/gocode/src/k8s.io"
 API = FOLDER / "golang-k8s-api-dev" / SOURCES / "api"
 MACHINERY = FOLDER / "golang-k8s-apimachinery-dev" / SOURCES / "apimachinery"
+EXTENSIONS = FOLDER / "golang-k8s-apiextensions-apiserver-dev" / SOURCES / "apiextensions-apiserver"
 EXAMPLES = API / "testdata/HEAD"
 META = "k8s.io.apimachinery.pkg.apis.meta.v1"
 
@@ -31,9 +32,10 @@ RELEASE = "0.36"
 
 def _lacking() -> str:
     """Return why the sources cannot be compared with the table; empty if they can."""
-    if not (API.exists() and MACHINERY.exists() and CHANGELOG.exists()):
+    if not all(path.exists() for path in (API, MACHINERY, EXTENSIONS, CHANGELOG)):
         return (
-            f"no golang-k8s-api-dev and golang-k8s-apimachinery-dev in {FOLDER} "
+            f"golang-k8s-api-dev, golang-k8s-apimachinery-dev or "
+            f"golang-k8s-apiextensions-apiserver-dev is not in {FOLDER} "
             "(tools/debian-package unpacks them)"
         )
     found = gzip.decompress(CHANGELOG.read_bytes()).decode().partition("(")[2].partition(")")[0]
@@ -65,7 +67,9 @@ def messages() -> Mapping[str, Mapping[int, ProtoField]]:
     """Return the fields of all messages by full name and number."""
     found: dict[str, dict[int, ProtoField]] = {}
     bodies: list[tuple[str, str, str]] = []
-    for path in (*API.rglob("generated.proto"), *MACHINERY.rglob("generated.proto")):
+    for path in (
+        p for folder in (API, MACHINERY, EXTENSIONS) for p in folder.rglob("generated.proto")
+    ):
         text = path.read_text()
         package = _PACKAGE.findall(text)[0]
         bodies += [(package, name, body) for name, body in _MESSAGE.findall(text)]
@@ -82,6 +86,8 @@ def messages() -> Mapping[str, Mapping[int, ProtoField]]:
 def package_of(api_version: str) -> str:
     """Return the package of an API version: ``k8s.io.api.core.v1`` for ``v1``."""
     group, _, version = api_version.rpartition("/")
+    if group == "apiextensions.k8s.io":
+        return f"k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.{version}"
     return f"k8s.io.api.{group.partition('.')[0] or 'core'}.{version}"
 
 

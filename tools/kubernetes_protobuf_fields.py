@@ -1,9 +1,11 @@
 """Write the table of Kubernetes' protobuf fields from the Go types of its API packages.
 
-    python tools/kubernetes_protobuf_fields.py k8s.io/api k8s.io/apimachinery > TABLE.json
+    python tools/kubernetes_protobuf_fields.py k8s.io/api k8s.io/apimachinery \\
+        k8s.io/apiextensions-apiserver > TABLE.json
 
-The arguments are the source folders of the two Go modules; ``tools/debian-package sid
-golang-k8s-api-dev FOLDER`` and ``golang-k8s-apimachinery-dev`` unpack them. The table has, for each
+The arguments are the source folders of the three Go modules; ``tools/debian-package sid
+golang-k8s-api-dev FOLDER``, ``golang-k8s-apimachinery-dev`` and
+``golang-k8s-apiextensions-apiserver-dev`` unpack them. The table has, for each
 API version and message, the JSON name and the type of each numbered field, which the wire format
 lacks, and what Kubernetes' OpenAPI documents say about the field.
 ``gangline.api.schema.field_table`` reads it and describes its format.
@@ -31,6 +33,7 @@ PACKAGES = {
     "discovery.k8s.io/v1": "discovery/v1",
     "events.k8s.io/v1": "events/v1",
     "networking.k8s.io/v1": "networking/v1",
+    "node.k8s.io/v1": "node/v1",
     "policy/v1": "policy/v1",
     "policy/v1beta1": "policy/v1beta1",
     "rbac.authorization.k8s.io/v1": "rbac/v1",
@@ -40,10 +43,11 @@ PACKAGES = {
 }
 """The folder of each API version in ``k8s.io/api``."""
 META_FOLDER = "pkg/apis/meta/v1"
+EXTENSIONS, EXTENSIONS_FOLDER = "apiextensions.k8s.io/v1", "pkg/apis/apiextensions/v1"
 IMPORTED = re.compile(r"k8s\.io/(?:api/(.+)|apimachinery/(pkg/apis/meta/v1))")
 SPECIAL = {
-    "Duration", "ExtraValue", "FieldsV1", "IntOrString", "MicroTime", "Quantity", "RawExtension",
-    "Time",
+    "Duration", "ExtraValue", "FieldsV1", "IntOrString", "JSON", "MicroTime", "Quantity",
+    "RawExtension", "Time",
 }  # fmt: skip
 """Messages whose JSON form is not an object of their fields."""
 FORMER = {
@@ -52,8 +56,45 @@ FORMER = {
     ("v1", "ServiceSpec"): {"16": "topologyKeys []s"},
 }
 """Fields that older clients still write. Kubernetes removed them after version 1.20."""
+LATER = {
+    "resource.k8s.io/v1": {
+        "DeviceTaintRule": {
+            "1": "metadata meta.k8s.io/v1#ObjectMeta",
+            "2": "spec?! DeviceTaintRuleSpec",
+            "3": "status DeviceTaintRuleStatus",
+        },
+        "DeviceTaintRuleSpec": {
+            "1": "deviceSelector? DeviceTaintSelector",
+            "2": "taint?! DeviceTaint",
+        },
+        "DeviceTaintRuleStatus": {"1": "conditions []meta.k8s.io/v1#Condition map=type"},
+        "DeviceTaintSelector": {"2": "driver? s", "3": "pool? s", "4": "device? s"},
+    },
+}
+"""Messages of Kubernetes 1.37 that Debian's packages lack; those of the packages come first."""
 
-STRUCT = re.compile(r"^type (\w+) struct \{$")
+NEWER: dict[str, dict[str, dict[str, str]]] = {
+    "resource.k8s.io/v1": {
+        "DeviceTaintRule": {
+            "1": "metadata meta.k8s.io/v1#ObjectMeta", "2": "spec?! DeviceTaintRuleSpec",
+            "3": "status DeviceTaintRuleStatus"},
+        "DeviceTaintRuleSpec": {
+            "1": "deviceSelector? DeviceTaintSelector", "2": "taint?! DeviceTaint"},
+        "DeviceTaintRuleStatus": {"1": "conditions []meta.k8s.io/v1#Condition map=type"},
+        "DeviceTaintSelector": {"2": "driver? s", "3": "pool? s", "4": "device? s"},
+    },
+}  # fmt: skip
+"""Messages of Kubernetes 1.37, as in v1beta2 before: Debian's packages are older."""
+UNIONS = {
+    (EXTENSIONS, "JSONSchemaPropsOrArray"): {
+        "1": "schema? JSONSchemaProps", "2": "items []JSONSchemaProps"},
+    (EXTENSIONS, "JSONSchemaPropsOrBool"): {"1": "allows? b", "2": "schema? JSONSchemaProps"},
+    (EXTENSIONS, "JSONSchemaPropsOrStringArray"): {
+        "1": "schema? JSONSchemaProps", "2": "items []s"},
+}  # fmt: skip
+"""Messages of which JSON has one of the fields; their Go types have no names for JSON."""
+
+STRUCT = re.compile(r"^type (\w+) struct ?\{(?:\})?$")
 ALIAS = re.compile(r"^type (\w+) (map\[.*|\[\]\w+|u?int\d+)$", re.MULTILINE)
 IMPORT = re.compile(r'^\s+(?:(\w+) )?"(k8s\.io/[^"]+)"', re.MULTILINE)
 FIELD = re.compile(r'^\s+(?:\w+\s+)?(\S+)\s+`json:"([^"]*)"[^`]*protobuf:"\w+,(\d+),')
@@ -138,7 +179,7 @@ def type_of(go: str, package: Package, packages: Packages) -> tuple[str, str]:
         return many, f"{home.api_version}#{bare}"
     if go == "[]byte":
         return many, "y"
-    scalars = {"bool": "b", "int32": "n", "int64": "i", "int": "i"}
+    scalars = {"bool": "b", "float64": "d", "int32": "n", "int64": "i", "int": "i"}
     return many, scalars.get(bare, "s")
 
 
@@ -182,7 +223,7 @@ def reachable(packages: Packages) -> Iterator[tuple[str, str, dict[str, str]]]:
         seen.add((api_version, name))
         package = packages[api_version]
         fields = {"0": "atomic"} if name in package.atomic else {}
-        fields |= FORMER.get((api_version, name), {})
+        fields |= FORMER.get((api_version, name), {}) | UNIONS.get((api_version, name), {})
         for field in package.structs[name]:
             fields[field.number] = describe(field, package, packages)
             target, _, bare = type_of(field.go, package, packages)[1].rpartition("#")
@@ -191,19 +232,24 @@ def reachable(packages: Packages) -> Iterator[tuple[str, str, dict[str, str]]]:
         yield api_version, name, dict(sorted(fields.items(), key=lambda item: int(item[0])))
 
 
-def make_table(api: Path, machinery: Path) -> dict[str, dict[str, dict[str, str]]]:
+def make_table(
+    api: Path, machinery: Path, extensions: Path
+) -> dict[str, dict[str, dict[str, str]]]:
     """Return the fields by API version, message and number."""
     packages = {version: Package(version, api / folder) for version, folder in PACKAGES.items()}
     packages[META] = Package(META, machinery / META_FOLDER)
+    packages[EXTENSIONS] = Package(EXTENSIONS, extensions / EXTENSIONS_FOLDER)
     table: dict[str, dict[str, dict[str, str]]] = {}
     for api_version, name, fields in sorted(reachable(packages)):
         table.setdefault(api_version, {})[name] = fields
+    for api_version, messages in LATER.items():
+        table[api_version] = dict(sorted({**messages, **table[api_version]}.items()))
     return table
 
 
 def main() -> None:
     """Print the table, one message a line."""
-    table = make_table(Path(sys.argv[1]), Path(sys.argv[2]))
+    table = make_table(*map(Path, sys.argv[1:4]))
     parts = (
         f"{json.dumps(api_version)}: {{\n"
         + ",\n".join(f"{json.dumps(name)}: {json.dumps(fields)}" for name, fields in each.items())

@@ -5,5 +5,5 @@ Layers, from high to low: ``cluster`` (starts all parts in order), ``kubelets``,
 ``network``. Operator and scheduler are not imported: the caller passes them as functions.
 """
 
-KUBERNETES_VERSION = "1.36.0"
+KUBERNETES_VERSION = "1.37.0"
 """The release whose stable API the server and the kubelet implement."""

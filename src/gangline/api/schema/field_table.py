@@ -8,7 +8,7 @@ entry such as ``"1": "drivers?! []CSINodeDriver map=name patch=merge key=name"``
 * ``?``: zero is a value. Without it, zero means absent, because Go writes zeros for absent fields;
 * ``!``: required in OpenAPI documents;
 * ``[]`` or ``{}`` for a list or a map, then a message, or ``s`` text, ``b`` boolean, ``n`` int32,
-  ``i`` int64, ``y`` bytes;
+  ``i`` int64, ``d`` double, ``y`` bytes;
 * ``atomic``, ``set`` or ``map=KEYS``: the owner of elements under server-side apply;
 * ``patch=STRATEGY`` and ``key=KEY``: how strategic merge patches merge the field.
 

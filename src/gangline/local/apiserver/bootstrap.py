@@ -1,6 +1,7 @@
 """What a new cluster has: its first objects, and the administrator's kubeconfig.
 
-The objects are namespaces, their service accounts, the ``kubernetes`` service and priority classes.
+The objects are namespaces, their service accounts, the ``kubernetes`` service, priority classes,
+and what API servers of others read at their start to authenticate the callers of this one.
 """
 
 import asyncio
@@ -85,14 +86,55 @@ def _objects(service_address: str, port: int) -> Iterator[tuple[str, str, Json]]
             "priorityclasses",
             _make_object("PriorityClass", f"{group}/v1", name, value=value),
         )
+    group, metadata = "rbac.authorization.k8s.io", {"namespace": "kube-system"}
+    rule = {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "resourceNames": [AUTHENTICATION],
+        "verbs": ["get", "list", "watch"],
+    }
+    role = _make_object("Role", f"{group}/v1", f"{AUTHENTICATION}-reader", rules=[rule])
+    role["metadata"] |= metadata
+    yield group, "roles", role
+    users = ("system:kube-controller-manager", "system:kube-scheduler")
+    binding = _make_object(
+        "RoleBinding", f"{group}/v1", f"{AUTHENTICATION}-reader",
+        roleRef={"apiGroup": group, "kind": "Role", "name": f"{AUTHENTICATION}-reader"},
+        subjects=[{"apiGroup": group, "kind": "User", "name": user} for user in users],
+    )  # fmt: skip
+    binding["metadata"] |= metadata
+    yield group, "rolebindings", binding
+
+
+AUTHENTICATION = "extension-apiserver-authentication"
+
+
+def _authentication(certificates: ServerCertificates) -> Json:
+    """Return the ConfigMap that Kubernetes' libraries for API servers read at their start."""
+    data = {
+        "client-ca-file": certificates.authority.certificate.read_text(),
+        "requestheader-client-ca-file": certificates.front_proxy.certificate.read_text(),
+        "requestheader-allowed-names": '["front-proxy-client"]',
+        "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+        "requestheader-group-headers": '["X-Remote-Group"]',
+        "requestheader-username-headers": '["X-Remote-User"]',
+    }
+    config = _make_object("ConfigMap", "v1", AUTHENTICATION, data=data)
+    config["metadata"]["namespace"] = "kube-system"
+    return config
 
 
 async def create_initial_objects(
-    registry: Registry, writer: WritePath, service_address: str, served: tuple[str, int]
+    registry: Registry,
+    writer: WritePath,
+    service_address: str,
+    served: tuple[str, int],
+    certificates: ServerCertificates,
 ) -> None:
     """Create missing initial objects. Existing ones keep the changes of their users.
 
-    Only the endpoints of the server (``served``: host and port) are written at each start.
+    Only the endpoints of the server (``served``: host and port) and the authorities that it knows
+    are written at each start.
     """
     _, port = served
     # Tasks start in this order and stage their write without a pause, so that a namespace exists
@@ -101,7 +143,8 @@ async def create_initial_objects(
         for api_group, plural, obj in _objects(service_address, port):
             kind = registry.builtin(api_group, plural)
             group.create_task(_create_missing(writer, kind, obj))
-    await _publish_endpoints(writer, registry.builtin("", "endpoints"), served)
+    await _publish(writer, registry.builtin("", "endpoints"), _endpoints(served))
+    await _publish(writer, registry.builtin("", "configmaps"), _authentication(certificates))
 
 
 async def _create_missing(writer: WritePath, kind: ServedKind, obj: Json) -> None:
@@ -114,19 +157,22 @@ async def _create_missing(writer: WritePath, kind: ServedKind, obj: Json) -> Non
             raise
 
 
-async def _publish_endpoints(writer: WritePath, kind: ServedKind, served: tuple[str, int]) -> None:
+def _endpoints(served: tuple[str, int]) -> Json:
     host, port = served
-    subsets = [
-        {"addresses": [{"ip": host}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}
-    ]
-    request = ApiRequest(kind, "update", "default", "kubernetes", "", {})
+    https = {"name": "https", "port": port, "protocol": "TCP"}
+    subsets = [{"addresses": [{"ip": host}], "ports": [https]}]
+    endpoints = _make_object("Endpoints", "v1", "kubernetes", subsets=subsets)
+    endpoints["metadata"]["namespace"] = "default"
+    return endpoints
+
+
+async def _publish(writer: WritePath, kind: ServedKind, obj: Json) -> None:
+    """Create an object, or give it this content."""
+    meta = obj["metadata"]
+    request = ApiRequest(kind, "update", meta["namespace"], meta["name"], "", {})
     try:
-        await writer.update(
-            request, lambda old: {**old, "metadata": dict(old["metadata"]), "subsets": subsets}
-        )
+        await writer.update(request, lambda old: {**old, **obj, "metadata": dict(old["metadata"])})
     except StatusError as error:
         if error.status.reason != "NotFound":
             raise
-        obj = _make_object("Endpoints", "v1", "kubernetes", subsets=subsets)
-        request = ApiRequest(kind, "create", "default", "kubernetes", "", {})
-        await writer.create(request, obj)
+        await _create_missing(writer, kind, obj)

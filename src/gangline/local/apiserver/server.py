@@ -201,7 +201,9 @@ class ApiServer:
         # After the port is known, which the first objects and the kubeconfig contain.
         first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
         served = (self._client_host(), self._port)
-        await create_initial_objects(self.registry, self._own_writer, first_address, served)
+        await create_initial_objects(
+            self.registry, self._own_writer, first_address, served, self.certificates
+        )
         config = bootstrap.make_kubeconfig(
             settings.context, self.url, self.certificates, self.admin_token
         )

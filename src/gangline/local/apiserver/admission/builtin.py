@@ -69,6 +69,7 @@ class BuiltinAdmission:
             return
         if not kind.group and kind.kind == "Pod":
             self._apply_service_account(obj)
+            self._apply_runtime_class(obj)
             self._assign_priority(kind, obj)
         elif (kind.group, kind.kind) == (workload.GROUP, "PodGroup"):
             self._check_workload(obj)
@@ -143,6 +144,39 @@ class BuiltinAdmission:
                 f'podgroups.{workload.GROUP} "{meta["name"]}" is forbidden: workload "{name}" '
                 f"{problem}", "podgroups", workload.GROUP, meta["name"],
             )  # fmt: skip
+
+    def _apply_runtime_class(self, pod: Json) -> None:
+        """Refuse a pod whose runtime class does not exist. Add what the class adds to its pods:
+        overhead, and the constraints of its nodes.
+        """
+        spec, name = pod.get("spec"), pod["metadata"]["name"]
+        if not isinstance(spec, dict) or not spec.get("runtimeClassName"):
+            return
+        chosen = str(spec["runtimeClassName"])
+        record = self._store.cache("runtimeclasses.node.k8s.io").latest(chosen)
+
+        def refuse(why: str) -> StatusError:
+            message = f'pods "{name}" is forbidden: pod rejected: {why}'
+            return forbidden(message, "pods", "", name)
+
+        if record is None:
+            raise refuse(f'RuntimeClass "{chosen}" not found')
+        runtime = read_json(record.body)
+        overhead = subobject(runtime, "overhead", "podFixed")
+        if spec.get("overhead", overhead) != overhead:
+            raise refuse("Pod's Overhead doesn't match RuntimeClass's defined Overhead")
+        if overhead:
+            spec["overhead"] = overhead
+        scheduling = subobject(runtime, "scheduling")
+        selector = spec.get("nodeSelector") or {}
+        for label, value in subobject(scheduling, "nodeSelector").items():
+            if selector.get(label, value) != value:
+                raise refuse(f"conflict: node selector {label} of the pod and of {chosen} differ")
+            spec["nodeSelector"] = selector = {**selector, label: value}
+        added = [one for one in scheduling.get("tolerations") or []
+                 if one not in (spec.get("tolerations") or [])]  # fmt: skip
+        if added:
+            spec["tolerations"] = [*(spec.get("tolerations") or []), *added]
 
     def _assign_priority(self, kind: ServedKind, obj: Json) -> None:
         cache = self._store.cache("priorityclasses.scheduling.k8s.io")

@@ -49,6 +49,10 @@ class ServerCertificates:
     admin: KeyPairFiles
     kubelet_client: KeyPairFiles
     """The server's own as a client of kubelets."""
+    front_proxy: KeyPairFiles
+    """The authority of proxies that pass users on in headers. It has signed nothing: API servers of
+    others read it at their start, and this server calls none of them.
+    """
 
 
 class CertificateError(Exception):
@@ -73,10 +77,11 @@ def prepare_certificates(folder: Path, hosts: Sequence[str]) -> ServerCertificat
 
 def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
     make_directory(folder, 0o700)
-    pairs = _pairs(folder, "ca", "server", "admin", "apiserver-kubelet-client")
+    pairs = _pairs(folder, "ca", "server", "admin", "apiserver-kubelet-client", "front-proxy-ca")
     certificates = ServerCertificates(*pairs)
-    if not certificates.authority.exists:
-        _make_authority(certificates.authority)
+    for pair in (certificates.authority, certificates.front_proxy):
+        if not pair.exists:
+            _make_authority(pair)
     authority = ClusterAuthority(certificates.authority)
     if not _covers_hosts(certificates.server, hosts):
         authority.issue(certificates.server, make_name("gangline-apiserver"), server_options(hosts))

@@ -280,6 +280,8 @@ def active_kinds() -> list[ServedKind]:
         _kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", short_names=("pdb",),
               counts_generations=True, **WITH_STATUS),
         _cluster("storage.k8s.io/v1", "StorageClass", "storageclasses", short_names=("sc",)),
+        _cluster("node.k8s.io/v1", "RuntimeClass", "runtimeclasses",
+                 schema_source=partial(message_schema, "node.k8s.io/v1#RuntimeClass")),
         _kind(rbac, "Role", "roles"),
         _kind(rbac, "RoleBinding", "rolebindings"),
         _cluster(rbac, "ClusterRole", "clusterroles"),
@@ -293,6 +295,25 @@ def active_kinds() -> list[ServedKind]:
         _cluster("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration",
                  "validatingwebhookconfigurations", counts_generations=True,
                  categories=("api-extensions",)),
+    ]  # fmt: skip
+
+
+def device_kinds() -> list[ServedKind]:
+    """Return the kinds of Dynamic Resource Allocation, with Kubernetes' schemas."""
+
+    def described(kind: str, plural: str, **more: object) -> ServedKind:
+        version = "resource.k8s.io/v1"
+        schema = partial(message_schema, f"{version}#{kind}")
+        return _kind(version, kind, plural, schema_source=schema, **more)
+
+    counted = {"namespaced": False, "counts_generations": True}
+    return [
+        described("DeviceClass", "deviceclasses", **counted),
+        described("DeviceTaintRule", "devicetaintrules", **counted, **WITH_STATUS),
+        described("ResourceClaim", "resourceclaims", **WITH_STATUS),
+        described("ResourceClaimTemplate", "resourceclaimtemplates"),
+        described("ResourceSlice", "resourceslices", **counted,
+                  selectable=("spec.driver", "spec.nodeName")),
     ]  # fmt: skip
 
 
@@ -324,11 +345,19 @@ def stored_only_kinds() -> list[ServedKind]:
         stored("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", short_names=("netpol",),
                counts_generations=True),
         stored("networking.k8s.io/v1", "Ingress", "ingresses", short_names=("ing",), **counted),
+        stored("apiregistration.k8s.io/v1", "APIService", "apiservices", namespaced=False,
+               categories=("api-extensions",), **WITH_STATUS),
+        stored("certificates.k8s.io/v1", "ClusterTrustBundle", "clustertrustbundles",
+               namespaced=False, selectable=("spec.signerName",)),
+        stored("certificates.k8s.io/v1", "PodCertificateRequest", "podcertificaterequests",
+               **WITH_STATUS),
+        stored("storagemigration.k8s.io/v1", "StorageVersionMigration",
+               "storageversionmigrations", namespaced=False, **WITH_STATUS),
     ]  # fmt: skip
 
 
 def kinds_of_other_components() -> list[ServedKind]:
-    """Return the kinds that kube-scheduler, kube-controller-manager and drivers list and watch.
+    """Return further kinds that kube-scheduler, kube-controller-manager and drivers watch.
 
     They are stored with Kubernetes' schema. No component of this cluster acts on them.
     """
@@ -340,7 +369,7 @@ def kinds_of_other_components() -> list[ServedKind]:
 
     cluster = {"namespaced": False}
     counted = {"counts_generations": True}
-    storage, resource, network = "storage.k8s.io/v1", "resource.k8s.io/v1", "networking.k8s.io/v1"
+    storage, network = "storage.k8s.io/v1", "networking.k8s.io/v1"
     admission = "admissionregistration.k8s.io/v1"
     policies = {**cluster, **counted, "categories": ("api-extensions",)}
     return [
@@ -350,13 +379,11 @@ def kinds_of_other_components() -> list[ServedKind]:
         described(storage, "VolumeAttachment", "volumeattachments", **cluster, **WITH_STATUS),
         described(storage, "VolumeAttributesClass", "volumeattributesclasses", **cluster,
                   short_names=("vac",)),
-        described(resource, "DeviceClass", "deviceclasses", **cluster, **counted),
-        described(resource, "ResourceClaim", "resourceclaims", **WITH_STATUS),
-        described(resource, "ResourceClaimTemplate", "resourceclaimtemplates"),
-        described(resource, "ResourceSlice", "resourceslices", **cluster, **counted,
-                  selectable=("spec.driver", "spec.nodeName")),
         described(network, "IPAddress", "ipaddresses", **cluster, short_names=("ip",)),
         described(network, "ServiceCIDR", "servicecidrs", **cluster, **WITH_STATUS),
+        described(admission, "MutatingAdmissionPolicy", "mutatingadmissionpolicies", **policies),
+        described(admission, "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings",
+                  **policies),
         described(admission, "ValidatingAdmissionPolicy", "validatingadmissionpolicies",
                   **policies, **WITH_STATUS),
         described(admission, "ValidatingAdmissionPolicyBinding",
@@ -370,4 +397,4 @@ def kinds_of_other_components() -> list[ServedKind]:
 
 def all_builtin_kinds() -> list[ServedKind]:
     """Return all kinds that exist without a CustomResourceDefinition."""
-    return active_kinds() + stored_only_kinds() + kinds_of_other_components()
+    return active_kinds() + device_kinds() + stored_only_kinds() + kinds_of_other_components()

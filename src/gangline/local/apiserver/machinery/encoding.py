@@ -11,6 +11,8 @@ types. An unknown field is an error: an object without it would mean something e
 """
 
 import base64
+import math
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias
@@ -224,11 +226,36 @@ def _value(piece: WireValue, kind: str, depth: int, counter: _ValueCounter) -> A
             return _signed(_number(piece))
         case "b":
             return bool(_number(piece))
+        case "d":
+            return _double(piece)
         case "y":
             return base64.b64encode(_bytes(piece)).decode()
     if (special := _SPECIAL.get(kind)) is not None:
         return special(_bytes(piece))
-    return _message(_bytes(piece), kind, depth + 1, counter)
+    value = _message(_bytes(piece), kind, depth + 1, counter)
+    if kind in _UNIONS:
+        return value.get("schema", value.get("items", value.get("allows", False)))
+    return value
+
+
+_UNIONS = frozenset(
+    f"apiextensions.k8s.io/v1#JSONSchemaPropsOr{other}"
+    for other in ("Array", "Bool", "StringArray")
+)
+"""Messages of which JSON has one of the fields."""
+
+
+def _double(piece: WireValue) -> float | int:
+    raw = _bytes(piece)
+    if len(raw) != struct.calcsize(_DOUBLE):
+        raise ProtobufError("a number has the wrong size")
+    number: float = struct.unpack(_DOUBLE, raw)[0]
+    if not math.isfinite(number):
+        raise ProtobufError("a number is not finite")
+    return to_integer(number)
+
+
+_DOUBLE = "<d"
 
 
 def _signed(number: int) -> int:
@@ -279,6 +306,7 @@ _SPECIAL: Mapping[str, Callable[[bytes], Any]] = {
     "ExtraValue": _texts,
     "FieldsV1": _embedded_json,
     "IntOrString": _int_or_string,
+    "JSON": _embedded_json,
     "MicroTime": lambda raw: _moment(raw, "microseconds"),
     "Quantity": lambda raw: _text(_known(raw, "Quantity", 1).get(1, b"0")),
     "RawExtension": _embedded_json,

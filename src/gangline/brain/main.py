@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 from gangline.api.brain.job_advice import LEASE_NAME
 from gangline.api.core.core import ConfigMap
@@ -196,6 +197,7 @@ async def _advise(
             publisher,
             events,
             dry_run=settings.dry_run,
+            growth_check=settings.growth_check and partial(settings.growth_check, client),
             is_leader=lambda: elector.is_leader,
         )
         tasks.create_task(publisher.run())

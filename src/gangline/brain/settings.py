@@ -1,9 +1,11 @@
 """The administrator's settings of the Brain."""
 
 import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.leader_election import LeaderElectionTiming
 from gangline.kube.probes import Address
 
@@ -30,6 +32,9 @@ class BrainSettings:
     """How large all records together may be; the oldest are deleted first."""
     dry_run: bool = False
     """Advise only, whatever policies and jobs allow."""
+    growth_check: Callable[[ApiClient, str, str, int], Awaitable[tuple[int, str]]] | None = None
+    """The scheduler's trial placement: how many pods more of a gang and role would get nodes, and
+    why not the others. None: only free devices limit the growth of a job."""
     namespaces: tuple[str, ...] = ()
     """The watched namespaces; empty: all."""
     policy_namespace: str = "kube-system"

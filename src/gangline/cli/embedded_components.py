@@ -68,10 +68,14 @@ def embedded_components(
         await asyncio.to_thread(import_module, "gangline.brain.main")
         from gangline.brain.main import run
         from gangline.brain.settings import BrainSettings
+        from gangline.cli.growth_check import growth_check
         from gangline.kube.probes import Address
 
         settings = BrainSettings(
-            database=brain_database, api_address=Address("127.0.0.1", 0), advises=brain_advises
+            database=brain_database,
+            api_address=Address("127.0.0.1", 0),
+            advises=brain_advises,
+            growth_check=growth_check(EMBEDDED_SCHEDULER_NAMES),
         )
         await run(client, settings, stop)
 

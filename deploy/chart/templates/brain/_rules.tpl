@@ -44,6 +44,13 @@
 - apiGroups: [scheduling.volcano.sh]
   resources: [queues]
   verbs: [list, watch]
+# What limits the growth of a job, beside nodes, pods and queues.
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [list]
 # What actions do: the operator executes plans. Without this rule the Brain only advises.
 - apiGroups: [elastic.iml.github.io]
   resources: [scaleplans]

@@ -368,6 +368,9 @@ TEMPLATES: dict[str, str] = {
     "TooFewSegments": "Of the present settings {count:n segment} are known; {needed:count} needed.",
     "NotStable": "Advised {count:n time} in succession; {needed:count} and a pause are needed.",
     "AtLimit": "A limit ({limit:name}) leaves no other value.",
+    "NoCapacity": (
+        "The scheduler has nodes for at most {workers:n worker} of it now[: {why:name}]."
+    ),
     "GainUnknown": "The gain is not known.",
     "GainTooSmall": "The gain is too small: {gain:percent}, at least {low:percent}.",
     "ChangeTooSmall": "The change is too small: {change:percent}.",

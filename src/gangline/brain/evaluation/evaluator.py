@@ -35,6 +35,7 @@ from gangline.brain.evaluation.advisers import (
     published,
     with_live_facts,
 )
+from gangline.brain.evaluation.capacity import FreeCapacity, GrowthCheck
 from gangline.brain.evaluation.cluster_facts import ClusterHealth
 from gangline.brain.evaluation.cluster_round import (
     ClusterRound,
@@ -152,6 +153,7 @@ class Evaluator:
         events: EventRecorder,
         *,
         dry_run: bool = False,
+        growth_check: GrowthCheck | None = None,
         is_leader: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -161,6 +163,7 @@ class Evaluator:
         self._is_leader, self._clock = is_leader, clock
         self._actuator = Actuator(client)
         self._trials = Trials(history, self._actuator)
+        self._capacity = FreeCapacity(growth_check)
         self._states: dict[str, GuardJobState] = {}
         self._seen_jobs: dict[str, Job] = {}
         self._shown: dict[str, dict[_AdviceKey, _Shown]] = {}
@@ -387,7 +390,8 @@ class Evaluator:
     ) -> GuardJobState:
         run, uid = view.run, view.run.job.uid
         state = job_state(view, self._states.get(uid), actions, plans)
-        state = msgspec.structs.replace(state, tunable=watched.tunable())
+        bounds = (*state.bounds, *self._capacity.bounds(uid, view.now_ms))
+        state = msgspec.structs.replace(state, tunable=watched.tunable(), bounds=bounds)
         before = self._seen_jobs.get(uid)
         if before is not None and before != run.job:
             state = record_person_edit(state, before, run.job, view.now_ms)
@@ -424,16 +428,23 @@ class Evaluator:
         for item, decision in zip(advice, decisions, strict=True):
             shown = _published_as(former.get(item.key), item)
             self._shown[run.job.uid][item.key] = item, shown
-            why = decision.held_because if applies else None
+            held = self._capacity.reason(run.job.uid, decision.held_because)
+            why = held if applies else None
             word = HELD if why is not None else OPEN
             if decision.act and self._trials.cluster.leader:
-                why = await self._trials.begin(job, item, decision, shown.sentence)
+                why = await self._capacity.lacks(
+                    run.job.uid, self._gang_of(run.job), item, decision.value or 0.0, job.now_ms
+                ) or await self._trials.begin(job, item, decision, shown.sentence)
                 word = HELD if why is not None else APPLIED
                 if why is None:
                     ACTIONS.labels(item.what).inc()
             proof = evidence(item, run.job, similar)
             items.append(advice_item(shown.advice, shown.sentence, proof, word, hold_sentence(why)))
         return items
+
+    def _gang_of(self, job: Job) -> str:
+        group = self._collector.pod_group_of(job.uid)
+        return f"{job.namespace}/{group.metadata.name if group else job.name}"
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)

@@ -37,7 +37,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     gain: float | None
     gain_low: float | None
     limited_by: str = ""
-    """``bound``, ``person``, ``step`` or ``written``; empty: the advised value."""
+    """``bound``, ``capacity``, ``person``, ``step`` or ``written``; empty: the advised value."""
 
 
 def limited_target(advice: Advice, job: GuardJobState, permission: Permission) -> Target:
@@ -69,9 +69,9 @@ def _interval(
         if (bound.what, bound.role) != (advice.what, advice.role):
             continue
         if bound.low is not None:
-            lows.append((bound.low, "bound"))
+            lows.append((bound.low, bound.name))
         if bound.high is not None:
-            highs.append((bound.high, "bound"))
+            highs.append((bound.high, bound.name))
         sized = advice.what in (What.MEMORY, What.CPU)
         if sized and bound.written is not None and FIELDS[advice.what] not in permission.named:
             lows.append((bound.written, "written"))

@@ -42,7 +42,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     predicted: Choice | None = None
     gain: float | None = None
     limited_by: str = ""
-    """``bound``, ``person``, ``step`` or ``written``; empty: nothing limits the value."""
+    """As in ``Target``."""
     held_because: Reason | None = None
     """None if ``act``."""
 

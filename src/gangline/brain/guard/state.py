@@ -84,6 +84,8 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     written: float | None = None
     """What the user wrote."""
+    name: str = "bound"
+    """How the limit is called where it is the reason."""
 
 
 class GuardJobState(msgspec.Struct, frozen=True, kw_only=True):

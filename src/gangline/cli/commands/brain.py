@@ -190,6 +190,7 @@ def build_brain_settings(flags: dict[str, Any]) -> "BrainSettings":
         click.BadParameter: the timing of the leader election is impossible.
     """
     from gangline.brain.settings import BrainSettings
+    from gangline.cli.growth_check import growth_check
 
     namespace = flags["leader_election_namespace"] or own_namespace()
     return BrainSettings(
@@ -200,6 +201,7 @@ def build_brain_settings(flags: dict[str, Any]) -> "BrainSettings":
         record_days=flags["record_days"],
         record_bytes=flags["record_size"],
         dry_run=flags["dry_run"],
+        growth_check=growth_check(),
         namespaces=tuple(name for names in flags["namespaces"] for name in names),
         policy_namespace=flags["policy_namespace"] or namespace,
         cycle_s=flags["cycle_s"],

@@ -12,6 +12,7 @@ from gangline.api.jobs.elastic import ScalePlan
 from gangline.api.meta.objects import ObjectMeta
 from gangline.brain.advisers.advice import GuardAction, Verdict, What
 from gangline.brain.advisers.view import View
+from gangline.brain.evaluation.capacity import FreeCapacity
 from gangline.brain.evaluation.job_state import job_state
 from gangline.brain.facts.records import Job, Run
 from gangline.brain.publication.plans import is_under_way
@@ -94,3 +95,23 @@ def test_plan_that_stays_open_holds_other_changes_for_a_while_only() -> None:
     plan = ScalePlan(metadata=ObjectMeta(name="p", creation_timestamp=created))
     assert is_under_way(plan, created + timedelta(minutes=14))
     assert not is_under_way(plan, created + timedelta(minutes=16))
+
+
+async def test_growth_that_the_scheduler_has_no_nodes_for_is_not_planned(scaled: ScaledJob) -> None:
+    asked: list[tuple[str, str, int]] = []
+
+    async def check(group: str, role: str, count: int) -> tuple[int, str]:
+        asked.append((group, role, count))
+        return fits, "2 nodes: Insufficient cpu"
+
+    fits = 0
+    scaled.evaluator._capacity = FreeCapacity(check)
+    assert await scaled.cycles(3) == []
+    item = scaled.workers_item()
+    assert item.held_because == (
+        "The scheduler has nodes for at most 3 workers of it now: 2 nodes: Insufficient cpu."
+    )
+    assert asked == [("team-0/train-0-0", "worker", MANY - FEW)]  # once in five minutes
+    fits = 3
+    scaled.report(FEW, step_s=1.0)
+    assert await scaled.cycles(1) == [MANY]

@@ -1,0 +1,77 @@
+"""How far jobs can grow: asked of the scheduler before a plan is written, and remembered a while.
+
+The round divides free devices; CPU, memory, quotas and the limits of queues are the scheduler's
+matter. Its trial placement reads the cluster, so it is asked only for growth that nothing else
+holds.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gangline.brain.advisers.advice import Advice, Reason, What
+from gangline.brain.guard.state import Bound
+from gangline.kube.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+GrowthCheck: TypeAlias = Callable[[str, str, int], Awaitable[tuple[int, str]]]
+"""For a gang (``namespace/name``), a role and a number of pods: how many of them would get nodes
+now, and why not the others."""
+
+CAPACITY = "capacity"
+"""Name of the limit that free capacity is."""
+MEMORY_MS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    workers: int
+    why: str
+    at_ms: int
+
+
+class FreeCapacity:
+    """The largest sizes that jobs can have now, as far as the scheduler was asked."""
+
+    def __init__(self, check: GrowthCheck | None) -> None:
+        self._check = check
+        self._limits: dict[str, _Limit] = {}
+        """By uid of the job."""
+
+    def bounds(self, uid: str, now_ms: int) -> tuple[Bound, ...]:
+        """Return the limits of the number of workers that are known now."""
+        limit = self._limits.get(uid)
+        if limit is None or now_ms - limit.at_ms > MEMORY_MS:
+            self._limits.pop(uid, None)
+            return ()
+        return tuple(
+            Bound(what=What.WORKERS, role=role, high=limit.workers, name=CAPACITY)
+            for role in ("", "worker")
+        )
+
+    def reason(self, uid: str, held: Reason | None) -> Reason | None:
+        """Return why a job is held, with the scheduler's reason if capacity is the limit."""
+        limit = self._limits.get(uid)
+        if limit is None or held is None or held.arguments.get("limit") != CAPACITY:
+            return held
+        return Reason(code="NoCapacity", arguments={"workers": limit.workers, "why": limit.why})
+
+    async def lacks(
+        self, uid: str, group: str, advice: Advice, value: float, now_ms: int
+    ) -> Reason | None:
+        """Ask whether a growth fits; return why not, and remember how far it would."""
+        was = advice.was
+        if advice.what is not What.WORKERS or was is None or value <= was or self._check is None:
+            return None
+        count = round(value - was)
+        try:
+            fits, why = await self._check(group, advice.role or "worker", count)
+        except (ApiError, ValueError) as error:
+            log.info("growth is not checked: %s", error, extra={"podgroup": group})
+            return None
+        if fits >= count:
+            return None
+        self._limits[uid] = _Limit(round(was) + fits, why or "no node has room", now_ms)
+        return Reason(code="NoCapacity", arguments={"workers": round(was) + fits, "why": why})

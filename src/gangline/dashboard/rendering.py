@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from gangline.api.figures import format_figure, plain_number
@@ -69,6 +70,25 @@ def choose_language(chosen: str, accepted: str) -> str:
     return known[0] if known else "en"
 
 
+class _CompiledTemplates(BytecodeCache):
+    """Templates that were compiled in this process: both languages have the same code."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Take the code of a template, if it was compiled."""
+        if code := self._code.get(bucket.key + bucket.checksum):
+            bucket.bytecode_from_string(code)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep the code of a template."""
+        self._code[bucket.key + bucket.checksum] = bucket.bytecode_to_string()
+
+
+_COMPILED = _CompiledTemplates()
+
+
 class Renderer:
     """Renders in one language."""
 
@@ -93,6 +113,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
             auto_reload=False,
+            bytecode_cache=_COMPILED,
         )
         environment.globals |= {
             "t": self.texts,

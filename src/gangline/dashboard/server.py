@@ -35,6 +35,7 @@ from gangline.dashboard.login.sessions import (
     Sessions,
     is_same,
     local_path,
+    see_other,
 )
 from gangline.dashboard.logs import LogHub, SharedLog, chosen_replica
 from gangline.dashboard.pages import (
@@ -87,6 +88,7 @@ STALE_SCOPE_S = 300.0
 LOG_WAIT_S = 1.0
 SHOWN_LINES = 500
 MAX_FORM = 64 * 1024
+SESSION: web.RequestKey[Session] = web.RequestKey("session", Session)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -201,7 +203,7 @@ class Dashboard:
         session = await self.login.authenticate(request)
         if session is None:
             return self._ask_to_log_in(request)
-        request["session"] = session
+        request[SESSION] = session
         if request.method not in {"GET", "HEAD"}:
             await self._check_form(request, session)
         return await handler(request)
@@ -229,7 +231,7 @@ class Dashboard:
         Raises:
             Unauthorized: the credentials of the viewer are no longer valid.
         """
-        session: Session = request["session"]
+        session: Session = request[SESSION]
         viewer = await self.viewers.viewer(session.identity, session.name)
         scope = await self._scope(viewer)
         query = {name: tuple(request.query.getall(name)) for name in request.query}
@@ -286,7 +288,7 @@ class Dashboard:
         status: int = 200,
         **values: Any,
     ) -> web.Response:
-        session: Session | None = request.get("session")
+        session: Session | None = request.get(SESSION)
         stream = ""
         if page is not None and page.is_live:
             path = request.path.removeprefix(self.settings.base_path).rstrip("/")
@@ -555,7 +557,7 @@ class Dashboard:
         if wants_json(request):
             return web.json_response({"status": 200, "message": action.name})
         target = "/jobs" if action.name == "delete" else shown.row().path
-        raise web.HTTPSeeOther(f"{self.settings.base_path}{target}?done={action.name}")
+        return see_other(f"{self.settings.base_path}{target}?done={action.name}")
 
     # Logging in and out, language, files, health.
 
@@ -565,11 +567,11 @@ class Dashboard:
         if not self.login.login_path or request.method != "GET":
             return self._html(request, "login", status=401, problem="", next="", form=False)
         next_path = self._renderers["en"].url(self.login.login_path, next=request.path_qs)
-        return web.HTTPSeeOther(next_path)
+        return see_other(next_path)
 
     def _ended(self, request: web.Request) -> web.StreamResponse:
         """Answer a viewer whose credentials are no longer valid."""
-        if session := request.get("session"):
+        if session := request.get(SESSION):
             self.sessions.end_all_of(session.identity)
         if wants_json(request) or _is_stream(request) or not self.login.login_path:
             return self._error(request, 401, "the API server no longer accepts your credentials")
@@ -592,13 +594,13 @@ class Dashboard:
 
     async def _logout(self, request: web.Request) -> web.StreamResponse:
         path = self.login.login_path or "/"
-        response = web.HTTPSeeOther(f"{self.settings.base_path}{path}")
+        response = see_other(f"{self.settings.base_path}{path}")
         self.sessions.end(request, response)
         return response
 
     async def _language(self, request: web.Request) -> web.StreamResponse:
         base = self.settings.base_path
-        response = web.HTTPSeeOther(local_path(request.query.get("next", ""), f"{base}/"))
+        response = see_other(local_path(request.query.get("next", ""), f"{base}/"))
         chosen = request.query.get("to", "")
         if chosen in LANGUAGES:
             response.set_cookie(

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from gangline.dashboard.login.sessions import NO_CSRF, Session, Sessions, is_same, local_path
+from gangline.dashboard.login.sessions import (
+    NO_CSRF,
+    Session,
+    Sessions,
+    is_same,
+    local_path,
+    see_other,
+)
 from gangline.dashboard.viewers import Identity
 
 TOKEN_PARAMETER = "token"
@@ -36,7 +43,7 @@ class LocalLogin:
         if not given or request.method != "GET" or not is_same(given, self.token):
             return None
         rest = request.rel_url.without_query_params(TOKEN_PARAMETER)
-        response = web.HTTPSeeOther(local_path(str(rest)))
+        response = see_other(local_path(str(rest)))
         self.sessions.start(response, Identity(), self.name)
         return response
 

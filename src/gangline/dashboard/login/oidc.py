@@ -19,7 +19,7 @@ import jwt
 from aiohttp import web
 
 from gangline.dashboard.login.header import RESERVED
-from gangline.dashboard.login.sessions import LoginRefused, Session, Sessions, local_path
+from gangline.dashboard.login.sessions import LoginRefused, Session, Sessions, local_path, see_other
 from gangline.dashboard.settings import OidcSettings
 from gangline.dashboard.viewers import Identity
 
@@ -86,7 +86,7 @@ class OidcLogin:
             "code_challenge": challenge.decode().rstrip("="),
             "code_challenge_method": "S256",
         }
-        response = web.HTTPSeeOther(f"{metadata['authorization_endpoint']}?{urlencode(parameters)}")
+        response = see_other(f"{metadata['authorization_endpoint']}?{urlencode(parameters)}")
         # The browser that comes back must be the one that left. It comes from another site, so the
         # cookie cannot be Strict.
         response.set_cookie(

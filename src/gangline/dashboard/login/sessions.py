@@ -131,6 +131,11 @@ def is_same(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode(), expected.encode())
 
 
+def see_other(address: str) -> web.Response:
+    """Return the answer that leads to another address."""
+    return web.Response(status=303, headers={"Location": address})
+
+
 def local_path(text: str, default: str = "/") -> str:
     """Return a path of this server to continue at; the default if it leads elsewhere."""
     is_local = text.startswith("/") and not text.startswith(("//", "/\\"))

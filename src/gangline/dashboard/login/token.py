@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from gangline.api.meta.objects import Status
-from gangline.dashboard.login.sessions import NO_CSRF, LoginRefused, Session, Sessions, local_path
+from gangline.dashboard.login.sessions import (
+    NO_CSRF,
+    LoginRefused,
+    Session,
+    Sessions,
+    local_path,
+    see_other,
+)
 from gangline.dashboard.viewers import Identity, Viewers, read_user_name
 from gangline.kube.errors import ApiError, Unauthorized
 
@@ -38,7 +45,7 @@ class TokenLogin:
         if problem:
             raise LoginRefused(problem)
         next_path = local_path(str(form.get("next", "")), f"{self.base_path}/")
-        response = web.HTTPSeeOther(next_path)
+        response = see_other(next_path)
         self.sessions.start(response, Identity(token=token), name)
         return response
 

@@ -19,9 +19,10 @@ from gangline.brain.collection.job_digest import DigestSettings
 from gangline.brain.facts.job_record import JobRecord
 from gangline.brain.record.recorder import Recorder
 from gangline.brain.store.engine import Store, open_store
+from gangline.cli.errors import ExitCode
 from gangline.kube.client.client import ApiClient
 from gangline.local.custom_resources import install_definitions
-from integration.cli.test_changing_jobs import SUBMIT, typed, waited
+from integration.cli.test_changing_jobs import SUBMIT, report, typed, waited
 from integration.cluster.embedded import EmbeddedCluster, until
 
 pytestmark = [pytest.mark.timeout(180)]
@@ -32,15 +33,17 @@ SECRET = "hunter2-hunter2"
 
 @pytest.mark.slow
 async def test_job_that_is_deleted_after_its_end_has_its_record(
-    shared_cluster: EmbeddedCluster, tmp_path: Path
+    shared_cluster: EmbeddedCluster,
 ) -> None:
-    flag = tmp_path / "failed-once"
+    # A volume of the pod outlives its containers.
+    flag = "/dev/shm/failed-once"
     script = f"echo token is $HF_TOKEN; test -e {flag} && exec echo trained; touch {flag}; exit 3"
     typed(
-        shared_cluster, *SUBMIT, "--name", "recorded", "--retry", "2", "-e", f"HF_TOKEN={SECRET}",
-        script,
+        shared_cluster, *SUBMIT, "--name", "recorded", "--share-memory", "16Mi", "--retry", "2",
+        "-e", f"HF_TOKEN={SECRET}", script,
     )  # fmt: skip
-    waited(shared_cluster, "recorded")
+    ended = waited(shared_cluster, "recorded")
+    assert ended.returncode == ExitCode.DONE, report(ended)
     typed(shared_cluster, "delete", "recorded", "--yes")
 
     async def record() -> dict[str, Any]:

@@ -45,8 +45,11 @@ class Moment(StrEnum):
 _ORDER = {moment.value: number for number, moment in enumerate(Moment)}
 
 
+_ONCE = frozenset({Moment.SUBMITTED, Moment.SUCCEEDED, Moment.FAILED, Moment.DELETED})
+
+
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One moment. ``(what, number)`` identifies it, or ``(what, at_ms)`` without a number."""
+    """One moment, which ``key`` identifies: a restart by its number, an end by what it is."""
 
     what: str
     at_ms: int
@@ -63,6 +66,8 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def key(self) -> tuple[str, int]:
         """Return what identifies the entry within its record."""
+        if self.what in _ONCE:
+            return self.what, 0
         is_counted = self.what in {Moment.RESTARTED, Moment.WORKERS_RESTARTED}
         return self.what, self.number if is_counted else self.at_ms
 

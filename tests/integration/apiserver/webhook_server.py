@@ -112,7 +112,7 @@ class WebhookServer:
             found = await found
         if isinstance(found, web.StreamResponse):
             return found
-        body = {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": found}
+        body = {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": found}
         return web.json_response(body)
 
     def client(self, path: str) -> Json:

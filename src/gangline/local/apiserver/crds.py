@@ -31,10 +31,14 @@ def served_kinds(definition: Json) -> list[ServedKind]:
     spec = definition["spec"]
     served = [version for version in spec.get("versions", []) if version.get("served")]
     stored = next((v["name"] for v in spec["versions"] if v.get("storage")), "")
-    return [_kind(spec, version, stored) for version in sorted(served, key=_version_order)]
+    changed = definition["metadata"].get("generation", 1) > 1
+    conversion = spec.get("conversion") or {}
+    webhook = conversion.get("webhook") if conversion.get("strategy") == "Webhook" else None
+    more = {"was_changed": changed, "conversion_webhook": webhook}
+    return [_kind(spec, version, stored, more) for version in sorted(served, key=_version_order)]
 
 
-def _kind(spec: Json, version: Json, stored: str) -> ServedKind:
+def _kind(spec: Json, version: Json, stored: str, more: Json) -> ServedKind:
     names = spec["names"]
     subresources: Json = version.get("subresources") or {}
     schema = (version.get("schema") or {}).get("openAPIV3Schema") or ANY_OBJECT_SCHEMA
@@ -61,6 +65,7 @@ def _kind(spec: Json, version: Json, stored: str) -> ServedKind:
         schema_source=lambda: schema,
         columns=tuple(columns) if columns is not None else None,
         scale=subresources.get("scale"),
+        **more,
     )
 
 

@@ -22,6 +22,7 @@ from gangline.kube.config.credentials import Credential, StaticCredential
 from gangline.local.apiserver import bootstrap
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
 from gangline.local.apiserver.admission.certificate_signers import SignerGuard
+from gangline.local.apiserver.admission.conversion_webhooks import ConversionWebhooks
 from gangline.local.apiserver.admission.pod_security import PodSecurityAdmission
 from gangline.local.apiserver.admission.webhook_call import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
@@ -256,6 +257,7 @@ class ApiServer:
         admission = BuiltinAdmission(self.store, self.registry, self.settings.service_cidr)
         link = WebhookClient(self.store)
         self._closing.push_async_callback(link.close)
+        self._conversions = ConversionWebhooks(link)
         webhooks = WebhookAdmission(self.store, self.registry, link)
         webhooks.load()
         # Webhooks may depend on objects that the server writes, so its own writes skip them.
@@ -273,6 +275,7 @@ class ApiServer:
                 SignerGuard(self._authorizer),
                 PodSecurityAdmission(self.store),
             ),
+            conversions=self._conversions,
         )
 
     def _make_background_work(self) -> None:
@@ -306,7 +309,9 @@ class ApiServer:
         )
 
     def _routes(self, kubelets: KubeletProxyClient) -> Routes:
-        rest = ResourceHandler(self.store, self.writer, self._authorizer, self._flow)
+        rest = ResourceHandler(
+            self.store, self.writer, self._authorizer, self._flow, self._conversions
+        )
         pods = self.registry.builtin("", "pods")
         subresources = SubresourceHandler(self.store, self.writer, rest, pods)
         tokens = TokenRequestHandler(
@@ -316,7 +321,7 @@ class ApiServer:
         metrics = MetricsApi(self.store, kubelets)
         exec_handler = ExecHandler(kubelets, SpdyExecHandler(kubelets))
         return Routes(
-            watch=WatchHandler(self.store, self.broadcasts, self._flow),
+            watch=WatchHandler(self.store, self.broadcasts, self._flow, self._conversions),
             streams={
                 "log": LogHandler(kubelets),
                 "exec": exec_handler,

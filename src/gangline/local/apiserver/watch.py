@@ -27,7 +27,7 @@ from gangline.api.meta.selectors import (
     parse_label_selector,
 )
 from gangline.local import limits
-from gangline.local.apiserver.core.errors import bad_request, expired
+from gangline.local.apiserver.core.errors import StatusError, bad_request, expired
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
 from gangline.local.apiserver.core.registry import ServedKind
 from gangline.local.apiserver.core.request import STALL_TIMEOUT_S, ApiRequest
@@ -165,16 +165,28 @@ class WatchView:
             encoded = forms[self.key] = self._encode(event)
         return encoded
 
-    def _encode(self, event: CacheEvent) -> bytes:
+    def change(self, event: CacheEvent) -> tuple[str, bytes] | None:
+        """Return what the event is in this view: its type and the stored object; None if the view
+        does not include it.
+        """
         now = self.includes(event.record)
         before = event.before is not None and self.includes(event.before)
         if event.type == DELETED:
-            return self._line_of_event(DELETED, event) if now or before else b""
+            return (DELETED, event.record.body) if now or before else None
         if now:
-            return self._line_of_event(MODIFIED if before else ADDED, event)
+            return (MODIFIED if before else ADDED), event.record.body
         if before and event.before is not None:
-            return self.format_line(DELETED, _at_revision(event.before.body, event.record.rv))
-        return b""
+            return DELETED, _at_revision(event.before.body, event.record.rv)
+        return None
+
+    def _encode(self, event: CacheEvent) -> bytes:
+        change = self.change(event)
+        if change is None:
+            return b""
+        type_, body = change
+        if body is event.record.body:
+            return self._line_of_event(type_, event)
+        return self.format_line(type_, body)
 
     def _line_of_event(self, type_: str, event: CacheEvent) -> bytes:
         """Views with different selectors share the rendered object and its line."""
@@ -211,7 +223,15 @@ def _at_revision(body: bytes, rv: int) -> bytes:
 class Watcher:
     """One open watch."""
 
-    def __init__(self, view: WatchView, cursor: int, transport: asyncio.WriteTransport) -> None:
+    def __init__(
+        self,
+        view: WatchView,
+        cursor: int,
+        transport: asyncio.WriteTransport,
+        lagging: asyncio.Event | None = None,
+    ) -> None:
+        """With ``lagging``, a watch sends its events itself, and is told so when there are some."""
+        self.lagging = lagging
         self.view = view
         self.cursor = cursor
         self.transport = transport
@@ -309,6 +329,9 @@ class WatchBroadcaster:
 
     def _send_to(self, watcher: Watcher, joined: dict[object, tuple[bytes, int]]) -> None:
         cache = self.cache
+        if watcher.lagging is not None:
+            watcher.lagging.set()
+            return
         if watcher.cursor < cache.base:
             watcher.too_slow = True
             watcher.end()
@@ -386,8 +409,12 @@ class WatchBroadcasters:
 
 def expired_event(revision: int, horizon: int) -> bytes:
     """Return the last event of a watch whose history was dropped."""
-    status = expired(f"too old resource version: {revision} ({horizon})").status
-    return b'{"type":"ERROR","object":' + encode_json(status_to_json(status)) + b"}\n"
+    return error_event(expired(f"too old resource version: {revision} ({horizon})"))
+
+
+def error_event(error: StatusError) -> bytes:
+    """Return the last event of a watch that ends with an error."""
+    return b'{"type":"ERROR","object":' + encode_json(status_to_json(error.status)) + b"}\n"
 
 
 def status_to_json(status: Status) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Conversion between the versions of Event and HorizontalPodAutoscaler."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,3 +42,17 @@ def test_autoscalers_keep_the_share_of_the_processor():
 def test_metrics_of_any_shape_can_be_shown(junk: Any):
     stored = {"apiVersion": "autoscaling/v2", "spec": {"metrics": junk}}
     assert from_stored(SCALER, stored)["spec"] == {}
+
+
+def test_objects_get_defaults_that_their_definition_had_not_when_they_were_stored():
+    policy = {"type": "string", "default": "OnFailure"}
+    schema = {
+        "type": "object",
+        "properties": {"spec": {"type": "object", "properties": {"p": policy}}},
+    }
+    run = ServedKind("g", "v2", "Run", "runs", custom=True, schema_source=lambda: schema,
+                     was_changed=True, storage_version="v2")  # fmt: skip
+    stored = {"apiVersion": "g/v1", "spec": {}}
+    assert from_stored(run, stored) == {"apiVersion": "g/v2", "spec": {"p": "OnFailure"}}
+    assert stored == {"apiVersion": "g/v1", "spec": {}}
+    assert from_stored(replace(run, was_changed=False), stored) is stored

@@ -39,6 +39,7 @@ from gangline.api.cluster.admission import (
     UserInfo,
     ValidatingWebhookConfiguration,
     Webhook,
+    WebhookClientConfig,
 )
 from gangline.api.meta.objects import Status
 from gangline.api.meta.selectors import NOTHING, Selector, SelectorError, selector_from_object
@@ -109,8 +110,7 @@ def compile_webhooks(plural: str, body: bytes) -> list[CompiledWebhook]:
     """Return the webhooks of a stored configuration in order. Raises msgspec.ValidationError: the
     configuration is invalid; validation prevents storing one.
     """
-    # Not strict: schemas accept ``10.0`` as an integer, as JSON does.
-    configuration = msgspec.json.decode(body, type=CONFIGURATION_TYPES[plural], strict=False)
+    configuration = msgspec.json.decode(body, type=CONFIGURATION_TYPES[plural])
     return [
         CompiledWebhook(
             webhook, _selector(webhook, "namespace_selector"), _selector(webhook, "object_selector")
@@ -396,8 +396,15 @@ class WebhookClient:
         """Post a review and return the response body. Raises WebhookCallError: there was no valid
         response.
         """
-        client, allowed = hook.spec.client_config, hook.spec.timeout_seconds
-        query = f"?timeout={allowed}s"
+        query = f"?timeout={hook.spec.timeout_seconds}s"
+        return await self.post(hook.spec.client_config, body, timeout_s, query)
+
+    async def post(
+        self, client: WebhookClientConfig, body: bytes, timeout_s: float, query: str = ""
+    ) -> bytes:
+        """Post a body to an address and return that of the response. Raises WebhookCallError: there
+        was no valid response.
+        """
         shown = f"{client.url}{query}"
         try:
             if client.service is not None:

@@ -1,8 +1,9 @@
 """Versions of one kind: one is stored, all are served and accepted.
 
-Custom kinds convert by changing ``apiVersion`` (strategy None). Two built-in kinds differ between
-versions: Event (core/v1 is stored; events.k8s.io/v1 renames its fields) and HorizontalPodAutoscaler
-(autoscaling/v2 is stored; v1 has CPU utilization as its only metric).
+Custom kinds convert by changing ``apiVersion`` (strategy None), or a webhook has done it before.
+Two built-in kinds differ between versions: Event (core/v1 is stored; events.k8s.io/v1 renames its
+fields) and HorizontalPodAutoscaler (autoscaling/v2 is stored; v1 has CPU utilization as its only
+metric).
 """
 
 from collections.abc import Callable, Iterable
@@ -11,6 +12,7 @@ from gangline.api.meta.json_objects import subobject
 from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
+from gangline.local.apiserver.machinery.schema.nodes import copy_json
 
 # core/v1 name -> events.k8s.io/v1 name
 EVENT_NAMES = (
@@ -35,7 +37,7 @@ BEHAVIOR_ANNOTATION = "autoscaling.alpha.kubernetes.io/behavior"
 
 def to_stored(kind: ServedKind, obj: Json) -> Json:
     """Convert an object of this version to the stored version."""
-    if kind.is_stored_form:
+    if kind.is_stored_form or kind.conversion_webhook is not None:
         return obj
     if kind.group == "events.k8s.io":
         return _rename_fields(obj, "v1", [(new, old) for old, new in EVENT_NAMES])
@@ -45,8 +47,12 @@ def to_stored(kind: ServedKind, obj: Json) -> Json:
 
 
 def from_stored(kind: ServedKind, obj: Json) -> Json:
-    """Convert a stored object to this version."""
-    if kind.is_stored_form:
+    """Convert a stored object to this version, and set defaults that its schema had not then."""
+    if kind.serves_stored_bytes:
+        return obj
+    if kind.custom:
+        obj = {**copy_json(obj), "apiVersion": kind.api_version}
+        kind.schema.apply_defaults(obj)
         return obj
     if kind.group == "events.k8s.io":
         return _rename_fields(obj, kind.api_version, EVENT_NAMES)
@@ -57,7 +63,7 @@ def from_stored(kind: ServedKind, obj: Json) -> Json:
 
 def make_converter(kind: ServedKind) -> Callable[[bytes], bytes] | None:
     """Return ``from_stored`` as a function on bytes, or None if no conversion is needed."""
-    if kind.is_stored_form:
+    if kind.serves_stored_bytes:
         return None
     return lambda body: encode_json(from_stored(kind, read_json(body)))
 

@@ -63,6 +63,12 @@ class ServedKind:
     """True if only the status subresource can write the status."""
     custom: bool = False
     """True for the kind of a CustomResourceDefinition."""
+    was_changed: bool = False
+    """True if the definition has changed: stored objects may lack defaults of the schema, or be of
+    a former storage version.
+    """
+    conversion_webhook: Json | None = field(default=None, hash=False)
+    """How versions of a custom kind are converted, if not by a change of ``apiVersion``."""
     selectable: tuple[str, ...] = ()
     """Paths that field selectors may use in addition to name and namespace."""
     schema_source: Callable[[], Json] | None = None
@@ -81,6 +87,16 @@ class ServedKind:
     def is_stored_form(self) -> bool:
         """True if objects are stored in exactly this version."""
         return not self.storage_version or self.storage_version == self.version
+
+    @cached_property
+    def serves_stored_bytes(self) -> bool:
+        """True if objects are served as they are stored."""
+        return self.is_stored_form and not (self.custom and self.was_changed)
+
+    @property
+    def converts_when_read(self) -> bool:
+        """True if a webhook may have to convert stored objects to this version."""
+        return self.conversion_webhook is not None and not self.serves_stored_bytes
 
     @cached_property
     def storage_name(self) -> str:

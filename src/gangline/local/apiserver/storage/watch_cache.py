@@ -30,6 +30,10 @@ class ObjectRevision:
         self.labels = labels
         self.fields = fields
 
+    def with_body(self, body: bytes) -> "ObjectRevision":
+        """Return the same state in another encoding, such as another version."""
+        return ObjectRevision(self.key, self.rv, body, self.labels, self.fields)
+
 
 def make_revision(
     key: str,

@@ -217,7 +217,7 @@ def is_stored_object(request: ApiRequest) -> bool:
     StatusError: 406.
     """
     form = choose_format(request.accept, (TABLE, PARTIAL_OBJECT))
-    return form == STORED_FORMAT and request.kind.is_stored_form
+    return form == STORED_FORMAT and request.kind.serves_stored_bytes
 
 
 def is_stored_list(request: ApiRequest) -> bool:
@@ -225,7 +225,7 @@ def is_stored_list(request: ApiRequest) -> bool:
     StatusError: 406.
     """
     form = choose_format(request.accept, (TABLE, PARTIAL_LIST))
-    return form == STORED_FORMAT and request.kind.is_stored_form
+    return form == STORED_FORMAT and request.kind.serves_stored_bytes
 
 
 def stored_list_parts(request: ApiRequest, page: ListPage) -> list[bytes]:

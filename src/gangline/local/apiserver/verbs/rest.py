@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from gangline.api.meta.objects import StatusCause, StatusDetails
+from gangline.local.apiserver.admission.conversion_webhooks import ConversionWebhooks
 from gangline.local.apiserver.auth.rbac import Authorizer, request_attributes
 from gangline.local.apiserver.core.errors import StatusError, status_error, unsupported_media
 from gangline.local.apiserver.core.negotiation import (
@@ -58,12 +59,18 @@ class ResourceHandler:
     """Creates, reads, updates, patches and deletes objects of any kind."""
 
     def __init__(
-        self, store: ObjectStore, writer: WritePath, authorizer: Authorizer, flow: FlowController
+        self,
+        store: ObjectStore,
+        writer: WritePath,
+        authorizer: Authorizer,
+        flow: FlowController,
+        conversions: ConversionWebhooks,
     ) -> None:
         self._store = store
         self._flow = flow
         self._writer = writer
         self._authorizer = authorizer
+        self._conversions = conversions
         self._verbs: dict[str, Callable[[ApiRequest], Awaitable[ApiResponse]]] = {
             "get": self._get,
             "list": self._list,
@@ -95,6 +102,12 @@ class ResourceHandler:
     async def _render_list(self, request: ApiRequest, page: ListPage) -> ApiResponse:
         if read.is_stored_list(request):
             return ApiResponse(b"", parts=read.stored_list_parts(request, page))
+        if request.kind.converts_when_read:
+            bodies = await self._conversions.read(
+                request.kind, [record.body for record in page.records]
+            )
+            pairs = zip(page.records, bodies, strict=True)
+            page = page._replace(records=[record.with_body(body) for record, body in pairs])
         size = sum(len(record.body) for record in page.records)
         if size <= LONG_PARSE_BYTES:
             return ApiResponse(*read.render_list(request, page))
@@ -188,6 +201,7 @@ class ResourceHandler:
         return await self._flow.compute_by_size(request.user, size, function, *args, **kwargs)
 
     async def _object(self, request: ApiRequest, body: bytes, code: int = 200) -> ApiResponse:
+        [body] = await self._conversions.read(request.kind, [body])
         if len(body) <= LONG_PARSE_BYTES or read.is_stored_object(request):
             return ApiResponse(*read.render_object(request, body, code))
         rendered = self._flow.compute(request.user, read.render_object, request, body, code)

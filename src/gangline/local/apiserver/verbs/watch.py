@@ -7,7 +7,8 @@ from itertools import chain
 
 from aiohttp import web
 
-from gangline.local.apiserver.core.errors import bad_request
+from gangline.local.apiserver.admission.conversion_webhooks import ConversionWebhooks
+from gangline.local.apiserver.core.errors import StatusError, bad_request
 from gangline.local.apiserver.core.negotiation import ResponseFormat, choose_format, encode_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest, write_part
@@ -21,6 +22,7 @@ from gangline.local.apiserver.watch import (
     Watcher,
     WatchView,
     compile_selection,
+    error_event,
     expired_event,
 )
 
@@ -29,6 +31,8 @@ DEFAULT_TIMEOUT_RANGE_S = (1800.0, 3600.0)
 MAX_TIMEOUT_S = 10 * 365 * 86400.0
 STALL_CHECK_INTERVAL_S = 10.0
 CHUNK_BYTES = 1 << 16
+MAX_CONVERTED_EVENTS = 100
+"""Events whose objects a webhook converts at a time."""
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
@@ -36,8 +40,13 @@ class WatchHandler:
     """Handles watch requests."""
 
     def __init__(
-        self, store: ObjectStore, broadcasts: WatchBroadcasters, flow: FlowController
+        self,
+        store: ObjectStore,
+        broadcasts: WatchBroadcasters,
+        flow: FlowController,
+        conversions: ConversionWebhooks,
     ) -> None:
+        self._conversions = conversions
         self._store = store
         self._flow = flow
         self._broadcasts = broadcasts
@@ -65,17 +74,27 @@ class WatchHandler:
             return response
         # Invariant: no await between taking the cursor and reading the state, so they match.
         start = cache.end if with_state else cache.position_after(revision)
-        watcher = Watcher(view, start, transport)
+        converts = api_request.kind.converts_when_read
+        watcher = Watcher(view, start, transport, asyncio.Event() if converts else None)
         if with_state:
             bookmarks = api_request.bool_param("allowWatchBookmarks")
             state = [cache.records[key] for key in cache.keys(api_request.namespace)]
+            if converts:
+                try:
+                    state = await self._convert(api_request, state)
+                except StatusError as error:
+                    await response.write(error_event(error))
+                    return response
             lines = await self._state_lines(api_request, view, state)
             if api_request.bool_param("sendInitialEvents") and bookmarks:
                 lines = chain(lines, [self._bookmark(api_request, view, initial=True)])
             for chunk in _join_chunks(lines):
                 await write_part(request, response, chunk)
                 await asyncio.sleep(0)
-        await self._follow(api_request, watcher, cache, length)
+        if converts:
+            await self._follow_converted(api_request, response, watcher, (cache, length))
+        else:
+            await self._follow(api_request, watcher, cache, length)
         if watcher.too_slow and not transport.is_closing():
             await response.write(expired_event(revision, cache.horizon))
         return response
@@ -122,6 +141,68 @@ class WatchHandler:
                     watcher.send(self._bookmark(api_request, watcher.view))
         finally:
             broadcast.remove(watcher)
+
+    async def _convert(
+        self, api_request: ApiRequest, state: list[ObjectRevision]
+    ) -> list[ObjectRevision]:
+        bodies = await self._conversions.read(api_request.kind, [record.body for record in state])
+        return [record.with_body(body) for record, body in zip(state, bodies, strict=True)]
+
+    async def _follow_converted(
+        self,
+        api_request: ApiRequest,
+        response: web.StreamResponse,
+        watcher: Watcher,
+        source: tuple[WatchCache, float],
+    ) -> None:
+        """Send the events of a kind whose objects a webhook converts, some at a time."""
+        (cache, length), view, broadcast = source, watcher.view, self._broadcasts.get(source[0])
+        broadcast.add(watcher)
+        try:
+            async with asyncio.timeout(length):
+                while not watcher.ended.done():
+                    if watcher.cursor < cache.base:
+                        watcher.too_slow = True
+                        return
+                    start = watcher.cursor - cache.base
+                    events = cache.events[start : start + MAX_CONVERTED_EVENTS]
+                    if not events:
+                        await self._wait_for_events(api_request, response, watcher)
+                        continue
+                    changes = [change for event in events if (change := view.change(event))]
+                    bodies = await self._conversions.read(
+                        api_request.kind, [body for _, body in changes]
+                    )
+                    lines = [
+                        view.format_line(type_, body)
+                        for (type_, _), body in zip(changes, bodies, strict=True)
+                    ]
+                    watcher.cursor += len(events)
+                    if lines:
+                        await response.write(b"".join(lines))
+        except StatusError as error:
+            await response.write(error_event(error))
+        except TimeoutError:
+            return
+        finally:
+            broadcast.remove(watcher)
+
+    async def _wait_for_events(
+        self, api_request: ApiRequest, response: web.StreamResponse, watcher: Watcher
+    ) -> None:
+        assert watcher.lagging is not None
+        watcher.lagging.clear()
+        waiting = asyncio.ensure_future(watcher.lagging.wait())
+        try:
+            done, _ = await asyncio.wait(
+                [waiting, watcher.ended],
+                timeout=BOOKMARK_INTERVAL_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            waiting.cancel()
+        if not done and api_request.bool_param("allowWatchBookmarks"):
+            await response.write(self._bookmark(api_request, watcher.view))
 
     def _bookmark(
         self, api_request: ApiRequest, view: WatchView, *, initial: bool = False

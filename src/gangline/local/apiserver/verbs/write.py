@@ -21,6 +21,7 @@ from gangline.local.apiserver.admission.certificate_signers import (
     complete_signing_request,
     restrict_signing_request,
 )
+from gangline.local.apiserver.admission.conversion_webhooks import ConversionWebhooks
 from gangline.local.apiserver.admission.node_restriction import restrict_node_write
 from gangline.local.apiserver.admission.webhooks import (
     CREATE,
@@ -184,14 +185,16 @@ class WritePath:
         webhooks: WebhookAdmission | None = None,
         quotas: QuotaAdmission | None = None,
         rules: Sequence[WriteRule] = (),
+        conversions: ConversionWebhooks | None = None,
     ) -> None:
-        """Without the last three nothing is asked: the server's own writes use this."""
+        """Without the last four nothing is asked: the server's own writes use this."""
         self._compute = flow.compute_by_size
         self._store = store
         self._admission = admission
         self._webhooks = webhooks
         self._quotas = quotas
         self._rules = rules
+        self._conversions = conversions
 
     async def create(
         self, request: ApiRequest, obj: Json, *, owner_tracked: bool = False
@@ -214,7 +217,8 @@ class WritePath:
         if review is not None:
             prepare.check_size(request, obj, may_have_grown=True)
             await review.validate(None, obj)
-        if review is not None or is_long(size):
+        converted = await self._to_stored(kind, obj)
+        if review is not None or converted is not obj or is_long(size):
             # Objects on which these rules depend may have changed meanwhile.
             self._check_namespace(request)
             if kind.plural != CRD_PLURAL:  # depends on no object, and takes long
@@ -222,7 +226,7 @@ class WritePath:
         if self._cache(request).latest(request.key) is not None:
             raise already_exists(kind.plural, kind.group, request.name)
         charges = self._admit_quota(request, None, obj)
-        return await self._commit(request, obj, created=True, charges=charges)
+        return await self._commit(request, converted, created=True, charges=charges)
 
     def _prepare_new(self, request: ApiRequest, obj: Json) -> Json:
         kind = request.kind
@@ -262,7 +266,10 @@ class WritePath:
         kind, cache = request.kind, self._cache(request)
         review = self._review(request, UPDATE)
         while True:
-            record = self._current(request)
+            current = record = self._current(request)
+            if kind.converts_when_read and self._conversions is not None:
+                [body] = await self._conversions.read(kind, [record.body])
+                record = record.with_body(body)
             size = len(request.body) + len(record.body)
             stored, new = await self._compute(
                 request.user, size, _apply_change, request, record, make
@@ -277,21 +284,26 @@ class WritePath:
             )
             restrict_node_write(request, stored, new)
             self._check_rules(request, stored, new)
-            if review is None and not is_long(size):
+            if review is None and not is_long(size) and kind.conversion_webhook is None:
+                converted = new
                 break
             if review is not None:
                 prepare.check_size(request, new, may_have_grown=True)
                 await review.validate(stored, new)
-            if cache.latest(request.key) is record:
+            converted = await self._to_stored(kind, new)
+            if cache.latest(request.key) is current:
                 if not request.subresource and kind.plural != CRD_PLURAL:
                     self._admission.admit_update(kind, stored, new)
                 break
         if prepare.is_unchanged(stored, new):
-            return await self._return_unchanged(request, record)
+            return await self._return_unchanged(request, current)
         if prepare.is_deleting(new) and prepare.can_be_removed(new):
-            return await self._commit(request, new, removed=True)
+            return await self._commit(request, converted, removed=True)
         charges = self._admit_quota(request, stored, new)
-        return await self._commit(request, new, charges=charges)
+        return await self._commit(request, converted, charges=charges)
+
+    async def _to_stored(self, kind: ServedKind, obj: Json) -> Json:
+        return obj if self._conversions is None else await self._conversions.to_stored(kind, obj)
 
     def _prepare_change(
         self, request: ApiRequest, record: ObjectRevision, stored: Json, new: Json

@@ -481,6 +481,10 @@ class StructuralSchema:
             self._prune(obj, None, "", unknown)
         return unknown
 
+    @property
+    def has_defaults(self) -> bool:
+        return self._default is not None
+
     def apply_defaults(self, obj: Json) -> None:
         if self._default is not None:
             self._default(obj)

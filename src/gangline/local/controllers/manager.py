@@ -16,6 +16,7 @@ from gangline.local.controllers.namespaces import NamespaceController, Namespace
 from gangline.local.controllers.node_lifecycle.controller import NodeLifecycleController
 from gangline.local.controllers.pod_autoscaler.controller import PodAutoscalerController
 from gangline.local.controllers.replica_sets.controller import ReplicaSetController
+from gangline.local.controllers.resource_claims.controller import ResourceClaimController
 from gangline.local.controllers.volume_binder.controller import VolumeBinderController
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ CONTROLLERS: tuple[type[ControllerLoop], ...] = (
     DeploymentController,
     JobController,
     VolumeBinderController,
+    ResourceClaimController,
     NodeLifecycleController,
     NamespaceController,
     DisruptionController,

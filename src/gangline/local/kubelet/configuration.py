@@ -21,6 +21,7 @@ from gangline.api.core.container import (
     ResourceFieldSelector,
     SecretKeySelector,
 )
+from gangline.api.core.devices import RESOURCE_CLAIMS
 from gangline.api.core.pod import Pod
 from gangline.api.core.service import Service
 from gangline.api.core.storage import PersistentVolumeSpec
@@ -41,6 +42,10 @@ _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 class ContainerConfigError(Exception):
     """A container cannot be configured; the message names what is missing."""
+
+
+class DeviceClaimError(ContainerConfigError):
+    """The devices of a pod are not allocated; the message names the claim."""
 
 
 class TokenSpec(NamedTuple):
@@ -291,6 +296,27 @@ class ConfigSource:
             raise ContainerConfigError(f'persistentvolumeclaim "{name}" is not bound yet')
         spec = (await self._client.get(PERSISTENT_VOLUMES, claim.spec.volume_name)).spec
         return _folder(claim.spec.volume_name, spec)
+
+    async def check_device_claims(self, pod: Pod) -> None:
+        """Check that the claims of devices are reserved for a pod. Raises DeviceClaimError: one is
+        not; ApiError.
+        """
+        created = {
+            status["name"]: status.get("resourceClaimName")
+            for status in pod.status.resource_claim_statuses
+        }
+        for entry in pod.spec.resource_claims:
+            name = entry.resource_claim_name or created.get(entry.name, "")
+            if name is None:
+                continue  # The controller found that the pod needs none.
+            if not name:
+                raise DeviceClaimError(f'the resourceclaim of "{entry.name}" was not created yet')
+            try:
+                claim = await self._client.get(RESOURCE_CLAIMS, name, pod.metadata.namespace)
+            except NotFound as error:
+                raise DeviceClaimError(f'resourceclaim "{name}" not found') from error
+            if pod.metadata.uid not in [user.uid for user in claim.status.reserved_for]:
+                raise DeviceClaimError(f'resourceclaim "{name}" is not reserved for the pod')
 
     async def _read(self, kind: str, namespace: str, name: str) -> ObjectContent | None:
         key = (kind, namespace, name)

@@ -111,11 +111,15 @@ class DeviceClaimBinder:
         uids = {consumer["uid"] for consumer in consumers}
         others = [user for user in status.reserved_for if user.uid not in uids]
         has_chosen = _devices(status) == set(allocation.devices)
+        revision = metadata.resource_version
         if status.allocation is not None and not has_chosen:
             if not all(self._is_pending(key, user.uid) for user in others):
                 return f"claim {key} got other devices than those chosen for it"
-            others = []
-        revision = metadata.resource_version
+            # Devices that a failed binding has left: an allocation cannot be replaced by another.
+            others, former = [], {"allocation": None, "reservedFor": None}
+            body = {"metadata": {"resourceVersion": revision}, "status": former}
+            changed = await self._patch(claim, body, subresource="status")
+            revision = changed.metadata.resource_version
         if FINALIZER not in metadata.finalizers:
             finalizers = [*metadata.finalizers, FINALIZER]
             body = {"metadata": {"resourceVersion": revision, "finalizers": finalizers}}

@@ -26,12 +26,13 @@ MAX_LENGTH = 10 * 1024
 """Kubernetes' limit for an expression."""
 MAX_DEPTH = 60
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+u?(?![\w.]))|(?P<name>[A-Za-z_]\w*)"
+    r"\s*(?:(?P<number>\d+u?(?![\w.]))"
     r"|(?P<text>r?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'))"
+    r"|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<symbol>&&|\|\||==|!=|<=|>=|[-!<>()\[\].,?:]))"
 )
 _ESCAPE = re.compile(r"\\(.)")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "`": "`", "?": "?"}
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?")
 
 
@@ -288,7 +289,13 @@ def import_regular_expressions() -> Any:
 def _unquoted(token: str) -> str:
     if token.startswith("r"):
         return token[2:-1]
-    return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), token[1:-1])
+    return _ESCAPE.sub(_unescaped, token[1:-1])
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    if match[1] not in _ESCAPES:
+        raise SelectorError(f"escape {match[0]!r} is not supported")
+    return _ESCAPES[match[1]]
 
 
 def _constant(value: object) -> Evaluate:

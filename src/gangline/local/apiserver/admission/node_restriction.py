@@ -3,6 +3,7 @@
 The rules and messages are those of the admission plug-in of Kubernetes.
 """
 
+from gangline.api.meta.json_objects import subobject
 from gangline.local.apiserver.auth.authentication import API_AUDIENCES, BoundObject
 from gangline.local.apiserver.auth.node_authorizer import node_of, pod_references
 from gangline.local.apiserver.core.errors import StatusError, forbidden, qualified_resource
@@ -99,6 +100,10 @@ def _restrict_pod(request: ApiRequest, node: str, old: Json | None, new: Json | 
             raise _refusal(request, f'node "{node}" {why}')
         if (old["metadata"].get("labels") or {}) != (new["metadata"].get("labels") or {}):
             raise _refusal(request, f'node "{node}" cannot update labels through pod status')
+        claims = [subobject(pod, "status").get("resourceClaimStatuses") for pod in (old, new)]
+        if claims[0] != claims[1]:
+            # A node reads the claims that the status of its pods names.
+            raise _refusal(request, f'node "{node}" cannot update resource claim statuses')
 
 
 def _restrict_mirror_pod(request: ApiRequest, node: str, pod: Json) -> None:

@@ -67,7 +67,7 @@ COMPONENT_RULES = {
         _rule("policy", ("poddisruptionbudgets",), READ),
         _rule("storage.k8s.io", ("csidrivers", "csinodes", "csistoragecapacities",
                                  "volumeattachments"), READ),
-        _rule("resource.k8s.io", ("deviceclasses", "resourceslices"), READ),
+        _rule("resource.k8s.io", ("deviceclasses", "devicetaintrules", "resourceslices"), READ),
         _rule("resource.k8s.io", ("resourceclaims",), (*READ, "patch", "update")),
         _rule("resource.k8s.io", ("resourceclaims/status",), ("patch", "update")),
         _rule("", ("pods/finalizers",), ("update",)),

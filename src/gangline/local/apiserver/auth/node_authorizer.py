@@ -48,6 +48,7 @@ class PodReferences(NamedTuple):
     account: str = ""
     audiences: frozenset[str] = frozenset()
     """The audiences of the tokens in its projected volumes."""
+    device_claims: frozenset[str] = frozenset()
 
 
 class NodePods:
@@ -126,12 +127,16 @@ def pod_references(pod: Json) -> PodReferences:
             maps.add(_name(part, "configMap"))
             secrets.add(_name(part, "secret"))
             audiences.add((part.get("serviceAccountToken") or {}).get("audience"))
+    device_claims = {claim.get("resourceClaimName") for claim in _list(spec, "resourceClaims")}
+    created = _list(pod.get("status") or {}, "resourceClaimStatuses")
+    device_claims |= {status.get("resourceClaimName") for status in created}
     return PodReferences(
         frozenset(filter(None, maps)),
         frozenset(filter(None, secrets)),
         frozenset(filter(None, claims)),
         spec.get("serviceAccountName") or "default",
         frozenset(filter(None, audiences)),
+        frozenset(filter(None, device_claims)),
     )
 
 
@@ -267,6 +272,8 @@ class NodeAuthorizer:
                 return verb in READ and self._may_read_pods(node, access)
             case "", "configmaps" | "secrets" | "persistentvolumeclaims":
                 return verb in READ and self._is_referenced(node, access)
+            case "resource.k8s.io", "resourceclaims":
+                return verb in READ and self._is_referenced(node, access)
             case "", "persistentvolumes":
                 return verb in READ and self._uses_volume(node, access.name)
             case "", "serviceaccounts/token":
@@ -295,6 +302,7 @@ class NodeAuthorizer:
                 "configmaps": references.config_maps,
                 "secrets": references.secrets,
                 "persistentvolumeclaims": references.claims,
+                "resourceclaims": references.device_claims,
             }
             if name in names[access.resource]:
                 return True

@@ -15,6 +15,7 @@ from gangline.api.resources import PODS
 from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.local.kubelet.configuration import (
     ContainerConfigError,
+    DeviceClaimError,
     has_refreshed_volumes,
     names_in_volumes,
 )
@@ -189,6 +190,7 @@ class PodWorker:
         try:
             attachment = await self._attach()
             self.context.update_pod(ip=attachment.ip)
+            await self.context.node.configs.check_device_claims(self.context.pod)
             self.context.volumes = await self._make_volumes()
         except (NetworkError, ContainerConfigError, ApiError, OSError) as error:
             self._delay_preparation(error)
@@ -204,8 +206,11 @@ class PodWorker:
         self.context.update_pod(prepared=True, preparing=False)
 
     def _delay_preparation(self, error: Exception) -> None:
-        network = isinstance(error, NetworkError)
-        reason = "FailedCreatePodSandBox" if network else "FailedMount"
+        reason = "FailedMount"
+        if isinstance(error, NetworkError):
+            reason = "FailedCreatePodSandBox"
+        elif isinstance(error, DeviceClaimError):
+            reason = "FailedPrepareDynamicResources"
         node = self.context.node
         retry = node.clock() + timedelta(seconds=node.settings.retry_s)
         self.context.record_event("Warning", reason, str(error))

@@ -31,7 +31,7 @@ from gangline.api.validation.field_rules import (
 )
 from gangline.api.validation.pods import access_mode_causes, claim_causes, pod_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json
-from gangline.local.apiserver.machinery.validation import pod_groups, webhooks
+from gangline.local.apiserver.machinery.validation import devices, pod_groups, webhooks
 from gangline.local.apiserver.machinery.validation.metadata import (
     RBAC,
     check_path_segment,
@@ -342,7 +342,8 @@ def validate_update(
     if subobject(new, "metadata") != subobject(old, "metadata"):
         causes += metadata_causes(group, kind, new, namespaced, custom)
     if subresource:
-        return causes
+        status = devices.STATUS_VALIDATORS.get((group, kind)) if subresource == "status" else None
+        return causes + list(status(old, new)) if status is not None else causes
     if (update := UPDATE_VALIDATORS.get((group, kind))) is not None:
         causes += update(old, new)
     validator = VALIDATORS.get((group, kind))
@@ -539,6 +540,7 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("policy", "PodDisruptionBudget"): _disruption_budget,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     **RBAC_VALIDATORS,
+    **devices.VALIDATORS,
     **pod_groups.VALIDATORS,
     **webhooks.VALIDATORS,
 }
@@ -555,6 +557,7 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     (RBAC, "ClusterRoleBinding"): binding_update_causes,
     (RBAC, "RoleBinding"): binding_update_causes,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,
+    **devices.UPDATE_VALIDATORS,
     **pod_groups.UPDATE_VALIDATORS,
     **webhooks.UPDATE_VALIDATORS,
 }

@@ -29,11 +29,9 @@ from gangline.local.apiserver.machinery.validation.metadata import selector_caus
 ADMISSION = "admissionregistration.k8s.io"
 CERTIFICATES = "certificates.k8s.io"
 NETWORK = "networking.k8s.io"
-RESOURCE = "resource.k8s.io"
 STORAGE = "storage.k8s.io"
 MAX_SERVICE_RANGES = 2
 ACTIONS = ("Audit", "Deny", "Warn")
-NODE_CHOICES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 
 REQUIRED: Mapping[tuple[str, str], tuple[str, ...]] = {
     (ADMISSION, "ValidatingAdmissionPolicy"): ("spec.matchConstraints",),
@@ -43,7 +41,6 @@ REQUIRED: Mapping[tuple[str, str], tuple[str, ...]] = {
     ),
     (NETWORK, "IPAddress"): ("spec.parentRef.resource", "spec.parentRef.name"),
     (NETWORK, "ServiceCIDR"): ("spec.cidrs",),
-    (RESOURCE, "ResourceSlice"): ("spec.driver", "spec.pool.name"),
     (STORAGE, "CSIStorageCapacity"): ("storageClassName",),
     (STORAGE, "VolumeAttachment"): ("spec.attacher", "spec.nodeName", "spec.source"),
     (STORAGE, "VolumeAttributesClass"): ("driverName",),
@@ -51,9 +48,6 @@ REQUIRED: Mapping[tuple[str, str], tuple[str, ...]] = {
 """Fields that must have a value."""
 IMMUTABLE: Mapping[tuple[str, str], tuple[str, ...]] = {
     (NETWORK, "IPAddress"): ("spec",),
-    (RESOURCE, "ResourceClaim"): ("spec",),
-    (RESOURCE, "ResourceClaimTemplate"): ("spec",),
-    (RESOURCE, "ResourceSlice"): ("spec.driver", "spec.pool.name", "spec.nodeName"),
     (STORAGE, "CSIStorageCapacity"): ("nodeTopology", "storageClassName"),
     (STORAGE, "VolumeAttachment"): ("spec",),
     (STORAGE, "VolumeAttributesClass"): ("driverName", "parameters"),
@@ -135,35 +129,6 @@ def _attachment(obj: Json) -> Causes:
         yield field_causes.required("spec.source", detail)
 
 
-def _claim_requests(where: str, claim: Json) -> Causes:
-    seen = set[object]()
-    for index, request in enumerate(objects_in(subobject(claim, "devices").get("requests"))):
-        path = indexed(f"{where}.devices.requests", index)
-        name = request.get("name")
-        if not name:
-            yield field_causes.required(child(path, "name"))
-        elif name in seen:
-            yield field_causes.duplicate(child(path, "name"), name)
-        seen.add(name)
-        if bool(request.get("exactly")) == bool(request.get("firstAvailable")):
-            detail = "exactly one of `exactly` or `firstAvailable` is required"
-            yield field_causes.invalid(path, request, detail)
-        exactly = request.get("exactly")
-        if isinstance(exactly, dict) and not exactly.get("deviceClassName"):
-            yield field_causes.required(child(path, "exactly.deviceClassName"))
-
-
-def _slice(obj: Json) -> Causes:
-    spec = subobject(obj, "spec")
-    given = [name for name in NODE_CHOICES if spec.get(name)]
-    if len(given) != 1:
-        detail = f"exactly one of `{'`, `'.join(NODE_CHOICES)}` is required"
-        yield field_causes.invalid("spec", given, detail)
-    for index, device in enumerate(objects_in(spec.get("devices"))):
-        if not device.get("name"):
-            yield field_causes.required(child(indexed("spec.devices", index), "name"))
-
-
 def _service_ranges(obj: Json) -> Causes:
     ranges = subobject(obj, "spec").get("cidrs")
     if isinstance(ranges, list) and len(ranges) > MAX_SERVICE_RANGES:
@@ -181,11 +146,6 @@ _RULES: Mapping[tuple[str, str], Callable[[Json], Causes]] = {
     (ADMISSION, "ValidatingAdmissionPolicy"): _policy,
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): _policy_binding,
     (NETWORK, "ServiceCIDR"): _service_ranges,
-    (RESOURCE, "ResourceClaim"): lambda obj: _claim_requests("spec", subobject(obj, "spec")),
-    (RESOURCE, "ResourceClaimTemplate"): lambda obj: _claim_requests(
-        "spec.spec", subobject(obj, "spec", "spec")
-    ),
-    (RESOURCE, "ResourceSlice"): _slice,
     (STORAGE, "CSINode"): _node_drivers,
     (STORAGE, "CSIStorageCapacity"): _capacity,
     (STORAGE, "VolumeAttachment"): _attachment,

@@ -1,0 +1,142 @@
+"""Resource claim controller: creates claims from templates, and frees those that no pod uses."""
+
+import asyncio
+import contextlib
+
+from gangline.api.core.devices import (
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    ClaimConsumer,
+    ResourceClaim,
+    ResourceClaimTemplate,
+)
+from gangline.api.core.pod import Pod
+from gangline.api.resources import PODS
+from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
+from gangline.kube.errors import ApiError, Conflict, NotFound
+from gangline.kube.informers.informer import ObjectKey, object_key
+from gangline.local.controllers.context import (
+    BY_OWNER,
+    ControllerContext,
+    enqueue_changes,
+    owner_uids,
+    patch_status,
+)
+from gangline.local.controllers.resource_claims import plan
+
+BY_TEMPLATE = "resource-claim-template"
+
+
+def _templates_of(pod: Pod) -> list[str]:
+    names = {claim.resource_claim_template_name for claim in pod.spec.resource_claims}
+    return [f"{pod.metadata.namespace}/{name}" for name in sorted(names) if name]
+
+
+class ResourceClaimController:
+    """Two queues: pods that need claims, and claims that may be freed."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._client, self._recorder = context.client, context.recorder
+        informers = context.informers
+        self._pods = informers.informer(PODS, indexes={BY_TEMPLATE: _templates_of})
+        self._claims = informers.informer(RESOURCE_CLAIMS, indexes={BY_OWNER: owner_uids})
+        self._templates = informers.informer(RESOURCE_CLAIM_TEMPLATES)
+        self._for_pods: Controller[ObjectKey] = Controller("resource claims", self._reconcile_pod)
+        self._for_claims: Controller[ObjectKey] = Controller(
+            "resource claim users", self._reconcile_claim
+        )
+        self._pods.add_listener(self._pod_changed)
+        self._claims.add_listener(enqueue_changes(self._for_claims))
+        self._templates.add_listener(self._template_changed)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._for_pods.run())
+            tasks.create_task(self._for_claims.run())
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        assert pod is not None
+        if not pod.spec.resource_claims:
+            return
+        if new is not None and plan.missing_claims(new):
+            self._for_pods.queue.add(object_key(new))
+        if new is None or plan.has_ended(new):
+            for name in plan.claim_names(pod).values():
+                self._for_claims.queue.add(ObjectKey(pod.metadata.namespace, name))
+
+    def _template_changed(
+        self, old: ResourceClaimTemplate | None, new: ResourceClaimTemplate | None
+    ) -> None:
+        if new is not None:
+            template = f"{new.metadata.namespace}/{new.metadata.name}"
+            for pod in self._pods.by_index(BY_TEMPLATE, template):
+                self._for_pods.queue.add(object_key(pod))
+
+    async def _reconcile_pod(self, key: ObjectKey) -> ReconcileResult:
+        pod = self._pods.get(key.namespace, key.name)
+        missing = plan.missing_claims(pod) if pod is not None else []
+        if pod is None or not missing:
+            return ReconcileDone()
+        own = self._claims.by_index(BY_OWNER, pod.metadata.uid)
+        created: dict[str, str] = {}
+        for entry in missing:
+            claim = plan.created_claim(pod, entry.name, own)
+            if claim is None:
+                template_name = entry.resource_claim_template_name
+                template = self._templates.get(key.namespace, template_name)
+                if template is None:
+                    message = f'resourceclaimtemplate "{template_name}" not found'
+                    self._recorder.event(pod, "Warning", "FailedResourceClaimCreation", message)
+                    continue
+                body = plan.claim_body(pod, entry.name, template)
+                try:
+                    claim = await self._client.create(RESOURCE_CLAIMS, body, key.namespace)
+                except ApiError as error:
+                    message = f"claim {entry.name}: {error}"
+                    self._recorder.event(pod, "Warning", "FailedResourceClaimCreation", message)
+                    raise
+            created[entry.name] = claim.metadata.name
+        if created:
+            await patch_status(self._client, PODS, pod, plan.status_patch(pod, created))
+        return ReconcileDone()
+
+    async def _reconcile_claim(self, key: ObjectKey) -> ReconcileResult:
+        claim = self._claims.get(key.namespace, key.name)
+        if claim is None:
+            return ReconcileDone()
+        consumers = [c for c in claim.status.reserved_for if await self._uses(claim, c)]
+        owner = claim.metadata.controller
+        pod = await self._pod(key.namespace, owner.name, owner.uid) if owner is not None else None
+        change = plan.plan_claim(claim, consumers, pod)
+        with contextlib.suppress(NotFound, Conflict):  # after a conflict the new state follows
+            revision = claim.metadata.resource_version
+            if change.status is not None:
+                patch = {"metadata": {"resourceVersion": revision}, "status": change.status}
+                claim = await self._client.patch(
+                    RESOURCE_CLAIMS, key.name, patch, key.namespace, subresource="status"
+                )
+                revision = claim.metadata.resource_version
+            if change.finalizers is not None:
+                metadata = {"resourceVersion": revision, "finalizers": change.finalizers}
+                await self._client.patch(
+                    RESOURCE_CLAIMS, key.name, {"metadata": metadata}, key.namespace
+                )
+            if change.is_deleted:
+                await self._client.delete(RESOURCE_CLAIMS, key.name, key.namespace)
+        return ReconcileDone()
+
+    async def _uses(self, claim: ResourceClaim, consumer: ClaimConsumer) -> bool:
+        """Return whether a consumer has not ended; others than pods never end here."""
+        if consumer.api_group or consumer.resource != "pods":
+            return True
+        pod = await self._pod(claim.metadata.namespace, consumer.name, consumer.uid)
+        return pod is not None and not plan.has_ended(pod)
+
+    async def _pod(self, namespace: str, name: str, uid: str) -> Pod | None:
+        """Return a pod, also one that the informer has not seen yet."""
+        pod = self._pods.get(namespace, name)
+        if pod is None or pod.metadata.uid != uid:
+            with contextlib.suppress(NotFound):
+                pod = await self._client.get(PODS, name, namespace)
+        return pod if pod is not None and pod.metadata.uid == uid else None

@@ -1,0 +1,82 @@
+"""Selectors of devices: the forms of CEL that classes and claims use in practice."""
+
+import pytest
+
+from gangline.api.quantity import parse_quantity
+from gangline.scheduler.plugins.device_selectors import (
+    SelectableDevice,
+    SelectorError,
+    Version,
+    domains,
+    parse_selector,
+)
+
+D = "gpu.example.com"
+VALUES = {
+    "model": "H100 SXM",
+    "numa": 1,
+    "mig": False,
+    "driverVersion": Version.parse("1.10.0-rc.2"),
+    f"other.example.com/{'switch'}": "s1",
+    "links": ["a", "b"],
+}
+DEVICE = SelectableDevice(D, domains(VALUES, D), domains({"memory": parse_quantity("80Gi")}, D))
+OWN = f'device.attributes["{D}"]'
+MEMORY = f"device.capacity['{D}'].memory"
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        (f'device.driver == "{D}"', True),
+        ("device.driver == 'other'", False),
+        (f'device.driver == "{D}" && {OWN}.model.startsWith("H100")', True),
+        (f'{OWN}.model in ["A100", "H100 SXM"]', True),
+        (f"{OWN}.model.lowerAscii().matches('^h100.*sxm$')", True),
+        (f"{OWN}.numa >= 1 && {OWN}.numa < 2 && !{OWN}.mig", True),
+        (f"{OWN}.numa == -1", False),
+        (f"{OWN}.numa == true", False),
+        (f'{MEMORY}.compareTo(quantity("40Gi")) >= 0', True),
+        (f'{MEMORY}.isGreaterThan(quantity("80Gi"))', False),
+        (f'{MEMORY} == quantity("81920Mi")', True),
+        (f'{OWN}.driverVersion.isLessThan(semver("1.10.0"))', True),
+        (f'{OWN}.driverVersion.compareTo(semver("1.9.3")) > 0', True),
+        (f'{OWN}.driverVersion.compareTo(semver("1.10.0-rc.10")) < 0', True),
+        ('device.attributes["other.example.com"].switch == "s1"', True),
+        ('"switch" in device.attributes["other.example.com"]', True),
+        ('"switch" in device.attributes["none.example.com"]', False),
+        (f"has({OWN}.model) && !has({OWN}.none)", True),
+        (f'"b" in {OWN}.links && size({OWN}.links) == 2', True),
+        (f"{OWN}.none == 1", False),
+        (f"{OWN}.none != 1", False),
+        (f"{OWN}.none == 1 || {OWN}.numa == 1", True),
+        (f"!({OWN}.none == 1 && {OWN}.numa == 2)", True),
+        (f'cel.bind(own, {OWN}, own.model == "H100 SXM" && own.numa == 1)', True),
+        (f"{OWN}.mig ? false : {OWN}.numa == 1", True),
+        (r"""device.driver == 'a\'b' || r'\d' == '\\d'""", True),
+        (f"{OWN}.model", False),
+    ],
+)
+def test_expression_selects_as_in_cel(expression: str, selected: bool) -> None:
+    assert parse_selector(expression)(DEVICE) is selected
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("device.driver.split('.')[0] == 'gpu'", r"split\(\) is not supported"),
+        ("object.name == 'x'", "'object' is not supported"),
+        ("device.driver ==", "a name expected instead of 'the end'"),
+        ("device.driver == 'x') ", r"unexpected '\)'"),
+        ("device.driver == 1.5", "unsupported at '1.5'"),
+        ("device.attributes['a'].b.compareTo()", "1 arguments expected instead of 0"),
+        ("[1].all(x, x > 0)", r"all\(\) is not supported"),
+        ("(" * 100 + "true" + ")" * 100, "is nested too deeply"),
+        ("!" * 100 + "true", "is nested too deeply"),
+        ("true" + " " * 11_000, "is longer than"),
+        (r"device.driver == 'gpu\x2eexample.com'", "escape .* is not supported"),
+    ],
+)
+def test_unsupported_expression_is_refused_with_what_it_uses(expression: str, why: str) -> None:
+    with pytest.raises(SelectorError, match=why):
+        parse_selector(expression)

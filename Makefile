@@ -16,12 +16,12 @@ INSTALL := @"$(PYTHON)" tools/install.py $(VENV)
 help:
 	@sed -n '2s/^# //p' Makefile
 
-NATIVE := tools/build_native.py src/gangline/elastic/checkpoint/format/copy_summed.c
+NATIVE := tools/build_native.py tools/fetch_assets.py src/gangline/elastic/checkpoint/format/copy_summed.c
 
 INSTALLER := $(addprefix tools/,install.py pip_progress.py install_torch.py bootstrap.py)
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(INSTALLER) $(NATIVE)
-	$(INSTALL) --gangline runtime build demo
+	$(INSTALL) --gangline runtime build dashboard demo
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
@@ -42,7 +42,7 @@ setup: $(VENV)/.dev
 # Pins what pyproject.toml asks for, in versions that Python 3.11.0 takes; pins that still fit stay.
 # make lock UPGRADE=--upgrade takes the newest, make lock UPGRADE="--upgrade-package NAME" those of one package.
 UPGRADE ?=
-EXTRAS := demo dev brain brain-postgres brain-mysql initializer browser docs
+EXTRAS := dashboard demo dev brain brain-postgres brain-mysql initializer browser docs
 UV := $(BIN)/python tools/uv.py
 RESOLVE := $(UV) pip compile --quiet --no-header --no-annotate pyproject.toml \
   --universal --python-version 3.11.0 --fork-strategy fewest
@@ -73,7 +73,7 @@ TESTS ?= tests/unit
 test-versions: $(VENV)/.demo
 	$(UV) venv --quiet --clear --no-python-downloads --python "$(OTHER_PYTHON)" $(OTHER)
 	$(UV) pip install --quiet --python $(OTHER) --resolution $(RESOLUTION) \
-	  --editable '.[dev,brain,brain-postgres,brain-mysql]'
+	  --editable '.[dev,dashboard,brain,brain-postgres,brain-mysql]'
 	$(UV) pip list --python $(OTHER)
 	env -u PYTEST_ADDOPTS $(OTHER)/bin/python -m pytest -q --timeout 600 --override-ini cache_dir=.pytest_cache/$(RESOLUTION) \
 	  --pythonwarnings default $(TESTS)

@@ -65,8 +65,6 @@ UNCOMPILED = "pygments"
 """Large, and hardly ever imported."""
 UNUSED_PARTS = ("numpy/f2py", "alembic/testing", "sqlalchemy/testing")
 """Parts of packages that Gangline does not import."""
-SHARED_WHEELS = ("markupsafe",)
-"""Packages of the Brain that constraints.txt has in another section."""
 SOURCE_SUFFIXES = {".a", ".c", ".cpp", ".h", ".hpp", ".pxd", ".pyi", ".pyx"}
 """Files of wheels that only compilers and editors read."""
 PASSWD = "root:x:0:0:root:/root:/usr/sbin/nologin\ngangline:x:65532:65532::/home/gangline:/bin/sh\n"
@@ -352,13 +350,13 @@ def write_executable(path: Path, text: str) -> None:
 
 
 def requirements(names: Iterable[str] | None = None) -> str:
-    """Return the pinned packages of the control plane and of the Brain, or those named."""
+    """Return the pinned packages of control plane, Brain and dashboard, or those named."""
     text = (ROOT / "constraints.txt").read_text()
     if names is not None:
         return _entries(text, names)
     wanted = re.split(r"^# section (\S+)$", text, flags=re.MULTILINE)
     sections = dict(zip(wanted[1::2], wanted[2::2], strict=True))
-    return sections["runtime"] + sections["brain"] + _entries(text, SHARED_WHEELS)
+    return sections["runtime"] + sections["brain"] + sections["dashboard"]
 
 
 def _entries(text: str, names: Iterable[str]) -> str:

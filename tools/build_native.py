@@ -1,19 +1,26 @@
-"""Builds the only part of Gangline that is not Python, if a C compiler is available.
+"""Build hook: compiles the only part of Gangline that is not Python, and fetches the dashboard's
+libraries.
 
 Without a compiler the package still installs, but copies checkpoints more slowly, and needs awscrt
-for their checksums (``gangline/elastic/checkpoint/format/checksum.py``).
+for their checksums (``gangline/elastic/checkpoint/format/checksum.py``). Without a network the
+dashboard's pages are complete but not live (``fetch_assets.py``).
 """
 
 import os
 import re
 import shlex
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+sys.path.append(str(Path(__file__).parent))
+from fetch_assets import fetch  # noqa: E402
+
+STATIC = Path("src/gangline/dashboard/static")
 SOURCE = Path("src/gangline/elastic/checkpoint/format/copy_summed.c")
 FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared"]
 
@@ -45,6 +52,7 @@ class NativeCopy(BuildHookInterface):
         library = source.with_suffix(".so")
         if self.target_name != "wheel":
             return
+        self._add_libraries(build_data)
         unfinished = library.with_suffix(f".{os.getpid()}.so")
         compiler = shlex.split(os.environ.get("CC", "cc"))
         try:
@@ -57,3 +65,11 @@ class NativeCopy(BuildHookInterface):
         build_data["artifacts"].append(str(SOURCE.with_suffix(".so")))
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_tag(library.read_bytes())}"
+
+    def _add_libraries(self, build_data: dict[str, Any]) -> None:
+        try:
+            fetched = fetch(Path(self.root, STATIC))
+        except (OSError, ValueError) as error:
+            self.app.display_warning(f"pages of the dashboard will not be live: {error}")
+            return
+        build_data["artifacts"] += [str(STATIC / path.name) for path in fetched]

@@ -1,8 +1,9 @@
 """Fetches the libraries of the dashboard's pages into the package, from the npm registry.
 
 Each is pinned by its version and by the integrity hash that the registry publishes of its archive.
-They are not in the repository. ``make setup`` and the build of the wheel fetch them; without a
-network the package still installs, and its pages are complete but not live.
+They are not in the repository. The build hook fetches them (``build_native.py``), so ``make setup``
+and the wheel have them. Without a network the package still installs, and its pages are complete but
+not live; running this program fetches them later.
 
 usage: fetch_assets.py [FOLDER]
 """
@@ -24,6 +25,7 @@ PACKAGES = {
         {
             "package/dist/htmx.min.js": "htmx.min.js",
             "package/dist/ext/hx-sse.min.js": "hx-sse.min.js",
+            "package/LICENSE": "htmx.license.txt",
         },
     ),
     "https://registry.npmjs.org/uplot/-/uplot-1.6.32.tgz": (
@@ -31,6 +33,7 @@ PACKAGES = {
         {
             "package/dist/uPlot.iife.min.js": "uplot.min.js",
             "package/dist/uPlot.min.css": "uplot.min.css",
+            "package/LICENSE": "uplot.license.txt",
         },
     ),
 }

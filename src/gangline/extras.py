@@ -9,6 +9,7 @@ from importlib.metadata import requires
 
 _DISTRIBUTIONS = {
     "google": "protobuf",
+    "jwt": "pyjwt",
     "pythonjsonlogger": "python-json-logger",
     "re2": "google-re2",
     "sklearn": "scikit-learn",

@@ -17,6 +17,8 @@ from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import ANY_OBJECT_SCHEMA, Json, Registry, ServedKind
+from gangline.local.apiserver.machinery.schema.nodes import copy_json
+from gangline.local.apiserver.machinery.schema.structural import StructuralSchema
 from gangline.local.apiserver.machinery.schema.value_rules import PatternError, compile_pattern
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import DELETED, CacheEvent
@@ -239,7 +241,47 @@ def crd_causes(definition: Json) -> list[StatusCause]:
         return causes
     causes += _identity(definition, spec, names)
     causes += _versions(spec)
+    causes += _conversion(spec)
     return causes
+
+
+def crd_update_causes(old: Json, new: Json) -> Causes:
+    """Yield the errors of a change: what objects were stored under cannot change."""
+    if not is_established(old):
+        return
+    for path in (("scope",), ("names", "kind"), ("names", "plural")):
+        before, after = old["spec"], new["spec"]
+        for name in path:
+            before, after = before.get(name), after.get(name)
+        if before != after:
+            yield field_causes.invalid(f"spec.{'.'.join(path)}", after, "field is immutable")
+    listed = [version["name"] for version in new["spec"]["versions"]]
+    for index, version in enumerate(subobject(old, "status").get("storedVersions") or []):
+        if version not in listed:
+            where = indexed("status.storedVersions", index)
+            detail = "must appear in spec.versions: objects are stored in this version"
+            yield field_causes.invalid(where, version, detail)
+
+
+def _conversion(spec: Json) -> Causes:
+    conversion = subobject(spec, "conversion")
+    strategy, webhook = conversion.get("strategy", "None"), conversion.get("webhook")
+    path = "spec.conversion"
+    if strategy not in ("None", "Webhook"):
+        yield field_causes.unsupported(f"{path}.strategy", strategy, ("None", "Webhook"))
+    elif strategy == "None" and webhook is not None:
+        detail = "should not be set when strategy is not set to Webhook"
+        yield field_causes.forbidden(f"{path}.webhook", detail)
+    elif strategy == "Webhook":
+        versions = subobject(conversion, "webhook").get("conversionReviewVersions")
+        client = subobject(conversion, "webhook", "clientConfig")
+        if bool(client.get("url")) == bool(client.get("service")):
+            detail = "exactly one of url or service is required"
+            yield field_causes.required(f"{path}.webhook.clientConfig", detail)
+        if not versions or "v1" not in versions:
+            detail = "must include at least one of v1"
+            where = f"{path}.webhook.conversionReviewVersions"
+            yield field_causes.invalid(where, versions or [], detail)
 
 
 def _identity(definition: Json, spec: Json, names: Json) -> Causes:
@@ -361,6 +403,7 @@ def schema_causes(schema: Any, path: str, depth: int = 0, *, structural: bool = 
         if rule is not None and not rule[0](value):
             yield field_causes.invalid(child(path, keyword), value, f"must be a {rule[1]}")
     yield from _type_and_pattern(schema, path)
+    yield from _default(schema, path)
     yield from _parts(schema, path, depth, structural=structural)
 
 
@@ -378,6 +421,27 @@ def _type_and_pattern(schema: Json, path: str) -> Causes:
             yield field_causes.invalid(
                 f"{path}.pattern", pattern, f"must be a regular expression: {error}"
             )
+
+
+def _default(schema: Json, path: str) -> Causes:
+    """A default that is invalid would make each object without the field invalid."""
+    if "default" not in schema:
+        return
+    where, value = f"{path}.default", copy_json(schema["default"])
+    if value is None and schema.get("nullable"):
+        return
+    own = {name: part for name, part in schema.items() if name != "default"}
+    try:
+        rules = StructuralSchema({"type": "object", "properties": {"default": own}})
+    except (PatternError, TypeError, AttributeError, ValueError):
+        return  # the schema itself is wrong, as others say
+    if unknown := rules.prune({"default": value}):
+        yield field_causes.invalid(
+            where, schema["default"], f"must not have unknown fields: {unknown}"
+        )
+    for cause in rules.validate({"default": schema["default"]}):
+        place = cause.field.removeprefix("default")
+        yield StatusCause(cause.reason, cause.message, f"{where}{place}")
 
 
 def _parts(schema: Json, path: str, depth: int, *, structural: bool) -> Causes:

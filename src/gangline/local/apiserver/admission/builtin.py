@@ -24,7 +24,7 @@ from gangline.local.apiserver.core.errors import (
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.prepare import format_timestamp
 from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
-from gangline.local.apiserver.crds import complete_definition, crd_causes
+from gangline.local.apiserver.crds import complete_definition, crd_causes, crd_update_causes
 from gangline.local.apiserver.machinery.defaults import apply_priority, initial_status
 from gangline.local.apiserver.storage.store import ObjectStore
 
@@ -90,7 +90,9 @@ class BuiltinAdmission:
     def admit_update(self, kind: ServedKind, old: Json, new: Json) -> None:
         """Complete an update in place: a service keeps its cluster IP and may get node ports."""
         if kind.plural == "customresourcedefinitions":
-            check_crd(new)
+            if new.get("spec") != old.get("spec"):
+                # Not again otherwise: a definition of an earlier rule could not be deleted.
+                check_crd(new, old)
             complete_definition(self._registry, new, format_timestamp(datetime.now(UTC)))
         if kind.group or kind.kind != "Service":
             return
@@ -298,9 +300,13 @@ class BuiltinAdmission:
         }
 
 
-def check_crd(definition: Json) -> None:
-    """Refuse an invalid CustomResourceDefinition. Raises StatusError: 422 with all errors."""
+def check_crd(definition: Json, old: Json | None = None) -> None:
+    """Refuse an invalid CustomResourceDefinition, or an invalid change of ``old``. Raises
+    StatusError: 422 with all errors.
+    """
     causes = crd_causes(definition)
+    if old is not None and not causes:
+        causes = list(crd_update_causes(old, definition))
     if causes:
         name = str(definition["metadata"].get("name", ""))
         raise invalid("apiextensions.k8s.io", "CustomResourceDefinition", name, causes)

@@ -82,6 +82,8 @@ from gangline.scheduler.types import (
     PodKey,
     QueueInfo,
     Reservation,
+    group_name,
+    is_kubernetes_group,
     kubernetes_group_key,
 )
 from gangline.scheduler.wire import (
@@ -225,6 +227,12 @@ class SchedulerInformers:
             await informer.wait_for_sync()
         self.state.storage.synced = True
         self._storage_changed()
+
+    def pod_group(self, key: GroupKey) -> PodGroup | KubernetesPodGroup | None:
+        """Return the object of a gang; None if it has none."""
+        namespace, name = group_name(key)
+        groups = self.kubernetes_groups if is_kubernetes_group(key) else self.groups
+        return groups.get(namespace, name)
 
     def add_storage_listener(self, listener: Callable[[], None]) -> None:
         self._storage_listeners.append(listener)

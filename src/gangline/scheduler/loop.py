@@ -208,7 +208,7 @@ class SchedulerLoop:
                 in_flight=self._bindings_in_flight,
             )
             announcer = ScheduledEventSender(
-                self._events, self._bindings_in_flight.idle, time.monotonic
+                self._events, self._bindings_in_flight.idle, time.monotonic, informers.pod_group
             )
             tasks.create_task(announcer.run())
             evictor = Evictor(

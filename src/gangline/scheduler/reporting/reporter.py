@@ -9,14 +9,15 @@ pods now), Running (its minimum has nodes), Unknown (members run, but the gang i
 cannot be completed now), Completed (all pods have ended).
 
 An event costs the API server and this process as much as the binding that it reports. Therefore
-events wait until no binding is in flight, for at most some seconds. They are sent one by one, so
-that the client never drops one for lack of a free slot.
+events wait until no binding is in flight, for at most some seconds; after that the pods of a gang
+share one. They are sent one by one, so that the client never drops one for lack of a free slot.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
@@ -24,7 +25,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from gangline.api.core.reference import ObjectReference
-from gangline.api.meta.objects import Condition
+from gangline.api.meta.objects import Condition, Object
 from gangline.api.resources import KUBERNETES_POD_GROUPS, POD_GROUPS
 from gangline.api.volcano.scheduling import PodGroup, PodGroupCondition, PodGroupStatus
 from gangline.kube.client.client import ApiClient
@@ -69,6 +70,8 @@ log = logging.getLogger(__name__)
 MAX_EVENT_DELAY_S = 5.0
 MAX_QUEUED_EVENTS = 20_000
 """Further events are dropped: the API server accepts none, or hardly any."""
+MAX_LISTED_PODS = 8
+"""The most pods that one event lists."""
 POD_SCHEDULED = "PodScheduled"
 FAILED_SCHEDULING = "FailedScheduling"
 MAX_STATUS_DELAY_S = 5.0
@@ -395,36 +398,77 @@ class PendingReporter:
 
 
 class ScheduledEventSender:
-    """Sends the Scheduled event of each bound pod.
+    """Sends the Scheduled events of bound pods, one for each pod.
+
+    If bindings stay in flight for ``MAX_EVENT_DELAY_S``, the pods of a gang share one event about
+    their PodGroup. An event for each pod would take as much of the API server as the bindings do.
 
     Args:
         resting: set while no binding is in flight.
+        pod_group: returns the PodGroup of a gang; None: it has none.
     """
 
     def __init__(
-        self, events: EventRecorder, resting: asyncio.Event, clock: Callable[[], float]
+        self,
+        events: EventRecorder,
+        resting: asyncio.Event,
+        clock: Callable[[], float],
+        pod_group: Callable[[GroupKey], Object | None],
     ) -> None:
         self._events, self._idle, self._clock = events, resting, clock
-        self._bound: asyncio.Queue[tuple[float, PodBinding]] = asyncio.Queue(MAX_QUEUED_EVENTS)
+        self._pod_group = pod_group
+        self._gangs: dict[str, tuple[float, deque[PodBinding]]] = {}
+        """Bindings without an event by gang (or single pod), the oldest gang first; and since when
+        each gang has waited.
+        """
+        self._count = 0
+        self._has_bindings = asyncio.Event()
 
     def add_binding(self, binding: PodBinding) -> None:
         """Queue the event of a bound pod; never waits."""
-        try:
-            self._bound.put_nowait((self._clock(), binding))
-        except asyncio.QueueFull:
+        if self._count >= MAX_QUEUED_EVENTS:
             log.debug("event dropped: the queue is full", extra={"pod": binding.pod})
+            return
+        gang = binding.group or binding.pod
+        _, bindings = self._gangs.setdefault(gang, (self._clock(), deque()))
+        bindings.append(binding)
+        self._count += 1
+        self._has_bindings.set()
 
     async def run(self) -> None:
         """Send until cancelled."""
         while True:
-            since, binding = await self._bound.get()
+            await self._has_bindings.wait()
+            gang, (since, bindings) = next(iter(self._gangs.items()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, since + MAX_EVENT_DELAY_S - self._clock())):
                     await self._idle.wait()
-            message = f"Successfully assigned {binding.pod} to {binding.node}"
-            reference = _pod_reference(binding.pod, binding.uid)
-            self._events.event(reference, "Normal", "Scheduled", message)
+            group = None
+            if not self._idle.is_set() and len(bindings) > 1:
+                group = self._pod_group(GroupKey(gang))
+            if group is None:
+                reported = [bindings.popleft()]
+                involved: Object | ObjectReference = _pod_reference(
+                    reported[0].pod, reported[0].uid
+                )
+            else:
+                involved, reported = group, list(bindings)
+                bindings.clear()
+            if not bindings:
+                del self._gangs[gang]
+            self._count -= len(reported)
+            if not self._gangs:
+                self._has_bindings.clear()
+            self._events.event(involved, "Normal", "Scheduled", _assigned_message(reported))
             await self._events.flush()
+
+
+def _assigned_message(bindings: Sequence[PodBinding]) -> str:
+    if len(bindings) == 1:
+        return f"Successfully assigned {bindings[0].pod} to {bindings[0].node}"
+    listed = [f"{binding.pod} to {binding.node}" for binding in bindings[:MAX_LISTED_PODS]]
+    more = f" and {len(bindings) - MAX_LISTED_PODS} more" if len(bindings) > len(listed) else ""
+    return f"Successfully assigned {len(bindings)} pods: {', '.join(listed)}{more}"
 
 
 def pod_group_status(

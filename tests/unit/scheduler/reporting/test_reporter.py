@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from gangline.api.volcano.scheduling import PodGroupStatus
+from gangline.api.meta.objects import ObjectMeta
+from gangline.api.volcano.scheduling import PodGroup, PodGroupStatus
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.reporting.reporter import (
@@ -26,51 +28,67 @@ from gangline.scheduler.types import (
     PodInfo,
     PodKey,
 )
-from unit.kube.fake_server import FakeServer, connected
+from unit.kube.fake_server import connected
 from unit.scheduler.builders import group, pod
 
 BINDING = PodBinding(PodKey("d/p"), "uid-p", NodeName("a"))
+GANG = GroupKey("d/g")
+GANG_BINDINGS = [
+    PodBinding(PodKey(f"d/g-{index}"), f"uid-{index}", NodeName("a"), GANG) for index in range(10)
+]
+POD_GROUP = PodGroup(metadata=ObjectMeta(name="g", namespace="d", uid="uid-g"))
 PATIENCE_S = 60.0
 
 
 @asynccontextmanager
 async def announcing(
-    resting: asyncio.Event, passed_s: float
-) -> AsyncIterator[tuple[FakeServer, asyncio.Event]]:
-    """Announce one binding; give the server, and what is set when it has heard of it."""
-    heard = asyncio.Event()
+    resting: asyncio.Event, passed_s: float, *bindings: PodBinding
+) -> AsyncIterator["asyncio.Queue[dict[str, Any]]"]:
+    """Announce bindings; give the events that the server gets."""
+    heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def hear(request: web.Request) -> web.Response:
-        heard.set()
-        return web.json_response(await request.json(), status=201)
+        event = await request.json()
+        heard.put_nowait(event)
+        return web.json_response(event, status=201)
 
     times = iter([0.0])
     async with connected() as (server, client), EventRecorder(client, "test") as events:
         server.routes["POST", "/api/v1/namespaces/d/events"] = hear
-        announcer = ScheduledEventSender(events, resting, lambda: next(times, passed_s))
-        announcer.add_binding(BINDING)
+        announcer = ScheduledEventSender(
+            events,
+            resting,
+            lambda: next(times, passed_s),
+            lambda key: POD_GROUP if key == GANG else None,
+        )
+        for binding in bindings:
+            announcer.add_binding(binding)
         task = asyncio.create_task(announcer.run())
         async with asyncio.timeout(PATIENCE_S):
-            yield server, heard
+            yield heard
         task.cancel()
 
 
-async def test_an_event_waits_until_no_binding_is_under_way() -> None:
+async def test_each_pod_has_its_event_once_no_binding_is_under_way() -> None:
     resting = asyncio.Event()
-    async with announcing(resting, passed_s=0.0) as (server, heard):
-        assert not heard.is_set()
+    async with announcing(resting, 0.0, BINDING, *GANG_BINDINGS[:2]) as heard:
+        assert heard.empty()
         resting.set()
-        await heard.wait()
-        posted = server.seen[-1].json()
-        assert (posted["reason"], posted["message"]) == (
-            "Scheduled",
-            "Successfully assigned d/p to a",
-        )
+        events = [await heard.get() for _ in range(3)]
+    assert [(event["reason"], event["message"]) for event in events] == [
+        ("Scheduled", f"Successfully assigned d/{pod} to a") for pod in ("p", "g-0", "g-1")
+    ]
 
 
-async def test_an_event_does_not_wait_for_ever_where_pods_keep_coming() -> None:
-    async with announcing(asyncio.Event(), passed_s=MAX_EVENT_DELAY_S) as (_, heard):
-        await heard.wait()
+async def test_the_pods_of_a_gang_share_an_event_where_pods_keep_coming() -> None:
+    announced = (*GANG_BINDINGS, BINDING)
+    async with announcing(asyncio.Event(), MAX_EVENT_DELAY_S, *announced) as heard:
+        of_gang, of_pod = await heard.get(), await heard.get()
+    assert of_gang["involvedObject"]["kind"] == "PodGroup"
+    assert of_gang["involvedObject"]["uid"] == "uid-g"
+    assert of_gang["message"].startswith("Successfully assigned 10 pods: d/g-0 to a, d/g-1 to a")
+    assert of_gang["message"].endswith("d/g-7 to a and 2 more")
+    assert of_pod["involvedObject"]["name"] == "p"
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

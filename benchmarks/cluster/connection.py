@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from gangline.kube.config.config import load_config
@@ -108,3 +109,48 @@ class Connection:
             yield await self._reader.readexactly(size)
             await self._reader.readexactly(2)
         await self._reader.readexactly(2)
+
+
+class Clients:
+    """Connections for single requests, opened when they are needed.
+
+    Args:
+        target: the API server.
+        at_once: the most requests in flight.
+    """
+
+    def __init__(self, target: Target, at_once: int) -> None:
+        self._target = target
+        self._idle: list[Connection] = []
+        self._slots = asyncio.Semaphore(at_once)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        form: str = "application/json",
+        passed: frozenset[int] = frozenset({404}),
+    ) -> tuple[int, bytes]:
+        """Send a request; return the status code and body.
+
+        A connection that the server has closed meanwhile is replaced, once.
+
+        Raises:
+            ConnectionError: the request failed, and not with one of the codes ``passed``.
+        """
+        async with self._slots:
+            try:
+                code, answer = await self._exchange(method, path, body, form)
+            except (OSError, asyncio.IncompleteReadError):
+                self._idle.clear()
+                code, answer = await self._exchange(method, path, body, form)
+        if code >= 300 and code not in passed:
+            raise ConnectionError(f"{method} {path} answered {code}: {answer[:300]!r}")
+        return code, answer
+
+    async def _exchange(self, *request: Any) -> tuple[int, bytes]:
+        connection = self._idle.pop() if self._idle else await Connection.open(self._target)
+        answer = await connection.request(*request)
+        self._idle.append(connection)
+        return answer

@@ -40,7 +40,7 @@ from typing import NamedTuple
 import uvloop
 
 from benchmarks import results
-from benchmarks.cluster.connection import Target
+from benchmarks.cluster.connection import Clients, Target
 from benchmarks.cluster.servers import (
     KUBERNETES_BINARIES,
     embedded,
@@ -55,8 +55,6 @@ from benchmarks.operator.creation import create_all
 from benchmarks.scheduler import bind, fake_kubelets
 from benchmarks.scheduler.fake_kubelets import BOUND, RUNNING
 from benchmarks.scheduler.observations import (
-    CREATORS,
-    Clients,
     Histograms,
     Measured,
     SchedulerProcess,
@@ -68,6 +66,8 @@ from benchmarks.scheduler.observations import (
 
 NAMESPACE = "jobs"
 URGENT = "urgent"
+CREATORS = 8
+"""Connections that create and delete."""
 EMBEDDED, KUBERNETES = "embedded", "kubernetes"
 MILLI = 1000
 
@@ -163,7 +163,7 @@ class Run:
 
     async def run(self, target: Target, pipe: Pipe, kubelets: int) -> None:
         self._target, self._pipe = target, pipe
-        self._clients, self._kubelets = Clients(target), kubelets
+        self._clients, self._kubelets = Clients(target, CREATORS), kubelets
         self._timeline = Timeline(pipe)
         await self.fill()
         await self.churn()
@@ -188,7 +188,7 @@ class Run:
         )
 
     async def _usage(self, counters: dict[str, float] | None = None) -> Usage:
-        answer = await self._clients.send("GET", "/metrics")
+        _, answer = await self._clients.send("GET", "/metrics")
         counters = counters or await asyncio.to_thread(self.scheduler.counters)
         pids = {
             **self._servers,
@@ -532,6 +532,9 @@ def measure(
             pids = {**servers, "scheduler": scheduler.pid, "kubelets": kubelets.pid}
             print(f"  processes: {pids}", flush=True)
             uvloop.run(run.run(target, here, kubelets.pid))
+        except BaseException:
+            print(f"  the scheduler's log ends with:\n{scheduler.last_lines()}", flush=True)
+            raise
         finally:
             kubelets.kill()
             scheduler.stop()

@@ -11,7 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 import uvloop
 
-from benchmarks.cluster.connection import Connection, Target
+from benchmarks.cluster.connection import Clients, Target
 from gangline.api.meta.objects import Object, Wire
 from gangline.api.meta.resource import Resource
 from gangline.kube.client.client import ApiClient
@@ -29,8 +29,10 @@ from gangline.kube.errors import ApiError, Gone
 from gangline.kube.http.request import PatchKind
 
 WRITERS = 8
-"""Connections for statuses and removals."""
+"""Statuses and removals that are written at a time."""
 LEASE_WRITERS = 4
+GONE = frozenset({404, 409})
+"""Codes of pods that were deleted, or replaced by others, meanwhile."""
 REPORT_S = 0.05
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 LEASE_DURATION_S = 40
@@ -70,7 +72,7 @@ class Kubelets:
     """The kubelets of the nodes ``names``."""
 
     def __init__(self, target: Target, names: Sequence[str], lease_s: float, pipe: Pipe) -> None:
-        self._target = target
+        self._clients = Clients(target, WRITERS + LEASE_WRITERS)
         self._nodes = dict.fromkeys(names, "")
         """Names of the nodes that live, and the versions of their leases."""
         self._lease_s = lease_s
@@ -158,7 +160,6 @@ class Kubelets:
                 self._seen = []
 
     async def _write(self) -> None:
-        connection = await Connection.open(self._target)
         while True:
             await self._may_write.wait()
             if not self._writes:
@@ -173,13 +174,10 @@ class Kubelets:
             else:
                 body = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
                 request = ("DELETE", path, msgspec.json.encode(body), "application/json")
-            code, answer = await connection.request(*request)
-            if code not in (200, 404, 409):
-                print(f"  kubelets: {request[0]} {request[1]} answered {code}: {answer[:300]!r}")
+            await self._clients.send(*request, passed=GONE)
 
     async def _renew(self, nodes: Sequence[str]) -> None:
         """Renew the leases of these nodes evenly over the interval."""
-        connection = await Connection.open(self._target)
         due = time.monotonic()
         while True:
             for node in nodes:
@@ -187,22 +185,19 @@ class Kubelets:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 await self._may_write.wait()
                 if node in self._nodes:
-                    await self._renew_one(connection, node)
+                    await self._renew_one(node)
             due = max(due, time.monotonic() - self._lease_s)
 
-    async def _renew_one(self, connection: Connection, node: str) -> None:
-        version = self._nodes[node]
-        if not version:
-            code, answer = await connection.request("POST", LEASES, lease(node))
-        if not version and code == 409:
-            code, answer = await connection.request("GET", f"{LEASES}/{node}")
-        if version:
-            code, answer = await connection.request("PUT", f"{LEASES}/{node}", lease(node, version))
-        match = _VERSION.search(answer)
-        if code in (200, 201) and match:
-            self._nodes[node] = match[1].decode()
+    async def _renew_one(self, node: str) -> None:
+        path = f"{LEASES}/{node}"
+        if version := self._nodes[node]:
+            code, answer = await self._clients.send("PUT", path, lease(node, version), passed=GONE)
         else:
-            print(f"  kubelets: the lease of {node} was answered {code}: {answer[:300]!r}")
+            code, answer = await self._clients.send("POST", LEASES, lease(node), passed=GONE)
+        if code == 409:  # the server has processed a request whose answer was lost
+            _, answer = await self._clients.send("GET", path)
+        if match := _VERSION.search(answer):
+            self._nodes[node] = match[1].decode()
 
 
 def running_status(uid: str) -> bytes:
@@ -271,4 +266,5 @@ def run(kubeconfig: Path, names: Sequence[str], lease_s: float, pipe: Pipe) -> N
         lease_s: interval between renewals of a lease; 0: there are none.
         pipe: to the process that measures.
     """
-    uvloop.run(_run(kubeconfig, names, lease_s, pipe))
+    with suppress(KeyboardInterrupt):
+        uvloop.run(_run(kubeconfig, names, lease_s, pipe))

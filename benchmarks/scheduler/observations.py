@@ -16,37 +16,13 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.cluster.connection import Connection, Target
 from benchmarks.cluster.servers import GANGLINE
 from benchmarks.scheduler.fake_kubelets import BOUND, REMOVED, RUNNING, PodSeen
 
-CREATORS = 8
-"""Connections that create and delete."""
-PATIENCE_S = 180.0
+PATIENCE_S = 120.0
 """Without any progress for this time the benchmark ends."""
 STREAMS = ("watch", "connect", "page")
 """Verbs whose requests last as long as the client wants, and pages that are no API."""
-
-
-class Clients:
-    """Connections for single requests; at most ``CREATORS`` of them are in flight."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._idle: list[Connection] = []
-        self._slots = asyncio.Semaphore(CREATORS)
-
-    async def send(
-        self, method: str, path: str, body: bytes = b"", form: str = "application/json"
-    ) -> bytes:
-        """Send a request. Raises ConnectionError: it failed, except that nothing was there."""
-        async with self._slots:
-            connection = self._idle.pop() if self._idle else await Connection.open(self._target)
-            code, answer = await connection.request(method, path, body, form)
-            self._idle.append(connection)
-        if code >= 300 and code != 404:
-            raise ConnectionError(f"{method} {path} answered {code}: {answer[:300]!r}")
-        return answer
 
 
 class Timeline:
@@ -61,6 +37,7 @@ class Timeline:
         self.nodes: dict[str, str] = {}
         """Nodes of the pods that are on one."""
         self._progress = asyncio.Event()
+        self._has_ended = False
         asyncio.get_running_loop().add_reader(pipe.fileno(), self._receive)
 
     def _receive(self) -> None:
@@ -68,6 +45,8 @@ class Timeline:
             seen: list[PodSeen] = self._pipe.recv()
         except EOFError:
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
+            self._has_ended = True
+            self._progress.set()
             return
         for change, key, node, at in seen:
             match change:
@@ -86,6 +65,7 @@ class Timeline:
 
         Raises:
             TimeoutError: nothing has changed for ``PATIENCE_S``.
+            ConnectionError: the kubelets have ended.
         """
         table = {BOUND: self.bound, RUNNING: self.running, REMOVED: self.removed}[change]
         awaited = list(keys)
@@ -98,6 +78,8 @@ class Timeline:
             except TimeoutError:
                 some = ", ".join(sorted(left)[:3])
                 raise TimeoutError(f"{len(left)} pods not {change}, such as {some}") from None
+            if self._has_ended:
+                raise ConnectionError("the process of the kubelets has ended")
             left = {key for key in left if key not in table}
         return max(table[key] for key in awaited)
 
@@ -208,6 +190,10 @@ class SchedulerProcess:
             self._process.terminate()
             self._process.wait(60)
             self._process = None
+
+    def last_lines(self) -> str:
+        """The end of its log."""
+        return "\n".join(self._log.read_text().splitlines()[-20:])
 
     def started(self) -> str:
         """The line that it has logged about its last start."""

@@ -100,6 +100,7 @@ async def _serve(client: ApiClient, settings: BrainSettings, store: Store, healt
     cluster = await _cluster_identity(client)
     await _wait_for_database(store)
     api = BrainApi(client, store, cluster)
+    port = 0
     async with AsyncExitStack() as stack:
         if settings.api_address is not None:
             address = settings.api_address
@@ -107,7 +108,6 @@ async def _serve(client: ApiClient, settings: BrainSettings, store: Store, healt
             port = await stack.enter_async_context(served)
             log.info("serving the history", extra={"port": port})
             health.ports["/v1"] = port
-            await _publish_url(client, settings, port)
 
         async def lead() -> None:
             await _lead(client, settings, store, api, cluster, elector)
@@ -121,7 +121,10 @@ async def _serve(client: ApiClient, settings: BrainSettings, store: Store, healt
         )
         # A standby copy is ready: it serves the history, and a rollout must not wait for the lease.
         health.ready = True
-        await elector.run(lead)
+        async with asyncio.TaskGroup() as tasks:
+            publishing = tasks.create_task(_publish(client, settings, store, port))
+            await elector.run(lead)
+            publishing.cancel()
 
 
 async def _lead(
@@ -207,23 +210,43 @@ async def _advise(
         await evaluator.run(settings.cycle_s)
 
 
-async def _publish_url(client: ApiClient, settings: BrainSettings, port: int) -> None:
-    """Write the address of the HTTP API where commands find it."""
-    address = settings.api_address
-    assert address is not None
-    scheme = "https" if settings.tls_certificate else "http"
-    data = {"url": f"{scheme}://{Address(address.host, port)}"}
+async def _publish(client: ApiClient, settings: BrainSettings, store: Store, port: int) -> None:
+    """Write the address of the HTTP API where commands find it, and what happened to the history.
+
+    A damaged database is reported when it is found, as an event and for ``gangline doctor``.
+    """
+    address, data = settings.api_address, dict[str, str]()
+    if address is not None:
+        scheme = "https" if settings.tls_certificate else "http"
+        data["url"] = f"{scheme}://{Address(address.host, port)}"
     namespace = settings.leader_election_namespace
+    reported = None if data else ""
+    async with EventRecorder(client, COMPONENT) as events:
+        while True:
+            damage = store.damage
+            if damage != reported:
+                stored = await _write_config_map(client, namespace, data | {"problem": damage})
+                if stored is not None:
+                    reported = damage
+                    if damage:
+                        events.event(stored, "Warning", "HistoryDamaged", damage)
+            await asyncio.sleep(FLUSH_S)
+
+
+async def _write_config_map(
+    client: ApiClient, namespace: str, data: dict[str, str]
+) -> ConfigMap | None:
     body = {"metadata": {"name": BRAIN_CONFIG_MAP}, "data": data}
     try:
         try:
-            await client.create(
+            return await client.create(
                 CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", **body}, namespace
             )
         except AlreadyExists:
-            await client.patch(CONFIG_MAPS, BRAIN_CONFIG_MAP, {"data": data}, namespace)
+            return await client.patch(CONFIG_MAPS, BRAIN_CONFIG_MAP, {"data": data}, namespace)
     except ApiError as error:
         log.info("commands need --brain: the address cannot be published: %s", error)
+        return None
 
 
 async def _cluster_identity(client: ApiClient) -> str:

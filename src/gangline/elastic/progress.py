@@ -24,6 +24,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
+from gangline.elastic.variables import SUCCESSOR_VARIABLE
+
 DEVICE_MODEL: Final = "device_model"
 """The only text; all other values are numbers."""
 MAX_DEVICE_MODEL: Final = 64
@@ -239,7 +241,8 @@ class StepReporter:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._part = _FilePart(0, _PART, environment)
         self._part.write("\n")
-        self._first = ""
+        # A successor has no first step of its own: the training has not begun with it.
+        self._first = "\n" if SUCCESSOR_VARIABLE in environment else ""
 
     def report_step(self, step: int) -> None:
         """Report that a step is finished."""
@@ -442,8 +445,11 @@ def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             # Of a file that a script appends to, the end has the last values.
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LARGEST))
-            return file.read(_LARGEST).decode(errors="replace")
+            start = max(0, file.seek(0, os.SEEK_END) - _LARGEST)
+            file.seek(start)
+            text = file.read(_LARGEST).decode(errors="replace")
+            # Half a line is another one: of ``saved_step 5`` it could be ``step 5``.
+            return text.partition("\n")[2] if start else text
     except OSError:
         return ""
 

@@ -144,6 +144,17 @@ async def find_brain(client: ApiClient, given: str = "") -> str:
     )
 
 
+async def brain_problem(client: ApiClient) -> str:
+    """Return what the Brain reports about its history; empty if all is well, or no Brain runs."""
+    for namespace in BRAIN_NAMESPACES:
+        try:
+            published = await client.get(CONFIG_MAPS, BRAIN_CONFIG_MAP, namespace)
+        except ApiError:
+            continue
+        return published.data.get("problem", "")
+    return ""
+
+
 async def brain_token(client: ApiClient, url: str) -> str:
     """Return the token of the kubeconfig for a Brain that asks for it; never for plain HTTP."""
     if not url.startswith("https://"):

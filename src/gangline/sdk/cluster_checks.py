@@ -29,6 +29,7 @@ from gangline.api.resources import (
 from gangline.api.verdict import pod_problem
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, Unreachable
+from gangline.sdk.advice import brain_problem
 from gangline.sdk.client import JobClient
 from gangline.sdk.events import EventRecord, job_events
 from gangline.sdk.jobs import Job
@@ -87,6 +88,8 @@ class ClusterFacts:
     services: Sequence[str] | None = None
     """Names of the services in kube-system."""
     metrics: bool = False
+    history_problem: str = ""
+    """What happened to the history of jobs, as the Brain reports it."""
 
 
 def run_checks(facts: ClusterFacts) -> list[ClusterCheckResult]:
@@ -105,6 +108,8 @@ def run_checks(facts: ClusterFacts) -> list[ClusterCheckResult]:
         "Images": _images,
         "Metrics": _metrics,
     }
+    if facts.history_problem:
+        checks["History"] = _history
     return [
         ClusterCheckResult("API server", CheckStatus.OK, facts.version),
         *(ClusterCheckResult(name, *check(facts)) for name, check in checks.items()),
@@ -295,6 +300,11 @@ def _metrics(facts: ClusterFacts) -> _Outcome:
     return CheckStatus.WARNING, "there is no metrics API", remedy
 
 
+def _history(facts: ClusterFacts) -> _Outcome:
+    remedy = "stop the Brain and put a backup in the place of the new file, or start it again"
+    return CheckStatus.WARNING, facts.history_problem, remedy
+
+
 T = TypeVar("T")
 
 _REQUIRED_RIGHTS = (
@@ -330,6 +340,7 @@ async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckR
         services = ask(client.list(SERVICES, "kube-system"))
         events = ask(job_events(client, namespace))
         jobs = ask(JobClient(client).list(namespace))
+        problem = ask(brain_problem(client))
         metrics = ask(client.request_json("GET", "/apis/metrics.k8s.io/v1beta1"))
     listed = _items(services.result())
     facts = ClusterFacts(
@@ -346,6 +357,7 @@ async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckR
         events=events.result(),
         services=[service.metadata.name for service in listed] if listed is not None else None,
         metrics=metrics.result() is not None,
+        history_problem=problem.result() or "",
     )
     return run_checks(facts)
 

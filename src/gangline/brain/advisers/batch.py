@@ -4,7 +4,8 @@
 global batch held, the next larger divisor of a rank's share, if the memory of the device suffices
 by a line through two measured micro-batches; never a doubling without measurements. *Global batch*:
 only where the noise of the gradients is known, the job names a largest batch and a rule for the
-learning rate. Each device model gets a configuration of its own.
+learning rate; it shrinks again, down to that of the user, where the noise has fallen. Each device
+model gets a configuration of its own.
 """
 
 import math
@@ -231,18 +232,20 @@ def _advise_global_batch(view: View, model: ThroughputModel | None) -> list[Advi
     if best is None or gain is None or gain.expected < BATCH_GAIN:
         return []
     value = round(best.global_batch)
-    if value <= present.global_batch:
+    if value == present.global_batch:
         return []
+    low_batch, high_batch = sorted((present.global_batch, value))
+    grows = value > present.global_batch
     gain_low = min(gain.low, low.low if low else gain.low)
     return [
         Advice(
             what=What.GLOBAL_BATCH,
             was=present.global_batch,
             value=value,
-            low=present.global_batch,
-            high=wishes.max_global_batch,
+            low=low_batch,
+            high=wishes.max_global_batch if grows else high_batch,
             reason=Reason(
-                code="NoiseAllowsLargerBatch",
+                code="NoiseAllowsLargerBatch" if grows else "NoiseNeedsSmallerBatch",
                 arguments={
                     "noise": noise.phi,
                     "goodput": gain.expected,

@@ -299,6 +299,12 @@ TEMPLATES: dict[str, str] = {
         "{goodput:percent} more goodput, at least {goodput_low:percent}. The script must follow "
         "the rule {rule:name} for the learning rate. The job allows at most {most:n record}."
     ),
+    "NoiseNeedsSmallerBatch": (
+        "The noise scale of the gradients is {noise:n record}, so records of the present batch are "
+        "worth less: {goodput:percent} more goodput with a smaller one, at least "
+        "{goodput_low:percent}. The script must follow the rule {rule:name} for the learning rate. "
+        "The job allows at most {most:n record}."
+    ),
     # Checkpoints.
     "SavesAndFailures": (
         "A save stops training for {save:seconds}, and a failure is expected every "

@@ -33,6 +33,10 @@ CERTAIN_GAIN = 0.03
 """Gain at the lower end of a range from which no probe is needed."""
 _PROBE_AGE_MS = 3600 * 1000
 _Z = 1.2816
+MOST_PER_WORKER = 1.25
+"""Goodput for each worker, relative to now, that no growth exceeds: caches explain no more."""
+WIDEST = 4.0
+"""Ratio of the ends of a range beyond which a prediction is no reason for a number."""
 MEASURED = 3
 """Good segments of a configuration from which a job has measured it."""
 _RECENT = 6
@@ -67,7 +71,7 @@ def advise_workers(
     probe = _probe(view, model, choices, present)
     if probe is not None:
         return [probe]
-    if best.value == present.nodes:
+    if best.value == present.nodes or not says_something(best):
         return []
     return [_advice(view, model, choices, present, best, floor)]
 
@@ -103,15 +107,21 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     choices = []
     for size, goodput, (bottom, top) in zip(places, step_s[0] / step_s[1:], ends, strict=True):
         wider = math.exp(_Z * view.prediction_error) if size != present.nodes else 1.0
+        highest = max(float(goodput), 1.0, MOST_PER_WORKER * size / present.nodes)
         choices.append(
             Choice(
                 value=size,
                 goodput=float(goodput),
                 low=float(min(bottom, goodput)) / wider,
-                high=float(max(top, goodput)) * wider,
+                high=min(float(max(top, goodput)) * wider, highest),
             )
         )
     return choices
+
+
+def says_something(choice: Choice) -> bool:
+    """Whether the range of a prediction is narrow enough for advice."""
+    return choice.high <= WIDEST * choice.low
 
 
 def fitted_segments(

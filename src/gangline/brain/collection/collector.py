@@ -47,10 +47,11 @@ from gangline.brain.collection.job_digest import (
     digest_job,
     digest_pod,
     end_of_deleted,
+    parsed_amount,
     pod_limits,
 )
 from gangline.brain.collection.live_facts import digest_facts
-from gangline.brain.collection.observations import JobObservations, PolledUsage
+from gangline.brain.collection.observations import JobObservations, NodeSize, PolledUsage
 from gangline.brain.collection.server_use import (
     POLL_S,
     PodSample,
@@ -84,6 +85,13 @@ def digest_node(node: Node, gpus_used: int) -> NodeCapacity:
         cpu_millis=_amount(node, CPU),
         memory_bytes=_amount(node, MEMORY),
     )
+
+
+def node_size(node: Node) -> NodeSize:
+    """Return what all pods of a node can use together."""
+    written = node.status.capacity or node.status.allocatable
+    cpu, memory = (parsed_amount(name, written.get(name)) or 0 for name in (CPU, MEMORY))
+    return NodeSize(cpu, memory)
 
 
 def gpus_by_node(pods: Iterable[Pod]) -> dict[str, int]:
@@ -211,6 +219,9 @@ class Collector:
             indexes={"job": lambda pod: [_controller_uid(pod)]},
         )
         self._nodes: Informer[Node] = Informer(client, NODES)
+        self._node_sizes: dict[str, NodeSize] = {}
+        """Also of nodes that are gone: jobs have used them."""
+        self._nodes.add_listener(self._on_node)
         self._facts: Informer[ConfigMap] = Informer(
             client,
             CONFIG_MAPS,
@@ -393,7 +404,7 @@ class Collector:
         job = self.jobs.get(meta.uid)
         is_new = job is None
         if job is None:
-            job = WatchedJob(kind, meta, JobObservations())
+            job = WatchedJob(kind, meta, JobObservations(nodes=self._node_sizes))
             self.jobs[meta.uid] = job
             age_s = self._clock() - digested.job.submitted_ms / 1000
             running = digested.job.outcome is Outcome.RUNNING
@@ -452,6 +463,10 @@ class Collector:
             assert job is not None
             if job.observations.add_run(run):
                 self._changed.add(uid)
+
+    def _on_node(self, _: Node | None, new: Node | None) -> None:
+        if new is not None:
+            self._node_sizes[new.metadata.name] = node_size(new)
 
     def _on_facts(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
         if new is not None and not self.excludes(new.metadata.namespace):

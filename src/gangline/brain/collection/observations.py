@@ -6,6 +6,7 @@ in any order, gives the same records as the events did.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +36,18 @@ class PolledUsage(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
 
 
+class NodeSize(NamedTuple):
+    """CPU and memory of a node, or the most of them that something can use."""
+
+    cpu_millis: int
+    memory_bytes: int
+
+
+_UNLIMITED = 1 << 62
+_SHARED = 1.1
+"""Peaks of processes that are added count shared pages repeatedly."""
+
+
 @dataclass(slots=True)
 class JobObservations:
     """The observations of one job, by their identity."""
@@ -56,6 +69,8 @@ class JobObservations:
     model: ModelShapeFacts | None = None
     earlier: dict[tuple[str, int, int], PodRun] = field(default_factory=dict)
     """Runs that the store knew when this process started."""
+    nodes: Mapping[str, NodeSize] = field(default_factory=dict)
+    """Sizes of all nodes: no pod uses more than its node has, whatever is reported of it."""
     watched_from_start: bool = False
 
     def add_job(self, job: Job) -> bool:
@@ -150,7 +165,8 @@ class JobObservations:
             if run is None:
                 pod_runs.append(msgspec.structs.replace(self.earlier[key], number=number))
                 continue
-            pod_runs.append(_pod_run(run, number, usage.get(key), self.polled.get(key)))
+            most = possible_use(run.limit_memory_bytes, self.nodes, run.node)
+            pod_runs.append(_pod_run(run, number, usage.get(key), self.polled.get(key), most))
         return pod_runs
 
 
@@ -170,19 +186,38 @@ def _usage_by_run(
     return by_run
 
 
+def possible_use(limit: int | None, nodes: Mapping[str, NodeSize], node: str) -> NodeSize:
+    """Return the most CPU and memory that a pod with a limit of memory can have used on a node.
+
+    Where the node is not known, it is the largest one; without any node all is possible.
+    """
+    size = nodes.get(node)
+    if size is None:
+        cpu = max((one.cpu_millis for one in nodes.values()), default=_UNLIMITED)
+        memory = max((one.memory_bytes for one in nodes.values()), default=_UNLIMITED)
+        size = NodeSize(cpu, memory)
+    return (
+        size
+        if limit is None
+        else NodeSize(size.cpu_millis, min(size.memory_bytes, round(_SHARED * limit)))
+    )
+
+
 def _pod_run(
-    run: ContainerRun, number: int, report: PodFacts | None, polled: PolledUsage | None
+    run: ContainerRun,
+    number: int,
+    report: PodFacts | None,
+    polled: PolledUsage | None,
+    most: NodeSize,
 ) -> PodRun:
-    peaks = [
-        peak
-        for peak in (
-            report.peak_memory_bytes if report else None,
-            polled.peak_memory_bytes if polled else None,
-        )
-        if peak
-    ]
+    reported = (
+        report.peak_memory_bytes if report else None,
+        polled.peak_memory_bytes if polled else None,
+    )
+    peaks = [peak for peak in reported if peak and peak <= most.memory_bytes]
     cpu: tuple[int | None, ...]
-    if report is not None and report.cpu_millis_p95 is not None:
+    millis = [report.cpu_millis_p95, report.cpu_millis_max] if report else [None]
+    if report is not None and all(x is not None and x <= most.cpu_millis for x in millis):
         cpu = (report.cpu_millis_p50, report.cpu_millis_p95, report.cpu_millis_max)
     else:
         used = polled.cpu_millis if polled else ()

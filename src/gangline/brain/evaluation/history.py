@@ -22,12 +22,12 @@ from gangline.brain.advisers.similarity import (
     similarity_level,
 )
 from gangline.brain.advisers.view import SimilarRuns
-from gangline.brain.facts.records import NodeSpeed, Outcome, Run
+from gangline.brain.facts.records import Job, NodeSpeed, Outcome, Run
 from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError
-from gangline.brain.store.reader import Reader
+from gangline.brain.store.reader import HistoryFilter, Reader
 from gangline.brain.store.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -146,6 +146,11 @@ class History:
         ]
         self.add(Run(job=job) for job in vanished)
         return len(vanished)
+
+    async def finished_jobs(self, asked: HistoryFilter) -> tuple[Job, ...]:
+        """Return ended jobs, the latest first; none while they are not known."""
+        page = await self._read(lambda r: r.history(asked))
+        return page.jobs if page else ()
 
     async def earlier(self, uid: str) -> Run | None:
         """Return what the store holds of a job."""

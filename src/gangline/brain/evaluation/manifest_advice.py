@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,13 +11,15 @@ import msgspec
 from gangline.api.brain.job_advice import OPEN
 from gangline.api.job_resources import JOB_KINDS, find_job_kind
 from gangline.api.meta.objects import Object
-from gangline.brain.advisers.view import ClusterView
+from gangline.brain.advisers.similarity import LEAST_RUNS, WINDOW_MS, last_ms, similarity_level
+from gangline.brain.advisers.view import ClusterView, SimilarRuns
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings, digest_job
 from gangline.brain.evaluation.advisers import advise, build_view, evidence, published
 from gangline.brain.evaluation.history import History
-from gangline.brain.facts.records import Run
+from gangline.brain.facts.records import Job, Outcome, Run
 from gangline.brain.publication.items import advice_item, ordered
+from gangline.brain.store.reader import HistoryFilter
 
 
 class ManifestAdviser:
@@ -26,7 +29,7 @@ class ManifestAdviser:
         self._collector, self._history, self._settings = collector, history, settings
 
     async def __call__(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return ``{"items": [...], "runs": N}``.
+        """Return ``{"items": [...], "runs": N, "notCounted": TEXT}``.
 
         Raises:
             ValueError: it is no manifest of a job.
@@ -43,8 +46,22 @@ class ManifestAdviser:
         return {
             "items": msgspec.to_builtins(ordered(items)),
             "runs": len(similar.runs) if similar else 0,
+            "notCounted": await self._not_counted(run.job, similar, now_ms),
             "history": self._history.problem and "history not available",
         }
+
+    async def _not_counted(self, job: Job, similar: SimilarRuns | None, now_ms: int) -> str:
+        """Return why successful runs of the same name do not count; empty if some do."""
+        if similar is not None and similar.runs:
+            return ""
+        named = HistoryFilter(
+            cluster=job.cluster,
+            namespace=job.namespace,
+            stem=job.stem,
+            outcomes=frozenset({Outcome.SUCCEEDED}),
+        )
+        past = await self._history.finished_jobs(named)
+        return why_not_counted(job, past, now_ms)
 
     def _run(self, manifest: Mapping[str, Any]) -> Run:
         version, name = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
@@ -60,3 +77,27 @@ class ManifestAdviser:
         return Run(
             job=msgspec.structs.replace(digested.job, started_ms=None, uid="", finished_ms=None)
         )
+
+
+def why_not_counted(job: Job, past: Sequence[Job], now_ms: int) -> str:
+    """Say why none of the successful runs of a name count for a job; empty without any."""
+    reasons = Counter(_obstacle(job, one, now_ms) for one in past)
+    if not reasons:
+        return ""
+    count = sum(reasons.values())
+    listed = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
+    return f"{count} successful run{'s' if count > 1 else ''} of {job.stem} do not count: {listed}."
+
+
+def _obstacle(job: Job, past: Job, now_ms: int) -> str:
+    if not past.complete:
+        return "not watched from start to end, as the Brain ran a part of the time only"
+    if now_ms - last_ms(past) > WINDOW_MS:
+        return "ended more than 30 days ago"
+    if past.kind != job.kind:
+        return f"of the kind {past.kind}"
+    level = similarity_level(Run(job=job), Run(job=past))
+    if level is None:
+        return f"with another image ({past.image.repository})"
+    what = "another owner or command" if level == 2 else "the same family"
+    return f"with {what}, where {LEAST_RUNS[level]} are needed"

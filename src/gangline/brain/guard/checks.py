@@ -273,9 +273,9 @@ def cooling_down(case: Case) -> Reason | None:
     if case.advice.urgent:
         return None
     job, settings = case.job, case.settings
-    changes = (*job.actions, *job.person_acts)
+    times = [action.at_ms for action in job.actions] + [act.at_ms for act in job.person_acts]
     # A time of later is that of a clock that was wrong.
-    times = [change.at_ms for change in changes if change.at_ms <= case.now_ms]
+    times = [at_ms for at_ms in times if at_ms <= case.now_ms]
     if not times:
         return None
     pause_s = max(settings.cooldown_s, settings.cooldown_restarts * case.job.change_cost_s)

@@ -140,6 +140,11 @@ class Store:
         return dict(self._context.dropped) | {"buffer": self.buffer.dropped}
 
     @property
+    def damage(self) -> str:
+        """Which damaged file was replaced by an empty one since the start; empty: none."""
+        return self._context.database.damage
+
+    @property
     def losses(self) -> int:
         """How often facts that the store had taken were lost; the number only grows."""
         return self._context.database.renewed + self.buffer.dropped

@@ -80,6 +80,8 @@ async def _filled(
             continue
         filled = JsonPatch(operations).apply(filled)
         print_status(f"{name}: {item.sentence}")
+    if reason := answer.get("notCounted"):
+        print_status(f"{name}: {reason}")
     if filled is manifest:
         print_status(f"{name}: the history gives nothing that the job leaves out.")
     return filled

@@ -168,6 +168,7 @@ def test_damaged_file_is_set_aside_at_the_start(tmp_path: Path) -> None:
     assert "is damaged" in problem
     [aside] = [each for each in tmp_path.iterdir() if ".damaged-" in each.name]
     assert aside.name in problem
+    assert store.damage == problem
     assert aside.read_bytes().startswith(b"no database")
     store.close()
 

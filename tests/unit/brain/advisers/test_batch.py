@@ -180,3 +180,17 @@ def test_w14_a_larger_global_batch_with_a_rule_where_noise_allows_it() -> None:
 )
 def test_w14_never_without_noise_a_bound_and_a_rule(noise: float | None, wishes: dict) -> None:
     assert advice_for(noisy_view(noise, **wishes), What.GLOBAL_BATCH) == []
+
+
+def test_w14_global_batch_shrinks_again_where_the_noise_has_fallen() -> None:
+    """The user began with 192 records; four times as many lose by now."""
+    view = noisy_view(20.0)
+    grown = [
+        msgspec.structs.replace(s, global_batch=4 * 192, accumulation=(s.accumulation or 1) * 4)
+        for s in view.run.segments[-6:]
+    ]
+    run = msgspec.structs.replace(view.run, segments=(*view.run.segments[:6], *grown))
+    (advice,) = advice_for(msgspec.structs.replace(view, run=run), What.GLOBAL_BATCH)
+    assert advice.reason.code == "NoiseNeedsSmallerBatch"
+    assert advice.value is not None
+    assert 192 <= advice.value < 4 * 192

@@ -209,3 +209,16 @@ def test_no_size_is_advised_that_is_no_multiple_of_the_node_unit() -> None:
     model = fit_throughput(observations(view.run.segments, job.now_ms))
     assert model is not None
     assert [choice.value for choice in size_choices(view, model)] == [2]
+
+
+def test_prediction_whose_range_says_nothing_is_no_advice() -> None:
+    """``93 % more goodput (-96 % to 10400 %)`` was one."""
+    job = simulate(Amdahl(0.05, 100.0), 2, 8, 4)
+    job.run(0.7)
+    view = job.view()
+    model = fit_throughput(observations(view.run.segments, job.now_ms))
+    assert model is not None
+    doubtful = msgspec.structs.replace(view, prediction_error=3.0, probes=1)
+    for choice in size_choices(doubtful, model):
+        assert choice.high <= max(1.25 * choice.value / job.size, choice.goodput, 1.0)
+    assert advise_workers(doubtful, model) == []

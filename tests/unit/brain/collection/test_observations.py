@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.jobs.training_facts import PodFacts, SegmentFacts, StepSeconds, TrainingFacts
 from gangline.brain.collection.job_digest import ContainerRun, end_of_deleted
 from gangline.brain.collection.live_facts import DigestedFacts
-from gangline.brain.collection.observations import JobObservations, quantile
+from gangline.brain.collection.observations import JobObservations, NodeSize, quantile
 from gangline.brain.facts.records import Job, Outcome, RoleSize, Run
 
 SIZE = RoleSize(role="worker", since_ms=0, replicas=2, gpus=4)
@@ -145,3 +146,31 @@ def test_quantiles_are_observed_values() -> None:
     assert quantile((), 0.5) is None
     assert quantile((1, 2, 3, 4), 0.5) == 3
     assert quantile((1, 2, 3, 4), 1.0) == 4
+
+
+@pytest.mark.parametrize(
+    ("limit", "node", "believed"),
+    [
+        pytest.param(8 << 30, "n", 6 << 30, id="within limit and node"),
+        pytest.param(4 << 30, "n", None, id="above the pod's limit"),
+        pytest.param(None, "small", None, id="above the node"),
+        pytest.param(None, "gone", 6 << 30, id="node not known, others have it"),
+    ],
+)
+def test_use_that_the_pod_cannot_have_had_is_not_believed(
+    limit: int | None, node: str, believed: int | None
+) -> None:
+    """A report may claim anything, and others are advised by it."""
+    sizes = {"n": NodeSize(64_000, 64 << 30), "small": NodeSize(4_000, 5 << 30)}
+    seen = JobObservations(nodes=sizes)
+    seen.add_job(JOB)
+    seen.add_run(msgspec.structs.replace(run(0, 10), limit_memory_bytes=limit, node=node))
+    claimed = msgspec.structs.replace(
+        PEAK, peak_memory_bytes=6 << 30, cpu_millis_p95=5_000, cpu_millis_max=5_000
+    )
+    seen.add_facts(facts(pods=(claimed,)).facts)
+    result = seen.run()
+    assert result is not None
+    (pod,) = result.pods
+    assert pod.peak_memory_bytes == believed
+    assert pod.cpu_p95_millis == (None if node == "small" else 5_000)

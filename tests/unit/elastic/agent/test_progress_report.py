@@ -59,6 +59,16 @@ def test_scripts_may_write_the_file_or_report_as_for_dlrover(tmp_path):
     assert read_progress(path, metrics).step == 5
 
 
+@pytest.mark.parametrize("cut", range(20))
+def test_file_of_any_length_is_read_from_its_end(tmp_path, cut):
+    """A script appends; where the read part begins, half a line must not be another report."""
+    path = tmp_path / "progress"
+    lines = "".join(f"saved_step {number}\n" for number in range(1000, 2000))
+    path.write_text(lines + "y" * cut)
+    seen = read_progress(path, tmp_path / "none")
+    assert (seen.step, seen.saved_step) == (1999, 1999)
+
+
 def test_file_with_saves_and_phases_only_lacks_steps(tmp_path):
     path, metrics = tmp_path / "progress", tmp_path / "metrics"
     environment = {"GANGLINE_PROGRESS_FILE": str(path)}

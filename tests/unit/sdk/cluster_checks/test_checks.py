@@ -175,3 +175,15 @@ def strip() -> Callable[[str], str]:
     import click
 
     return click.unstyle
+
+
+def test_damaged_history_is_a_line_with_a_remedy() -> None:
+    assert "History" not in {check.name for check in run_checks(ClusterFacts(now=NOW))}
+    damage = "database sqlite:///brain.db is damaged: it was renamed"
+    (check,) = [
+        check
+        for check in run_checks(ClusterFacts(now=NOW, history_problem=damage))
+        if check.name == "History"
+    ]
+    assert (check.status, check.finding) == (CheckStatus.WARNING, damage)
+    assert "backup" in check.remedy

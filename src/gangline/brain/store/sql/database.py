@@ -375,6 +375,8 @@ class Database:
         self.problem: StoreError | None = None
         self.renewed = 0
         """How often a damaged SQLite file was replaced by an empty one."""
+        self.damage = ""
+        """What happened the last time."""
 
     @property
     def file(self) -> Path | None:
@@ -484,10 +486,11 @@ class Database:
             part = path.with_name(path.name + suffix)
             if part.exists():
                 part.rename(aside.with_name(aside.name + suffix))
-        self._on_problem(
+        self.damage = (
             f"{self._name} is damaged ({str(error.orig).strip()}): it was renamed to {aside.name}, "
             "and a new one is begun"
         )
+        self._on_problem(self.damage)
         prepare(self._engine, migrate=True)
         self.renewed += 1
         return True

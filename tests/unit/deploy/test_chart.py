@@ -40,6 +40,15 @@ VALUES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "everything": {
         "brain": {"enabled": True},
+        "dashboard": {
+            "enabled": True,
+            "auth": "header",
+            "impersonation": True,
+            "readOnly": True,
+            "basePath": "/gangline",
+            "tlsSecret": "dashboard-tls",
+            "args": ["--trusted-proxy=10.0.0.7"],
+        },
         "webhook": {"failurePolicy": "Fail", "queueAccess": True, "progress": True},
     },
     "operator only": {"scheduler": {"enabled": False}, "webhook": {"enabled": False}},
@@ -252,7 +261,8 @@ def test_pods_meet_the_restricted_profile(values: Manifest) -> None:
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
         for volume in spec.get("volumes", []):
-            assert not volume.keys() - {"name", "configMap", "persistentVolumeClaim", "emptyDir"}
+            allowed = {"name", "configMap", "persistentVolumeClaim", "emptyDir", "secret"}
+            assert not volume.keys() - allowed
         for container in spec["containers"]:
             context = container["securityContext"]
             assert context["allowPrivilegeEscalation"] is False
@@ -463,3 +473,24 @@ def test_initializers_run_the_image_beside_that_of_the_components(
     }
     [image] = images
     assert image.startswith(expected)
+
+
+@pytest.mark.parametrize("impersonates", [False, True])
+def test_dashboard_writes_nothing_but_events_and_impersonates_only_if_allowed(
+    impersonates: bool,
+) -> None:
+    values = {"dashboard": {"enabled": True, "impersonation": impersonates}, "namespaces": ["a"]}
+    rules = [
+        (role["kind"], resource, verb)
+        for role in render(values)
+        if role["kind"] in {"Role", "ClusterRole"} and "dashboard" in role["metadata"]["name"]
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+    writes = {rule for rule in rules if rule[2] not in {"get", "list", "watch"}}
+    events = {("Role", "events", "create"), ("Role", "events", "patch")}
+    users = {("ClusterRole", name, "impersonate") for name in ("users", "groups")}
+    assert writes == events | (users if impersonates else set())
+    assert ("Role", "pytorchjobs", "watch") in rules
+    assert ("ClusterRole", "pods", "list") not in rules

@@ -1,4 +1,8 @@
-"""Stores reservations as PodGroup annotations, so that a restarted scheduler keeps them."""
+"""Stores reservations as PodGroup annotations, so that a restarted scheduler keeps them.
+
+The reservation of a gang of thousands of pods is too large for an annotation. It is not stored: a
+scheduler that starts while its victims end decides again.
+"""
 
 import asyncio
 import logging
@@ -24,6 +28,8 @@ from gangline.scheduler.types import (
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
+MAX_STORED_BYTES = 200_000
+"""The largest value that is stored: all annotations of an object take at most 256 KiB together."""
 
 
 def read_reservation(group: Object) -> Reservation | None:
@@ -60,12 +66,16 @@ class ReservationStore:
     def __init__(self, client: ApiClient) -> None:
         self._client = client
         self._stored: dict[GroupKey, Reservation] = {}
+        """Reservations that are stored, or are too large for that."""
+        self._annotated: set[GroupKey] = set()
+        """Groups with the annotation."""
         self._desired: dict[GroupKey, Reservation] = {}
         self._changed = asyncio.Event()
 
     def add_stored(self, group: GroupKey, reservation: Reservation) -> None:
         """Take over a reservation that is stored already."""
         self._stored[group] = reservation
+        self._annotated.add(group)
 
     def store(
         self,
@@ -94,16 +104,21 @@ class ReservationStore:
     async def _write(self, key: GroupKey, reservation: Reservation | None) -> bool:
         namespace, name = group_name(key)
         value = None if reservation is None else encode_reservation(reservation)
-        body = {"metadata": {"annotations": {RESERVED_ANNOTATION: value}}}
-        try:
-            await self._client.patch(pod_group_resource(key), name, body, namespace)
-        except NotFound:
-            self._stored.pop(key, None)
-            self._desired.pop(key, None)
-            return True
-        except KubeError as error:
-            log.warning("reservation not stored: %s", error, extra={"group": key})
-            return False
+        if value is not None and len(value) > MAX_STORED_BYTES:
+            fields = {"group": key, "bytes": len(value)}
+            log.debug("reservation not stored: too large", extra=fields)
+            value = None
+        if value is not None or key in self._annotated:
+            body = {"metadata": {"annotations": {RESERVED_ANNOTATION: value}}}
+            try:
+                await self._client.patch(pod_group_resource(key), name, body, namespace)
+            except NotFound:
+                self._desired.pop(key, None)
+                reservation = value = None
+            except KubeError as error:
+                log.warning("reservation not stored: %s", error, extra={"group": key})
+                return False
+        (self._annotated.discard if value is None else self._annotated.add)(key)
         if reservation is None:
             self._stored.pop(key, None)
         else:

@@ -1,7 +1,7 @@
 """Indexer: objects by key and by index value, with listeners. The memory of an informer; no I/O."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Generic, NamedTuple, TypeVar
 
 from gangline.api.meta.objects import Object
@@ -51,6 +51,10 @@ class Indexer(Generic[T]):
     def by_index(self, index: str, value: str) -> list[T]:
         """Return the objects with this index value, ordered by key."""
         return [self._objects[key] for key in sorted(self._keys_by_value[index].get(value, ()))]
+
+    def index_values(self, index: str) -> Set[str]:
+        """Return the values that an index has for at least one object."""
+        return self._keys_by_value[index].keys()
 
     def add_index(self, name: str, index: IndexFunction[T]) -> None:
         """Add an index function and index all existing objects."""

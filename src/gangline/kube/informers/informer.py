@@ -27,7 +27,7 @@ import gc
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -315,6 +315,10 @@ class Informer(Generic[T]):
     def by_index(self, index: str, value: str) -> list[T]:
         """Return the objects with this index value, in order of namespace and name."""
         return self._indexer.by_index(index, value)
+
+    def index_values(self, index: str) -> Set[str]:
+        """Return the values that an index has for at least one object."""
+        return self._indexer.index_values(index)
 
     def __len__(self) -> int:
         return len(self._indexer)

@@ -1,6 +1,8 @@
 """Node health: lost nodes, and the eviction of their pods."""
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,11 +10,17 @@ from gangline.api.core.affinity import Toleration
 from gangline.api.core.core import Lease, LeaseSpec, Node, NodeSpec, NodeStatus, Taint
 from gangline.api.core.pod import Pod, PodSpec
 from gangline.api.meta.objects import Condition, ObjectMeta
+from gangline.api.meta.resource import Resource
+from gangline.api.resources import LEASES, NODES
+from gangline.kube.informers.indexer import Indexer, ObjectKey
+from gangline.local.controllers.node_lifecycle import controller
+from gangline.local.controllers.node_lifecycle.controller import LEASE_NAMESPACE
 from gangline.local.controllers.node_lifecycle.plan import (
     NOT_READY,
     UNREACHABLE,
     UNSCHEDULABLE,
     Heartbeats,
+    NodeUpdate,
     eviction_time,
     plan_node_update,
     unready_conditions,
@@ -132,3 +140,65 @@ def test_age_of_a_heartbeat_counts_from_its_arrival() -> None:
     assert beats.age("n", 130) == 30
     beats.observe("n", Lease(spec=LeaseSpec(renew_time=NOW)), 131)
     assert beats.age("n", 132) == 1
+
+
+class StoredInformers:
+    """The informers of nodes, leases and pods, filled by a test."""
+
+    def __init__(self) -> None:
+        self.stores = {NODES.plural: Indexer[Any]({}), LEASES.plural: Indexer[Any]({})}
+
+    def informer(self, resource: Resource[Any], *_: object, **options: Any) -> Any:
+        store = self.stores.setdefault(resource.plural, Indexer(options.get("indexes", {})))
+        return SimpleNamespace(
+            items=store.items,
+            get=lambda namespace, name: store.get(ObjectKey(namespace or "", name)),
+            by_index=store.by_index,
+            index_values=store.index_values,
+            add_listener=store.add_listener,
+        )
+
+
+def stored_node(name: str, version: str) -> Node:
+    status = NodeStatus(conditions=[Condition(type="Ready", status="True")])
+    return Node(metadata=ObjectMeta(name=name, resource_version=version), status=status)
+
+
+def stored_lease(name: str) -> Lease:
+    metadata = ObjectMeta(name=name, namespace=LEASE_NAMESPACE, resource_version="1")
+    return Lease(metadata=metadata, spec=LeaseSpec(renew_time=NOW))
+
+
+async def test_settled_nodes_are_checked_again_when_they_change_or_fall_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    informers, checked, clock = StoredInformers(), list[str](), [0.0]
+
+    def record(node: Node, *, silent: bool, now: datetime) -> NodeUpdate:
+        checked.append(node.metadata.name)
+        return NodeUpdate()
+
+    monkeypatch.setattr(controller, "plan_node_update", record)
+    monkeypatch.setattr(controller, "_clock", lambda: clock[0])
+    settings = SimpleNamespace(node_silence_s=40.0)
+    lifecycle = controller.NodeLifecycleController(
+        SimpleNamespace(client=None, recorder=None, informers=informers, settings=settings)  # type: ignore[arg-type]
+    )
+    nodes, leases = informers.stores["nodes"], informers.stores["leases"]
+    for name in ("a", "b", "c"):
+        nodes.put(stored_node(name, "1"))
+        leases.put(stored_lease(name))
+
+    async def checks_at(seconds: float) -> list[str]:
+        clock[0] = seconds
+        checked.clear()
+        await lifecycle.check_nodes()
+        return checked
+
+    assert await checks_at(1.0) == ["a", "b", "c"]
+    assert await checks_at(2.0) == []
+    nodes.put(stored_node("a", "2"))
+    leases.remove(ObjectKey(LEASE_NAMESPACE, "b"))
+    assert await checks_at(3.0) == ["a", "b"]
+    assert await checks_at(42.0) == ["a", "c"]  # the lease of b changed when it was deleted
+    assert await checks_at(44.0) == ["a", "b", "c"]

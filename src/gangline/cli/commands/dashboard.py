@@ -83,7 +83,7 @@ def dashboard_command(
     "serve",
     examples="""
         gangline dashboard serve --auth token --address :8443
-        gangline dashboard serve --auth header --trusted-proxy 10.0.0.7 --address :8080
+        gangline dashboard serve --auth header --trusted-proxy 10.0.0.7
     """,
 )
 @cluster_options

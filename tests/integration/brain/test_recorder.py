@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from gangline.api.job_resources import PYTORCH_JOBS
 from gangline.brain.collection.collector import Collector
@@ -22,6 +23,7 @@ from gangline.brain.store.engine import Store, open_store
 from gangline.cli.errors import ExitCode
 from gangline.kube.client.client import ApiClient
 from gangline.local.custom_resources import install_definitions
+from integration.brain.store.test_outages import damage
 from integration.cli.test_changing_jobs import SUBMIT, report, typed, waited
 from integration.cluster.embedded import EmbeddedCluster, until
 
@@ -66,6 +68,8 @@ async def test_job_that_is_deleted_after_its_end_has_its_record(
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     opened = open_store(f"sqlite:///{tmp_path}/brain.db", secret=b"secret")
+    event.listen(opened.engine, "connect", lambda c, _: c.execute("PRAGMA busy_timeout=50").close())
+    opened.engine.dispose()
     yield opened
     opened.close()
 
@@ -111,14 +115,15 @@ async def test_records_wait_for_a_locked_database_and_outlive_a_damaged_one(
             return whats(await stored_record(store, uid)) == ["submitted", "deleted"]
 
         await until(is_recorded, 60.0)
-        for part in (file, tmp_path / "brain.db-wal"):
-            part.write_bytes(b"no database" * 1000)
-        uid = await submit(client, "later")
+        store.engine.dispose()  # the pages that connections have cached
+        damage(file)
+        later = await submit(client, "later")
 
-        async def is_recorded_again() -> bool:
-            return whats(await stored_record(store, uid)) == ["submitted"]
+        async def are_recorded_again() -> bool:
+            records = [whats(await stored_record(store, one)) for one in (uid, later)]
+            return records == [["submitted", "deleted"], ["submitted"]]
 
-        await until(is_recorded_again, 60.0)
+        await until(are_recorded_again, 60.0)
         assert any(name.startswith("brain.db.damaged-") for name in os.listdir(tmp_path))
         for task in running:
             task.cancel()

@@ -113,6 +113,7 @@ class Recorder:
         self._recordings: dict[str, _Recording] = {}
         self._requests = asyncio.Semaphore(CONCURRENT)
         self._wake = asyncio.Event()
+        self._losses = store.losses
         self._tasks: asyncio.TaskGroup | None = None
         self._starting: list[Callable[[], None]] = []
         self._done: set[str] = set()
@@ -440,6 +441,11 @@ class Recorder:
 
     async def flush(self) -> None:
         """Write the records that are due."""
+        if self._losses != self._store.losses:
+            # A damaged file was replaced by an empty one: what memory has goes into it again.
+            self._losses = self._store.losses
+            for recording in self._recordings.values():
+                recording.is_changed, recording.written_at = True, None
         due = [uid for uid, recording in self._recordings.items() if self._is_due(recording)]
         try:
             for first in range(0, len(due), BATCH):

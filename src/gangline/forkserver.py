@@ -69,6 +69,9 @@ VARYING_VARIABLES = (
     "GANGLINE_PROGRESS_FILE",
     "RUNTIME_METRICS_PATH",
     "GANGLINE_STACKS",
+    "GANGLINE_SURVIVOR_SLOT",
+    "GANGLINE_SUCCESSOR_AFTER",
+    "GANGLINE_SURVIVOR_FOLDER",
 )
 """Variables that differ between the workers of a job, or between two attempts."""
 _LENGTH = 4

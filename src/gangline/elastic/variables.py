@@ -22,6 +22,12 @@ FLUSH_RESULT_VARIABLE: Final = "GANGLINE_FLUSH_RESULT"
 """A file to which a process that saves the newest checkpoint writes the step of each target."""
 LOADER_FILE_VARIABLES: Final = ("GANGLINE_PARALLEL_CONFIG", "DLROVER_PARAL_CONFIG_PATH")
 """Variables that may name the file that data loaders read; the first one that is set counts."""
+SLOT_VARIABLE: Final = "GANGLINE_SURVIVOR_SLOT"
+"""The slot of a worker whose place another one may take; see ``survivors.protocol``."""
+SUCCESSOR_VARIABLE: Final = "GANGLINE_SUCCESSOR_AFTER"
+"""Set for a successor: the number of orders that were written before its start."""
+FOLDER_VARIABLE: Final = "GANGLINE_SURVIVOR_FOLDER"
+"""A folder in which workers keep what their successors need beside a replica's state."""
 
 
 def node_number(environment: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from gangline.elastic.agent.failures import (
 from gangline.elastic.agent.hang_detector import (
     STOPPED,
     LearnedTimeout,
+    RankStack,
     blamed_ranks,
     hang_failure,
     working_ranks,
@@ -41,8 +42,14 @@ from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.spare_interpreter import SpareInterpreter, first_imports
 from gangline.elastic.agent.spare_pool import SparePool
 from gangline.elastic.agent.store import AgentStore
+from gangline.elastic.agent.survivors import (
+    CoordinatorService,
+    NodeSurvivors,
+    RemoteCoordinator,
+)
 from gangline.elastic.agent.worker_group import WorkerGroup, spare_environment, worker_arguments
 from gangline.elastic.progress import PROGRESS_VARIABLE
+from gangline.elastic.survivors.protocol import Coordinator
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +136,8 @@ class ElasticAgent:
         self._budget = RestartBudget(settings.restart_window_s)
         self._store: AgentStore | None = None
         self._step_times = LearnedTimeout()
-        self._sessions: frozenset[int] = frozenset()
+        self._survivors: NodeSurvivors | None = None
+        self._sessions: set[int] = set()
         """Sessions of the last workers: each leads one."""
         self._workers = LocalWorkers(settings, base)
         self._workers.is_warm = lambda: self._spares.is_warm if self._spares else None
@@ -230,15 +238,32 @@ class ElasticAgent:
             number,
             has_agent_store=self._settings.serves_store and (has_store or world.first_rank > 0),
         )
+        self._survivors = self._follow_survivors(world, group)
         self._workers.begin_attempt(group, world)
         self._budget.record_start(world.attempt, time.monotonic())
         await self._unless_signal(group.start(self._base))
-        self._sessions = frozenset(worker.process.pid for worker in group.workers)
+        self._sessions = group.sessions
         if not has_store:
             self._rendezvous.announce_start(world)
         log.debug("workers started", extra={"attempt": world.attempt})
         end = self._decide(await self._unless_signal(self._wait_for_end(group)))
         return await self._stop_after(end)
+
+    def _follow_survivors(self, world: WorldSpec, group: WorkerGroup) -> NodeSurvivors | None:
+        """Let workers that can go on without a lost one find the agents of this attempt."""
+        size = self._settings.local_world_size
+        if not self._settings.serves_store or world.world_size != size * world.group_world_size:
+            return None
+        coordinator: CoordinatorService | RemoteCoordinator
+        if self._store:
+            nodes = [rank // size for rank in range(world.world_size)]
+            decider = Coordinator(nodes, self._settings.min_workers, self._settings.successors)
+            coordinator = CoordinatorService(self._store, decider, self._workers.record_replacement)
+        elif world.first_rank:
+            coordinator = RemoteCoordinator(world.store_host, world.store_port)
+        else:
+            return None
+        return NodeSurvivors(self._settings, world, group, coordinator, self._base)
 
     async def _open_store(self, world: WorldSpec) -> bool:
         """Open the store of an attempt on rank 0's node. Returns False if this node has none."""
@@ -281,6 +306,8 @@ class ElasticAgent:
             # the ranks that wait and the ranks that hang would look the same.
             views = await self._rendezvous.rank_stacks()
             if not (working := working_ranks(views)):
+                if self._replace_hung(views, end.hang):
+                    continue
                 break
             log.warning(
                 "no hang: rank %s waits for data loaders or other processes, which work",
@@ -291,8 +318,15 @@ class ElasticAgent:
         failure = hang_failure(views, end.hang.limit_s, evidence, end.hang.phase)
         return _AttemptEnd(failure=failure, hung_ranks=blamed_ranks(views))
 
+    def _replace_hung(self, views: Sequence[RankStack], hang: DetectedHang) -> bool:
+        """Replace the ranks that block the others. Returns False if all must be restarted."""
+        if self._survivors is None:
+            return False
+        survivors, reason = self._survivors, f"no progress for {hang.limit_s:g} s"
+        return survivors.replace(blamed_ranks(views), reason, is_urgent=True)
+
     async def _wait_for_first_event(self, group: WorkerGroup) -> _AttemptEnd:
-        ended = asyncio.ensure_future(group.wait_for_end())
+        ended = asyncio.ensure_future((self._survivors or group).wait_for_end())
         stuck = asyncio.ensure_future(wait_for_hang(group, self._settings.hang, self._step_times))
         notice = asyncio.ensure_future(self._rendezvous.wait_for_notice())
         waiting: set[asyncio.Future[Any]] = {ended, stuck, notice}
@@ -328,6 +362,9 @@ class ElasticAgent:
     ) -> None:
         """End the workers; without ``grace_s`` they may take the time of the end of a run."""
         group, self._group = self._group, None
+        survivors, self._survivors = self._survivors, None
+        if survivors:
+            await survivors.close()
         if group:
             self._workers.end_attempt()
             grace_s = self._settings.shutdown_s if grace_s is None else grace_s

@@ -6,6 +6,7 @@ it reads the stacks from the memory of such a process without stopping it.
 
 import asyncio
 import contextlib
+import copy
 import logging
 import os
 import shutil
@@ -139,10 +140,13 @@ async def wait_for_hang(
     if settings.timeout_s is None:
         never: asyncio.Future[DetectedHang] = asyncio.get_running_loop().create_future()
         return await never
+    workers = group.workers
     watch = HangDetector(settings, time.monotonic(), times)
     pause = _sample_pause_s(settings)
     while True:
         now = time.monotonic()
+        if workers is not group.workers:  # a worker was replaced
+            workers, watch = group.workers, HangDetector(settings, now, times)
         if watch.is_hung([_sample(worker) for worker in group.workers], now):
             return DetectedHang(watch.since, watch.reported_phase, watch.limit_s)
         if idle := watch.idle_workers(now):
@@ -165,6 +169,7 @@ async def _waits_in_collective(group: WorkerGroup, idle: Collection[int], gather
 
     A worker may be idle for another reason: its main thread waits for data or for a child process.
     """
+    group = copy.copy(group)  # a worker may be replaced meanwhile
     stacks = await collect_stacks(group, gather_s)
     for number in idle:
         worker = group.workers[number]
@@ -194,6 +199,7 @@ def _touched_at(path: Path) -> float | None:
 
 async def rank_stacks(group: WorkerGroup, gather_s: float, node: str) -> list[RankStack]:
     """Return the stack of each rank. Stacks and flight records are on the disk afterwards."""
+    group = copy.copy(group)  # a worker may be replaced meanwhile
     began = time.monotonic()
     deadline = began + gather_s
     before = {worker.rank: _child_activity(worker) for worker in group.workers}

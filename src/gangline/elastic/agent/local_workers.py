@@ -36,6 +36,7 @@ from gangline.elastic.save_request import (
     withdraw_order,
     write_order,
 )
+from gangline.elastic.survivors.protocol import Replacement
 from gangline.elastic.variables import FLUSH_RESULT_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -157,6 +158,9 @@ class LocalWorkers:
     def record_hang(self, since: float) -> None:
         if self._tracker:
             self._tracker.hung_since = since
+
+    def record_replacement(self, replacement: Replacement) -> None:
+        log.warning("%s", replacement.describe())
 
     def farthest_step(self) -> int | None:
         """Return the last step in a checkpoint, else the last step; None if none is reported."""

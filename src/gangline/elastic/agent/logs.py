@@ -118,16 +118,19 @@ class LogFolder:
     def attempt_folder(self, number: int) -> Path:
         return self.path / f"attempt_{number}"
 
-    def worker_files(self, attempt: int, local_rank: int) -> WorkerFiles:
+    def worker_files(self, attempt: int, local_rank: int, name: str = "") -> WorkerFiles:
         """Create the folder of a worker in an attempt; return its files.
 
         A full disk ends no training: then output goes to the console only, and small files are in
         memory.
 
+        Args:
+            name: of the folder; empty for the local rank.
+
         Raises:
             LogFolderError: there is no space in memory either.
         """
-        folder = self.attempt_folder(attempt) / str(local_rank)
+        folder = self.attempt_folder(attempt) / (name or str(local_rank))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if self.is_full:

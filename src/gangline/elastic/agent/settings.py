@@ -95,6 +95,12 @@ class AgentSettings:
     """True if the agent of rank 0 serves the workers' store; the same on all nodes. False for
     releases of PyTorch that do not speak its protocol: rank 0 opens the store then.
     """
+    min_workers: int = 0
+    """Workers that continue while a lost one has no successor; 0 for all. See ``survivors``."""
+    successors: int = 1
+    """Processes on each node that wait to take the place of a lost worker; with 0 they are started
+    when one is lost.
+    """
     has_other_nodes: bool = False
     """True if an operator can replace this node."""
     node_name: str = ""

@@ -86,6 +86,8 @@ class AgentStore:
         self._barriers: dict[bytes, list[_Connection]] = {}
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
+        self.listeners: dict[bytes, Callable[[bytes], None]] = {}
+        """Receivers of what is pushed to a queue, instead of those that wait for it."""
 
     @classmethod
     async def listen(cls, port: int) -> Self:
@@ -172,8 +174,18 @@ class AgentStore:
             if connection in arrived:
                 arrived.remove(connection)
 
+    def refuse_waits(self, prefix: bytes) -> None:
+        """Let connections that wait for keys with a prefix fail: the keys will never arrive."""
+        keys = [key for key in self._waiting if key.startswith(prefix)]
+        for connection in {one for key in keys for one in self._waiting[key]}:
+            self.cancel_wait(connection)
+            connection.reply(_WAIT_CANCELED)
+
     def push(self, key: bytes, value: bytes) -> None:
         """Append to a queue, and wake one connection that waits for it."""
+        if listener := self.listeners.get(key):
+            listener(value)
+            return
         self._queues.setdefault(key, deque()).append(value)
         waiting = self._waiting.get(key)
         if waiting:

@@ -17,7 +17,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -106,6 +106,17 @@ class WorkerGroup:
         self._tee = LogTee(settings.logs, settings.role)
         self._kills_before = out_of_memory_kills()
         self.workers: list[Worker] = []
+        self.slots: dict[int, Worker] = {}
+        """All workers and successors by their slot, which for the first workers is the rank."""
+        self.variables: Callable[[int], Mapping[str, str]] = lambda _slot: {}
+        """Returns further variables of a slot."""
+        self.sessions: set[int] = set()
+        """Sessions of all processes that were started: each leads one."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the attempt's files."""
+        return self._folder.attempt_folder(self._number)
 
     async def start(self, base: Mapping[str, str]) -> None:
         """Start all workers, concurrently."""
@@ -120,6 +131,7 @@ class WorkerGroup:
                 has_agent_store=self._has_agent_store,
             )
             environment |= report_environment(self._settings, streams, base)
+            environment |= self.variables(self._world.first_rank + local_rank)
             environments[local_rank] = environment
         # Each fork takes some switches between processes: on a busy machine, most of a restart.
         starts = [
@@ -177,11 +189,34 @@ class WorkerGroup:
     async def _add_worker(
         self, local_rank: int, environment: dict[str, str], streams: WorkerFiles
     ) -> None:
+        worker = await self._start_worker(local_rank, environment, streams)
+        self.slots[worker.rank] = worker
+        self.workers.append(worker)
+
+    async def start_successor(self, slot: int, local_rank: int, base: Mapping[str, str]) -> Worker:
+        """Start a process that may take the place of a worker; it is none of ``workers`` yet.
+
+        Raises:
+            StartError: it cannot be started.
+        """
+        streams = self._folder.worker_files(self._number, local_rank, f"slot_{slot}")
+        environment = worker_environment(
+            self._settings, self._world, local_rank, base, has_agent_store=self._has_agent_store
+        )
+        environment |= report_environment(self._settings, streams, base)
+        environment |= self.variables(slot)
+        worker = self.slots[slot] = await self._start_worker(local_rank, environment, streams)
+        return worker
+
+    async def _start_worker(
+        self, local_rank: int, environment: dict[str, str], streams: WorkerFiles
+    ) -> Worker:
         process = await self._start_warm(local_rank, environment, streams)
         process = process or self._start_process(local_rank, environment, streams)
+        self.sessions.add(process.pid)
         rank = self._world.first_rank + local_rank
-        self.workers.append(Worker(rank, local_rank, process, streams))
         self._tee.start(streams, rank, local_rank)
+        return Worker(rank, local_rank, process, streams)
 
     async def _start_warm(
         self, local_rank: int, environment: dict[str, str], streams: WorkerFiles

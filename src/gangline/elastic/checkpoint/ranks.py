@@ -1,5 +1,6 @@
 """The ranks that save together: a process group, or one process alone."""
 
+import contextlib
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,8 @@ class SaveGroup:
 
     def close(self) -> None:
         if self.group is not None and dist.is_initialized():
-            dist.destroy_process_group(self.group)
+            with contextlib.suppress(ValueError):  # it has ended together with the default group
+                dist.destroy_process_group(self.group)
         self.group = None
 
     def all_gather(self, value: T) -> list[T]:

@@ -107,6 +107,20 @@ DLROVER_FLAGS = (
 
 OWN_FLAGS = (
     Flag("restart-grace", "Seconds that workers may take to end before a restart.", None, float),
+    Flag(
+        "min-workers",
+        "Workers that go on while a lost one has no successor, for scripts with SurvivorGroup; "
+        "all when not given.",
+        None,
+        int,
+    ),
+    Flag(
+        "successors",
+        "Processes on each node that wait to replace a lost worker, for scripts with "
+        "SurvivorGroup; 1, but 0 beside GPUs.",
+        None,
+        int,
+    ),
     Flag("no-standby", "No spare interpreters beside the workers.", is_switch=True),
     Flag("preload", "Modules that spares import besides those learned.", (), comma_separated),
     Flag("standby-reserve", "MiB that must stay free beside spares.", 1024, int),

@@ -107,6 +107,8 @@ def build_settings(
         tunes_batch=flags.auto_tunning,
         brain_url=_brain_url(flags.brain),
         save_command=_FLUSH_COMMAND,
+        min_workers=_at_least("min_workers", flags.min_workers, 1) or 0,
+        successors=_successors(flags, environment),
         affinity=_affinity(flags, workers),
         logs=_log_settings(flags, environment),
         spares=SpareSettings(
@@ -142,6 +144,16 @@ def _at_least(name: str, value: int | None, least: int) -> int | None:
     if value is not None and value < least:
         raise FlagError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
     return value
+
+
+def _successors(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    """Return how many successors wait on each node: none where each rank has a device of its own.
+
+    One that is started for a lost rank gets the device of that rank.
+    """
+    if flags.successors is not None:
+        return _at_least("successors", flags.successors, 0) or 0
+    return 0 if device_count(flags.accelerator, environment) else 1
 
 
 def _command(flags: argparse.Namespace, environment: Mapping[str, str]) -> WorkerCommand:

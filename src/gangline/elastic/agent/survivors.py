@@ -1,0 +1,325 @@
+"""The agent's part in surviving workers: reports of exits, successors, and orders.
+
+The agent of rank 0's node has the coordinator beside the store of the attempt; the agents of other
+nodes reach it through that store. Without a worker that uses the protocol nothing happens here, and
+an exit ends the attempt.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from gangline.api.failure import Remedy
+from gangline.elastic.agent.failures import CONSEQUENCE_CAUSE, WorkerFailure
+from gangline.elastic.agent.process import StartError, end_processes
+from gangline.elastic.agent.rendezvous import WorldSpec
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.store import AgentStore
+from gangline.elastic.agent.worker_group import WorkerGroup
+from gangline.elastic.survivors.orders import (
+    GROUPS_PREFIX,
+    HELLO,
+    LENGTH_BYTES,
+    MESSAGES_KEY,
+    decode_length,
+    decode_message,
+    decode_order,
+    encode_get,
+    encode_push,
+    encode_wait,
+    order_key,
+)
+from gangline.elastic.survivors.protocol import (
+    Coordinator,
+    Ended,
+    Fallback,
+    Form,
+    Hold,
+    Kill,
+    Lost,
+    Message,
+    Order,
+    Refused,
+    Replace,
+    Replacement,
+    Start,
+    Warm,
+)
+from gangline.elastic.variables import FOLDER_VARIABLE, SLOT_VARIABLE, SUCCESSOR_VARIABLE
+
+log = logging.getLogger(__name__)
+
+_DECISION_S = 90.0
+"""Longer than the coordinator takes for any decision."""
+
+
+class CoordinatorService:
+    """Runs the coordinator beside the store of the attempt."""
+
+    def __init__(
+        self,
+        store: AgentStore,
+        coordinator: Coordinator,
+        on_replacement: Callable[[Replacement], None],
+    ) -> None:
+        """Serve the workers of one attempt."""
+        self._store, self._coordinator = store, coordinator
+        self._on_replacement = on_replacement
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.listeners: list[Callable[[Order], None]] = []
+        store.listeners[MESSAGES_KEY] = self._receive
+
+    @property
+    def order_count(self) -> int:
+        return self._count
+
+    def send(self, message: Message) -> None:
+        """Take a message of this node or of another one."""
+        now = time.monotonic()
+        self._write(self._coordinator.handle(message, now))
+        for replacement in self._coordinator.replacements:
+            self._on_replacement(replacement)
+        self._coordinator.replacements.clear()
+
+    def close(self) -> None:
+        self._store.listeners.pop(MESSAGES_KEY, None)
+        self.listeners.clear()
+        if self._timer:
+            self._timer.cancel()
+
+    def _receive(self, data: bytes) -> None:
+        try:
+            message = decode_message(data)
+        except msgspec.DecodeError as error:
+            log.warning("a message of a worker is ignored: %s", error)
+            return
+        if isinstance(message, Warm):
+            log.info("a successor is warm")
+        self.send(message)
+
+    def _write(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            if isinstance(order, Form | Hold):
+                # Members that form the group before wait for one that is lost.
+                self._store.refuse_waits(GROUPS_PREFIX)
+            self._store.set(order_key(self._count), msgspec.json.encode(order))
+            self._count += 1
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if (deadline := self._coordinator.deadline) is not None:
+            delay = max(deadline - time.monotonic(), 0.0) + 0.01
+            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+        for order in orders:
+            for listener in self.listeners:
+                listener(order)
+
+    def _tick(self) -> None:
+        self._write(self._coordinator.tick(time.monotonic()))
+
+
+class RemoteCoordinator:
+    """The coordinator on another node, reached through the store of the attempt."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Prepare; `follow` connects."""
+        self._address = host, port
+        self._writer: asyncio.StreamWriter | None = None
+        self.order_count = 0
+        self.listeners: list[Callable[[Order], None]] = []
+        self._task = asyncio.ensure_future(self._follow())
+
+    def send(self, message: Message) -> None:
+        if self._writer and not self._writer.is_closing():
+            self._writer.write(encode_push(message))
+
+    def close(self) -> None:
+        self.listeners.clear()
+        self._task.cancel()
+        if self._writer:
+            self._writer.close()
+
+    async def _follow(self) -> None:
+        try:
+            reader, self._writer = await asyncio.open_connection(*self._address)
+            self._writer.write(HELLO)
+            while True:
+                self._writer.write(encode_wait(self.order_count))
+                await reader.readexactly(1)
+                self._writer.write(encode_get(self.order_count))
+                length = decode_length(await reader.readexactly(LENGTH_BYTES))
+                order = decode_order(await reader.readexactly(length))
+                self.order_count += 1
+                for listener in self.listeners:
+                    listener(order)
+        except (OSError, EOFError, msgspec.DecodeError) as error:
+            log.debug("orders about workers end: %s", error)
+            for listener in self.listeners:
+                listener(Fallback("the store of the workers cannot be reached"))
+
+
+class NodeSurvivors:
+    """The workers of this node in one attempt, some of which may be replaced."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        world: WorldSpec,
+        group: WorkerGroup,
+        coordinator: CoordinatorService | RemoteCoordinator,
+        base: Mapping[str, str],
+    ) -> None:
+        """Follow the orders of a coordinator for a group that is about to start."""
+        self._settings, self._world, self._group, self._base = settings, world, group, base
+        self._coordinator = coordinator
+        self._order: Form | None = None
+        """The present group; None while the script has not formed one."""
+        self._changed = asyncio.Event()
+        self._is_over = False
+        self._starts: set[asyncio.Task[None]] = set()
+        self._reported: set[int] = set()
+        self._asked_epoch = 0
+        coordinator.listeners.append(self._follow)
+        group.variables = self._variables
+
+    async def wait_for_end(self) -> list[WorkerFailure]:
+        """Wait until all workers have succeeded, or one has failed that is not replaced."""
+        while True:
+            failures = self._group.failures()
+            self._changed.clear()
+            if failures and not self._can_wait(failures):
+                return failures
+            ended = [worker.process.ended for worker in self._group.workers]
+            living = {future for future in ended if not future.done()}
+            if not living and not failures:
+                return []
+            if len(living) + len(failures) < len(ended):
+                self._report_success()
+            timeout_s = _DECISION_S if failures else None
+            changed: asyncio.Future[Any] = asyncio.ensure_future(self._changed.wait())
+            try:
+                done, _ = await asyncio.wait(
+                    {*living, changed}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                changed.cancel()
+            if not done:
+                return failures
+
+    def replace(self, ranks: Collection[int], reason: str, *, is_urgent: bool) -> bool:
+        """Ask for other processes in place of ranks. Returns False if that is impossible.
+
+        Args:
+            is_urgent: True if they are of no use any more.
+        """
+        if self._is_over or self._order is None or self._asked_epoch == self._order.epoch:
+            return False
+        if is_urgent:
+            self._asked_epoch = self._order.epoch  # a second request means that it has not helped
+        for rank in ranks:
+            self._coordinator.send(Replace(rank, reason, is_urgent))
+        return bool(ranks) and not self._is_over
+
+    async def close(self) -> None:
+        """End the successors; the workers are the group's."""
+        self._coordinator.close()
+        for task in self._starts:
+            task.cancel()
+        await asyncio.gather(*self._starts, return_exceptions=True)
+        workers = [*self._group.workers]
+        idle = [one.process for one in self._group.slots.values() if one not in workers]
+        await end_processes(idle, signal.SIGKILL, 0)
+
+    def _variables(self, slot: int) -> dict[str, str]:
+        variables = {SLOT_VARIABLE: str(slot), FOLDER_VARIABLE: str(self._group.folder)}
+        if slot >= self._world.world_size:
+            variables[SUCCESSOR_VARIABLE] = str(self._coordinator.order_count)
+        return variables
+
+    def _can_wait(self, failures: Sequence[WorkerFailure]) -> bool:
+        """Report losses to the coordinator. Returns False if the attempt ends by one of them."""
+        if self._order is None or self._is_over:
+            return False
+        slots = {worker.process.pid: slot for slot, worker in self._group.slots.items()}
+        for failure in failures:
+            slot, cause = slots[failure.pid], failure.failure
+            if cause.remedy is Remedy.RETRY and cause.cause != CONSEQUENCE_CAUSE:
+                self._report_end(slot, Lost(slot, cause.cause))
+            else:
+                self._report_end(slot, Refused(slot, cause.cause))
+        return not self._is_over
+
+    def _report_success(self) -> None:
+        for slot, worker in self._group.slots.items():
+            is_member = worker in self._group.workers
+            if is_member and worker.process.ended.done() and not worker.process.ended.result():
+                self._report_end(slot, Ended(slot))
+
+    def _report_end(self, slot: int, message: Message) -> None:
+        if slot not in self._reported:
+            self._reported.add(slot)
+            self._coordinator.send(message)
+
+    # Orders.
+
+    def _follow(self, order: Order) -> None:
+        match order:
+            case Form():
+                self._order = order
+                self._seat_members()
+            case Start(slot, node, seat) if node == self._world.group_rank:
+                task = asyncio.ensure_future(self._start(slot, seat))
+                self._starts.add(task)
+                task.add_done_callback(self._starts.discard)
+            case Kill(slot, reason):
+                self._kill([slot], reason)
+            case Fallback(reason, blamed):
+                self._is_over = True
+                self._kill(blamed, reason)
+        self._changed.set()
+
+    def _kill(self, slots: Sequence[int], reason: str) -> None:
+        for slot in slots:
+            if worker := self._group.slots.get(slot):
+                pid = worker.process.pid
+                log.warning("rank %d (pid %d) is ended: %s", worker.rank, pid, reason)
+                worker.process.signal_group(signal.SIGKILL)
+
+    def _seat_members(self) -> None:
+        """Number the workers of this node as in the present group."""
+        order, slots = self._order, self._group.slots
+        if order is None or order.epoch == 1:
+            return
+        for rank, (slot, seat) in enumerate(zip(order.members, order.seats, strict=True)):
+            if slot in slots:
+                local_rank = seat - self._world.first_rank
+                slots[slot] = replace(slots[slot], rank=rank, local_rank=local_rank)
+        for slot in order.leaves:
+            slots.pop(slot, None)
+        # The hang detector may be reading the list before.
+        self._group.workers = [slots[slot] for slot in order.members if slot in slots]
+
+    async def _start(self, slot: int, seat: int | None) -> None:
+        local_rank = slot % self._settings.local_world_size
+        if seat is not None:
+            local_rank = seat - self._world.first_rank
+        try:
+            worker = await self._group.start_successor(slot, local_rank, self._base)
+        except (StartError, OSError) as error:
+            log.warning("a successor cannot be started: %s", error)
+            self._coordinator.send(Lost(slot, "StartError"))
+            return
+        self._seat_members()
+        await asyncio.wait({worker.process.ended})
+        if self._order is None or slot not in self._order.members:
+            self._group.slots.pop(slot, None)
+            if code := worker.process.ended.result():
+                log.warning("a successor ended with code %d before it had a rank", code)
+            self._coordinator.send(Lost(slot))

@@ -1,0 +1,486 @@
+"""The protocol of surviving workers: epochs, members, successors, and who restores whom.
+
+A *slot* is one worker process; slots are numbered in the order of their start and never used again.
+A *seat* is a place in the world; it belongs to a node, and the occupied seats in their order are
+the ranks. An *epoch* is one process group. A *successor* is a process that has run the script up to
+its first step and waits for a seat.
+
+One coordinator, in the agent of rank 0's node, receives messages and appends orders to a log that
+all workers and agents read:
+
+1. Every worker sends `Hello`. When all seats have one: `Form` of epoch 1.
+2. A member that has finished some steps sends `Ready`; when all have, successors are started.
+3. A member is `Lost`: the warm successor of its node takes the seat, and `Form` of the next epoch
+   tells the members who they are. Without one the world shrinks if enough members are left, else
+   they `Hold` until there is a successor.
+4. Members form the group, exchange their steps, and restore those that are behind (`plan_restore`).
+   They send `Formed`. A loss meanwhile leads to a further epoch.
+5. A successor that becomes warm takes a vacant seat: `Form` again, the group grows.
+
+Invariants: a `Form` names only slots that were alive when it was written, in the order of their
+seats; at most one step is discarded for each epoch; after `Fallback` there are no further orders,
+and the agents restart all workers as without this protocol. Every wait has a deadline, after which
+`Fallback` is written: the training never hangs in here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+FORM_S: Final = 10.0
+"""Time in which members must connect with each other."""
+RESTORE_S: Final = 300.0
+"""Time in which state must be copied to those that are behind."""
+SUCCESSOR_S: Final = 60.0
+"""Time for which too few members wait for a successor."""
+MAX_REPEATS: Final = 3
+"""Losses without a step between them, after which all workers are restarted as before."""
+MAX_FAILED_SUCCESSORS: Final = 3
+"""Successors of a node that may end before they are warm."""
+
+NO_STATE: Final = -1
+"""The step of a member whose state must not be used."""
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """A worker waits for the first group. ``handle`` is its address, where the library needs it."""
+
+    slot: int
+    handle: str = ""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """A member could be continued by a successor from now on."""
+
+    slot: int
+
+
+class Warm(msgspec.Struct, frozen=True, tag=True):
+    """A successor waits for a seat."""
+
+    slot: int
+    handle: str = ""
+
+
+class Connected(msgspec.Struct, frozen=True, tag=True):
+    """A member is connected with the others of an epoch; states are restored next."""
+
+    slot: int
+    epoch: int
+    handle: str = ""
+    """Its address for the next epoch."""
+
+
+class Formed(msgspec.Struct, frozen=True, tag=True):
+    """A member of an epoch has the state of ``step`` finished steps."""
+
+    slot: int
+    epoch: int
+    step: int
+    discarded: int = 0
+    """Steps whose work this member has discarded."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """A worker cannot continue."""
+
+    slot: int
+    reason: str
+
+
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """An agent has seen the end of a process, and another one may continue for it."""
+
+    slot: int
+    cause: str = ""
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """An agent has seen the end of a process whose place no other can take."""
+
+    slot: int
+
+
+class Replace(msgspec.Struct, frozen=True, tag=True):
+    """A person, or a hang detector, asks for another process in place of a rank."""
+
+    rank: int
+    reason: str
+    is_urgent: bool = False
+    """True if the rank is of no use any more: it is not waited for its successor."""
+
+
+Message = Hello | Ready | Warm | Connected | Formed | Refused | Lost | Ended | Replace
+
+
+class Form(msgspec.Struct, frozen=True, tag=True):
+    """Form the group of an epoch."""
+
+    epoch: int
+    members: list[int]
+    """Slots in the order of their ranks."""
+    seats: list[int]
+    """The seat of each member."""
+    handles: list[str]
+    """The address of each member."""
+    leaves: list[int] = []
+    """Slots that ended since the epoch before."""
+
+
+class Hold(msgspec.Struct, frozen=True, tag=True):
+    """A member was lost, and the others wait for a successor: the next `Form` takes a while."""
+
+    epoch: int
+    """The epoch that has ended."""
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """Start a successor on a node."""
+
+    slot: int
+    node: int
+    seat: int | None = None
+    """The seat that it is for; None for any seat of the node."""
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True):
+    """End a process that is replaced."""
+
+    slot: int
+    reason: str
+
+
+class Fallback(msgspec.Struct, frozen=True, tag=True):
+    """Restart all workers. ``blamed`` slots are killed first."""
+
+    reason: str
+    blamed: list[int] = []
+
+
+Order = Form | Hold | Start | Kill | Fallback
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """How a group of members got over losses, for reports."""
+
+    ranks: tuple[int, ...]
+    """The lost ranks, as they were numbered before; empty if the group grew."""
+    world_size: int
+    step: int
+    seconds: float
+    discarded: int
+    """Steps that were done again."""
+    has_successor: bool
+    """False if the group continues with fewer ranks."""
+
+    def describe(self) -> str:
+        """Return one sentence, such as `rank 3 was replaced at step 812; 0.14 s, 1 step`."""
+        names = ", ".join(map(str, sorted(self.ranks)))
+        subject = f"rank{'s' * (len(self.ranks) > 1)} {names}"
+        verb = "were" if len(self.ranks) > 1 else "was"
+        if not self.ranks:
+            what = f"the world grew to {self.world_size} ranks"
+        elif self.has_successor:
+            what = f"{subject} {verb} replaced"
+        else:
+            what = f"{subject} {verb} lost, {self.world_size} continue"
+        steps = f"{self.discarded} step{'s' * (self.discarded != 1)}"
+        return f"{what} at step {self.step}; {self.seconds:.2f} s, {steps}"
+
+
+@dataclass(slots=True)
+class _Loss:
+    """What happened since the members last trained."""
+
+    begun: float
+    ranks: tuple[int, ...] = ()
+    has_successor: bool = True
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """Decides about epochs. Times are of a monotonic clock."""
+
+    nodes: Sequence[int]
+    """The node of each seat."""
+    minimum: int = 0
+    """Members that continue without a successor; 0 for all of them."""
+    successors: int = 1
+    """Successors to keep warm on each node; with 0 they are started for a seat that was lost."""
+    epoch: int = 0
+    is_over: bool = False
+    """True after `Fallback`, and when the first member has ended."""
+    replacements: list[Replacement] = field(default_factory=list)
+    """What was got over since the list was last emptied."""
+    _seats: list[int | None] = field(default_factory=list)
+    _handles: dict[int, str] = field(default_factory=dict)
+    _hello: set[int] = field(default_factory=set)
+    _ready: set[int] = field(default_factory=set)
+    _starting: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    """Node and seat of successors that are not warm yet."""
+    _warm: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    _failed: dict[int, int] = field(default_factory=dict)
+    """Successors of a node that have ended early."""
+    _next_slot: int = 0
+    _members: list[int] = field(default_factory=list)
+    _ranks: dict[int, int] = field(default_factory=dict)
+    _connected: set[int] = field(default_factory=set)
+    _formed: dict[int, Formed] = field(default_factory=dict)
+    _loss: _Loss | None = None
+    _leaves: list[int] = field(default_factory=list)
+    _deadline: float | None = None
+    _last_step: int | None = None
+    _repeats: int = 0
+    _replaced: dict[int, str] = field(default_factory=dict)
+    """Slots that end as soon as a successor is warm, with reasons."""
+
+    def __post_init__(self) -> None:
+        self._seats = [*range(len(self.nodes))]
+        self._next_slot = len(self.nodes)
+        self.minimum = min(self.minimum or len(self.nodes), len(self.nodes))
+
+    @property
+    def deadline(self) -> float | None:
+        """The time at which `tick` has something to do; None for never."""
+        return self._deadline
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether losses are handled here now."""
+        seats = {slot for slot in self._seats if slot is not None}
+        return not self.is_over and self.epoch > 0 and seats <= self._ready
+
+    def rank_of(self, slot: int) -> int | None:
+        """Return the last rank of a slot; None if it has had none."""
+        return self._ranks.get(slot)
+
+    def handle(self, message: Message, now: float) -> list[Order]:
+        """Take a message; return the orders that follow from it."""
+        if self.is_over:
+            return []
+        match message:
+            case Hello(slot, handle):
+                return self._hear_hello(slot, handle, now)
+            case Ready(slot):
+                self._ready.add(slot)
+                return self._refill()
+            case Warm(slot, handle):
+                return self._hear_warm(slot, handle, now)
+            case Connected(slot, epoch, handle):
+                self._hear_connected(slot, epoch, handle, now)
+            case Formed():
+                return self._hear_formed(message, now)
+            case Refused(slot, reason):
+                return self._fall_back(f"rank {self.rank_of(slot)} cannot continue: {reason}")
+            case Lost(slot):
+                return self._hear_lost(slot, now)
+            case Ended(slot):
+                return self._hear_ended(slot)
+            case Replace():
+                return self._hear_replace(message)
+        return []
+
+    def tick(self, now: float) -> list[Order]:
+        """Return the orders that follow from the time."""
+        if self.is_over or self._deadline is None or now < self._deadline:
+            return []
+        if None in self._seats and not self._is_forming():
+            return self._fall_back("no successor was ready in time")
+        done = self._formed.keys() if self._connected >= {*self._members} else self._connected
+        late = [slot for slot in self._members if slot not in done]
+        return self._fall_back("these ranks did not answer in time", late)
+
+    # What workers report.
+
+    def _hear_hello(self, slot: int, handle: str, now: float) -> list[Order]:
+        self._hello.add(slot)
+        self._handles[slot] = handle
+        if self.epoch or not self._hello >= {*self._seats}:
+            return []
+        return self._form(now)
+
+    def _hear_warm(self, slot: int, handle: str, now: float) -> list[Order]:
+        if slot not in self._starting:
+            return []
+        node, seat = self._warm[slot] = self._starting.pop(slot)
+        self._handles[slot] = handle
+        if None in self._seats:
+            return [] if self._is_forming() else self._reform(now)
+        for replaced, reason in self._replaced.items():
+            number = self._seats.index(replaced)
+            if node == self.nodes[number] and seat in (None, number):
+                return [Kill(replaced, reason)]
+        return []
+
+    def _hear_connected(self, slot: int, epoch: int, handle: str, now: float) -> None:
+        if epoch == self.epoch:
+            self._connected.add(slot)
+            self._handles[slot] = handle
+            if self._connected >= {*self._members}:
+                self._deadline = now + RESTORE_S
+
+    def _hear_formed(self, message: Formed, now: float) -> list[Order]:
+        if message.epoch != self.epoch or message.slot not in self._members:
+            return []
+        self._formed[message.slot] = message
+        if not self._formed.keys() >= {*self._members}:
+            return []
+        # All members have the same state, and train.
+        self._deadline = None
+        loss, self._loss = self._loss, None
+        reports = self._formed.values()
+        step = max(report.step for report in reports)
+        self._repeats = self._repeats + 1 if loss and step == self._last_step else 0
+        self._last_step = step
+        if loss:
+            discarded = max(report.discarded for report in reports)
+            self.replacements.append(
+                Replacement(
+                    loss.ranks, len(self._members), step, now - loss.begun, discarded,
+                    loss.has_successor,
+                )
+            )  # fmt: skip
+        if None in self._seats and self._fill_seats():
+            return [*self._reform(now), *self._refill()]
+        return self._refill()
+
+    # What agents report.
+
+    def _hear_lost(self, slot: int, now: float) -> list[Order]:
+        if slot in self._starting or slot in self._warm:
+            return self._lose_successor(slot, now)
+        if slot not in self._seats:
+            return []
+        rank = self.rank_of(slot)
+        if not self.is_active:
+            return self._fall_back(f"rank {rank} was lost before the others could continue")
+        if self._repeats >= MAX_REPEATS:
+            return self._fall_back(f"{MAX_REPEATS + 1} losses at step {self._last_step}")
+        self._seats[self._seats.index(slot)] = None
+        self._leaves.append(slot)
+        self._replaced.pop(slot, None)
+        if self._loss is None:
+            self._loss = _Loss(now)
+        if rank is not None and rank not in self._loss.ranks:
+            self._loss.ranks += (rank,)
+        return [*self._reform(now), *self._refill()]
+
+    def _lose_successor(self, slot: int, now: float) -> list[Order]:
+        node, _ = self._starting.pop(slot, None) or self._warm.pop(slot)
+        self._failed[node] = self._failed.get(node, 0) + 1
+        if orders := self._refill():
+            return orders
+        if None in self._seats and self._deadline is not None and not self._is_forming():
+            return self._fall_back("no successor can be started")
+        return []
+
+    def _hear_ended(self, slot: int) -> list[Order]:
+        if slot in self._seats:  # the training ends: the others finish without this protocol
+            self.is_over = True
+        return []
+
+    def _hear_replace(self, message: Replace) -> list[Order]:
+        if not self.is_active or not 0 <= message.rank < len(self._members):
+            return []
+        slot = self._members[message.rank]
+        if slot not in self._seats:
+            return []
+        number = self._seats.index(slot)
+        if message.is_urgent or not self.successors or self._successor_for(number) is not None:
+            return [Kill(slot, message.reason)]
+        self._replaced[slot] = message.reason
+        return self._refill()
+
+    # Decisions.
+
+    def _is_forming(self) -> bool:
+        return bool(self._members) and not self._formed.keys() >= {*self._members}
+
+    def _successor_for(self, number: int) -> int | None:
+        places = self._warm.items()
+        node = self.nodes[number]
+        fitting = (slot for slot, place in places if place in ((node, None), (node, number)))
+        return next(fitting, None)
+
+    def _fill_seats(self) -> bool:
+        """Give vacant seats to warm successors. Returns True if there was any."""
+        is_filled = False
+        for number, slot in enumerate(self._seats):
+            if slot is None and (successor := self._successor_for(number)) is not None:
+                del self._warm[successor]
+                self._seats[number] = successor
+                self._ready.add(successor)
+                is_filled = True
+        return is_filled
+
+    def _reform(self, now: float) -> list[Order]:
+        """Form the next epoch, or wait for a successor."""
+        if self._loss is None:  # a successor for a vacant seat
+            self._loss = _Loss(now)
+        self._fill_seats()
+        if sum(slot is not None for slot in self._seats) < self.minimum:
+            self._members, self._formed = [], {}
+            self._deadline = now + SUCCESSOR_S
+            return [Hold(self.epoch)]
+        self._loss.has_successor = None not in self._seats
+        return self._form(now)
+
+    def _form(self, now: float) -> list[Order]:
+        taken = [(number, slot) for number, slot in enumerate(self._seats) if slot is not None]
+        self.epoch += 1
+        self._members = [slot for _, slot in taken]
+        self._ranks |= {slot: rank for rank, slot in enumerate(self._members)}
+        self._connected, self._formed = set(), {}
+        self._deadline = now + FORM_S
+        leaves, self._leaves = self._leaves, []
+        handles = [self._handles.get(slot, "") for slot in self._members]
+        return [Form(self.epoch, self._members, [number for number, _ in taken], handles, leaves)]
+
+    def _refill(self) -> list[Order]:
+        """Start successors where too few are warm or starting."""
+        if not self.is_active:
+            return []
+        orders: list[Order] = []
+        places = [*self._starting.values(), *self._warm.values()]
+        for node in dict.fromkeys(self.nodes):
+            if self._failed.get(node, 0) >= MAX_FAILED_SUCCESSORS:
+                continue
+            vacant = [
+                number
+                for number, slot in enumerate(self._seats)
+                if slot is None and self.nodes[number] == node
+            ]
+            if self.successors:
+                desired: list[int | None] = [None] * max(self.successors, len(vacant))
+                desired = desired[sum(place[0] == node for place in places) :]
+            else:
+                desired = [number for number in vacant if (node, number) not in places]
+            for seat in desired:
+                slot, self._next_slot = self._next_slot, self._next_slot + 1
+                self._starting[slot] = node, seat
+                orders.append(Start(slot, node, seat))
+        return orders
+
+    def _fall_back(self, reason: str, blamed: Sequence[int] = ()) -> list[Order]:
+        self.is_over, self._deadline = True, None
+        return [Fallback(reason, [*blamed])]
+
+
+def plan_restore(steps: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Return which rank sends its state to which other one; None if no rank has any state.
+
+    The farthest step counts: a rank has finished it only if the gradients of all ranks were
+    exchanged, so an undisturbed training would have reached it, too. Sources take turns.
+
+    Args:
+        steps: finished steps by rank; `NO_STATE` for a rank whose state must not be used.
+    """
+    farthest = max(steps)
+    if farthest == NO_STATE:
+        return None
+    sources = [rank for rank, step in enumerate(steps) if step == farthest]
+    behind = [rank for rank, step in enumerate(steps) if step != farthest]
+    return [(sources[number % len(sources)], rank) for number, rank in enumerate(behind)]

@@ -1,0 +1,150 @@
+"""The default process group of surviving ranks: how it is formed, interrupted and formed again.
+
+With gloo from PyTorch 2.14 on, one process group object connects with new peers (``_reconfigure``),
+whose addresses were exchanged before. Otherwise the group is destroyed, and another one is formed
+under a name of its own in the store of the workers.
+"""
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from gangline.elastic.survivors.orders import GROUPS_NAME
+from gangline.elastic.survivors.protocol import FORM_S, Form
+from gangline.elastic.trainer.mesh import GroupSockets
+from gangline.elastic.trainer.replica import StateTransfer
+
+torch_dist: Any = dist
+"""For functions that only some releases have, or whose types PyTorch does not export."""
+_POLL_S = 50e-6
+_FORMING_POLL_S = 0.005
+_EXCHANGE_ERROR = re.compile(r"gloo|nccl|connection|socket|peer|timed out", re.IGNORECASE)
+_GROUP_NAMES = 1000
+"""Names of groups that ``new_group`` may use in one epoch."""
+_ALONE = 1 << 40
+"""Number of the first group of slot 0, which has only this member; epochs count from 1."""
+
+
+def is_exchange_error(error: BaseException | None) -> bool:
+    """Return whether an exception may be the consequence of a lost rank."""
+    return isinstance(error, RuntimeError) and bool(_EXCHANGE_ERROR.search(str(error)))
+
+
+class GroupLinks:
+    """The connections of this process with the other ranks."""
+
+    def __init__(self, backend: str | None, timeout: timedelta | None, slot: str | None) -> None:
+        """Open the default group.
+
+        Args:
+            slot: the slot of this process; None to form an ordinary group with all ranks now.
+        """
+        self._backend, self._timeout = backend, timeout
+        self.sockets = GroupSockets()
+        self.can_reconfigure = backend == "gloo" and hasattr(dist, "_reconfigure")
+        if slot is None:
+            dist.init_process_group(backend, timeout=timeout)
+        else:
+            # Groups that connect later do so by way of the store, under a name that all use.
+            self._open("all" if self.can_reconfigure else f"slot-{slot}", 0, 1)
+            if self.can_reconfigure:
+                # An address has the number of its last group, which makes it unique.
+                number, timeout = _ALONE + int(slot), timedelta(seconds=FORM_S)
+                torch_dist._reconfigure(number, [self.handle()], timeout=timeout).wait()
+            c10d._world.group_count = _GROUP_NAMES
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The default group."""
+        group: dist.ProcessGroup = c10d._get_default_group()
+        return group
+
+    @property
+    def device(self) -> torch.device:
+        """The device of tensors that the group exchanges."""
+        if self._backend == "gloo":
+            return torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device())
+
+    def handle(self) -> str:
+        """Return the address of this process for the next group; empty if none is needed."""
+        own: str = torch_dist._get_reconfigure_handle() if self.can_reconfigure else ""
+        return own
+
+    def form(self, order: Form, rank: int) -> str:
+        """Connect with the members of an epoch; return the address for the one after it.
+
+        Raises:
+            RuntimeError: they cannot be reached, or `interrupt` was called.
+        """
+        with self.sockets.forming():
+            if self.can_reconfigure:
+                timeout = timedelta(seconds=FORM_S)
+                torch_dist._reconfigure(order.epoch, order.handles, timeout=timeout).wait()
+            else:
+                if dist.is_initialized():  # an attempt before may have failed
+                    dist.destroy_process_group()
+                c10d._world.group_count = 0  # an attempt that has failed is counted, too
+                self._open(f"epoch-{order.epoch}", rank, len(order.members))
+        # Names of further groups must be equal on all members, and new in each epoch.
+        c10d._world.group_count = order.epoch * _GROUP_NAMES
+        return self.handle()
+
+    def interrupt(self) -> None:
+        """End every exchange of the group, or its forming.
+
+        It is called by another thread than the one that waits, which forms no further group before
+        this returns.
+        """
+        while self.sockets.cut():
+            time.sleep(_FORMING_POLL_S)
+        if self._backend != "gloo":
+            with contextlib.suppress(RuntimeError, AssertionError, ValueError):
+                backend: Any = self.group._get_backend(torch.device("cuda"))
+                backend.abort()
+
+    def wait_for_device(self, is_broken: Callable[[], bool]) -> None:
+        """Wait until the device has done the exchanges; the processor's are done already."""
+        cuda: Any = torch.cuda
+        if self._backend == "gloo" or not cuda.is_initialized():
+            return
+        event = cuda.Event()
+        event.record()
+        while not event.query() and not is_broken():
+            time.sleep(_POLL_S)
+
+    def gather(self, numbers: torch.Tensor) -> list[torch.Tensor]:
+        """Return the numbers of all ranks."""
+        own = numbers.to(self.device)
+        gathered = [torch.empty_like(own) for _ in range(self.group.size())]
+        self.group.allgather([gathered], [own]).wait()
+        return gathered
+
+    def transfer(self) -> StateTransfer:
+        """Return what sends and receives states over the present group."""
+        return StateTransfer(self.group, self.device)
+
+    def _open(self, name: str, rank: int, size: int) -> None:
+        store = torch_dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            timeout=timedelta(seconds=FORM_S),
+        )
+        options = {"enable_reconfigure": True} if self.can_reconfigure else {}
+        torch_dist.init_process_group(
+            self._backend,
+            store=torch_dist.PrefixStore(f"{GROUPS_NAME}{name}", store),
+            rank=rank,
+            world_size=size,
+            timeout=self._timeout,
+            **options,
+        )

@@ -1,0 +1,185 @@
+"""What a member of a group has in memory, and its transfer to a member that is behind.
+
+Every replica has the same model, optimizer and position. The random state is each rank's own: it is
+kept in a file of the rank's seat, which outlives a killed process.
+"""
+
+import io
+import mmap
+import pickle
+import random
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+_LARGE_BYTES = 64 << 10
+"""Tensors from this size on are sent by themselves; smaller ones together with the structure."""
+_TAG = 0x6A77
+MODEL = "model"
+"""The first part of a state: the tensors of the model, by their names."""
+
+
+class Stateful(Protocol):
+    """An object whose state a successor takes over."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over a state."""
+        ...
+
+
+def _is_large(value: object) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and value.numel() * value.element_size() >= _LARGE_BYTES
+    )
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves large tensors out, and lists them."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[torch.Tensor] = []
+
+    def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
+        if not _is_large(obj):
+            return None
+        self.tensors.append(obj.detach())
+        return tuple(obj.shape), obj.dtype, obj.device.type
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes a place for each tensor that was left out, or takes that of the model."""
+
+    def __init__(self, file: io.BytesIO, model: Sequence[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._model: Iterator[torch.Tensor] = iter(model)
+        self.tensors: list[torch.Tensor] = []
+
+    def persistent_load(self, pid: tuple[Any, ...]) -> torch.Tensor:
+        shape, dtype, kind = pid
+        place = next(self._model, None)
+        if place is None:
+            index = torch.cuda.current_device() if kind == "cuda" else None
+            place = torch.empty(shape, dtype=dtype, device=torch.device(kind, index))
+        elif (tuple(place.shape), place.dtype, place.device.type) != pid:
+            raise RuntimeError("the models of two ranks differ")
+        self.tensors.append(place)
+        return place
+
+
+class StateTransfer:
+    """Sends and receives states over a group."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        """Prepare; ``device`` is that of the tensors that the group exchanges."""
+        self._group, self._device = group, device
+
+    def send(self, state: Mapping[str, Any], rank: int) -> None:
+        """Send a state to a rank, which calls `receive`. The model comes first in it."""
+        file = io.BytesIO()
+        pickler = _Pickler(file)
+        pickler.dump(dict(state))
+        content = torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
+        for tensor in (torch.tensor([content.numel()]), content, *pickler.tensors):
+            sent = tensor.contiguous().to(self._device)
+            self._group.send([sent.flatten()], rank, _TAG).wait()
+
+    def receive(self, model: Mapping[str, torch.Tensor], rank: int) -> dict[str, Any]:
+        """Receive what a rank sends. Large tensors of the model are received in their places."""
+        size = torch.zeros(1, dtype=torch.int64)
+        self._receive(size, rank)
+        content = torch.empty(int(size), dtype=torch.uint8)
+        self._receive(content, rank)
+        live = [tensor for tensor in model.values() if _is_large(tensor)]
+        unpickler = _Unpickler(io.BytesIO(content.numpy().tobytes()), live)
+        state: dict[str, Any] = unpickler.load()
+        for tensor in unpickler.tensors:
+            self._receive(tensor, rank)
+        if state[MODEL].keys() != model.keys():
+            raise RuntimeError("the models of two ranks differ")
+        for name, tensor in state.pop(MODEL).items():
+            if tensor.data_ptr() != model[name].data_ptr():
+                model[name].copy_(tensor)
+        return state
+
+    def _receive(self, tensor: torch.Tensor, rank: int) -> None:
+        is_direct = tensor.device == self._device and tensor.is_contiguous()
+        buffer = (
+            tensor
+            if is_direct
+            else torch.empty_like(
+                tensor, device=self._device, memory_format=torch.contiguous_format
+            )
+        )
+        self._group.recv([buffer.view(-1)], rank, _TAG).wait()
+        if not is_direct:
+            tensor.copy_(buffer)
+
+
+def random_state() -> tuple[Any, ...]:
+    """Return the random state of this process: PyTorch, its devices, Python and NumPy."""
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    numpy = sys.modules.get("numpy")
+    return torch.get_rng_state(), devices, random.getstate(), numpy and numpy.random.get_state()
+
+
+def set_random_state(state: tuple[Any, ...]) -> None:
+    """Continue with a `random_state`."""
+    own, devices, python, numpy_state = state
+    torch.set_rng_state(own)
+    if devices and torch.cuda.is_initialized() and len(devices) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(devices)
+    random.setstate(python)
+    if numpy_state is not None and (numpy := sys.modules.get("numpy")):
+        numpy.random.set_state(numpy_state)
+
+
+class SeatFile:
+    """The random state of a seat after its last two steps, in memory that is mapped from a file.
+
+    A process may be killed while it writes, and the others may then have finished the step or not.
+    So each of two places has the state after one step, with a checksum.
+    """
+
+    _HEAD = Struct("=qII")
+    """Number of finished steps, length and checksum of the state."""
+    _PLACE_BYTES = 64 << 10
+
+    def __init__(self, path: Path) -> None:
+        with path.open("ab") as file:
+            file.truncate(2 * self._PLACE_BYTES)
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+
+    def write(self, step: int, state: tuple[Any, ...]) -> None:
+        """Keep the state after ``step`` steps; the same one again is not written."""
+        content = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+        if len(content) + self._HEAD.size > self._PLACE_BYTES:
+            return
+        head = self._HEAD.pack(step, len(content), zlib.crc32(content))
+        begin = step % 2 * self._PLACE_BYTES
+        if self._map[begin : begin + len(head)] != head:
+            self._map[begin : begin + len(head) + len(content)] = head + content
+
+    def read(self, step: int) -> tuple[Any, ...] | None:
+        """Return the state after ``step`` steps; None if it is not there."""
+        begin = step % 2 * self._PLACE_BYTES
+        number, length, checksum = self._HEAD.unpack_from(self._map, begin)
+        begin += self._HEAD.size
+        content = self._map[begin : begin + length]
+        if number != step or not length or zlib.crc32(content) != checksum:
+            return None
+        state: tuple[Any, ...] = pickle.loads(content)
+        return state

@@ -1,0 +1,602 @@
+"""Keeps the ranks of a data-parallel training running when one of them is lost.
+
+A loop wraps each step, and otherwise stays as it is::
+
+    group = SurvivorGroup("gloo")  # in place of init_process_group
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.AdamW(model.parameters())
+    group.protect(model, optimizer)
+    for step in group.steps(1000):
+        with step:
+            inputs, targets = batch(step.number, step.rank, step.world_size)
+            optimizer.zero_grad()
+            loss(model(inputs), targets).backward()
+            optimizer.step()
+
+A step that is interrupted has no effect: its block ends, and the loop continues with the same step
+in the next group. A successor runs the same script; its first block is a rehearsal, which ends
+before the optimizer's step, and from which it returns with the state of a replica.
+
+Invariant: an optimizer steps only if all gradients of this step were exchanged. Otherwise the
+process ends, and all workers are restarted from their checkpoint.
+"""
+
+import contextlib
+import copy
+import logging
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gangline.elastic.progress import StepReporter
+from gangline.elastic.survivors.orders import OrderClient
+from gangline.elastic.survivors.protocol import (
+    NO_STATE,
+    Connected,
+    Fallback,
+    Form,
+    Formed,
+    Hello,
+    Hold,
+    Message,
+    Ready,
+    Refused,
+    Warm,
+    plan_restore,
+)
+from gangline.elastic.trainer.group_links import GroupLinks, is_exchange_error
+from gangline.elastic.trainer.loader import ElasticDataLoader
+from gangline.elastic.trainer.replica import (
+    MODEL,
+    SeatFile,
+    Stateful,
+    random_state,
+    set_random_state,
+)
+from gangline.elastic.trainer.step_batches import StepBatches
+from gangline.elastic.variables import FOLDER_VARIABLE, SLOT_VARIABLE, SUCCESSOR_VARIABLE
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_FIRST_GROUP_S = 600.0
+"""Time for which a worker waits for the others to start."""
+_NOTICE_S = 5.0
+"""Time between an exchange that failed and the notice of the agent that has seen the reason."""
+_NEXT_ORDER_S = 75.0
+"""Time for which a member waits for the group that follows; longer than the coordinator does."""
+_READY_STEPS = 2
+"""Steps after which the buckets of `DistributedDataParallel` do not change any more."""
+
+
+class InterruptedStepError(RuntimeError):
+    """A rank was lost before this step was finished; `with step` handles it."""
+
+
+class SurvivorGroup:
+    """The process group of a training whose ranks may be replaced.
+
+    Without an agent that could replace them, such as under torchrun, it is an ordinary group.
+    """
+
+    def __init__(self, backend: str | None = None, *, timeout: timedelta | None = None) -> None:
+        """Wait for the other ranks and form the default group, as ``init_process_group`` does.
+
+        Args:
+            backend: as of ``init_process_group``.
+            timeout: of the collectives in training; None for that of the backend.
+
+        Raises:
+            RuntimeError: the group cannot be formed.
+        """
+        if backend is None and not torch.cuda.is_available():
+            backend = "gloo"
+        self._finished = 0
+        self._epoch = 0
+        self._model: DistributedDataParallel | None = None
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._others: dict[str, Stateful] = {}
+        self._on_form: list[Callable[[], None]] = []
+        """Called when a group has formed, before states are restored."""
+        self._on_discard: list[Callable[[], None]] = []
+        self._on_commit: list[Callable[[], None]] = []
+        self._step = Step(self)
+        self._reporter = StepReporter()
+        self._condition = threading.Condition()
+        self._order: Form | None = None
+        """An order that has not been followed yet."""
+        self._is_held = False
+        """True while a successor is waited for."""
+        self._is_over = False
+        """True if no rank is replaced any more."""
+        self._is_broken = False
+        """True from a failed exchange, or an order, until the next group has formed."""
+        self._has_state = True
+        self._discarded = 0
+        self._own_steps = 0
+        self._layout = 0
+        self._stepped: set[int] = set()
+        self._undo: Callable[[], None] = lambda: None
+        self._seat: SeatFile | None = None
+        slot = os.environ.get(SLOT_VARIABLE)
+        self._links = GroupLinks(backend, timeout, slot)
+        self._client: OrderClient | None = None
+        if slot is None:
+            return
+        self._slot = int(slot)
+        self._client = OrderClient(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        after = os.environ.get(SUCCESSOR_VARIABLE)
+        self.is_successor = self._is_rehearsal = after is not None
+        self._has_state = after is None
+        thread = threading.Thread(
+            target=self._follow_orders, args=(int(after or 0),), name="survivors", daemon=True
+        )
+        thread.start()
+        if after is None:
+            self._send(Hello(self._slot, self._links.handle()))
+            self._follow(self._next_order(_FIRST_GROUP_S))
+
+    is_successor = False
+    """True in a process that was started to take the place of a lost rank."""
+    _is_rehearsal = False
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process in the present group."""
+        return dist.get_rank()
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes in the present group."""
+        return dist.get_world_size()
+
+    @property
+    def epoch(self) -> int:
+        """Number of the present group, counted from 1; 0 where ranks cannot be replaced."""
+        return self._epoch
+
+    @property
+    def num_steps(self) -> int:
+        """Number of finished steps. A script sets it when it has loaded a checkpoint."""
+        return self._finished
+
+    @num_steps.setter
+    def num_steps(self, steps: int) -> None:
+        self._finished = steps
+
+    def protect(
+        self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, **others: Stateful
+    ) -> None:
+        """Keep these in all ranks; a successor gets their state. All ranks call it once.
+
+        Args:
+            model: its gradients are exchanged over the present group from now on.
+            optimizer: the optimizer of torch that is stepped, not a wrapper of it.
+            others: further objects with ``state_dict`` and ``load_state_dict``: schedulers, an
+                ``ElasticTrainer``, a ``GradScaler``, a second optimizer.
+
+        Raises:
+            ValueError: the model cannot be kept.
+        """
+        if self._model is not None:
+            raise ValueError("a group protects one model: put several into one module")
+        if not isinstance(model, DistributedDataParallel):
+            raise ValueError(f"model: must be DistributedDataParallel, not {type(model).__name__}")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ValueError(f"optimizer: must be one of torch, not {type(optimizer).__name__}")
+        if model.find_unused_parameters and not self._links.can_reconfigure:
+            raise ValueError(
+                "model: find_unused_parameters=True needs gloo and PyTorch 2.14 here: before, the "
+                "exchange of unused parameters cannot move to another group"
+            )
+        self._model = model
+        further = [other for other in others.values() if isinstance(other, torch.optim.Optimizer)]
+        self._optimizers = [optimizer, *further]
+        self._others |= others
+        if self._client is None:
+            return
+        model.register_comm_hook(None, self._exchange)
+        first = next(weight for weight in model.parameters() if weight.requires_grad)
+        first.register_hook(lambda _: self._keep_random_state())  # type: ignore[no-untyped-call]
+        for own in self._optimizers:
+            own.register_step_pre_hook(self._before_optimizer)
+            own.register_step_post_hook(self._after_optimizer)
+
+    def steps(self, total: int) -> Iterator["Step"]:
+        """Iterate until ``total`` steps are finished. An interrupted step comes again.
+
+        Raises:
+            RuntimeError: `protect` has not been called.
+        """
+        if self._model is None:
+            raise RuntimeError("call protect(model, optimizer) before steps()")
+        while self._finished < total:
+            yield self._step
+
+    def renewed(
+        self, create: Callable[[], T], release: Callable[[T], None] = lambda _: None
+    ) -> Callable[[], T]:
+        """Return a function that calls ``create`` once in each group, when it is first called.
+
+        For what belongs to a group: a ``Checkpointer``, a group of ``dist.new_group``. All ranks
+        call the function at the same steps.
+
+        Args:
+            release: called with the object of the group before, when that has ended.
+        """
+        box: list[T] = []
+
+        def clear() -> None:
+            if box:
+                release(box.pop())
+
+        def current() -> T:
+            if not box:
+                with self._links.sockets.adding():
+                    box.append(create())
+            return box[0]
+
+        self._on_form.append(clear)
+        return current
+
+    def batches(self, loader: ElasticDataLoader[T]) -> "StepBatches[T]":
+        """Return the batches of an elastic loader, for any number of steps and of groups.
+
+        Raises:
+            ShareError: its sampler has no ``global_batch_size``.
+        """
+        batches = StepBatches(loader)
+        self._others["batches"] = batches
+        self._on_form.append(batches.rewind)
+        self._on_discard.append(batches.rewind)
+        self._on_commit.append(batches.advance)
+        batches.rewind()
+        return batches
+
+    # The step.
+
+    def begin_step(self) -> None:
+        """Begin a step; form the next group before, if it was ordered meanwhile."""
+        self._stepped.clear()
+        if self._client is None:
+            return
+        if self._is_broken and not self._is_rehearsal:
+            self._recover()
+        if not self._is_rehearsal:
+            self._keep_random_state(self._finished)
+        self._undo = self._snapshot()
+
+    def end_step(self, error: BaseException | None) -> bool:
+        """End a step. Returns True if the block's exception is handled here."""
+        if self._client is None:
+            if error is None:
+                self._commit()
+            return False
+        if self._is_rehearsal:
+            return self._end_rehearsal(error)
+        if error is not None and not isinstance(error, Exception):
+            return False
+        is_complete = len(self._stepped) == len(self._optimizers)
+        if error is None and (is_complete or not self._is_broken):
+            self._commit()
+            return False
+        if not self._is_broken and not (is_exchange_error(error) and self._is_noticed()):
+            return False
+        if self._is_over:
+            return False
+        # 1. Gradients of all ranks were applied: the step counts, though its end was interrupted.
+        if is_complete:
+            self._commit()
+        else:
+            # 2. Only some of the optimizers have stepped: this replica is of no use.
+            self._has_state = self._has_state and not self._stepped
+            self._discard()
+        self._recover()
+        return error is not None
+
+    def _commit(self) -> None:
+        self._finished += 1
+        self._own_steps += 1
+        self._step.is_committed = True
+        for notify in self._on_commit:
+            notify()
+        self._reporter.report_step(self._finished)
+        if self._client is None:
+            return
+        self._keep_random_state(self._finished)
+        if self._own_steps == _READY_STEPS and not self.is_successor:
+            self._layout = self._bucket_layout()
+            self._send(Ready(self._slot))
+
+    def _discard(self) -> None:
+        self._discarded += 1
+        self._undo()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+        for notify in self._on_discard:
+            notify()
+
+    def _snapshot(self) -> Callable[[], None]:
+        """Return a function that takes back what a step changes before its optimizer steps."""
+        assert self._model is not None
+        buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+        random, small = (
+            random_state(),
+            [
+                (other, copy.deepcopy(other.state_dict()))
+                for other in self._others.values()
+                if not isinstance(other, torch.optim.Optimizer)
+            ],
+        )
+
+        def undo() -> None:
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+            for other, state in small:
+                other.load_state_dict(state)
+            set_random_state(random)
+
+        return undo
+
+    def _end_rehearsal(self, error: BaseException | None) -> bool:
+        if error is None:
+            raise RuntimeError("the block of a step must step all optimizers")
+        if not isinstance(error, InterruptedStepError):
+            return False
+        assert self._model is not None
+        # As the next forward pass would do, so that the buckets are those of the other ranks.
+        self._model.reducer._rebuild_buckets()
+        self._layout = self._bucket_layout()
+        self._discard()
+        self._discarded = 0
+        self._send(Warm(self._slot, self._links.handle()))
+        self._follow(self._next_order(None))
+        self._is_rehearsal = False
+        return True
+
+    def _bucket_layout(self) -> int:
+        """Return a number that differs between ranks whose buckets have other gradients."""
+        assert self._model is not None
+        index: dict[torch.Tensor, int]
+        index = {weight: number for number, weight in enumerate(self._model.parameters())}
+        buckets = self._model.reducer._get_zeros_like_grad_buckets()
+        layout = [[index[weight] for weight in bucket.parameters()] for bucket in buckets]
+        return zlib.crc32(repr(layout).encode())
+
+    def _keep_random_state(self, step: int | None = None) -> None:
+        """Keep it for a successor: before the last exchange of a step, and at its end.
+
+        Other ranks may finish a step as soon as this one has sent its gradients.
+        """
+        if self._seat is not None and not self._is_rehearsal:
+            self._seat.write(self._finished + 1 if step is None else step, random_state())
+
+    # The exchange of gradients.
+
+    def _exchange(
+        self,
+        _: None,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
+        """Average a bucket over the present group. A failure is remembered, not raised.
+
+        So backward passes always end, and `DistributedDataParallel` can be used again.
+        """
+        buffer = bucket.buffer()
+        if not self._is_broken:
+            buffer.mul_(1.0 / dist.get_world_size())  # the arithmetic of DistributedDataParallel
+            try:
+                future = self._links.group.allreduce([buffer]).get_future()
+                averaged: torch.futures.Future[torch.Tensor]
+                averaged = future.then(partial(self._end_exchange, buffer))
+                return averaged
+            except RuntimeError as error:
+                self._break(error)
+        failed: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        failed.set_result(buffer)
+        return failed
+
+    def _end_exchange(
+        self, buffer: torch.Tensor, future: torch.futures.Future[Any]
+    ) -> torch.Tensor:
+        try:
+            future.value()
+        except RuntimeError as error:
+            self._break(error)
+        return buffer
+
+    def _break(self, error: RuntimeError) -> None:
+        with self._condition:
+            if not self._is_broken:
+                log.debug("an exchange has failed: %s", error)
+            self._is_broken = True
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """Refuse to step unless all gradients were exchanged."""
+        if self._is_rehearsal:
+            raise InterruptedStepError("the rehearsal ends")
+        if id(optimizer) in self._stepped:
+            raise RuntimeError("an optimizer steps once in a step")
+        self._links.wait_for_device(lambda: self._is_broken)
+        if self._is_broken and not self._stepped:
+            raise InterruptedStepError("a rank was lost in this step")
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._stepped.add(id(optimizer))
+
+    # Groups.
+
+    def _recover(self) -> None:
+        """Form the next group."""
+        self._follow(self._next_order(_NOTICE_S))
+
+    def _follow(self, order: Form) -> None:
+        """Form groups until one has formed. A further loss meanwhile has a further order."""
+        while True:
+            try:
+                self._form(order)
+                return
+            except (RuntimeError, OSError) as error:
+                log.info("group %d has not formed: %s", order.epoch, error)
+            order = self._next_order(_NEXT_ORDER_S)
+
+    def _form(self, order: Form) -> None:
+        # 1. Connect: with the addresses that were exchanged before, or under a name of its own.
+        rank = order.members.index(self._slot)
+        handle = self._links.form(order, rank)
+        self._epoch = order.epoch
+        self._send(Connected(self._slot, order.epoch, handle))
+        self._seat = SeatFile(Path(os.environ[FOLDER_VARIABLE], f"seat-{order.seats[rank]}"))
+        if self._model is not None:
+            self._model.process_group = self._links.group
+        for notify in self._on_form:
+            notify()
+        # 2. Restore those that are behind: they, and their successors, have the farthest step then.
+        if order.epoch > 1:
+            self._restore(rank)
+        self._send(Formed(self._slot, order.epoch, self._finished, self._discarded))
+        # 3. Train, unless a further order has come.
+        with self._condition:
+            self._is_broken = self._order is not None
+        self._discarded = 0
+
+    def _restore(self, rank: int) -> None:
+        own = self._finished if self._has_state else NO_STATE
+        states = self._links.gather(torch.tensor([own, self._layout]))
+        steps, layouts = [int(state[0]) for state in states], {int(state[1]) for state in states}
+        plan = plan_restore(steps)
+        if plan is None or len(layouts) > 1:
+            reason = "the buckets of its model differ" if plan else "no rank has a complete state"
+            self._refuse(reason)
+        for source, target in plan:
+            if rank == source:
+                self._links.transfer().send(self._state(), target)
+            elif rank == target:
+                self._has_state = False
+                self._load(source, max(steps))
+                self._has_state = True
+
+    def _state(self) -> dict[str, Any]:
+        assert self._model is not None
+        others = {name: other.state_dict() for name, other in self._others.items()}
+        own = self._optimizers[0].state_dict()
+        return {MODEL: self._model.module.state_dict(), "optimizer": own, "others": others}
+
+    def _load(self, source: int, step: int) -> None:
+        assert self._model is not None
+        with torch.no_grad():
+            state = self._links.transfer().receive(self._model.module.state_dict(), source)
+        self._optimizers[0].load_state_dict(state["optimizer"])
+        for name, other in self._others.items():
+            other.load_state_dict(state["others"][name])
+        self._finished = step
+        assert self._seat is not None
+        if (own := self._seat.read(step)) is not None:
+            set_random_state(own)
+        else:
+            log.warning("rank %d continues with a new random state", dist.get_rank())
+
+    # Orders.
+
+    def _follow_orders(self, number: int) -> None:
+        """Read orders, in a thread of its own, and interrupt what the main thread waits for."""
+        assert self._client is not None
+        try:
+            while True:
+                order = self._client.read(number)
+                number += 1
+                if isinstance(order, Fallback):
+                    break
+                is_named = isinstance(order, Form) and self._slot in order.members
+                if is_named or (isinstance(order, Hold) and not self._is_rehearsal):
+                    # The group before ends first: the main thread forms the next one as soon as
+                    # the order is there, and its connections must not be cut.
+                    self._is_broken = True
+                    self._links.interrupt()
+                    with self._condition:
+                        self._order = order if isinstance(order, Form) else None
+                        self._is_held, self._is_broken = self._order is None, True
+                        self._condition.notify_all()
+        except OSError as error:
+            log.debug("orders end: %s", error)
+        with self._condition:
+            self._is_over = True
+            self._condition.notify_all()
+
+    def _is_noticed(self) -> bool:
+        """Wait for the order that explains a failed exchange. Returns False if none comes."""
+        with self._condition:
+            return self._wait_for_order(_NOTICE_S) or self._is_held
+
+    def _wait_for_order(self, timeout_s: float | None) -> bool:
+        self._condition.wait_for(lambda: self._order or self._is_held or self._is_over, timeout_s)
+        return self._order is not None
+
+    def _next_order(self, timeout_s: float | None) -> Form:
+        with self._condition:
+            if not self._wait_for_order(timeout_s) and self._is_held:
+                self._condition.wait_for(lambda: self._order or self._is_over, _NEXT_ORDER_S)
+            order, self._order = self._order, None
+        if order is None:
+            if self._is_rehearsal:
+                raise SystemExit(0)  # the training has ended
+            self._refuse("no further group was ordered")
+        return order
+
+    def _refuse(self, reason: str) -> NoReturn:
+        """Leave it to the agents to restart all workers."""
+        with contextlib.suppress(OSError):
+            self._send(Refused(self._slot, reason))
+        raise SystemExit(f"this rank cannot continue: {reason}")
+
+    def _send(self, message: Message) -> None:
+        assert self._client is not None
+        self._client.send(message)
+
+
+class Step:
+    """The present step of a group; a context around its work."""
+
+    def __init__(self, group: SurvivorGroup) -> None:
+        self._group = group
+        self.is_committed = False
+        """After the block: False if the step was interrupted, and comes again."""
+
+    @property
+    def number(self) -> int:
+        """Number of the steps that were finished before, inside of the block."""
+        return self._group.num_steps
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process in the present group."""
+        return self._group.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes in the present group."""
+        return self._group.world_size
+
+    def __enter__(self) -> Self:
+        self.is_committed = False
+        self._group.begin_step()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        return self._group.end_step(error)

@@ -1,0 +1,186 @@
+"""Workers that keep running when a rank is lost, with real PyTorch processes over gloo."""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.integration.elastic.launcher.conftest import PATIENCE_S, Run
+
+SCRIPT = Path(__file__).with_name("survivor_script.py")
+STEP = re.compile(r"step (\d+) rank (\d+) of (\d+) pid (\d+) loss (\S+)")
+KILLS = int(os.environ.get("GANGLINE_TEST_KILLS", "0"))
+Launch = Callable[..., Run]
+
+
+class Training:
+    """A training of ranks that end at given points."""
+
+    def __init__(self, launch: Launch, folder: Path, *flags: str) -> None:
+        self._launch, self._folder, self._flags = launch, folder, flags
+        folder.mkdir()
+
+    def start(self, mode: str, ranks: int, steps: int, *points: str) -> Run:
+        self.run = self._launch(
+            "--standalone", "--nproc-per-node", ranks, *self._flags, SCRIPT, mode, steps,
+            self._folder, *points,
+        )  # fmt: skip
+        return self.run
+
+    def go(self, number: int) -> None:
+        (self._folder / f"go-{number}").touch()
+
+    def steps(self) -> list[tuple[int, ...]]:
+        """Return step, rank, world size and process of all finished steps."""
+        return [(*map(int, found),) for *found, _ in self._lines()]
+
+    def losses(self) -> dict[tuple[int, int], set[str]]:
+        """Return the losses that were seen by step and rank."""
+        losses: dict[tuple[int, int], set[str]] = {}
+        for step, rank, _, _, loss in self._lines():
+            losses.setdefault((int(step), int(rank)), set()).add(loss)
+        return losses
+
+    def processes(self, rank: int) -> set[int]:
+        return {pid for _, of, _, pid in self.steps() if of == rank}
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.run.output
+            assert self.run.process.poll() is None, self.run.output
+            time.sleep(0.01)
+
+    def _lines(self) -> list[tuple[str, ...]]:
+        files = self._folder.glob("steps-*")
+        return [match.groups() for file in files for match in STEP.finditer(file.read_text())]
+
+
+@pytest.fixture
+def train(launch: Launch, tmp_path: Path) -> Callable[..., Training]:
+    def create(name: str, *flags: str) -> Training:
+        return Training(launch, tmp_path / name, *flags)
+
+    return create
+
+
+def test_loss_curve_after_kills_equals_that_of_plain_pytorch(
+    train: Callable[..., Training],
+) -> None:
+    plain, survive = train("plain"), train("survive")
+    assert plain.start("plain", 3, 20).wait() == 0
+    run = survive.start("survive", 3, 20, "6:2:step", "10:0:step", "15:1:step")
+
+    for number in range(3):
+        run.until("a successor is warm", number + 1)
+        survive.go(number)
+
+    assert run.wait() == 0, run.output
+    assert survive.losses() == plain.losses()
+    assert run.output.count("was replaced at step") == 3
+    assert [len(survive.processes(rank)) for rank in range(3)] == [2, 2, 2]
+    assert "rank 0 was replaced at step 10; " in run.output
+    assert "restart 1" not in run.output
+
+
+def test_two_ranks_are_lost_while_one_successor_is_warm(train: Callable[..., Training]) -> None:
+    training = train("two")
+    run = training.start("survive", 3, 9, "5:0:step", "5:2:step")
+    run.until("a successor is warm")
+    training.go(0)
+    training.go(1)
+
+    assert run.wait() == 0, run.output
+    assert {world for _, _, world, _ in training.steps()} == {3}
+    assert [len(training.processes(rank)) for rank in range(3)] == [2, 1, 2]
+    assert "restart 1" not in run.output
+
+
+def test_successor_that_is_killed_during_recovery_is_replaced(
+    train: Callable[..., Training],
+) -> None:
+    training = train("again")
+    run = training.start("survive", 2, 9, "5:1:step", "0:0:restore")
+    run.until("a successor is warm")
+    training.go(0)
+    training.go(1)
+
+    assert run.wait() == 0, run.output
+    assert len(training.processes(0)) == 1
+    assert "restart 1" not in run.output
+    assert {step for step, *_ in training.steps()} == {*range(9)}
+
+
+def test_stopped_rank_is_replaced_after_the_hang_timeout(train: Callable[..., Training]) -> None:
+    training = train("stopped", "--hang-timeout", "step=2,start=60,first_step=60")
+    run = training.start("survive", 2, 9, "5:0:step:SIGSTOP")
+    run.until("a successor is warm")
+    training.go(0)
+
+    assert run.wait() == 0, run.output
+    assert len(training.processes(1)) == 1
+    assert "rank 0 was replaced at step 5" in run.output
+
+
+def test_world_shrinks_and_grows_back_without_a_restart(train: Callable[..., Training]) -> None:
+    training = train("shrink", "--min-workers", "1", "--successors", "0")
+    run = training.start("survive", 2, 100_000, "6:1:step")
+    training.go(0)
+    training.until(lambda: any(world == 1 for _, _, world, _ in training.steps()))
+    run.until("the world grew to 2 ranks")
+    training.until(lambda: training.steps()[-1][2] == 2 and len(training.processes(1)) == 2)
+    run.process.send_signal(signal.SIGTERM)
+    run.wait()
+
+    assert len(training.processes(0)) == 1
+    assert "rank 1 was lost, 1 continue at step 6; " in run.output
+    assert "restart" not in run.output
+
+
+def test_rank_that_is_killed_in_a_checkpoint_is_replaced(train: Callable[..., Training]) -> None:
+    training = train("saving")
+    run = training.start("survive", 2, 9, "5:1:save")
+    run.until("a successor is warm")
+    training.go(0)
+
+    assert run.wait() == 0, run.output
+    assert len(training.processes(0)) == 1
+    assert "restart 1" not in run.output
+
+
+def test_loss_before_the_ranks_can_go_on_restarts_all(train: Callable[..., Training]) -> None:
+    training = train("early", "--successors", "0")
+    run = training.start("survive", 2, 4, "0:1:step")
+    training.go(0)
+
+    assert run.wait() == 0, run.output
+    assert "restart 1 of 3" in run.output
+
+
+@pytest.mark.skipif(not KILLS, reason="GANGLINE_TEST_KILLS is the number of kills")
+@pytest.mark.timeout(3600)
+def test_many_kills_at_random_times(train: Callable[..., Training]) -> None:
+    """With ``GANGLINE_TEST_KILLS=100``: the losses, and the process of a rank, stay the same."""
+    survive = train("survive")
+    run = survive.start("survive", 3, 1_000_000)
+    chance = random.Random(int(os.environ.get("GANGLINE_TEST_SEED", "1")))
+    for number in range(KILLS):
+        run.until("a successor is warm", number + 1)
+        time.sleep(chance.uniform(0, 0.05))
+        before = survive.steps()
+        rank = chance.choice((1, 2))
+        os.kill([pid for _, of, _, pid in before if of == rank][-1], signal.SIGKILL)
+        run.until("was replaced at step", number + 1)
+    last = max(step for step, *_ in survive.steps())
+    run.process.send_signal(signal.SIGTERM)
+    run.wait()
+
+    plain = train("plain")
+    assert plain.start("plain", 3, last).wait() == 0
+    losses, expected = survive.losses(), plain.losses()
+    assert {key: losses[key] for key in expected} == expected
+    assert len(survive.processes(0)) == 1

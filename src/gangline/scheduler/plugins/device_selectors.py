@@ -1,21 +1,24 @@
 """Selectors of devices: the part of CEL that device classes and claims use.
 
 Supported are ``device.driver``, ``device.attributes["domain"].name``, ``device.capacity[...]``,
-literals and lists; ``&&``, ``||``, ``!``, comparisons, ``in`` and the conditional; ``has()``,
-``quantity()``, ``semver()``, ``size()``, ``cel.bind()``; ``compareTo``, ``isGreaterThan``,
-``isLessThan`` of quantities and versions; ``startsWith``, ``endsWith``, ``contains``, ``matches``,
-``lowerAscii`` and ``upperAscii`` of texts. Anything else is refused when it is parsed.
+literals and lists; ``&&``, ``||``, ``!``, comparisons and ``in``; ``has()``, ``quantity()``,
+``semver()``, ``size()``, ``cel.bind()``; ``compareTo``, ``isGreaterThan``, ``isLessThan`` of
+quantities and versions; ``startsWith``, ``endsWith``, ``contains``, ``matches``, ``lowerAscii`` and
+``upperAscii`` of texts. Anything else is refused when it is parsed.
 
-An expression is parsed once to a tree of functions. As in CEL, ``&&`` and ``||`` have a result if
-one side decides it, even if the other one fails. A device for which an expression fails otherwise,
-because it lacks an attribute, is not selected.
+These forms have the grammar of Python's expressions, with other operators: Python's parser builds
+the tree, and only the nodes that are listed here are compiled to functions; nothing else runs. As
+in CEL, ``&&`` and ``||`` have a result if one side decides it, even if the other one fails. A
+device for which an expression fails otherwise, because it lacks an attribute, is not selected.
 """
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from importlib import import_module
+from keyword import kwlist
 from typing import Any
 
 from gangline.api.quantity import Quantity, QuantityError, parse_quantity
@@ -25,14 +28,17 @@ Evaluate = Callable[[Environment], Any]
 MAX_LENGTH = 10 * 1024
 """Kubernetes' limit for an expression."""
 MAX_DEPTH = 60
+_ESCAPE = r"\\[abfnrtvxuU0-7\\\"']"
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+u?(?![\w.]))"
-    r"|(?P<text>r?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'))"
-    r"|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<symbol>&&|\|\||==|!=|<=|>=|[-!<>()\[\].,?:]))"
+    r"(?P<raw>r(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'))"
+    rf"|(?P<text>\"(?:[^\"\\\n]|{_ESCAPE})*\"|'(?:[^'\\\n]|{_ESCAPE})*')"
+    r"|(?P<operator>&&|\|\||!(?!=))|(?P<word>[A-Za-z_]\w*)|(?P<number>\d+)(?![\w.])|(?P<space>\s+)"
+    r"|(?:==|!=|<=|>=|[-<>()\[\].,])"
 )
-_ESCAPE = re.compile(r"\\(.)")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "`": "`", "?": "?"}
+_OPERATORS = {"&&": " and ", "||": " or ", "!": "~"}
+"""Python's operators of the same precedence."""
+_PYTHON = frozenset(kwlist) - {"in"}
+"""Words that mean something to Python alone."""
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?")
 
 
@@ -86,7 +92,13 @@ def parse_selector(expression: str) -> Callable[[SelectableDevice], bool]:
     """
     if len(expression) > MAX_LENGTH:
         raise SelectorError(f"is longer than {MAX_LENGTH} characters")
-    evaluate = _Parser(_tokens(expression)).parse()
+    try:
+        tree = ast.parse(_as_python(expression), mode="eval")
+        evaluate = _compiled(tree.body, frozenset({"device"}), 0)
+    except SyntaxError as error:
+        raise SelectorError(f"is not valid: {error.msg}") from error
+    except (RecursionError, MemoryError) as error:
+        raise SelectorError("is nested too deeply") from error
 
     def selects(device: SelectableDevice) -> bool:
         try:
@@ -97,181 +109,69 @@ def parse_selector(expression: str) -> Callable[[SelectableDevice], bool]:
     return selects
 
 
-def _tokens(expression: str) -> list[tuple[str, str]]:
-    tokens: list[tuple[str, str]] = []
-    at, text = 0, expression.rstrip()
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise SelectorError(f"unsupported at {text[at:].lstrip()[:20]!r}")
-        tokens.append((match.lastgroup or "", match[match.lastgroup or ""]))
+def _as_python(expression: str) -> str:
+    parts: list[str] = []
+    at = 0
+    while at < len(expression):
+        match = _TOKEN.match(expression, at)
+        if match is None or match["word"] in _PYTHON:
+            (start, *_) = expression[at : at + 20].split(maxsplit=1)
+            raise SelectorError(f"{start!r} is not supported")
+        parts.append(" " if match["space"] else _OPERATORS.get(match[0], match[0]))
         at = match.end()
-    return tokens
+    return "".join(parts).strip()
 
 
-class _Parser:
-    """Recursive descent, one method per level of precedence."""
+def _compiled(  # noqa: PLR0912 - one case for each form
+    node: ast.expr, names: frozenset[str], depth: int
+) -> Evaluate:
+    """Return the value of a node, as a function of the named values."""
+    if depth > MAX_DEPTH:
+        raise SelectorError("is nested too deeply")
 
-    def __init__(self, tokens: list[tuple[str, str]]) -> None:
-        self._tokens, self._at, self._depth = tokens, 0, 0
-        self._names = {"device"}
+    def parts(*nodes: ast.expr) -> list[Evaluate]:
+        return [_compiled(part, names, depth + 1) for part in nodes]
 
-    def parse(self) -> Evaluate:
-        result = self._conditional()
-        if self._at < len(self._tokens):
-            raise SelectorError(f"unexpected {self._tokens[self._at][1]!r}")
-        return result
-
-    def _peek(self) -> str:
-        return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
-
-    def _take(self, *symbols: str) -> str:
-        """Take the next token if it is one of these; return it, or an empty text."""
-        if self._at < len(self._tokens) and self._tokens[self._at][0] in ("symbol", "name"):
-            token = self._tokens[self._at][1]
-            if token in symbols:
-                self._at += 1
-                return token
-        return ""
-
-    def _expect(self, symbol: str) -> None:
-        if not self._take(symbol):
-            raise SelectorError(f"{symbol!r} expected instead of {self._peek() or 'the end'!r}")
-
-    def _name(self) -> str:
-        kind, token = self._tokens[self._at] if self._at < len(self._tokens) else ("", "the end")
-        if kind != "name":
-            raise SelectorError(f"a name expected instead of {token!r}")
-        self._at += 1
-        return token
-
-    def _conditional(self) -> Evaluate:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise SelectorError("is nested too deeply")
-        condition = self._either()
-        if self._take("?"):
-            yes = self._conditional()
-            self._expect(":")
-            no = self._conditional()
-            chosen = condition
-            condition = lambda env: (yes if _boolean(chosen(env)) else no)(env)  # noqa: E731
-        self._depth -= 1
-        return condition
-
-    def _either(self) -> Evaluate:
-        sides = [self._both()]
-        while self._take("||"):
-            sides.append(self._both())
-        return _decided_by(True, sides) if len(sides) > 1 else sides[0]
-
-    def _both(self) -> Evaluate:
-        sides = [self._relation()]
-        while self._take("&&"):
-            sides.append(self._relation())
-        return _decided_by(False, sides) if len(sides) > 1 else sides[0]
-
-    def _relation(self) -> Evaluate:
-        left = self._unary()
-        while operator := self._take(*_RELATIONS):
-            left = _call(_RELATIONS[operator], left, self._unary())
-        return left
-
-    def _unary(self) -> Evaluate:
-        if self._take("!"):
-            return _call(lambda value: not _boolean(value), self._unary_nested())
-        if self._take("-"):
-            return _call(_negative, self._unary_nested())
-        return self._member()
-
-    def _unary_nested(self) -> Evaluate:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise SelectorError("is nested too deeply")
-        operand = self._unary()
-        self._depth -= 1
-        return operand
-
-    def _member(self) -> Evaluate:
-        value = self._primary()
-        while True:
-            if self._take("."):
-                name = self._name()
-                if self._take("("):
-                    method = _METHODS.get(name)
-                    if method is None:
-                        raise SelectorError(f"{name}() is not supported")
-                    if name == "matches":
-                        import_regular_expressions()
-                    value = _call(method, value, *self._arguments(1 if name in _BINARY else 0))
-                else:
-                    value = _call(_field, value, _constant(name))
-            elif self._take("["):
-                value = _call(_item, value, self._conditional())
-                self._expect("]")
-            else:
-                return value
-
-    def _arguments(self, count: int) -> list[Evaluate]:
-        arguments: list[Evaluate] = []
-        while not self._take(")"):
-            if arguments:
-                self._expect(",")
-            arguments.append(self._conditional())
-        if len(arguments) != count:
-            raise SelectorError(f"{count} arguments expected instead of {len(arguments)}")
-        return arguments
-
-    def _primary(self) -> Evaluate:
-        if self._take("("):
-            inner = self._conditional()
-            self._expect(")")
-            return inner
-        if self._take("["):
-            return self._list()
-        kind, token = self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
-        if kind == "number":
-            self._at += 1
-            return _constant(int(token.rstrip("u")))
-        if kind == "text":
-            self._at += 1
-            return _constant(_unquoted(token))
-        name = self._name()
-        if name in _LITERALS:
-            return _constant(_LITERALS[name])
-        if name == "cel" and self._take("."):
-            return self._binding()
-        if name in _FUNCTIONS and self._take("("):
-            return _call(_FUNCTIONS[name], *self._arguments(1))
-        if name == "has" and self._take("("):
-            (value,) = self._arguments(1)
-            return _succeeds(value)
-        if name not in self._names:
-            raise SelectorError(f"{name!r} is not supported")
-        return lambda env: env[name]
-
-    def _list(self) -> Evaluate:
-        items: list[Evaluate] = []
-        while not self._take("]"):
-            if items:
-                self._expect(",")
-            items.append(self._conditional())
-        return lambda env: [item(env) for item in items]
-
-    def _binding(self) -> Evaluate:
-        """Read ``cel.bind(name, value, body)``."""
-        if self._name() != "bind":
-            raise SelectorError("of cel only bind() is supported")
-        self._expect("(")
-        name = self._name()
-        self._expect(",")
-        value = self._conditional()
-        self._expect(",")
-        former, self._names = self._names, self._names | {name}
-        body = self._conditional()
-        self._names = former
-        self._expect(")")
-        return lambda env: body({**env, name: value(env)})
+    match node:
+        case ast.Constant(value=str() | int() as constant):
+            return lambda _: constant
+        case ast.Name(id=name) if name in _LITERALS:
+            return lambda _: _LITERALS[name]
+        case ast.Name(id=name) if name in names:
+            return lambda env: env[name]
+        case ast.List(elts=listed):
+            items = parts(*listed)
+            return lambda env: [item(env) for item in items]
+        case ast.BoolOp(op=operator, values=listed):
+            return _decided_by(isinstance(operator, ast.Or), parts(*listed))
+        case ast.UnaryOp(op=ast.Invert(), operand=operand):
+            return _call(lambda value: not _boolean(value), *parts(operand))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _call(_negative, *parts(operand))
+        case ast.Compare(left=left, ops=[relation], comparators=[right]):
+            return _call(_RELATIONS[type(relation)], *parts(left, right))
+        case ast.Attribute(value=owner, attr=name):
+            return _call(lambda value: _field(value, name), *parts(owner))
+        case ast.Subscript(value=owner, slice=key):
+            return _call(_item, *parts(owner, key))
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="cel"), attr="bind"),
+            args=[ast.Name(id=name), bound, body],
+            keywords=[],
+        ):
+            (value,), inner = parts(bound), _compiled(body, names | {name}, depth + 1)
+            return lambda env: inner({**env, name: value(env)})
+        case ast.Call(func=ast.Name(id="has"), args=[ast.Attribute() as path], keywords=[]):
+            return _succeeds(*parts(path))
+        case ast.Call(func=ast.Name(id=name), args=[one], keywords=[]) if name in _FUNCTIONS:
+            return _call(_FUNCTIONS[name], *parts(one))
+        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=args, keywords=[]) if len(
+            args
+        ) == _ARGUMENTS.get(name):
+            if name == "matches":
+                import_regular_expressions()
+            return _call(_METHODS[name], *parts(owner, *args))
+    raise SelectorError(f"{ast.unparse(node)[:40]!r} is not supported")
 
 
 def import_regular_expressions() -> Any:
@@ -284,22 +184,6 @@ def import_regular_expressions() -> Any:
         return import_module("re2")
     except ImportError as error:
         raise SelectorError("matches() needs the package google-re2") from error
-
-
-def _unquoted(token: str) -> str:
-    if token.startswith("r"):
-        return token[2:-1]
-    return _ESCAPE.sub(_unescaped, token[1:-1])
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    if match[1] not in _ESCAPES:
-        raise SelectorError(f"escape {match[0]!r} is not supported")
-    return _ESCAPES[match[1]]
-
-
-def _constant(value: object) -> Evaluate:
-    return lambda _: value
 
 
 def _call(function: Callable[..., Any], *arguments: Evaluate) -> Evaluate:
@@ -456,14 +340,14 @@ _DEVICE_FIELDS = ("driver", "attributes", "capacity")
 _FUNCTIONS: Mapping[str, Callable[[object], Any]] = {
     "quantity": _quantity, "semver": _semver, "size": _size,
 }  # fmt: skip
-_RELATIONS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "==": _equal,
-    "!=": lambda left, right: not _equal(left, right),
-    "<": lambda left, right: _sign(left, right) < 0,
-    "<=": lambda left, right: _sign(left, right) <= 0,
-    ">": lambda left, right: _sign(left, right) > 0,
-    ">=": lambda left, right: _sign(left, right) >= 0,
-    "in": _is_in,
+_RELATIONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: _equal,
+    ast.NotEq: lambda left, right: not _equal(left, right),
+    ast.Lt: lambda left, right: _sign(left, right) < 0,
+    ast.LtE: lambda left, right: _sign(left, right) <= 0,
+    ast.Gt: lambda left, right: _sign(left, right) > 0,
+    ast.GtE: lambda left, right: _sign(left, right) >= 0,
+    ast.In: _is_in,
 }
 _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "compareTo": _sign_of_objects,
@@ -480,3 +364,5 @@ _METHODS: Mapping[str, Callable[..., Any]] = {
     "upperAscii": lambda value: _text(value).upper(),
     "size": _size,
 }
+_ARGUMENTS = {name: int(name in _BINARY) for name in _METHODS}
+"""Number of arguments by method."""

@@ -172,7 +172,8 @@ def test_taint_rules_keep_claims_off_devices_that_they_do_not_tolerate() -> None
         ({"allocationMode": "Some"}, "allocationMode 'Some'"),
         (
             {"selectors": [{"cel": {"expression": "device.driver.split('.')"}}]},
-            r"selector \"device.driver.split('.')\" of request 'gpu': split() is not supported",
+            "selector \"device.driver.split('.')\" of request 'gpu': "
+            "\"device.driver.split('.')\" is not supported",
         ),
     ],
 )
@@ -181,7 +182,7 @@ def test_what_is_not_supported_is_refused_by_name(fields: Json, why: str) -> Non
     add_user(state, "p", request(**fields))
     reason = checked_cycle(state).pending_reasons[0]
     assert reason.reason == "ResourceClaimsNotSupported"
-    assert why.replace("\\", "") in reason.message
+    assert why in reason.message
     assert "claim 'of-p'" in reason.message
 
 

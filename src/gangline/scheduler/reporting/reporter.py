@@ -72,6 +72,14 @@ MAX_QUEUED_EVENTS = 20_000
 """Further events are dropped: the API server accepts none, or hardly any."""
 MAX_LISTED_PODS = 8
 """The most pods that one event lists."""
+MAX_PODS_WITH_EVENTS = 64
+"""The pods of a larger gang have conditions, but no events while they are pending: the event of
+their PodGroup says the same.
+"""
+MESSAGE_UPDATES_PER_S = 100
+"""Messages in which numbers alone have changed are written at most so often, however many gangs and
+pods are pending.
+"""
 POD_SCHEDULED = "PodScheduled"
 FAILED_SCHEDULING = "FailedScheduling"
 MAX_STATUS_DELAY_S = 5.0
@@ -374,8 +382,10 @@ class PendingReporter:
             LEAN_PODS, name, body, namespace, kind=PatchKind.STRATEGIC, subresource="status"
         )
         self._written[subject] = time.monotonic(), message.reason
-        reference = _pod_reference(key, pod.metadata.uid)
-        self._events.event(reference, "Warning", FAILED_SCHEDULING, message.text)
+        members = self._informers.state.members.get(message.group, {}) if message.group else {}
+        if len(members) <= MAX_PODS_WITH_EVENTS:
+            reference = _pod_reference(key, pod.metadata.uid)
+            self._events.event(reference, "Warning", FAILED_SCHEDULING, message.text)
         return ReconcileDone()
 
     def _creation_delay(self, group: GroupKey | None) -> float:
@@ -386,15 +396,25 @@ class PendingReporter:
     def _update_delay(self, subject: ReportSubject, reason: str) -> float:
         """Return the seconds to wait before a report with the same reason is written again."""
         written_at, last_reason = self._written.get(subject, (None, ""))
-        return (
-            self._remaining(written_at, self._settings.message_update_interval_s)
-            if last_reason == reason
-            else 0.0
-        )
+        if last_reason != reason:
+            return 0.0
+        reports = len(self._messages) + len(self._pending_reasons)
+        interval_s = message_interval_s(self._settings.message_update_interval_s, reports)
+        return self._remaining(written_at, interval_s)
 
     @staticmethod
     def _remaining(since: float | None, span_s: float) -> float:
         return 0.0 if since is None else max(0.0, since + span_s - time.monotonic())
+
+
+def message_interval_s(least_s: float, reports: int) -> float:
+    """Return the interval between two writes of a message, in seconds.
+
+    Args:
+        least_s: the interval with few reports.
+        reports: the gangs and pods with messages.
+    """
+    return max(least_s, reports / MESSAGE_UPDATES_PER_S)
 
 
 class ScheduledEventSender:

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from aiohttp import web
 
 from gangline.api.meta.objects import ObjectMeta
@@ -13,9 +15,21 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.scheduler.apply.throttle import BindingsInFlight
 from gangline.scheduler.informers import SchedulerInformers
 from gangline.scheduler.queueing import messages
-from gangline.scheduler.reporting.reporter import PendingReporter
+from gangline.scheduler.reporting.reporter import (
+    MAX_PODS_WITH_EVENTS,
+    PendingReporter,
+    message_interval_s,
+)
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types import GroupKey, PodGroupInfo, PodInfo
+from gangline.scheduler.types import (
+    CycleResult,
+    GroupKey,
+    PendingReason,
+    PodGroupInfo,
+    PodInfo,
+    PodKey,
+)
+from gangline.scheduler.wire import LeanPod
 from unit.kube.fake_server import FakeServer, connected
 from unit.scheduler.builders import cluster, group, pod
 
@@ -36,6 +50,12 @@ class KnownObjects:
             for info in groups
         }
         self.groups = self
+        self.pods = SimpleNamespace(get=self._pod)
+
+    def _pod(self, namespace: str, name: str) -> LeanPod | None:
+        info = self.state.pods.get(PodKey(f"{namespace}/{name}"))
+        metadata = ObjectMeta(name=name, namespace=namespace, uid=name)
+        return LeanPod(metadata=metadata) if info is not None else None
 
     def get(self, namespace: str, name: str) -> PodGroup | None:
         return self.objects.get(GroupKey(f"{namespace}/{name}"))
@@ -47,7 +67,7 @@ async def reporting(known: KnownObjects) -> AsyncIterator[tuple[FakeServer, Pend
     first_writes = asyncio.Barrier(len(known.objects))
 
     async def answer(request: web.Request) -> web.Response:
-        if request.path.endswith("/status"):
+        if "/podgroups/" in request.path and request.path.endswith("/status"):
             # All first writes are in flight when the first of them is answered.
             await first_writes.wait()
             return web.json_response({"reason": "NotFound", "code": 404}, status=404)
@@ -105,3 +125,36 @@ async def test_gang_whose_pods_are_gated_has_a_condition_and_an_event() -> None:
         for condition in status["conditions"]
     } >= {("Unschedulable", "True", messages.SCHEDULING_GATED)}
     assert event["message"] == status["conditions"][0]["message"]
+
+
+async def test_pods_of_a_large_gang_have_conditions_and_only_its_group_has_an_event() -> None:
+    sizes = {"large": MAX_PODS_WITH_EVENTS + 1, "small": 2}
+    pods = [pod(f"{name}-{n}", group=name) for name, size in sizes.items() for n in range(size)]
+    known = KnownObjects(*(group(name, size) for name, size in sizes.items()), pods=pods)
+    async with reporting(known) as (server, reporter):
+        reasons = [
+            PendingReason(
+                messages.NOT_ENOUGH_RESOURCES,
+                "no node is free",
+                tuple((info.key, "no node is free") for info in pods if info.group == f"d/{name}"),
+                GroupKey(f"d/{name}"),
+            )
+            for name in sizes
+        ]
+        reporter.set_result(CycleResult(pending_reasons=tuple(reasons)))
+        events, patched = set[str](), set[str]()
+        while len(patched) < len(pods) or len(events) < len(sizes) + sizes["small"]:
+            await asyncio.sleep(0)
+            for seen in server.seen:
+                if seen.path.endswith("/events"):
+                    events.add(seen.json()["involvedObject"]["name"])
+                elif "/pods/" in seen.path:
+                    patched.add(seen.path)
+    assert events == {"large", "small", "small-0", "small-1"}
+
+
+@pytest.mark.parametrize(("reports", "interval_s"), [(1, 10.0), (1_000, 10.0), (20_000, 200.0)])
+def test_messages_of_many_pending_pods_are_updated_less_often(
+    reports: int, interval_s: float
+) -> None:
+    assert message_interval_s(10.0, reports) == interval_s

@@ -166,11 +166,15 @@ class Run:
         self._clients, self._kubelets = Clients(target, CREATORS), kubelets
         self._timeline = Timeline(pipe)
         await self.fill()
-        await self.churn()
-        await self.compare()
+        if self.sizes.churn_s:
+            await self.churn()
+        if self.sizes.turns:
+            await self.compare()
         await self.restart()
-        await self.lose_nodes()
-        await self.preempt()
+        if self.sizes.lost:
+            await self.lose_nodes()
+        if self.sizes.preempting:
+            await self.preempt()
         self._show_ends()
 
     def _figure(

@@ -79,6 +79,10 @@ MAX_BACKLOG_S = 0.25
 """While more bindings wait than are sent at a time, a cycle is delayed by at most this time. It
 could only lengthen their queue, and the event loop would serve no answers meanwhile.
 """
+NODE_CHECK_S = 1.0
+"""Delay of the comparison of the amounts of all nodes after a cycle. With thousands of nodes it
+takes longer than a cycle without pending gangs.
+"""
 QUEUE_RETRY_S = 5.0
 OPTIONAL_KINDS_TIMEOUT_S = 3.0
 """How long the first cycle waits for pod groups and queues, which a cluster may not serve."""
@@ -153,6 +157,8 @@ class SchedulerLoop:
         """Time for which a cycle is requested because a gang loses its protection."""
         self._result = CycleResult()
         """Of the last cycle."""
+        self._node_check: asyncio.TimerHandle | None = None
+        """The next comparison of the amounts of all nodes; None: nothing has changed since."""
         self._reporter = PendingReporter(
             client, self._informers, self._events, settings, self._bindings_in_flight
         )
@@ -289,10 +295,17 @@ class SchedulerLoop:
             if result.bindings:
                 fields = {"pods": len(result.bindings), "gangs": len(result.placed)}
                 log.info("placed", extra={**fields, "waiting": len(self._informers.state.pending)})
-            self._node_reporter.report_changes()
+            if self._node_check is None:
+                self._node_check = asyncio.get_running_loop().call_later(
+                    NODE_CHECK_S, self._report_nodes
+                )
             if result.pending_reasons:
                 self._request_cycle_at_next_end()
             await asyncio.sleep(took)
+
+    def _report_nodes(self) -> None:
+        self._node_check = None
+        self._node_reporter.report_changes()
 
     def _start_reporting_groups(self, tasks: asyncio.TaskGroup) -> None:
         """Write statuses from now on. Before the first cycle no gang is known to be pending."""

@@ -42,8 +42,7 @@ from gangline.brain.facts.records import Job, Mode, Run
 from gangline.brain.guard.decide import begin_action, decide, observe, started
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import ClusterState, GuardJobState
-from gangline.brain.models.throughput import ThroughputModel, observations
-from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.brain.models.throughput import ThroughputModel, fit_throughput, observations
 from gangline.scheduler.simulate.engine import (
     JobRun,
     Resizer,

@@ -31,8 +31,7 @@ from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.resources import ELASTIC_JOBS
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.job_digest import ContainerRun, DigestSettings
-from gangline.brain.collection.live_facts import digest_facts
-from gangline.brain.collection.observations import JobObservations
+from gangline.brain.collection.live_facts import JobObservations, digest_facts
 from gangline.brain.evaluation.evaluator import Evaluator
 from gangline.brain.evaluation.history import History
 from gangline.brain.facts.records import Job, Outcome, RoleSize, Run

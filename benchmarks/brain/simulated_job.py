@@ -30,8 +30,12 @@ from gangline.brain.guard.decide import (
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import DEFAULTS, Bound, ClusterState, GuardJobState
 from gangline.brain.guard.trial import TrialEvents, baseline, judge, present_segments
-from gangline.brain.models.throughput import Configuration, ThroughputModel, observations
-from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.brain.models.throughput import (
+    Configuration,
+    ThroughputModel,
+    fit_throughput,
+    observations,
+)
 
 SEGMENT_S, WARM_UP_S, TICK_S = 300, 60, 30
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gangline.brain.models.throughput import Configuration, StepObservation
-from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.brain.models.throughput import Configuration, StepObservation, fit_throughput
 
 PER_NODE = 8
 NOISE, STRAGGLERS, LOST = 0.05, 0.02, 0.05

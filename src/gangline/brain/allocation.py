@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.brain.advisers.advice import Advice, Choice, Reason, What
+from gangline.brain.advisers.advice import Advice, Choice, Reason, What, because
 
 _LEVELS = 60
 _REPAIRS = 4
@@ -409,14 +409,12 @@ def allocation_advice(
         if size == job.workers:
             continue
         there, reference = goodput_of(job, size), _fair_goodput(job, fair)
-        reason = Reason(
-            code="SpareDevices" if size > job.workers else "OthersGainMore",
-            arguments={
-                "devices": size * job.devices,
-                "speedup": there / reference if there and reference else 1.0,
-                "fair": round(fair * job.devices),
-                "price": price,
-            },
+        reason = because(
+            "SpareDevices" if size > job.workers else "OthersGainMore",
+            devices=size * job.devices,
+            speedup=there / reference if there and reference else 1.0,
+            fair=round(fair * job.devices),
+            price=price,
         )
         advice[job.key] = _advice(job, size, reason, urgent=False)
     return advice
@@ -430,14 +428,12 @@ def give_back_advice(
     for job in jobs:
         if job.key not in sizes:
             continue
-        reason = Reason(
-            code="GiveBack",
-            arguments={
-                "gang": gang.key,
-                "needed": gang.devices,
-                "devices": (job.workers - sizes[job.key]) * job.devices,
-                "loss": lost_share(job, sizes[job.key]),
-            },
+        reason = because(
+            "GiveBack",
+            gang=gang.key,
+            needed=gang.devices,
+            devices=(job.workers - sizes[job.key]) * job.devices,
+            loss=lost_share(job, sizes[job.key]),
         )
         advice[job.key] = _advice(job, sizes[job.key], reason, urgent=True)
     return advice

@@ -44,10 +44,7 @@ FLUSH_S = 5.0
 
 
 async def run(
-    client: ApiClient,
-    settings: BrainSettings,
-    stop: asyncio.Event,
-    health: Health | None = None,
+    client: ApiClient, settings: BrainSettings, stop: asyncio.Event, health: Health | None = None
 ) -> None:
     """Run the Brain until ``stop`` is set.
 

@@ -12,8 +12,7 @@ from gangline.api.resources import ELASTIC_JOBS, SCALE_PLANS
 from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What
 from gangline.brain.advisers.view import View
 from gangline.brain.evaluation.history import History
-from gangline.brain.evaluation.job_state import job_state
-from gangline.brain.evaluation.trials import EvaluatedJob, Trials
+from gangline.brain.evaluation.trials import EvaluatedJob, Trials, job_state
 from gangline.brain.facts.records import Job, Mode, PodRun, Run
 from gangline.brain.guard.decide import Decision
 from gangline.brain.guard.policy import Permission

@@ -55,6 +55,10 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, str | int | float | list[str]] = {}
 
 
+def because(code: str, /, **arguments: str | int | float | list[str]) -> Reason:
+    return Reason(code=code, arguments=arguments)
+
+
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """One value of the field, with the goodput that is predicted for it.
 

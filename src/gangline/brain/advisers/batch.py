@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
-from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, What
+from gangline.brain.advisers.advice import Advice, Choice, Confidence, What, because
 from gangline.brain.advisers.view import DevicePeak, View
 from gangline.brain.advisers.workers import present_segment
 from gangline.brain.models.goodput import GoodputModel, noise_scale
@@ -66,10 +66,7 @@ def _advise_loader(view: View) -> list[Advice]:
             value=value,
             low=was,
             high=most,
-            reason=Reason(
-                code="StepsWaitForData",
-                arguments={"share": share, "segments": len(shares), "most": most},
-            ),
+            reason=because("StepsWaitForData", share=share, segments=len(shares), most=most),
             evidence=(view.run.job.uid,),
             gain=faster,
             gain_low=0.0,
@@ -135,10 +132,7 @@ def _smaller(last: DevicePeak, value: int, target: str, confidence: Confidence) 
         value=value,
         low=value,
         high=value,
-        reason=Reason(
-            code="DeviceOutOfMemory",
-            arguments={"device": last.gpu_model, "batch": last.micro_batch},
-        ),
+        reason=because("DeviceOutOfMemory", device=last.gpu_model, batch=last.micro_batch),
         confidence=confidence,
         extrapolated=confidence is Confidence.LOW,
         urgent=True,
@@ -175,15 +169,13 @@ def _next_micro_batch(
         value=value,
         low=now.micro_batch,
         high=value,
-        reason=Reason(
-            code="DeviceMemoryFree",
-            arguments={
-                "device": now.gpu_model,
-                "used": now.peak_bytes / now.memory_bytes,
-                "predicted": predicted,
-                "memory": now.memory_bytes,
-                "share": share,
-            },
+        reason=because(
+            "DeviceMemoryFree",
+            device=now.gpu_model,
+            used=now.peak_bytes / now.memory_bytes,
+            predicted=predicted,
+            memory=now.memory_bytes,
+            share=share,
         ),
         gain=gain.goodput - 1 if gain else None,
         gain_low=gain.low - 1 if gain else None,
@@ -244,15 +236,13 @@ def _advise_global_batch(view: View, model: ThroughputModel | None) -> list[Advi
             value=value,
             low=low_batch,
             high=wishes.max_global_batch if grows else high_batch,
-            reason=Reason(
-                code="NoiseAllowsLargerBatch" if grows else "NoiseNeedsSmallerBatch",
-                arguments={
-                    "noise": noise.phi,
-                    "goodput": gain.expected,
-                    "goodput_low": gain_low,
-                    "rule": wishes.learning_rate_rule,
-                    "most": wishes.max_global_batch,
-                },
+            reason=because(
+                "NoiseAllowsLargerBatch" if grows else "NoiseNeedsSmallerBatch",
+                noise=noise.phi,
+                goodput=gain.expected,
+                goodput_low=gain_low,
+                rule=wishes.learning_rate_rule,
+                most=wishes.max_global_batch,
             ),
             evidence=(view.run.job.uid,),
             gain=gain.expected,
@@ -260,10 +250,7 @@ def _advise_global_batch(view: View, model: ThroughputModel | None) -> list[Advi
             extrapolated=gain.extrapolated,
             choices=(
                 Choice(
-                    value=value,
-                    goodput=1 + gain.expected,
-                    low=1 + gain_low,
-                    high=1 + gain.high,
+                    value=value, goodput=1 + gain.expected, low=1 + gain_low, high=1 + gain.high
                 ),
             ),
         )

@@ -9,7 +9,7 @@ which are added last, outweigh it.
 
 import math
 
-from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What
+from gangline.brain.advisers.advice import Advice, Confidence, Unit, What, because
 from gangline.brain.advisers.view import Exposure, View
 from gangline.brain.advisers.workers import present_segment
 
@@ -91,15 +91,13 @@ def advise_checkpoints(view: View) -> list[Advice]:
             value=best_s,
             low=best_s / spread,
             high=best_s * spread,
-            reason=Reason(
-                code="SavesAndFailures",
-                arguments={
-                    "save": save_s,
-                    "between_failures": failure_s,
-                    "failures": round(observed),
-                    "lost": lost,
-                    "lost_was": was_lost,
-                },
+            reason=because(
+                "SavesAndFailures",
+                save=save_s,
+                between_failures=failure_s,
+                failures=round(observed),
+                lost=lost,
+                lost_was=was_lost,
             ),
             evidence=(view.run.job.uid,),
             confidence=Confidence.HIGH if observed >= 5 else Confidence.MEDIUM,

@@ -19,7 +19,7 @@ from functools import lru_cache
 import msgspec
 
 from gangline.api.figures import plain_number
-from gangline.brain.advisers.advice import Advice, Reason, Unit, What
+from gangline.brain.advisers.advice import Advice, Reason, Unit, What, because
 
 Value = str | int | float | list[str]
 
@@ -508,7 +508,7 @@ def displayed_reason(reason: Reason) -> Reason:
     """Return the reason with its arguments as its sentence shows them."""
     shown = _shown(TEMPLATES[reason.code], reason.arguments)
     rounded = {key: kind.displayed(reason.arguments[key]) for key, kind in shown}
-    return Reason(code=reason.code, arguments=rounded)
+    return because(reason.code, **rounded)
 
 
 def _is_implied(advice: Advice) -> bool:

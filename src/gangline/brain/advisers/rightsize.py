@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
-from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What
-from gangline.brain.advisers.memory import advise_memory
-from gangline.brain.advisers.usage import (
+from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What, because
+from gangline.brain.advisers.memory import (
     UNCHANGED,
     Arguments,
+    advise_memory,
     confidence_of,
     obstacle_to_lower,
     range_factor,
@@ -151,18 +151,18 @@ def _cpu_reason(
     arguments: Arguments = {"role": size.role, "runs": sized.runs}
     if waits is not None:
         arguments |= {"data_percent": round(100 * waits), "p95_millis": sized.p95_millis}
-        return Reason(code="LoaderStarved", arguments=arguments)
+        return because("LoaderStarved", **arguments)
     arguments["level"] = view.similar.level if view.similar else 0
     if was is not None and value < was and (obstacle := obstacle_to_lower(view)):
         arguments |= {"estimate_millis": value, "because": obstacle}
-        return Reason(code="NotLowered", arguments=arguments)
+        return because("NotLowered", **arguments)
     arguments |= {
         "p95_millis": sized.p95_millis,
         "margin_percent": round(100 * (MARGIN - 1)),
         "replicas": size.replicas,
         "saved_millis": (was - value) * size.replicas if was is not None else 0,
     }
-    return Reason(code="CpuUse", arguments=arguments)
+    return because("CpuUse", **arguments)
 
 
 _LEAST_SECONDS = 600
@@ -221,18 +221,16 @@ def _warn(
         value=seconds,
         low=seconds * (1 - _spread(trend)),
         high=seconds * (1 + _spread(trend)),
-        reason=Reason(
-            code="GrowingMemory",
-            arguments={
-                "role": samples[0].role,
-                "rank": rank,
-                "limit_bytes": limit_bytes,
-                "used_bytes": round(used),
-                "bytes_per_hour": round(trend.slope * _HOUR_S),
-                "runs_out_ms": view.now_ms + round(seconds * 1000),
-                "seconds": round(seconds),
-                "needed_bytes": round(used + trend.slope * rest_s),
-            },
+        reason=because(
+            "GrowingMemory",
+            role=samples[0].role,
+            rank=rank,
+            limit_bytes=limit_bytes,
+            used_bytes=round(used),
+            bytes_per_hour=round(trend.slope * _HOUR_S),
+            runs_out_ms=view.now_ms + round(seconds * 1000),
+            seconds=round(seconds),
+            needed_bytes=round(used + trend.slope * rest_s),
         ),
         evidence=(view.run.job.uid,),
         confidence=Confidence.HIGH if trend.p_value < 1e-4 else Confidence.MEDIUM,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What
+from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What, because
 from gangline.brain.advisers.view import ServerUse, View, expected_rest_s
 from gangline.brain.advisers.workers import present_segment
 from gangline.brain.models.trend import fit_trend
@@ -66,14 +66,8 @@ def _move_one(view: View, server: ServerUse, others: float) -> list[Advice]:
     value = value if largest is None else min(value, largest)
     if value <= was:
         return []
-    reason = Reason(
-        code="SkewedServer",
-        arguments={
-            "rank": server.rank,
-            "node": server.node,
-            "used": _share(server),
-            "others": others,
-        },
+    reason = because(
+        "SkewedServer", rank=server.rank, node=server.node, used=_share(server), others=others
     )
     return [_cpu_advice(view, was, value, reason, rank=server.rank)]
 
@@ -84,7 +78,7 @@ def _more_for_all(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
     used = fmean(_share(server) for server in servers)
     value = math.ceil(was * used / TARGET * SKEW)
     if largest is not None and value <= largest:
-        return [_cpu_advice(view, was, value, Reason(code="HotServers", arguments={"used": used}))]
+        return [_cpu_advice(view, was, value, because("HotServers", used=used))]
     present = present_segment(view.run)
     if largest is None or present is None:
         return []
@@ -99,9 +93,7 @@ def _more_for_all(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
             role="worker",
             was=present.nodes,
             value=workers,
-            reason=Reason(
-                code="HotServersFewerWorkers", arguments={"used": used, "target": target}
-            ),
+            reason=because("HotServersFewerWorkers", used=used, target=target),
             evidence=(view.run.job.uid,),
             # Workers wait for the servers: without some of them as much is done.
             gain=present.nodes / workers - 1,
@@ -124,7 +116,7 @@ def _advise_idle(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
         return []
     was = max(server.cpu_limit_millis or 0 for server in servers)
     value = math.ceil(was * peak / TARGET)
-    return [_cpu_advice(view, was, value, Reason(code="IdleServers", arguments={"used": peak}))]
+    return [_cpu_advice(view, was, value, because("IdleServers", used=peak))]
 
 
 def _advise_memory(view: View) -> list[Advice]:
@@ -144,14 +136,12 @@ def _advise_memory(view: View) -> list[Advice]:
         value = value if largest is None else min(value, largest)
         if value <= limit:
             continue
-        reason = Reason(
-            code="ServerMemoryGrows",
-            arguments={
-                "rank": server.rank,
-                "hourly": trend.slope * 3600,
-                "left": max(left_s, 0.0),
-                "rest": rest_s,
-            },
+        reason = because(
+            "ServerMemoryGrows",
+            rank=server.rank,
+            hourly=trend.slope * 3600,
+            left=max(left_s, 0.0),
+            rest=rest_s,
         )
         advice.append(
             Advice(

@@ -17,9 +17,9 @@ from statistics import median
 import numpy as np
 
 from gangline.api.jobs.training_facts import ModelShapeFacts
-from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, Unit, What
+from gangline.brain.advisers.advice import Advice, Choice, Confidence, Unit, What, because
+from gangline.brain.advisers.memory import MIB, confidence_of, range_factor, role_size
 from gangline.brain.advisers.similarity import is_success
-from gangline.brain.advisers.usage import MIB, confidence_of, range_factor, role_size
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import (
     concave_envelope,
@@ -30,8 +30,14 @@ from gangline.brain.advisers.workers import (
     present_segment,
 )
 from gangline.brain.facts.records import RoleSize, Run
-from gangline.brain.models.throughput import LOW, Configuration, ThroughputModel, observations
-from gangline.brain.models.throughput_fit import fit_throughput, job_prior
+from gangline.brain.models.throughput import (
+    LOW,
+    Configuration,
+    ThroughputModel,
+    fit_throughput,
+    job_prior,
+    observations,
+)
 from gangline.sizing.model import ModelShape, ShapeError
 from gangline.sizing.storage import CHECKPOINT_BYTES, MEMORY_COPIES
 
@@ -107,16 +113,14 @@ def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
             value=count,
             low=max(min(near) // wider, job.workers_min or 1),
             high=min(math.ceil(max(near) * wider), job.workers_max or count),
-            reason=Reason(
-                code="BestGoodput",
-                arguments={
-                    "runs": len(runs),
-                    "level": level,
-                    "samples_per_second": round(speeds[count], 3),
-                    "gain_percent": round(100 * (gain or 0.0)),
-                    "marginal_percent": round(100 * marginal),
-                    "price": view.cluster.price,
-                },
+            reason=because(
+                "BestGoodput",
+                runs=len(runs),
+                level=level,
+                samples_per_second=round(speeds[count], 3),
+                gain_percent=round(100 * (gain or 0.0)),
+                marginal_percent=round(100 * marginal),
+                price=view.cluster.price,
             ),
             evidence=tuple(run.job.uid for run in runs),
             confidence=confidence_of(level, len(runs)),
@@ -180,14 +184,8 @@ def _by_kept_count(view: View, runs: list[Run]) -> list[Advice]:
             value=value,
             low=min(*counts, value),
             high=max(*counts, value),
-            reason=Reason(
-                code="KeptCount",
-                arguments={
-                    "runs": len(runs),
-                    "level": level,
-                    "fewest": min(counts),
-                    "most": max(counts),
-                },
+            reason=because(
+                "KeptCount", runs=len(runs), level=level, fewest=min(counts), most=max(counts)
             ),
             evidence=tuple(run.job.uid for run in runs),
             confidence=confidence_of(level, len(runs)),
@@ -218,15 +216,13 @@ def _advise_from_shape(view: View) -> list[Advice]:
             value=value,
             low=low,
             high=2 * value,
-            reason=Reason(
-                code="SizingPrior",
-                arguments={
-                    "role": WORKER,
-                    "parameters": parameters,
-                    "copies": copies,
-                    "bytes_per_parameter": state_bytes,
-                    "source": "reported",
-                },
+            reason=because(
+                "SizingPrior",
+                role=WORKER,
+                parameters=parameters,
+                copies=copies,
+                bytes_per_parameter=state_bytes,
+                source="reported",
             ),
             confidence=Confidence.LOW,
             extrapolated=True,

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from gangline.brain.advisers.advice import Advice, Confidence, Reason, What
+from gangline.brain.advisers.advice import Advice, Confidence, Reason, What, because
 from gangline.brain.advisers.view import View
 from gangline.brain.facts.records import NodeSpeed, RankSpeed
 
@@ -161,7 +161,7 @@ def _group_warning(slow: int, ranks: int) -> Advice:
         what=What.WARNING,
         role="worker",
         target="SlowGroup",
-        reason=Reason(code="SlowGroup", arguments={"slow": slow, "ranks": ranks}),
+        reason=because("SlowGroup", slow=slow, ranks=ranks),
         confidence=Confidence.MEDIUM,
     )
 
@@ -181,12 +181,12 @@ def _rank_advice(view: View, rank: int, node: str, slower: float, ranks: int) ->
     ]
     if checks and not checks[-1].slow:
         # The check found nothing: the rank has more work than the others.
-        return _node_advice("", rank, Reason(code="SlowRankGoodNode", arguments=arguments))
+        return _node_advice("", rank, because("SlowRankGoodNode", **arguments))
     if checks:
         code, confidence = "SlowRankConfirmed", Confidence.HIGH
     # The whole job waits for its slowest rank.
     gain = slower
-    return _node_advice(node, rank, Reason(code=code, arguments=arguments), confidence, gain)
+    return _node_advice(node, rank, because(code, **arguments), confidence, gain)
 
 
 def _node_advice(
@@ -219,6 +219,6 @@ def _by_history(view: View, ranks: dict[str, int]) -> list[Advice]:
             (speed for speed in view.cluster.node_speeds if speed.node == node), today
         )
         slower = max(1 / suspected[node] - 1, 0.0)
-        reason = Reason(code="SlowNode", arguments={"node": node, "slower": slower, "jobs": jobs})
+        reason = because("SlowNode", node=node, slower=slower, jobs=jobs)
         advice.append(_node_advice(node, rank, reason))
     return advice

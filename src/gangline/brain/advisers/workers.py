@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
-from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, What
+from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, What, because
 from gangline.brain.advisers.view import View
 from gangline.brain.facts.records import Run
 from gangline.brain.models.throughput import Configuration, ThroughputModel
@@ -318,23 +318,23 @@ def _reason(
         "floor": floor,
     }
     if probe:
-        return Reason(code="NeverTried", arguments=arguments)
+        return because("NeverTried", **arguments)
     hull = concave_envelope(choices)
     larger = [choice for choice in hull if choice.value > best.value]
     if larger:
         arguments["next"] = int(larger[0].value)
         arguments["next_gain"] = marginal_gain(best, larger[0])
     if best.value < was:
-        return Reason(code="LastWorkersGainLittle", arguments=arguments)
+        return because("LastWorkersGainLittle", **arguments)
     code = "MoreWorkersExtrapolated" if extrapolated else "MoreWorkersGain"
-    return Reason(code=code, arguments=arguments)
+    return because(code, **arguments)
 
 
 def _size_with(
     choices: Sequence[Choice], goodput: Callable[[Choice], float], floor: float, was: float
 ) -> float:
     """The advised size if goodput scales as badly, or as well, as the range allows."""
-    at_end = [msgspec.structs.replace(choice, goodput=goodput(choice)) for choice in choices]
+    at_end = [replace(choice, goodput=goodput(choice)) for choice in choices]
     return best_size(at_end, was, floor).value
 
 

@@ -1,7 +1,7 @@
 """Collection: what the API server and the masters report becomes records of the history.
 
-``job_digest`` and ``live_facts`` are pure: one object in, records out. ``observations`` joins the
-records of one job; the order in which they arrive has no effect. ``server_use`` polls the metrics
+``job_digest`` and ``live_facts`` are pure: objects in, records out; the order in which they arrive
+has no effect. ``server_use`` polls the metrics
 API, ``collector`` holds the watches, ``policy_config`` reads the policy of administrators. Imports
 ``facts``, ``kube`` and the structs of ``guard``.
 """

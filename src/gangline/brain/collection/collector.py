@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from gangline.api.brain.job_advice import BRAIN_ANNOTATION
 from gangline.api.core.core import ConfigMap, Namespace
@@ -50,8 +50,12 @@ from gangline.brain.collection.job_digest import (
     parsed_amount,
     pod_limits,
 )
-from gangline.brain.collection.live_facts import digest_facts
-from gangline.brain.collection.observations import JobObservations, NodeSize, PolledUsage
+from gangline.brain.collection.live_facts import (
+    JobObservations,
+    NodeSize,
+    PolledUsage,
+    digest_facts,
+)
 from gangline.brain.collection.server_use import (
     POLL_S,
     PodSample,
@@ -142,7 +146,7 @@ def slim_pod(pod: Pod) -> Pod:
     labels = pod.metadata.labels
     kept = {key: labels[key] for key in _KEPT_LABELS if key in labels}
     groups = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION, "")
-    meta = msgspec.structs.replace(
+    meta = replace(
         pod.metadata,
         labels=kept,
         annotations={GROUP_NAME_ANNOTATION: groups} if groups else {},
@@ -153,7 +157,7 @@ def slim_pod(pod: Pod) -> Pod:
         for container in pod.spec.containers
     ]
     spec = type(pod.spec)(containers=containers, node_name=pod.spec.node_name)
-    return msgspec.structs.replace(pod, metadata=meta, spec=spec)
+    return replace(pod, metadata=meta, spec=spec)
 
 
 @dataclass(slots=True)
@@ -247,10 +251,7 @@ class Collector:
         self._facts.add_listener(self._on_facts)
 
     def add_listeners(
-        self,
-        on_job: JobListener,
-        on_pod: Callable[[str, Pod], None],
-        on_usage: UsageListener,
+        self, on_job: JobListener, on_pod: Callable[[str, Pod], None], on_usage: UsageListener
     ) -> None:
         """Call these after the collector has taken a change, pods with the uid of their job."""
         self._job_listeners.append(on_job)
@@ -413,7 +414,7 @@ class Collector:
             )
         job.meta, job.stored, job.problems = meta, stored, digested.problems
         observed_ms = round(self._clock() * 1000)
-        record = msgspec.structs.replace(digested.job, observed_ms=observed_ms)
+        record = replace(digested.job, observed_ms=observed_ms)
         if job.observations.add_job(record):
             self._changed.add(meta.uid)
         if record.outcome is not Outcome.RUNNING and job.ended_at is None:
@@ -435,9 +436,7 @@ class Collector:
         record = job.observations.job
         if record.outcome is Outcome.RUNNING:
             ended = round(self._clock() * 1000)
-            job.observations.add_job(
-                msgspec.structs.replace(record, outcome=Outcome.DELETED, finished_ms=ended)
-            )
+            job.observations.add_job(replace(record, outcome=Outcome.DELETED, finished_ms=ended))
             self._changed.add(stored.metadata.uid)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:

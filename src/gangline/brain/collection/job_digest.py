@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from gangline.api.brain.job_advice import (
     BRAIN_ANNOTATION,
@@ -380,7 +380,7 @@ def end_of_deleted(run: ContainerRun, at_ms: int) -> ContainerRun:
     """Return the run of a pod that was deleted: it ended then, unless it had ended before."""
     if run.ended_ms is not None:
         return run
-    return msgspec.structs.replace(run, ended_ms=max(at_ms, run.started_ms), cause=DELETED)
+    return replace(run, ended_ms=max(at_ms, run.started_ms), cause=DELETED)
 
 
 def merge_runs(first: ContainerRun, second: ContainerRun) -> ContainerRun:
@@ -390,7 +390,7 @@ def merge_runs(first: ContainerRun, second: ContainerRun) -> ContainerRun:
     ended.sort(key=lambda run: (run.cause != DELETED, run.ended_ms or 0, run.cause, run.oom))
     better = ended[-1] if ended else max(first, second, key=lambda run: run.node)
     limits = [x for x in (first.limit_memory_bytes, second.limit_memory_bytes) if x is not None]
-    return msgspec.structs.replace(
+    return replace(
         better,
         node=max(first.node, second.node),
         pod=max(first.pod, second.pod),

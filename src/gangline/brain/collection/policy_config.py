@@ -5,11 +5,11 @@ last policy without mistakes stays in force. Pure, beside the watch in ``PolicyW
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-import msgspec
 import yaml
+from msgspec.structs import fields as fields_of
 
 from gangline.api.brain.job_advice import MAYS
 from gangline.api.core.core import ConfigMap
@@ -24,16 +24,13 @@ log = logging.getLogger(__name__)
 
 POLICY_NAME = "gangline-brain-policy"
 POLICY_KEY = "policy"
-_MODES = tuple(str(mode) for mode in Mode)
-_SELECTOR_LISTS = ("namespaces", "owners", "kinds", "queues")
-_BUDGETS = {field.name: field.type for field in msgspec.structs.fields(Budgets)}
-_GUARD = {
-    field.name: field.type
-    for field in msgspec.structs.fields(GuardSettings)
-    # That a Brain leads, and knows the time, is no matter of taste.
-    if field.name not in {"lease_age_s", "clock_skew_s"}
-}
-_MOST_GUARD = 1e9
+_LISTS = ("namespaces", "owners", "kinds", "queues")
+_RULE = ("include", "exclude", "mode", "may", "budgets", "guard")
+_MOST = 1e9
+_FIXED = {"lease_age_s", "clock_skew_s"}
+"""Settings that no policy has: that a Brain leads, and knows the time, is no matter of taste."""
+
+N = TypeVar("N", Budgets, GuardSettings)
 
 
 def parse_policy(text: str) -> tuple[Policy | None, list[str]]:
@@ -41,147 +38,106 @@ def parse_policy(text: str) -> tuple[Policy | None, list[str]]:
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        return None, [f"{POLICY_KEY}: is not YAML: {_one_line(error)}"]
-    if document is None:
-        return Policy(), []
-    if not isinstance(document, dict):
+        return None, [f"{POLICY_KEY}: is not YAML: {' '.join(str(error).split())}"]
+    if document is not None and not isinstance(document, dict):
         return None, [f"{POLICY_KEY}: is not a mapping; write rules: [...]"]
-    mistakes = list(_unknown(document, ("rules",), ""))
-    written = document.get("rules") or []
-    if not isinstance(written, list):
-        return None, [*mistakes, "rules: is not a list"]
-    rules = [_rule(rule, f"rules[{index}]", mistakes) for index, rule in enumerate(written)]
-    return (None, mistakes) if mistakes else (Policy(rules=tuple(rules)), [])
+    reader = _PolicyReader()
+    policy = reader.policy(document or {})
+    return (None, reader.mistakes) if reader.mistakes else (policy, [])
 
 
-def _rule(written: Any, path: str, mistakes: list[str]) -> BrainPolicyRule:
-    if not isinstance(written, dict):
-        mistakes.append(f"{path}: is not a mapping")
-        return BrainPolicyRule()
-    mistakes += _unknown(written, ("include", "exclude", "mode", "may", "budgets", "guard"), path)
-    mode = written.get("mode", str(Mode.ADVISE))
-    # YAML reads a bare off as false.
-    mode = "off" if mode is False else mode
-    if mode not in _MODES:
-        mistakes.append(f"{path}.mode: {mode!r} is none of {', '.join(_MODES)}")
-        mode = str(Mode.ADVISE)
-    exclude = written.get("exclude") or []
-    if not isinstance(exclude, list):
-        exclude = [exclude]
-    return BrainPolicyRule(
-        include=_selector(written.get("include") or {}, f"{path}.include", mistakes),
-        exclude=tuple(
-            _selector(selector, f"{path}.exclude[{index}]", mistakes)
-            for index, selector in enumerate(exclude)
-        ),
-        mode=Mode(mode),
-        may=_may(written, path, mistakes),
-        budgets=Budgets(
-            **_numbers(
-                written.get("budgets") or {}, _BUDGETS, _budget_mistake, f"{path}.budgets", mistakes
-            )
-        ),
-        guard=GuardSettings(
-            **_numbers(
-                written.get("guard") or {}, _GUARD, _guard_mistake, f"{path}.guard", mistakes
-            )
-        ),
-    )
+class _PolicyReader:
+    """Reads a document as far as it is right, and notes the mistakes."""
+
+    def __init__(self) -> None:
+        self.mistakes: list[str] = []
+
+    def policy(self, document: dict[Any, Any]) -> Policy:
+        rules = self._mapping(document, "", ("rules",)).get("rules") or []
+        if not isinstance(rules, list):
+            self.mistakes.append("rules: is not a list")
+            return Policy()
+        return Policy(tuple(self._rule(rule, f"rules[{i}]") for i, rule in enumerate(rules)))
+
+    def _rule(self, written: Any, path: str) -> BrainPolicyRule:
+        fields = self._mapping(written, path, _RULE)
+        mode = fields.get("mode", Mode.ADVISE)
+        mode = "off" if mode is False else mode  # YAML reads a bare off as false
+        if mode not in set(Mode):
+            self.mistakes.append(f"{path}.mode: {mode!r} is none of {', '.join(Mode)}")
+            mode = Mode.ADVISE
+        exclude = fields.get("exclude") or []
+        exclude = exclude if isinstance(exclude, list) else [exclude]
+        return BrainPolicyRule(
+            include=self._selector(fields.get("include"), f"{path}.include"),
+            exclude=tuple(
+                self._selector(one, f"{path}.exclude[{i}]") for i, one in enumerate(exclude)
+            ),
+            mode=Mode(mode),
+            may=self._may(fields.get("may"), f"{path}.may"),
+            budgets=self._numbers(Budgets, fields.get("budgets"), f"{path}.budgets"),
+            guard=self._numbers(GuardSettings, fields.get("guard"), f"{path}.guard"),
+        )
+
+    def _selector(self, written: Any, path: str) -> JobSelector:
+        fields = self._mapping(written, path, (*_LISTS, "labels"))
+        labels = fields.pop("labels", None) or {}
+        if not isinstance(labels, dict) or not all(isinstance(x, str) for x in labels.values()):
+            self.mistakes.append(f"{path}.labels: is not a mapping of texts")
+            labels = {}
+        lists = {name: self._texts(value, f"{path}.{name}") for name, value in fields.items()}
+        return JobSelector(labels={str(key): value for key, value in labels.items()}, **lists)
+
+    def _may(self, written: Any, path: str) -> frozenset[str] | None:
+        if written is None:
+            return None
+        named = frozenset(self._texts(written, path))
+        if unknown := sorted(named - set(MAYS)):
+            self.mistakes.append(f"{path}: {', '.join(unknown)} is none of {', '.join(MAYS)}")
+        return named & frozenset(MAYS)
+
+    def _numbers(self, kind: type[N], written: Any, path: str) -> N:
+        types = {one.name: one.type for one in fields_of(kind) if one.name not in _FIXED}
+        values = {}
+        for name, value in self._mapping(written, path, tuple(types)).items():
+            if mistake := _mistake(value, whole=types[name] is int, budget=kind is Budgets):
+                self.mistakes.append(f"{path}.{name}: {value!r} is not {mistake}")
+            else:
+                values[name] = types[name](value)
+        return kind(**values)
+
+    def _mapping(self, written: Any, path: str, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return the fields of a mapping that have one of these names."""
+        if written is None and not path.endswith("]"):
+            return {}
+        if not isinstance(written, dict):
+            self.mistakes.append(f"{path}: is not a mapping")
+            return {}
+        for key in written:
+            if key not in names:
+                where = f"{path}.{key}" if path else str(key)
+                self.mistakes.append(f"{where}: is not a field; the fields are {', '.join(names)}")
+        return {key: value for key, value in written.items() if key in names}
+
+    def _texts(self, written: Any, path: str) -> tuple[str, ...]:
+        if isinstance(written, str):
+            return tuple(part.strip() for part in written.split(",") if part.strip())
+        if isinstance(written, list) and all(isinstance(text, str) for text in written):
+            return tuple(written)
+        self.mistakes.append(f"{path}: is not a list of texts")
+        return ()
 
 
-def _selector(written: Any, path: str, mistakes: list[str]) -> JobSelector:
-    if not isinstance(written, dict):
-        mistakes.append(f"{path}: is not a mapping")
-        return JobSelector()
-    mistakes += _unknown(written, (*_SELECTOR_LISTS, "labels"), path)
-    lists = {
-        name: _texts(written[name], f"{path}.{name}", mistakes)
-        for name in _SELECTOR_LISTS
-        if name in written
-    }
-    labels = written.get("labels") or {}
-    if not isinstance(labels, dict) or not all(isinstance(x, str) for x in labels.values()):
-        mistakes.append(f"{path}.labels: is not a mapping of texts")
-        labels = {}
-    return JobSelector(
-        namespaces=lists.get("namespaces", ()),
-        owners=lists.get("owners", ()),
-        kinds=lists.get("kinds", ()),
-        queues=lists.get("queues", ()),
-        labels={str(key): value for key, value in labels.items()},
-    )
-
-
-def _may(written: dict[str, Any], path: str, mistakes: list[str]) -> frozenset[str] | None:
-    if written.get("may") is None:
-        return None
-    named = frozenset(_texts(written["may"], f"{path}.may", mistakes))
-    if unknown := sorted(named - set(MAYS)):
-        mistakes.append(f"{path}.may: {', '.join(unknown)} is none of {', '.join(MAYS)}")
-    return named & frozenset(MAYS)
-
-
-def _numbers(
-    written: Any,
-    types: Mapping[str, Any],
-    mistake_of: Callable[[Any, Any], str],
-    path: str,
-    mistakes: list[str],
-) -> dict[str, Any]:
-    """Return the numbers of a mapping without mistakes, by the name of the field."""
-    if not isinstance(written, dict):
-        mistakes.append(f"{path}: is not a mapping")
-        return {}
-    mistakes += _unknown(written, tuple(types), path)
-    values: dict[str, Any] = {}
-    for name, value in written.items():
-        if str(name) not in types:
-            continue
-        expected = types[str(name)]
-        if mistake := mistake_of(value, expected):
-            mistakes.append(f"{path}.{name}: {value!r} is not {mistake}")
-        else:
-            values[str(name)] = expected(value)
-    return values
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _budget_mistake(value: Any, expected: Any) -> str:
-    if expected is int:
-        fits = _is_number(value) and isinstance(value, int) and value >= 0
-        return "" if fits else "a number of 0 or more"
-    return "" if _is_number(value) and 0 <= value <= 1 else "a share from 0 to 1"
-
-
-def _guard_mistake(value: Any, expected: Any) -> str:
-    if not _is_number(value) or not 0 <= value <= _MOST_GUARD:
+def _mistake(value: Any, *, whole: bool, budget: bool) -> str:
+    """What a number should be; empty if it is so. Budgets are counts from 0 on, or shares."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if budget and not whole:
+        return "" if is_number and 0 <= value <= 1 else "a share from 0 to 1"
+    if not is_number or not 0 <= value <= _MOST:
         return "a number of 0 or more"
-    if expected is int and (not isinstance(value, int) or value < 1):
-        return "a whole number of 1 or more"
+    if whole and not (isinstance(value, int) and value >= (0 if budget else 1)):
+        return "a whole number of 0 or more" if budget else "a whole number of 1 or more"
     return ""
-
-
-def _texts(written: Any, path: str, mistakes: list[str]) -> tuple[str, ...]:
-    if isinstance(written, str):
-        return tuple(part.strip() for part in written.split(",") if part.strip())
-    if isinstance(written, list) and all(isinstance(text, str) for text in written):
-        return tuple(written)
-    mistakes.append(f"{path}: is not a list of texts")
-    return ()
-
-
-def _unknown(written: dict[Any, Any], fields: tuple[str, ...], path: str) -> Iterator[str]:
-    for key in written:
-        if key not in fields:
-            where = f"{path}.{key}" if path else str(key)
-            yield f"{where}: is not a field; the fields are {', '.join(fields)}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 class PolicyWatch:

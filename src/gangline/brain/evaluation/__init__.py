@@ -1,7 +1,7 @@
 """Evaluation: the cycle in which facts become advice, and advice becomes actions.
 
-``advisers`` (what advisers see, and all of them in turn), ``job_state`` (what the guard sees) and
-``cluster_round`` are pure. ``history`` reads the store and goes on without it, ``trials`` begins
-and judges actions, ``evaluator`` runs the cycle, ``manifest_advice`` answers for jobs not submitted
-yet.
+``advisers`` (what advisers see, and all of them in turn) and ``cluster_round`` are pure.
+``history`` reads the store and goes on without it, ``trials`` begins and judges actions,
+``capacity`` asks the scheduler, ``evaluator`` runs the cycle, ``manifest_advice`` answers for jobs
+not submitted yet.
 """

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from gangline.api.brain.job_advice import AdviceEvidence
 from gangline.brain.advisers import rightsize, start
@@ -23,19 +23,23 @@ from gangline.brain.advisers.stragglers import advise_stragglers
 from gangline.brain.advisers.view import ClusterView, Exposure, SimilarRuns, View
 from gangline.brain.advisers.workers import advise_workers, fitted_segments, size_choices
 from gangline.brain.collection.live_facts import (
+    JobObservations,
     device_peaks,
     ended_by_shortage,
     node_checks,
     rank_speeds,
     restart_seconds,
 )
-from gangline.brain.collection.observations import JobObservations
 from gangline.brain.collection.server_use import ServerTable
 from gangline.brain.evaluation.cluster_facts import exposure, of_nodes
 from gangline.brain.facts.records import Job, MemorySample, Run
-from gangline.brain.models.throughput import ThroughputModel, observations
-from gangline.brain.models.throughput_fit import fit_throughput, job_prior
-from gangline.brain.publication.items import format_amount, remaining_s
+from gangline.brain.models.throughput import (
+    ThroughputModel,
+    fit_throughput,
+    job_prior,
+    observations,
+)
+from gangline.brain.publication.publisher import format_amount, remaining_s
 from gangline.sizing.hardware import find_device
 
 log = logging.getLogger(__name__)
@@ -78,7 +82,7 @@ def with_live_facts(
     similar = view.similar
     family = (*similar.runs, *similar.bounds) if similar and similar.level <= FAMILY_LEVEL else ()
     mine = {pod.node for pod in view.run.pods if pod.ended_ms is None}
-    return msgspec.structs.replace(
+    return replace(
         view,
         rank_speeds=rank_speeds(observed.windows, lambda pod: where.get(pod, ""), view.now_ms),
         node_checks=node_checks(observed.checks.values(), lambda pod: where.get(pod, "")),

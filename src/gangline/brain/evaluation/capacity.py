@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gangline.brain.advisers.advice import Advice, Reason, What
+from gangline.brain.advisers.advice import Advice, Reason, What, because
 from gangline.brain.guard.state import Bound
 from gangline.kube.errors import ApiError
 
@@ -56,7 +56,7 @@ class FreeCapacity:
         limit = self._limits.get(uid)
         if limit is None or held is None or held.arguments.get("limit") != CAPACITY:
             return held
-        return Reason(code="NoCapacity", arguments={"workers": limit.workers, "why": limit.why})
+        return because("NoCapacity", workers=limit.workers, why=limit.why)
 
     async def lacks(
         self, uid: str, group: str, advice: Advice, value: float, now_ms: int
@@ -74,4 +74,4 @@ class FreeCapacity:
         if fits >= count:
             return None
         self._limits[uid] = _Limit(round(was) + fits, why or "no node has room", now_ms)
-        return Reason(code="NoCapacity", arguments={"workers": round(was) + fits, "why": why})
+        return because("NoCapacity", workers=round(was) + fits, why=why)

@@ -83,11 +83,7 @@ class NodeDays:
         self._failures: dict[str, set[tuple[str, int]]] = {}
 
     def add(
-        self,
-        run: Run,
-        speeds: Iterable[RankSpeed],
-        checks: Iterable[NodeCheckResult],
-        now_ms: int,
+        self, run: Run, speeds: Iterable[RankSpeed], checks: Iterable[NodeCheckResult], now_ms: int
     ) -> None:
         """Add what is known of one job now; repeated facts change nothing."""
         day = now_ms // DAY_MS

@@ -2,7 +2,7 @@
 
 A job is evaluated on its own: what goes wrong with one is logged and does not stop the others. No
 process of a job waits for the Brain. Rare work (outdated plans, retention, trials of ended jobs) is
-done by ``Chores`` at the end of a cycle.
+done at the end of a cycle.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-import msgspec
+from msgspec.structs import replace
 from prometheus_client import Counter, Gauge, Histogram
 
 from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceItem
@@ -46,25 +46,25 @@ from gangline.brain.evaluation.cluster_round import (
 )
 from gangline.brain.evaluation.fact_flow import FactFlow
 from gangline.brain.evaluation.history import History
-from gangline.brain.evaluation.job_state import (
+from gangline.brain.evaluation.trials import (
+    EvaluatedJob,
+    Trials,
     job_state,
     prediction_errors,
     record_person_edit,
 )
-from gangline.brain.evaluation.trials import EvaluatedJob, Trials
 from gangline.brain.facts.records import Job, Mode
-from gangline.brain.guard.checks import WITHOUT_RESTART
-from gangline.brain.guard.decide import block_direction, decide, observe
+from gangline.brain.guard.decide import WITHOUT_RESTART, block_direction, decide, observe
 from gangline.brain.guard.policy import Permission, PolicySubject, effective_permission
 from gangline.brain.guard.state import DEFAULTS, GuardJobState, GuardSettings
-from gangline.brain.publication.items import (
+from gangline.brain.publication.plans import BRAIN_PLAN_LABEL, Actuator, is_under_way
+from gangline.brain.publication.publisher import (
     ROLLED_BACK_EVENT,
+    Publisher,
     advice_item,
     run_time_estimate_s,
     write_estimate,
 )
-from gangline.brain.publication.plans import BRAIN_PLAN_LABEL, Actuator, is_under_way
-from gangline.brain.publication.publisher import Publisher
 from gangline.brain.store.reader import MAX_RECENT_ACTIONS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
@@ -73,46 +73,6 @@ from gangline.kube.errors import ApiError
 log = logging.getLogger(__name__)
 
 CLEAN_UP_S = 600.0
-
-
-class Chores:
-    """Runs each chore when it is due."""
-
-    def __init__(
-        self,
-        collector: Collector,
-        history: History,
-        actuator: Actuator,
-        facts: FactFlow,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._collector, self._history, self._actuator = collector, history, actuator
-        self._facts, self._clock = facts, clock
-        self._cleaned_at: float | None = None
-
-    async def run_due(self) -> None:
-        """Run what is due."""
-        now = time.monotonic()
-        is_due = self._cleaned_at is None or now - self._cleaned_at >= CLEAN_UP_S
-        if is_due and self._facts.may_delete:
-            self._cleaned_at = now
-            await self._clean_up()
-        await self._facts.prune()
-
-    async def _clean_up(self) -> None:
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        deleted = await self._actuator.delete_outdated(self._collector.plans.items(), now)
-        if deleted:
-            log.info("finished plans were deleted", extra={"plans": deleted})
-        running = {job.meta.uid for job in self._collector.running()}
-        for action in await self._history.open_actions():
-            if action.job in running:
-                continue
-            # The job ended first: nothing can be concluded from it.
-            ended = msgspec.structs.replace(
-                action, verdict=Verdict.OVERTAKEN, judged_ms=round(self._clock() * 1000)
-            )
-            await self._history.update_action(ended)
 
 
 CYCLE_SECONDS = Histogram(
@@ -132,7 +92,7 @@ _RESTARTING = Gauge(
 
 DAY_MS = 86_400_000
 TOGETHER = 32
-"""Jobs whose advice is computed in one call of a thread, and stored in one transaction."""
+"""Jobs whose advice is computed in one call of a thread."""
 HISTORY_AWAY = "history not available"
 
 
@@ -164,11 +124,7 @@ class Evaluator:
         self._actuator = Actuator(client)
         self._trials = Trials(history, self._actuator)
         self._capacity = FreeCapacity(growth_check)
-        self._states: dict[str, GuardJobState] = {}
-        self._seen_jobs: dict[str, Job] = {}
-        self._shown: dict[str, dict[_AdviceKey, _Shown]] = {}
-        """Advice of the last cycle as it was published, by uid of the job."""
-        self._fitted: dict[str, Fitted] = {}
+        self._memories: dict[str, _JobMemory] = {}
         """By uid of the job."""
         self._cluster_facts = ClusterHealth(collector, history)
         self._round = ClusterRound()
@@ -177,7 +133,7 @@ class Evaluator:
         self._actions: dict[str, list[GuardAction]] | None = {}
         """Those of the last day, by uid of the job; None: they are read for each job."""
         self._facts = FactFlow(collector, history, client.transport.clock_skew_s, clock)
-        self._chores = Chores(collector, history, self._actuator, self._facts, clock)
+        self._cleaned_at: float | None = None
         self.cycles = 0
 
     async def run(self, every_s: float) -> None:
@@ -211,21 +167,37 @@ class Evaluator:
         self._history.forget_cached(job.meta.uid for job in jobs)
         running = {job.meta.uid for job in jobs}
         await self._publisher.withdraw_ended(self._collector.jobs.keys() - running)
-        for uid in self._states.keys() - running:
-            del self._states[uid]
-            self._seen_jobs.pop(uid, None)
-            self._shown.pop(uid, None)
-            self._fitted.pop(uid, None)
+        for uid in self._memories.keys() - running:
+            del self._memories[uid]
         self._members.clear()
         for first in range(0, len(jobs), TOGETHER):
             await self._evaluate(jobs[first : first + TOGETHER], cluster_view)
         await self._divide_devices(cluster_view)
-        await self._chores.run_due()
+        await self._clean_up()
+        await self._facts.prune()
         self.cycles += 1
         _JOBS.set(len(jobs))
         _DROPPED.set(self._collector.dropped_facts)
         _RESTARTING.set(self._trials.cluster.gpus_in_restart)
         _AVAILABLE.set(0 if self._history.problem else 1)
+
+    async def _clean_up(self) -> None:
+        """Delete outdated plans, and end trials of ended jobs, every ten minutes."""
+        now, now_ms = time.monotonic(), self._now_ms()
+        is_due = self._cleaned_at is None or now - self._cleaned_at >= CLEAN_UP_S
+        if not (is_due and self._facts.may_delete):
+            return
+        self._cleaned_at = now
+        date = datetime.fromtimestamp(now_ms / 1000, UTC)
+        deleted = await self._actuator.delete_outdated(self._collector.plans.items(), date)
+        if deleted:
+            log.info("finished plans were deleted", extra={"plans": deleted})
+        running = {job.meta.uid for job in self._collector.running()}
+        for action in await self._history.open_actions():
+            if action.job not in running:
+                # The job ended first: nothing can be concluded from it.
+                ended = replace(action, verdict=Verdict.OVERTAKEN, judged_ms=now_ms)
+                await self._history.update_action(ended)
 
     async def _divide_devices(self, view: ClusterView) -> None:
         """Decide the sizes of all elastic jobs together; the next cycle applies them."""
@@ -259,7 +231,7 @@ class Evaluator:
         under_way = [plan for plan in self._collector.plans.items() if is_under_way(plan, now)]
         changing = {(plan.metadata.namespace, plan.job_name) for plan in under_way}
         jobs = [job for watched in self._collector.running() if (job := watched.observations.job)]
-        self._trials.cluster = msgspec.structs.replace(
+        self._trials.cluster = replace(
             self._trials.cluster,
             leader=self._is_leader() and self._history.may_act,
             lease_age_s=0.0 if self._is_leader() else None,
@@ -291,7 +263,7 @@ class Evaluator:
                 )
 
     async def _evaluate(self, jobs: Sequence[WatchedJob], cluster: ClusterView) -> None:
-        """Evaluate some jobs: their advice is computed in one thread and stored at one time."""
+        """Evaluate some jobs, whose advice is computed in one call of a thread."""
         prepared: list[_PreparedJob] = []
         for watched in jobs:
             with _isolated(watched):
@@ -299,14 +271,12 @@ class Evaluator:
                 if job is not None:
                     prepared.append(job)
         advised = await asyncio.to_thread(_advise_all, prepared)
-        answered: list[tuple[_PreparedJob, list[AdviceItem]]] = []
         for job, advice in zip(prepared, advised, strict=True):
-            if advice is not None:
-                with _isolated(job.watched):
-                    answered.append((job, await self._conclude(job, advice)))
-        away = HISTORY_AWAY if self._history.problem else ""
-        for job, items in answered:
+            if advice is None:
+                continue
             with _isolated(job.watched):
+                items = await self._conclude(job, advice)
+                away = HISTORY_AWAY if self._history.problem else ""
                 mode = job.evaluated.permission.mode
                 await self._publisher.publish(job.evaluated.stored, mode, items, away)
 
@@ -318,9 +288,7 @@ class Evaluator:
         permission = self._permission(watched, run.job)
         # Objects of an informer may lack their kind.
         resource = watched.kind.resource
-        target = msgspec.structs.replace(
-            stored, api_version=resource.api_version, kind=resource.kind
-        )
+        target = replace(stored, api_version=resource.api_version, kind=resource.kind)
         if permission.mode is Mode.OFF:
             await self._publisher.withdraw(target)
             return None
@@ -336,19 +304,19 @@ class Evaluator:
             actions = await self._history.actions(uid, now_ms - DAY_MS) or []
         plans = self._collector.plans.by_index("job", f"{run.job.namespace}/{run.job.name}")
         state = self._state_of(watched, view, actions, plans)
-        view = msgspec.structs.replace(
+        view = replace(
             view,
             probes=state.probes,
             prediction_error=self._prediction_errors.get(state.family, 0.0),
         )
         job = EvaluatedJob(target, run, actions, plans, permission, now_ms, state)
-        return _PreparedJob(watched, job, view, self._fitted.get(uid))
+        return _PreparedJob(watched, job, view, self._memories[uid])
 
     async def _conclude(self, prepared: "_PreparedJob", advised: Advised) -> list[AdviceItem]:
         """Judge what was done, decide what to do, and return what is published."""
         job, similar = prepared.evaluated, prepared.view.similar
         run, permission = job.run, job.permission
-        self._fitted[run.job.uid] = advised.fitted
+        prepared.memory.fitted = advised.fitted
         if run.job.kind == "ElasticJob" and permission.may_change(What.WORKERS):
             member = RoundMember(run=run, choices=advised.choices, state=job.state)
             self._members.append(member)
@@ -359,8 +327,8 @@ class Evaluator:
         job.state = observe(job.state, advice, job.now_ms)
         if permission.mode is Mode.APPLY and job.actions:
             await self._judge(job)
-        items = await self._decide(job, similar, advice)
-        self._states[run.job.uid] = job.state
+        items = await self._decide(job, similar, advice, prepared.memory)
+        prepared.memory.state = job.state
         return items
 
     def _permission(self, watched: WatchedJob, job: Job) -> Permission:
@@ -388,15 +356,16 @@ class Evaluator:
         actions: Sequence[GuardAction],
         plans: Sequence[ScalePlan],
     ) -> GuardJobState:
-        run, uid = view.run, view.run.job.uid
-        state = job_state(view, self._states.get(uid), actions, plans)
+        job, uid = view.run.job, view.run.job.uid
+        memory = self._memories.get(uid)
+        state = job_state(view, memory.state if memory else None, actions, plans)
         bounds = (*state.bounds, *self._capacity.bounds(uid, view.now_ms))
-        state = msgspec.structs.replace(state, tunable=watched.tunable(), bounds=bounds)
-        before = self._seen_jobs.get(uid)
-        if before is not None and before != run.job:
-            state = record_person_edit(state, before, run.job, view.now_ms)
-        self._seen_jobs[uid] = run.job
-        self._states[uid] = state
+        state = replace(state, tunable=watched.tunable(), bounds=bounds)
+        if memory is None:
+            memory = self._memories[uid] = _JobMemory(job, state)
+        elif memory.job != job:
+            state = record_person_edit(state, memory.job, job, view.now_ms)
+        memory.job, memory.state = job, state
         return state
 
     async def _judge(self, job: EvaluatedJob) -> None:
@@ -415,19 +384,23 @@ class Evaluator:
             self._events.event(job.stored, "Warning", ROLLED_BACK_EVENT, message)
 
     async def _decide(
-        self, job: EvaluatedJob, similar: SimilarRuns | None, advice: list[Advice]
+        self,
+        job: EvaluatedJob,
+        similar: SimilarRuns | None,
+        advice: list[Advice],
+        memory: "_JobMemory",
     ) -> list[AdviceItem]:
         run, permission = job.run, job.permission
         applies = permission.mode is Mode.APPLY
         items: list[AdviceItem] = []
-        former, self._shown[run.job.uid] = self._shown.get(run.job.uid, {}), {}
+        former, memory.shown = memory.shown, {}
         # All are decided by the state before the first is carried out: one may not hold another.
         decisions = [
             decide(item, job.state, self._trials.cluster, permission, job.now_ms) for item in advice
         ]
         for item, decision in zip(advice, decisions, strict=True):
             shown = _published_as(former.get(item.key), item)
-            self._shown[run.job.uid][item.key] = item, shown
+            memory.shown[item.key] = item, shown
             held = self._capacity.reason(run.job.uid, decision.held_because)
             why = held if applies else None
             word = HELD if why is not None else OPEN
@@ -457,8 +430,18 @@ class _PreparedJob:
     watched: WatchedJob
     evaluated: EvaluatedJob
     view: View
-    fitted: Fitted | None
-    """Of the last cycle."""
+    memory: "_JobMemory"
+
+
+@dataclass(slots=True)
+class _JobMemory:
+    """What is remembered of a running job from one cycle to the next."""
+
+    job: Job
+    state: GuardJobState
+    fitted: Fitted | None = None
+    shown: dict[_AdviceKey, _Shown] = field(default_factory=dict)
+    """Its advice as it was published."""
 
 
 def _advise_all(asked: Sequence[_PreparedJob]) -> list[Advised | None]:
@@ -466,7 +449,7 @@ def _advise_all(asked: Sequence[_PreparedJob]) -> list[Advised | None]:
     for job in asked:
         advised.append(None)
         with _isolated(job.watched):
-            advised[-1] = advise(job.view, job.fitted)
+            advised[-1] = advise(job.view, job.memory.fitted)
     return advised
 
 

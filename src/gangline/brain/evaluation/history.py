@@ -13,14 +13,10 @@ from itertools import islice
 from typing import TypeVar
 from zlib import crc32
 
-import msgspec
+from msgspec.structs import replace
 
 from gangline.brain.advisers.advice import GuardAction
-from gangline.brain.advisers.similarity import (
-    LEVEL_WEIGHTS,
-    select_similar,
-    similarity_level,
-)
+from gangline.brain.advisers.similarity import LEVEL_WEIGHTS, select_similar, similarity_level
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Job, NodeSpeed, Outcome, Run
 from gangline.brain.store.batch import Fact, facts_of
@@ -138,9 +134,7 @@ class History:
         """
         jobs = await self._read(lambda r: r.running_jobs(self._cluster)) or ()
         vanished = [
-            msgspec.structs.replace(
-                job, outcome=Outcome.DELETED, finished_ms=now_ms, observed_ms=now_ms
-            )
+            replace(job, outcome=Outcome.DELETED, finished_ms=now_ms, observed_ms=now_ms)
             for job in jobs
             if job.uid not in present
         ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from gangline.api.brain.job_advice import OPEN
 from gangline.api.job_resources import JOB_KINDS, find_job_kind
@@ -18,7 +19,7 @@ from gangline.brain.collection.job_digest import DigestSettings, digest_job
 from gangline.brain.evaluation.advisers import advise, build_view, evidence, published
 from gangline.brain.evaluation.history import History
 from gangline.brain.facts.records import Job, Outcome, Run
-from gangline.brain.publication.items import advice_item, ordered
+from gangline.brain.publication.publisher import advice_item, ordered
 from gangline.brain.store.reader import HistoryFilter
 
 
@@ -74,9 +75,7 @@ class ManifestAdviser:
             raise ValueError(f"apiVersion and kind: {version!r} {name!r} is none of {kinds}")
         job: Object = msgspec.convert({**manifest, "status": {}}, kind.resource.type)
         digested = digest_job(kind, job, self._settings)  # type: ignore[arg-type]
-        return Run(
-            job=msgspec.structs.replace(digested.job, started_ms=None, uid="", finished_ms=None)
-        )
+        return Run(job=replace(digested.job, started_ms=None, uid="", finished_ms=None))
 
 
 def why_not_counted(job: Job, past: Sequence[Job], now_ms: int) -> str:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from gangline.api.jobs.training_facts import (
     DISTURBED,
@@ -225,7 +226,7 @@ def _believe_segment(segment: SegmentFacts, dropped: list[str], now_ms: int) -> 
         "restarts": restarts,
     }
     changed = any(getattr(segment, name) != value for name, value in changes.items())
-    return msgspec.structs.replace(segment, **changes) if changed else segment
+    return replace(segment, **changes) if changed else segment
 
 
 def _amounts(reported: Mapping[str, int]) -> dict[str, int]:
@@ -255,7 +256,7 @@ def _believe_parts(job: Job, dropped: list[str]) -> Job:
     finished_ms = job.finished_ms
     if finished_ms is not None:
         finished_ms = max(finished_ms, job.submitted_ms)  # clocks of two machines
-    return msgspec.structs.replace(
+    return replace(
         job,
         roles=possible_sizes(job.roles, "Job.roles"),
         planned=possible_sizes(job.planned, "Job.planned"),
@@ -287,7 +288,7 @@ def _believe(record: S) -> tuple[S | None, list[str]]:
         if field.name in essential:
             return None, dropped
         unknown[field.name] = _unknown(field)
-    return (msgspec.structs.replace(record, **unknown) if unknown else record), dropped
+    return (replace(record, **unknown) if unknown else record), dropped
 
 
 @cache
@@ -311,7 +312,7 @@ def _possible(name: str, value: object, limits: Range | None) -> bool:
             return possible_text(value, _LENGTHS.get(name, WORD_LENGTH))
         case int():
             low, high = limits or _ANY
-            return low <= value <= high
+            return low <= value <= min(high, _MAX_INTEGER)
         case float():
             low, high = limits or (-_MAX_REAL, _MAX_REAL)
             return math.isfinite(value) and low <= value <= high

@@ -9,23 +9,12 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts
-from gangline.brain.facts.records import (
-    Job,
-    NodeSpeed,
-    Outcome,
-    PodRun,
-    Record,
-    RoleSize,
-)
+from gangline.brain.facts.records import Job, NodeSpeed, Outcome, PodRun, Record, RoleSize
 
-_FINALITY: Final = {
-    Outcome.RUNNING: 0,
-    Outcome.DELETED: 1,
-    Outcome.FAILED: 2,
-    Outcome.SUCCEEDED: 3,
-}
+_FINALITY: Final = {Outcome.RUNNING: 0, Outcome.DELETED: 1, Outcome.FAILED: 2, Outcome.SUCCEEDED: 3}
 """A job that ended and was deleted later has succeeded or failed."""
 
 R = TypeVar("R", bound=Record)
@@ -39,7 +28,7 @@ def merge(one: R, other: R) -> R:
 def _merge_jobs(one: Job, other: Job) -> Job:
     counts = max(one, other, key=_job_weight)
     ended = counts.outcome is not Outcome.RUNNING
-    return msgspec.structs.replace(
+    return replace(
         counts,
         submitted_ms=min(one.submitted_ms, other.submitted_ms),
         started_ms=_known(min, one.started_ms, other.started_ms),
@@ -60,7 +49,7 @@ def _merge_segments(one: SegmentFacts, other: SegmentFacts) -> SegmentFacts:
 def _merge_pod_runs(one: PodRun, other: PodRun) -> PodRun:
     """Peaks and samples only grow."""
     counts = max(one, other, key=_pod_weight)
-    return msgspec.structs.replace(
+    return replace(
         counts,
         started_ms=min(one.started_ms, other.started_ms),
         oom=one.oom or other.oom,
@@ -87,16 +76,14 @@ def _watched(job: Job) -> bool:
 
 
 def _job_weight(job: Job) -> tuple[int, int, int, bytes]:
-    bare = msgspec.structs.replace(
+    bare = replace(
         job, submitted_ms=0, started_ms=None, restarts=0, complete=False, roles=(), model=None
     )
     return (_FINALITY[job.outcome], job.observed_ms, job.finished_ms or 0, _bytes(bare))
 
 
 def _pod_weight(pod: PodRun) -> tuple[bool, int, bytes]:
-    bare = msgspec.structs.replace(
-        pod, started_ms=0, oom=False, peak_memory_bytes=None, cpu_max_millis=None
-    )
+    bare = replace(pod, started_ms=0, oom=False, peak_memory_bytes=None, cpu_max_millis=None)
     return (pod.ended_ms is not None, pod.samples, _bytes(bare))
 
 

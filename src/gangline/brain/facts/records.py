@@ -8,11 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from gangline.api.jobs.training_facts import (
-    DeviceShortageFacts,
-    ModelShapeFacts,
-    SegmentFacts,
-)
+from gangline.api.jobs.training_facts import DeviceShortageFacts, ModelShapeFacts, SegmentFacts
 
 
 class Outcome(StrEnum):

@@ -1,6 +1,14 @@
-"""From advice to decision, and how states change when a decision is carried out."""
+"""From advice to decision, and how states change when a decision is carried out.
+
+The guard's table: the reasons to hold an advice, in order. The first that holds is reported. Before
+the table the value is limited: by bounds of the user and of persons, and by the largest step. The
+sentences of the codes are in ``explain``.
+"""
+
+from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from gangline.brain.advisers.advice import (
     Advice,
@@ -9,25 +17,408 @@ from gangline.brain.advisers.advice import (
     GuardAction,
     Reason,
     Verdict,
+    What,
+    because,
+    direction,
 )
-from gangline.brain.guard.checks import (
-    CHECKS,
-    WITHOUT_RESTART,
-    Case,
-    Target,
-    limited_target,
-    not_fit_to_act,
-    not_permitted,
-)
-from gangline.brain.guard.policy import Permission
+from gangline.brain.facts.records import Mode
+from gangline.brain.guard.policy import BY_HAND, FIELDS, Permission
 from gangline.brain.guard.state import (
     DEFAULTS,
+    FACTS_DELAY_S,
     AdviceStreak,
     ClusterState,
     GuardJobState,
     GuardSettings,
     RollbackBlock,
 )
+
+_STEPPED = frozenset({What.WORKERS, What.MEMORY, What.PS_MEMORY})
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The value that may be set, its gain, and the name of the limit that changed it."""
+
+    value: float | None
+    choice: Choice | None
+    gain: float | None
+    gain_low: float | None
+    limited_by: str = ""
+    """``bound``, ``capacity``, ``person``, ``step`` or ``written``; empty: the advised value."""
+
+
+def limited_target(advice: Advice, job: GuardJobState, permission: Permission) -> Target:
+    """Return the value nearest to the advised one that bounds and steps allow."""
+    if advice.value is None or advice.was is None:
+        return Target(value=advice.value, choice=None, gain=advice.gain, gain_low=advice.gain_low)
+    low, high, by = _interval(advice, job, permission)
+    value = min(max(advice.value, low), high)
+    limited_by = "" if value == advice.value else by[value]
+    if advice.choices:
+        return _chosen(advice, low, high, limited_by)
+    return Target(
+        value=value, choice=None, gain=advice.gain, gain_low=advice.gain_low, limited_by=limited_by
+    )
+
+
+def _interval(
+    advice: Advice, job: GuardJobState, permission: Permission
+) -> tuple[float, float, dict[float, str]]:
+    """The least and the largest value, and the name of the limit behind each."""
+    lows: list[tuple[float, str]] = [(float("-inf"), "")]
+    highs: list[tuple[float, str]] = [(float("inf"), "")]
+    was = advice.was or 0.0
+    for bound in job.bounds:
+        if (bound.what, bound.role) != (advice.what, advice.role):
+            continue
+        if bound.low is not None:
+            lows.append((bound.low, bound.name))
+        if bound.high is not None:
+            highs.append((bound.high, bound.name))
+        sized = advice.what in (What.MEMORY, What.CPU)
+        if sized and bound.written is not None and FIELDS[advice.what] not in permission.named:
+            lows.append((bound.written, "written"))
+    for act in job.person_acts:
+        if (act.what, act.role) != (advice.what, advice.role) or act.value is None:
+            continue
+        # A person who made it smaller set the largest value, one who made it larger the least.
+        if direction(act.before, act.value) <= 0:
+            highs.append((act.value, "person"))
+        if direction(act.before, act.value) >= 0:
+            lows.append((act.value, "person"))
+    if advice.what in _STEPPED:
+        highs.append((was * permission.guard.factor, "step"))
+        if advice.what is What.WORKERS:
+            lows.append((was / permission.guard.factor, "step"))
+    low, low_by = max(lows, key=lambda pair: pair[0])
+    high, high_by = min(highs, key=lambda pair: pair[0])
+    # Where limits contradict each other, the upper one is the safe one.
+    return min(low, high), high, {low: low_by, high: high_by}
+
+
+def _chosen(advice: Advice, low: float, high: float, limited_by: str) -> Target:
+    """The choice farthest from the present value on the way to the advised one."""
+    was = advice.was or 0.0
+    up = direction(advice.was, advice.value)
+    possible = [
+        choice
+        for choice in advice.choices
+        if low <= choice.value <= high and direction(was, choice.value) == up
+    ]
+    if not possible:
+        return Target(value=was, choice=None, gain=None, gain_low=None, limited_by=limited_by)
+    choice = max(possible, key=lambda choice: abs(choice.value - was))
+    # Fewer workers are judged by goodput per worker, more by goodput.
+    size = 1.0 if up >= 0 or advice.what is not What.WORKERS else choice.value / was
+    return Target(
+        value=choice.value,
+        choice=choice,
+        # A probe is made for what is possible, not for what is likely.
+        gain=advice.gain if advice.probe else choice.goodput / size - 1,
+        gain_low=choice.low / size - 1,
+        limited_by="" if choice.value == advice.value else limited_by,
+    )
+
+
+_DAY_MS = 24 * 3600 * 1000
+_SIZES = frozenset({What.MEMORY, What.CPU, What.PS_CPU, What.PS_MEMORY})
+WITHOUT_RESTART = frozenset({What.CHECKPOINT_INTERVAL, What.LOADER_WORKERS})
+"""Changes that no world restarts for: neither a gain nor a budget of the cluster is asked."""
+TUNED = frozenset({What.CHECKPOINT_INTERVAL, What.LOADER_WORKERS, What.MICRO_BATCH})
+"""Changes that the running program reads from the tuning of its job, if it does."""
+_PLAIN = WITHOUT_RESTART | {What.NODE}
+_MODE_LIMITS = {"policy": "PolicyForbids", "job": "JobForbids", "dry-run": "DryRun"}
+
+
+class Case(msgspec.Struct, frozen=True):
+    """Everything a check may look at."""
+
+    advice: Advice
+    target: Target
+    job: GuardJobState
+    cluster: ClusterState
+    permission: Permission
+    now_ms: int
+
+    @property
+    def settings(self) -> GuardSettings:
+        return self.permission.guard
+
+    @property
+    def direction(self) -> int:
+        """1 for more, -1 for less."""
+        return direction(self.advice.was, self.target.value)
+
+
+Check = Callable[[Case], Reason | None]
+
+
+def not_permitted(case: Case) -> Reason | None:
+    """Both keys: the policy's and the job's."""
+    permission, advice = case.permission, case.advice
+    if permission.mode is not Mode.APPLY:
+        return because(_MODE_LIMITS[permission.limited_by], mode=permission.mode.value)
+    if advice.what not in FIELDS:
+        return because("NothingToSet")
+    if not permission.may_change(advice.what):
+        return because("FieldNotAllowed", field=FIELDS[advice.what])
+    if advice.what is What.GLOBAL_BATCH and FIELDS[advice.what] not in permission.named:
+        # It changes what is learned, so silence is not consent.
+        return because("FieldNotNamed", field=FIELDS[advice.what])
+    if advice.what in BY_HAND:
+        return because("ByHand", field=advice.what.value)
+    if case.job.kind != "ElasticJob":
+        return because("KindNotElastic", kind=case.job.kind)
+    tunable = case.job.tunable
+    if advice.what in TUNED and tunable is not None and advice.what not in tunable:
+        return because("NotTunable", field=FIELDS[advice.what])
+    return None
+
+
+def not_fit_to_act(case: Case) -> Reason | None:
+    """The Brain leads, its clock is right, and what it knows of the job is recent."""
+    cluster, settings = case.cluster, case.settings
+    if not cluster.leader:
+        return because("NotLeader")
+    if cluster.lease_age_s is None or cluster.lease_age_s > settings.lease_age_s:
+        return because("LeaseStale")
+    if cluster.clock_skew_s is None or abs(cluster.clock_skew_s) > settings.clock_skew_s:
+        return because("ClockWrong")
+    if not cluster.database_up:
+        return because("DatabaseDown")
+    last = case.job.last_segment_ms
+    if last is None:
+        return because("NoSegments")
+    if case.now_ms - last > settings.segment_age_s * 1000:
+        return because("SegmentsOld", age=round((case.now_ms - last) / 1000))
+    good = case.job.good_segments
+    if good is not None and good < settings.trial_segments and not case.advice.urgent:
+        # Without a baseline no trial could show whether the change helps.
+        return because("TooFewSegments", count=good, needed=settings.trial_segments)
+    return None
+
+
+def not_stable(case: Case) -> Reason | None:
+    """The same value in three evaluations and for a minute."""
+    if case.advice.urgent:
+        return None
+    streak = next((s for s in case.job.streaks if s.key == case.advice.key), None)
+    count = 0 if streak is None or streak.value != case.advice.value else streak.count
+    since = case.now_ms if streak is None or count == 0 else streak.since_ms
+    settings = case.settings
+    if count < settings.stable_evaluations or case.now_ms - since < settings.stable_s * 1000:
+        return because("NotStable", count=count, needed=settings.stable_evaluations)
+    return None
+
+
+def too_little(case: Case) -> Reason | None:
+    """Hysteresis: the gain, or the change of a size, is too little."""
+    advice, target, settings = case.advice, case.target, case.settings
+    if advice.what is not What.NODE and target.value == advice.was:
+        return because("AtLimit", limit=target.limited_by or "step")
+    if advice.urgent or advice.what in _PLAIN:
+        return None
+    if advice.what in _SIZES:
+        return _small_change(case)
+    gain, low = target.gain, target.gain_low
+    if gain is None or low is None:
+        return because("GainUnknown")
+    if advice.probe:
+        return _unfit_probe(case, gain)
+    if gain < settings.gain or low < settings.gain_low:
+        return because("GainTooSmall", gain=gain, low=low)
+    return None
+
+
+def _small_change(case: Case) -> Reason | None:
+    advice, settings = case.advice, case.settings
+    if case.target.value is None or advice.was is None:
+        return None
+    change = abs(case.target.value - advice.was)
+    memory = advice.what in (What.MEMORY, What.PS_MEMORY)
+    least = settings.memory_change_bytes if memory else settings.cpu_change_millis
+    if change < least or change < settings.size_change * advice.was:
+        return because("ChangeTooSmall", change=change / advice.was if advice.was else 0.0)
+    return None
+
+
+def _unfit_probe(case: Case, gain: float) -> Reason | None:
+    settings, job = case.settings, case.job
+    if job.probes > 0:
+        return because("ProbeMade")
+    if case.now_ms - job.started_ms > settings.probe_age_s * 1000:
+        return because("ProbeTooLate")
+    return because("GainTooSmall", gain=gain, low=gain) if gain < settings.probe_gain else None
+
+
+def not_worth_it(case: Case) -> Reason | None:
+    """The time that is saved is less than three times the time that the change costs."""
+    if case.advice.urgent or case.advice.what in _PLAIN or case.advice.what in _SIZES:
+        return None
+    gain = case.target.gain
+    if gain is None or gain <= -1:
+        return because("GainUnknown")
+    if case.job.remaining_s is None:
+        return because("RestUnknown")
+    saved, cost_s = case.job.remaining_s * gain / (1 + gain), case.job.change_cost_s
+    if saved < case.settings.worth * cost_s:
+        return because("NotWorthIt", saved=max(saved, 0.0), cost=cost_s)
+    return None
+
+
+def cooling_down(case: Case) -> Reason | None:
+    """Some time since the last change, also one that a person made."""
+    if case.advice.urgent:
+        return None
+    job, settings = case.job, case.settings
+    times = [action.at_ms for action in job.actions] + [act.at_ms for act in job.person_acts]
+    # A time of later is that of a clock that was wrong.
+    times = [at_ms for at_ms in times if at_ms <= case.now_ms]
+    if not times:
+        return None
+    pause_s = max(settings.cooldown_s, settings.cooldown_restarts * case.job.change_cost_s)
+    if FIELDS.get(case.advice.what) == "ps":
+        pause_s = max(pause_s, settings.server_pause_s)
+    left_s = pause_s - (case.now_ms - max(times)) / 1000
+    return because("CoolDown", left=round(left_s, 3)) if left_s > 0 else None
+
+
+def job_budget_spent(case: Case) -> Reason | None:
+    """Actions in a day, and the share of the job's time that they have cost."""
+    if case.advice.urgent:
+        return None
+    budgets = case.permission.budgets
+    recent = [
+        action
+        for action in case.job.actions
+        if case.now_ms - action.at_ms < _DAY_MS and not action.rollback_of
+    ]
+    if len(recent) >= budgets.actions_per_day:
+        return because("JobActionsSpent", count=len(recent))
+    # What a change under trial costs is not known yet, and ``in_flight`` holds all others.
+    judged = (action for action in case.job.actions if action.verdict is not Verdict.PENDING)
+    spent_ms = sum(_cost_ms(action, case) for action in judged)
+    wall_ms = max(case.now_ms - case.job.started_ms, 1)
+    if spent_ms > budgets.wall_share * wall_ms:
+        return because("JobTimeSpent", share=min(spent_ms / wall_ms, 1.0))
+    return None
+
+
+def _cost_ms(action: GuardAction, case: Case) -> float:
+    """Time that a change has cost: what it was judged with, or a restart as one costs today."""
+    if action.what in WITHOUT_RESTART:
+        return 0
+    return 1000 * case.job.change_cost_s if action.cost_ms is None else action.cost_ms
+
+
+def cluster_budget_spent(case: Case) -> Reason | None:
+    """Resizes under way, in the last hour, and GPUs that restart."""
+    if case.advice.what in WITHOUT_RESTART:
+        return None
+    budgets, cluster = case.permission.budgets, case.cluster
+    if cluster.resizes_under_way >= budgets.resizes_under_way:
+        return because("ClusterBusy", count=cluster.resizes_under_way)
+    recent = [at for at in cluster.resizes_ms if case.now_ms - at < 3600 * 1000]
+    if len(recent) >= budgets.resizes_per_hour:
+        return because("ClusterActionsSpent", count=len(recent))
+    restarting = cluster.gpus_in_restart
+    share = budgets.restart_gpu_share
+    if restarting and restarting + case.job.gpus > share * cluster.gpus:
+        return because("ClusterRestarting", count=restarting)
+    return None
+
+
+def person_acted(case: Case) -> Reason | None:
+    """A person changed this field in the last hour."""
+    for act in case.job.person_acts:
+        left_s = case.settings.person_hold_s - (case.now_ms - act.at_ms) / 1000
+        same = FIELDS.get(act.what) == FIELDS.get(case.advice.what)
+        if same and 0 < left_s <= case.settings.person_hold_s:
+            return because("PersonActed", left=round(left_s, 3))
+    return None
+
+
+def blocked(case: Case) -> Reason | None:
+    """The family was rolled back in this direction a short time ago."""
+    for block in case.cluster.blocks:
+        same = (block.family, block.what) == (case.job.family, case.advice.what)
+        if same and block.direction == case.direction and case.now_ms < block.until_ms:
+            return because("RolledBackBefore", left=(block.until_ms - case.now_ms) / 1000)
+    return None
+
+
+def nothing_to_write(case: Case) -> Reason | None:
+    """A short time ago there was nothing that a change of this field could be written to."""
+    field = _field(case.advice)
+    times = [action.at_ms for action in case.job.void if _field(action) == field]
+    left_s = case.settings.cooldown_s - (case.now_ms - max(times, default=0)) / 1000
+    return because("NothingToWrite", left=round(left_s, 3)) if times and left_s > 0 else None
+
+
+def in_flight(case: Case) -> Reason | None:
+    """Another change is under way, or the job is not in a state to be changed."""
+    job = case.job
+    if job.plan_open:
+        return because("PlanOpen")
+    if any(action.verdict is Verdict.PENDING for action in job.actions):
+        return because("TrialPending")
+    if job.failing:
+        return because("Failing")
+    return None
+
+
+def already_changed(case: Case) -> Reason | None:
+    """The value is set already, or the advice starts from the value before the last change.
+
+    The present number of workers is that of the last segment. Until a segment of the new world
+    closes, the advice compares sizes with one that the job does not have any more.
+    """
+    last = _last_change(case)
+    if last is None or case.advice.was == last.after:
+        return None
+    if case.target.value == last.after:
+        return because("AlreadySet")
+    # A change that has no effect in this time has none later: the facts show what is so.
+    wait_s = 2 * case.settings.form_s + FACTS_DELAY_S
+    recent = case.now_ms - last.at_ms < wait_s * 1000
+    if recent and case.advice.was == last.before:
+        return because("ChangeNotSeen")
+    return None
+
+
+def _last_change(case: Case) -> GuardAction | None:
+    """The last action on the field; None if none set it, or a person did so later."""
+    advice, field = case.advice, _field(case.advice)
+    for action in reversed(case.job.actions):
+        if _field(action) != field:
+            continue
+        if action.verdict is Verdict.OVERTAKEN or action.after is None:
+            continue
+        acts = (act.at_ms for act in case.job.person_acts if act.what is advice.what)
+        return None if max(acts, default=0) > action.at_ms else action
+    return None
+
+
+def _field(changed: Advice | GuardAction) -> tuple[What, str, str, int | None]:
+    return changed.what, changed.role, changed.target, changed.rank
+
+
+CHECKS: tuple[Check, ...] = (
+    not_permitted,
+    not_fit_to_act,
+    not_stable,
+    too_little,
+    not_worth_it,
+    cooling_down,
+    job_budget_spent,
+    cluster_budget_spent,
+    person_acted,
+    blocked,
+    nothing_to_write,
+    in_flight,
+    already_changed,
+)
+
 
 _HOUR_MS = 3600 * 1000
 _DAY_MS = 24 * _HOUR_MS
@@ -59,10 +450,10 @@ def observe(job: GuardJobState, advice: list[Advice], now_ms: int) -> GuardJobSt
         if old is not None and old.value == item.value:
             # A clock that was ahead for a while must not hold the advice until that time.
             since_ms = min(old.since_ms, now_ms)
-            streaks.append(msgspec.structs.replace(old, count=old.count + 1, since_ms=since_ms))
+            streaks.append(replace(old, count=old.count + 1, since_ms=since_ms))
         else:
             streaks.append(AdviceStreak(key=item.key, value=item.value, count=1, since_ms=now_ms))
-    return msgspec.structs.replace(job, streaks=tuple(streaks))
+    return replace(job, streaks=tuple(streaks))
 
 
 def decide(
@@ -103,15 +494,15 @@ def decide_rollback(
         target=action.target,
         was=action.after,
         value=action.before,
-        reason=Reason(code="RollBack"),
+        reason=because("RollBack"),
         urgent=True,
     )
     target = Target(value=action.before, choice=None, gain=None, gain_low=None)
-    recent = msgspec.structs.replace(job, last_segment_ms=now_ms)
+    recent = replace(job, last_segment_ms=now_ms)
     case = Case(advice, target, recent, cluster, permission, now_ms)
     reason = not_permitted(case) or not_fit_to_act(case)
     if reason is None and (action.rolled_back or action.rollback_of):
-        reason = Reason(code="RolledBackOnce")
+        reason = because("RolledBackOnce")
     if reason is not None:
         return Decision(act=False, held_because=reason)
     return Decision(act=True, value=action.before)
@@ -167,11 +558,11 @@ def started(
     now_ms = action.at_ms
     kept = tuple(old for old in job.actions if now_ms - old.at_ms < _DAY_MS)
     probes = job.probes + action.probe
-    job = msgspec.structs.replace(job, actions=(*kept, action), plan_open=True, probes=probes)
+    job = replace(job, actions=(*kept, action), plan_open=True, probes=probes)
     if action.what in WITHOUT_RESTART:
         return job, cluster
     times = tuple(at for at in cluster.resizes_ms if now_ms - at < _HOUR_MS)
-    cluster = msgspec.structs.replace(
+    cluster = replace(
         cluster,
         resizes_under_way=cluster.resizes_under_way + 1,
         resizes_ms=(*times, now_ms),
@@ -183,7 +574,7 @@ def started(
 def with_action(job: GuardJobState, action: GuardAction) -> GuardJobState:
     """Return the job with a new state of an action."""
     actions = tuple(action if old.id == action.id else old for old in job.actions)
-    return msgspec.structs.replace(job, actions=actions)
+    return replace(job, actions=actions)
 
 
 def block_direction(
@@ -208,7 +599,7 @@ def block_direction(
         until_ms=now_ms + round(length_s * 1000),
         count=count + 1,
     )
-    return msgspec.structs.replace(cluster, blocks=(*others, new))
+    return replace(cluster, blocks=(*others, new))
 
 
 def _between_failures_s(advice: Advice) -> float | None:

@@ -69,7 +69,7 @@ class BrainPolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Pauses, trials and least gains."""
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rules of a cluster, in order."""
 
     rules: tuple[BrainPolicyRule, ...] = ()

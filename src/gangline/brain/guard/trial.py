@@ -15,7 +15,7 @@ from statistics import fmean, median
 import msgspec
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
-from gangline.brain.advisers.advice import Baseline, GuardAction, Reason, Verdict, What
+from gangline.brain.advisers.advice import Baseline, GuardAction, Reason, Verdict, What, because
 from gangline.brain.guard.state import DEFAULTS, FACTS_DELAY_S, GuardSettings
 
 PRIOR_SD = 0.05
@@ -263,7 +263,7 @@ def _settings(segment: SegmentFacts) -> tuple[int, int, int | None, int | None, 
 
 
 def _judgement(verdict: Verdict, code: str, **arguments: str | float) -> Judgement:
-    return Judgement(verdict=verdict, why=Reason(code=code, arguments=dict(arguments)))
+    return Judgement(verdict=verdict, why=because(code, **arguments))
 
 
 def _measured(action: GuardAction, verdict: Verdict, code: str, ratio: Ratio) -> Judgement:
@@ -274,4 +274,4 @@ def _measured(action: GuardAction, verdict: Verdict, code: str, ratio: Ratio) ->
         arguments["predicted"] = predicted.goodput - 1
         inside = min(max(ratio.middle, predicted.low), predicted.high)
         surprise = math.log(ratio.middle / inside)
-    return Judgement(verdict=verdict, why=Reason(code=code, arguments=arguments), surprise=surprise)
+    return Judgement(verdict=verdict, why=because(code, **arguments), surprise=surprise)

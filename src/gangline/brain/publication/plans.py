@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec.structs import replace
 
 from gangline.api.jobs.elastic import (
     AUTO,
@@ -123,16 +124,16 @@ def next_tuning(before: JobTuning | None, action: GuardAction) -> JobTuning | No
         # The trainer computes the interval itself, from its own observations on top of this one.
         expected_s = action.between_failures_s
         prior = expected_s and CheckpointTuning(PRIOR_FAILURES, PRIOR_FAILURES * expected_s)
-        return msgspec.structs.replace(tuning, version=tuning.version + 1, checkpoint=prior or None)
+        return replace(tuning, version=tuning.version + 1, checkpoint=prior or None)
     if action.after is None:
         return None
     number = round(action.after)
     old = tuning.devices.get(action.target) if action.target else tuning.dataloader
     loader = old or LoaderTuning()
     if action.what is What.MICRO_BATCH:
-        loader = msgspec.structs.replace(loader, batch_size=number)
+        loader = replace(loader, batch_size=number)
     elif action.what is What.LOADER_WORKERS:
-        loader = msgspec.structs.replace(loader, num_workers=number)
+        loader = replace(loader, num_workers=number)
     else:
         return None
     changed = (
@@ -140,7 +141,7 @@ def next_tuning(before: JobTuning | None, action: GuardAction) -> JobTuning | No
         if action.target
         else {"dataloader": loader}
     )
-    return msgspec.structs.replace(tuning, version=tuning.version + 1, **changed)
+    return replace(tuning, version=tuning.version + 1, **changed)
 
 
 def failed_plans(plans: Iterable[ScalePlan]) -> set[str]:

@@ -11,14 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, select
 
-from gangline.brain.facts.belief import (
-    CLUSTER_LENGTH,
-    UID_LENGTH,
-    believe,
-    possible_text,
-)
+from gangline.brain.facts.belief import CLUSTER_LENGTH, UID_LENGTH, believe, possible_text
 from gangline.brain.facts.records import Job, Record
 from gangline.brain.store.batch import Fact
 from gangline.brain.store.sql import rows, tables
@@ -148,7 +144,7 @@ class Context:
         """Return the job with its names as they are stored."""
         if not self.digest_names:
             return job
-        return msgspec.structs.replace(
+        return replace(
             job,
             owner=self.private_name(job.owner),
             name=self.private_name(job.name),

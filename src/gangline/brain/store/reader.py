@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -277,9 +278,7 @@ class Reader:
             if len(stored) <= limit:
                 return HistoryPage(jobs=tuple(job_row.job for job_row in stored))
             last = stored[limit - 1]
-            following = msgspec.structs.replace(
-                asked, until_ms=last.job.finished_ms, after_id=last.id
-            )
+            following = replace(asked, until_ms=last.job.finished_ms, after_id=last.id)
             return HistoryPage(
                 jobs=tuple(job_row.job for job_row in stored[:limit]), next=following
             )

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, Table, insert, select, update
 
 from gangline.api.jobs.training_facts import SegmentFacts
@@ -121,7 +122,7 @@ class Writer:
             values = {"job_id": job_id, "at_ms": action.at_ms, **_action_row(action)}
             key = connection.execute(insert(tables.action).values(values)).inserted_primary_key
             assert key is not None, "the table has an id"
-            return msgspec.structs.replace(action, id=int(key[0]))
+            return replace(action, id=int(key[0]))
 
         return self._context.write(transaction)
 

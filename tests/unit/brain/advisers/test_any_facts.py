@@ -22,8 +22,7 @@ from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import advise_workers
 from gangline.brain.facts.belief import believe
 from gangline.brain.facts.records import MemorySample, Outcome, PodRun, RoleSize, Run
-from gangline.brain.models.throughput import observations
-from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.brain.models.throughput import fit_throughput, observations
 from unit.brain.histories import GIB, HOUR, NOW, a_job, a_view
 
 ODD = (0.0, -1.0, math.nan, math.inf, 1e300)

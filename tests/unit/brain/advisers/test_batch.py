@@ -11,8 +11,7 @@ from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.view import DevicePeak, View
 from gangline.brain.facts.records import Job, PodRun, RoleSize, Run, Wishes
-from gangline.brain.models.throughput import ThroughputModel, observations
-from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.brain.models.throughput import ThroughputModel, fit_throughput, observations
 
 GIB = 2**30
 

@@ -20,8 +20,7 @@ from gangline.brain.advisers.workers import (
     size_choices,
 )
 from gangline.brain.facts.records import Job, Run
-from gangline.brain.models.throughput import Configuration, observations
-from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.brain.models.throughput import Configuration, fit_throughput, observations
 
 BATCH = 55_440
 """Divisible by all sizes up to 12."""

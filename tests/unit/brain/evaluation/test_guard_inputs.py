@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gangline.brain.advisers.advice import Advice, GuardAction, Reason, What
-from gangline.brain.evaluation.job_state import prediction_errors
+from gangline.brain.evaluation.trials import prediction_errors
 from gangline.brain.guard.decide import decide, observe
 from gangline.brain.store.engine import Store, open_store
 from unit.brain.evaluation.scaled_job import FEW, MANY, NOW_MS, ScaledJob
@@ -32,7 +32,7 @@ async def job_of(store: Store, **seen: Any) -> ScaledJob:
 
 
 def state_of(job: ScaledJob) -> Any:
-    return job.evaluator._states[job.uid]
+    return job.evaluator._memories[job.uid].state
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ import pytest
 from gangline.api.jobs.training_facts import StepSeconds
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.explain import sentence
-from gangline.brain.advisers.usage import kills
-from gangline.brain.advisers.usage import peaks as peaks_of_host
+from gangline.brain.advisers.memory import kills
+from gangline.brain.advisers.memory import peaks as peaks_of_host
 from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
 from gangline.brain.collection.job_digest import ContainerRun
-from gangline.brain.collection.live_facts import FRESH_MS, digest_facts
-from gangline.brain.collection.observations import JobObservations
+from gangline.brain.collection.live_facts import FRESH_MS, JobObservations, digest_facts
 from gangline.brain.collection.server_use import PodSample, ServerTable
 from gangline.brain.evaluation.advisers import _fit, advise, build_view, with_live_facts
 from gangline.brain.evaluation.cluster_facts import NodeDays, exposure_by_node

@@ -13,7 +13,7 @@ from gangline.api.meta.objects import ObjectMeta
 from gangline.brain.advisers.advice import GuardAction, Verdict, What
 from gangline.brain.advisers.view import View
 from gangline.brain.evaluation.capacity import FreeCapacity
-from gangline.brain.evaluation.job_state import job_state
+from gangline.brain.evaluation.trials import job_state
 from gangline.brain.facts.records import Job, Run
 from gangline.brain.publication.plans import is_under_way
 from gangline.brain.store.engine import open_store

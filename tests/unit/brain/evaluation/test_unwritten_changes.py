@@ -49,7 +49,7 @@ async def test_change_without_a_place_is_held_with_the_reason_and_counts_nowhere
             "The job has nothing that this change can be written to; tried again in 9 s.",
         )
     assert {action.verdict for action in await job.actions()} == {Verdict.VOID}
-    state = job.evaluator._states[job.uid]
+    state = job.evaluator._memories[job.uid].state
     assert (state.actions, state.probes, job.evaluator._trials.cluster.resizes_ms) == ((), 0, ())
     place.is_missing = False
     assert await job.cycles(1) == [MANY]
@@ -114,7 +114,7 @@ async def test_rollback_without_a_place_is_reported_as_not_done(
     assert message.startswith("workers cannot be set back to 3")
     _, back = await job.actions()
     assert (back.rollback_of, back.verdict) == (1, Verdict.VOID)
-    assert [action.id for action in job.evaluator._states[job.uid].actions] == [1]
+    assert [action.id for action in job.evaluator._memories[job.uid].state.actions] == [1]
 
 
 async def test_change_that_the_history_refuses_is_held_with_that_reason(

@@ -5,8 +5,7 @@ import pytest
 
 from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.models.goodput import GoodputModel, divide_batch, noise_scale
-from gangline.brain.models.throughput import Configuration, StepObservation
-from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.brain.models.throughput import Configuration, StepObservation, fit_throughput
 
 
 def segments_of(

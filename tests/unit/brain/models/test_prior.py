@@ -4,8 +4,14 @@ import pytest
 
 from gangline.api.jobs.training_facts import ModelShapeFacts
 from gangline.brain.facts.records import RoleSize, Run
-from gangline.brain.models.throughput import NO_PRIOR, Configuration, StepObservation
-from gangline.brain.models.throughput_fit import fit_throughput, job_prior, throughput_prior
+from gangline.brain.models.throughput import (
+    NO_PRIOR,
+    Configuration,
+    StepObservation,
+    fit_throughput,
+    job_prior,
+    throughput_prior,
+)
 from unit.brain.histories import a_job
 
 

@@ -15,11 +15,11 @@ from gangline.brain.models.throughput import (
     Configuration,
     Prior,
     StepObservation,
+    fit_throughput,
     observations,
     step_times,
     step_times_at,
 )
-from gangline.brain.models.throughput_fit import fit_throughput
 
 PER_NODE = 8
 

@@ -11,7 +11,7 @@ from gangline.api.jobs.training_facts import JobTuning, LoaderTuning
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.validation.validate import validate_job
 from gangline.brain.advisers.advice import GuardAction, What
-from gangline.brain.guard.checks import TUNED
+from gangline.brain.guard.decide import TUNED
 from gangline.brain.publication.plans import (
     PLANNED,
     is_outdated,

@@ -10,16 +10,8 @@ from functools import cache, lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    Table,
-    bindparam,
-    select,
-    true,
-    union_all,
-)
+from msgspec.structs import replace
+from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, select, true, union_all
 
 from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import GuardAction
@@ -69,7 +61,7 @@ def action_query() -> Select[Any]:
 def load_actions(connection: Connection, query: Select[Any]) -> list[GuardAction]:
     """Return the actions of a query made from ``action_query``, in its order."""
     return [
-        msgspec.structs.replace(msgspec.json.decode(body, type=GuardAction), id=number)
+        replace(msgspec.json.decode(body, type=GuardAction), id=number)
         for number, body in connection.execute(query)
     ]
 

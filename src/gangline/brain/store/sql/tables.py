@@ -98,9 +98,7 @@ leader = define_table(
 """One row for each cluster. Writers lock it, so that read-merge-write of two Brains cannot mix."""
 
 setting = define_table(
-    "setting",
-    Column("name", String(WORD), primary_key=True),
-    Column("value", Blob, nullable=False),
+    "setting", Column("name", String(WORD), primary_key=True), Column("value", Blob, nullable=False)
 )
 
 job = define_table(
@@ -185,8 +183,6 @@ action = define_table(
 )
 
 forgotten = define_table(
-    "forgotten",
-    Column("digest", String(DIGEST), primary_key=True),
-    time_column("at_ms"),
+    "forgotten", Column("digest", String(DIGEST), primary_key=True), time_column("at_ms")
 )
 """Salted digests of owners, namespaces and jobs; jobs submitted before ``at_ms`` do not return."""

@@ -425,3 +425,14 @@ async def test_stopping_ends_open_watches_at_once(http: Http, api_server: ApiSer
         await api_server.stop()
         for line in lines:
             assert await line._answer.content.read() == b""
+
+
+async def test_binding_is_of_the_pod_with_its_uid_only(http: Http):
+    _, made = await http("POST", PODS, pod("p"))
+    target = {"kind": "Node", "name": "n"}
+    for uid, code in (("of-a-former-pod", 409), (made["metadata"]["uid"], 201)):
+        binding = {"metadata": {"name": "p", "uid": uid}, "target": target}
+        status, answer = await http("POST", f"{PODS}/p/binding", binding)
+        assert status == code, answer
+    _, bound = await http("GET", f"{PODS}/p")
+    assert bound["spec"]["nodeName"] == "n"

@@ -403,12 +403,14 @@ class SubresourceHandler:
                 expect_string(meta.get("name"), "metadata.name"),
             )
             request.subresource = "binding"
-        if uid := meta.get("uid"):
-            pod = read_json(read_object(self._store, request).body)
-            check_preconditions(request, pod, uid, "")
-        await self._writer.update(
-            _update_request(request), lambda pod: bind_pod(request, pod, node, meta)
-        )
+        uid = meta.get("uid")
+
+        def bound(pod: Json) -> Json:
+            if uid:
+                check_preconditions(request, pod, uid, "")
+            return bind_pod(request, pod, node, meta)
+
+        await self._writer.update(_update_request(request), bound)
         return ApiResponse(encode_json({**SUCCESS, "code": 201}), 201)
 
     async def handle_eviction(self, request: ApiRequest) -> ApiResponse:

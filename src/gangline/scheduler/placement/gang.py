@@ -604,7 +604,7 @@ class ReservationPlanner:
         drained = ScratchAllocation(
             nodes, nodes.allocatable - lasting, extra_score=self._free_fraction
         )
-        if nodes.storage.waiting_pods or nodes.devices.has_pending_users:
+        if nodes.storage.waiting_pods or nodes.devices.pending_users:
             staying = nodes.lasting_pods.keys() - {pod.key for pod in evictable}
             staying |= {pod.key for pod in running}
             drained.volumes.end_all_but(staying)
@@ -646,12 +646,14 @@ def claims_message(scratch: ScratchAllocation, pod: PodInfo) -> str:
 
 
 def gang_capacity(scratch: ScratchAllocation, gang: PendingGang) -> GangCapacity:
-    """Return the request of a gang and the resources of the nodes that accept any of its pods."""
+    """Return the request of a gang, and what the nodes that accept any of its pods have, reserved
+    amounts included.
+    """
     nodes = scratch.nodes
     asked = {name: amount for name, amount in gang.requested if messages.is_amount(name)}
     accepts = accepting_rows(nodes, gang)
     columns = [nodes.columns[name] for name in asked]
-    free = np.maximum(scratch.free[columns], 0) * accepts
+    free = np.maximum(scratch.free_without_reservations()[columns], 0) * accepts
     allocatable = nodes.allocatable[columns] * accepts
     return GangCapacity(
         requested=asked,

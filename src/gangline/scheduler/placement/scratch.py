@@ -87,12 +87,14 @@ class ScratchAllocation:
             self._initial_free = nodes.allocatable - nodes.used
             free = self._initial_free.copy()
         self.free: Amounts = free
+        self._reserved: Amounts | None = None
+        """What ``reserve`` has charged and ``release`` has not released; None: nothing."""
         self._shared = (
             SharedAttachments(free, nodes.attachment_columns) if nodes.attachment_columns else None
         )
         self.volumes = VolumeMatching(nodes)
         self.devices = DeviceMatching(nodes)
-        self._has_claims = bool(nodes.storage.waiting_pods) or nodes.devices.has_pending_users
+        self._has_claims = bool(nodes.storage.waiting_pods) or nodes.devices.pending_users > 0
         """False if no pending pod has a claim: then none costs time."""
         self._extra_score = extra_score
         """Added to each row's score, for plans that consider more than packing."""
@@ -326,6 +328,19 @@ class ScratchAllocation:
         self._place(Placement((pod,), row, demand))
         return True
 
+    def free_without_reservations(self) -> Amounts:
+        """Return the free amounts as if nothing were reserved."""
+        return self.free if self._reserved is None else self.free + self._reserved
+
+    def may_hold(self, shape: PodShape) -> bool:
+        """Return whether some row has enough of all amounts for one pod, apart from other rules."""
+        fits = self.nodes.eligible(shape.constraints).accepted
+        if self.within is not None:
+            fits = fits & self.within
+        for column, amount, _ in self.nodes.demand(shape.request).terms:
+            fits = fits & (self.free[column] >= amount)
+        return bool(fits.any())
+
     def has_capacity(self, placement: Placement) -> bool:
         """Return whether a placement fits, apart from constraints."""
         return self._pods_that_fit(placement.demand, placement.row) >= placement.count
@@ -413,6 +428,11 @@ class ScratchAllocation:
         self._touched.append(row)
         for column, amount, _ in parts:
             self.free[column, row] -= amount * count
+        if planned:
+            if self._reserved is None:
+                self._reserved = np.zeros_like(self.free)
+            for column, amount, _ in parts:
+                self._reserved[column, row] += amount * count
         if self._shared is not None:
             self._shared.update_row(row, [column for column, _, _ in parts], count, planned)
 

@@ -222,6 +222,8 @@ class DeviceState:
         """What cycles have chosen for claims of pods that are being bound."""
         self.users: dict[str, dict[PodKey, PodInfo]] = {}
         """Pods that name each claim, whether pending or not."""
+        self.pending_users = 0
+        """Number of pending pods with claims."""
         self._slices: dict[PoolId, dict[str, SliceInfo]] = {}
         self._pools_of: dict[NodeName | None, set[PoolId]] = {}
         """Pools with devices of a node; None: pools with devices that several nodes reach."""
@@ -236,11 +238,6 @@ class DeviceState:
         other.rules, other.assumed = self.rules, dict(self.assumed)
         other._slices, other._pools_of = self._slices, self._pools_of
         other._selected = self._selected
-
-    @property
-    def has_pending_users(self) -> bool:
-        """True if a pending pod has a claim."""
-        return any(pod.is_pending for users in self.users.values() for pod in users.values())
 
     def set_slice(
         self, name: str, former: SliceInfo | None, new: SliceInfo | None
@@ -291,6 +288,7 @@ class DeviceState:
     def update_pod(self, pod: PodInfo, sign: int) -> None:
         """Count a pod as user of its claims (``sign`` -1: no longer)."""
         self.invalidate_claims()
+        self.pending_users += sign * pod.is_pending
         for claim in pod.device_claims:
             if sign > 0:
                 self.users.setdefault(claim, {})[pod.key] = pod

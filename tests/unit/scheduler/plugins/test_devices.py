@@ -3,9 +3,12 @@
 import pytest
 
 from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.forecast import Forecaster, RunTime
 from gangline.scheduler.plugins.devices import DeviceTaintRuleInfo
+from gangline.scheduler.reporting.explain import explain_pod
 from gangline.scheduler.types import (
     CycleResult,
+    GangId,
     LabelExpression,
     NodeName,
     NodeTerm,
@@ -29,6 +32,7 @@ from unit.scheduler.device_builders import (
     user,
 )
 
+NOW = 10_000.0
 TWO = [device("gpu-0", numa=0), device("gpu-1", numa=1)]
 
 
@@ -222,7 +226,41 @@ def test_urgent_gang_evicts_the_users_of_devices_and_waits_for_their_release() -
     # The pods are gone, their claims still have the devices.
     waiting = checked_cycle(state)
     assert not (*waiting.bindings, *waiting.evictions)
-    assert waiting.reservations.keys() == {"d/urgent"}
+    assert waiting.reservations["d/urgent"].preempting
     for number in (1, 2):
         state.set_device_claim(f"d/of-old-{number}", None)
     assert placed(checked_cycle(state)) == {"new": "n1"}
+
+
+def test_forecast_frees_the_devices_of_gangs_that_end() -> None:
+    state = state_with("n1")
+    for number in (0, 1):
+        name = f"old-{number}"
+        add_claim(state, f"of-{name}", owner=name, has=[("n1", f"gpu-{number}")], by=[name])
+        facts = {"group": name, "on": "n1", "started_at": NOW - 100.0}
+        state.set_group(group(name, 1, max_run_time_s=600.0 + number))
+        state.set_pod(user(name, f"of-{name}", **facts))
+    state.set_group(group("next", 2))
+    for name in ("next-0", "next-1"):
+        add_user(state, name, group="next")
+    gangs = [GangId(f"d/{name}") for name in ("old-0", "old-1", "next")]
+    times = dict.fromkeys(gangs, RunTime(600.0, 600.0))
+    forecast = Forecaster(state, NOW, run_times=times).forecast(gangs[2], samples=2)
+    assert forecast.chance == 1.0
+    assert forecast.earliest_s is not None
+    assert forecast.latest_s is not None
+    assert 0 < forecast.earliest_s <= forecast.latest_s <= 501
+    assert len(state.devices.holders()) == 2
+
+
+def test_nodes_are_explained_with_the_devices_that_a_pod_lacks() -> None:
+    state = state_with("n1", "n2")
+    add_claim(state, "held", has=[("n1", "gpu-0")], by=["other"])
+    matches = {"matchAttribute": f"{DRIVER}/numa"}
+    add_claim(state, "of-p", request(count=2), constraints=[matches], owner="p")
+    state.set_pod(user("p", "of-p"))
+    explained = explain_pod(state, PodKey("d/p"), 0.0)
+    assert "2 cannot allocate all claims" in explained.message
+    assert [(one.why, one.nodes) for one in explained.needs[0].nodes] == [
+        ("cannot allocate all claims", ("n1", "n2"))
+    ]

@@ -80,3 +80,15 @@ def test_what_objects_are_stored_under_cannot_change() -> None:
     assert [cause.field for cause in crd_update_causes(old, renamed)] == [
         "status.storedVersions[0]"
     ]
+
+
+def test_rules_compare_only_what_has_an_identity() -> None:
+    """The former element of a list without keys is unknown."""
+    same = {"type": "integer", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}
+    keyed = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["n"]}
+    item = {"type": "object", "properties": {"n": {"type": "string"}, "v": same}}
+    plain = {"type": "array", "items": item}
+    rule = "x-kubernetes-validations[0].rule"
+    assert fields(a_definition({"p": plain})) == [f"properties[p].items.properties[v].{rule}"]
+    assert not fields(a_definition({"p": {**plain, **keyed}}))
+    assert not fields(a_definition({"p": {"type": "object", "additionalProperties": same}}))

@@ -17,7 +17,7 @@ from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import ANY_OBJECT_SCHEMA, Json, Registry, ServedKind
-from gangline.local.apiserver.machinery.schema.nodes import copy_json
+from gangline.local.apiserver.machinery.schema.nodes import LIST_TYPE, copy_json
 from gangline.local.apiserver.machinery.schema.structural import StructuralSchema
 from gangline.local.apiserver.machinery.schema.value_rules import PatternError, compile_pattern
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -25,6 +25,7 @@ from gangline.local.apiserver.storage.watch_cache import DELETED, CacheEvent
 from gangline.local.apiserver.watch import WatchBroadcasters
 
 CRD_STORAGE_NAME = "customresourcedefinitions.apiextensions.k8s.io"
+RULES = "x-kubernetes-validations"
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
@@ -388,8 +389,12 @@ def _subresources(subresources: Any, path: str) -> Causes:
             )
 
 
-def schema_causes(schema: Any, path: str, depth: int = 0, *, structural: bool = True) -> Causes:
-    """Yield the errors of a value as a structural schema, or as a branch of one."""
+def schema_causes(
+    schema: Any, path: str, depth: int = 0, *, structural: bool = True, correlated: bool = True
+) -> Causes:
+    """Yield the errors of a value as a structural schema, or as a branch of one. ``correlated``:
+    rules can compare a value with the one before.
+    """
     if not isinstance(schema, dict):
         yield field_causes.invalid(path, schema, "must be a schema, which is an object")
         return
@@ -404,7 +409,12 @@ def schema_causes(schema: Any, path: str, depth: int = 0, *, structural: bool = 
             yield field_causes.invalid(child(path, keyword), value, f"must be a {rule[1]}")
     yield from _type_and_pattern(schema, path)
     yield from _default(schema, path)
-    yield from _parts(schema, path, depth, structural=structural)
+    if RULES in schema:
+        # Most clusters have no rules: the library takes 50 ms to load.
+        from gangline.local.apiserver.machinery.cel.rules import rule_causes
+
+        yield from rule_causes(schema, path, correlated=correlated)
+    yield from _parts(schema, path, depth, (structural, correlated))
 
 
 def _type_and_pattern(schema: Json, path: str) -> Causes:
@@ -444,12 +454,15 @@ def _default(schema: Json, path: str) -> Causes:
         yield StatusCause(cause.reason, cause.message, f"{where}{place}")
 
 
-def _parts(schema: Json, path: str, depth: int, *, structural: bool) -> Causes:
+def _parts(schema: Json, path: str, depth: int, flags: tuple[bool, bool]) -> Causes:
+    structural, correlated = flags
     for keyword in ("properties", "patternProperties"):
         if not isinstance(schema.get(keyword, {}), dict):
             yield field_causes.invalid(f"{path}.{keyword}", schema[keyword], "must be an object")
     for part, where, what in _typed_parts(schema, path):
-        yield from schema_causes(part, where, depth + 1, structural=structural)
+        # Elements of other lists have no identity.
+        same = correlated and (where != f"{path}.items" or schema.get(LIST_TYPE) == "map")
+        yield from schema_causes(part, where, depth + 1, structural=structural, correlated=same)
         if structural:
             yield from _missing_type(part, where, what)
     if "not" in schema:

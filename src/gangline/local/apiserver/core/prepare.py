@@ -283,6 +283,7 @@ def validate_creation(kind: ServedKind, obj: Json) -> None:
     causes = causes or validate_create(
         kind.group, kind.kind, obj, kind.namespaced, custom=kind.custom
     )
+    causes = causes or kind.rule_causes(obj, None)
     if causes:
         raise invalid(kind.group, kind.kind, _name(obj), causes)
 
@@ -300,6 +301,7 @@ def validate_change(request: ApiRequest, old: Json, new: Json) -> None:
         request.subresource,
         custom=kind.custom,
     )
+    causes = causes or kind.rule_causes(new, old)
     if causes:
         raise invalid(kind.group, kind.kind, request.name, causes)
 

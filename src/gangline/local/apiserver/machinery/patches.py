@@ -74,7 +74,7 @@ def json_patch(document: Json, operations: Any) -> Json:
                 f"{shown} of the JSON patch does not fit the object: it has no such path"
             ) from None
         except (jsonpatch.JsonPatchException, TypeError, ValueError, KeyError) as error:
-            detail = error if isinstance(error, jsonpatch.InvalidJsonPatch) else "wrong type"
+            detail = str(error) if isinstance(error, jsonpatch.InvalidJsonPatch) else "wrong type"
             raise PatchError(f"{shown} of the JSON patch is malformed: {detail}") from None
         except RecursionError:
             raise unprocessable_patch("the result of the JSON patch is nested too deeply") from None

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import Any
 
 from aiohttp import web
 
@@ -193,11 +194,10 @@ class WatchHandler:
         assert watcher.lagging is not None
         watcher.lagging.clear()
         waiting = asyncio.ensure_future(watcher.lagging.wait())
+        ends: list[asyncio.Future[Any]] = [waiting, watcher.ended]
         try:
             done, _ = await asyncio.wait(
-                [waiting, watcher.ended],
-                timeout=BOOKMARK_INTERVAL_S,
-                return_when=asyncio.FIRST_COMPLETED,
+                ends, timeout=BOOKMARK_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             waiting.cancel()

@@ -494,11 +494,13 @@ def _retry_indexes(
     """Create missing pods of a Job whose indexes have delays of their own."""
     (active, missing), failures = wanted, counts.failures
     assert failures is not None
-    ready, requeue_at = [], plan.requeue_at
+    ready: list[int | None] = []
+    requeue_at = plan.requeue_at
     for index in _new_indexes(job, counts, active, job.completions or 0):
         assert index is not None
         last = failures.last.get(index)
-        record = BackoffRecord(failures.counts.get(index, 0), last and (finish_time(last) or now))
+        at = (finish_time(last) or now) if last is not None else None
+        record = BackoffRecord(failures.counts.get(index, 0), at)
         if record.failures and record.next_creation is not None and record.next_creation > now:
             requeue_at = min(filter(None, (requeue_at, record.next_creation)))
         elif len(ready) < missing:

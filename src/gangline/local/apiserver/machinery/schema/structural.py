@@ -6,8 +6,7 @@ defaults, validate. ``apiVersion``, ``kind`` and ``metadata`` are always preserv
 A schema is compiled once into closures, one for each node. A node below which nothing can be pruned
 or defaulted compiles to None and is never visited; rules that a schema does not use cost nothing at
 run time. Validation finds all errors, with the wording of Kubernetes' own, among them duplicate
-keys and set members. CEL rules (``x-kubernetes-validations``) are not evaluated: use a real
-cluster's API server for them.
+keys and set members. Rules in CEL follow when all types are right (``machinery.cel``).
 """
 
 import contextlib

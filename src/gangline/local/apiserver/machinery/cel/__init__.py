@@ -1,0 +1,1 @@
+"""Expressions of the Common Expression Language: Kubernetes' functions, and rules of schemas."""

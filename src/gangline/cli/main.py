@@ -64,6 +64,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "suspend": ("lifecycle", "Delete the pods of jobs and suspend the jobs."),
         "resume": ("lifecycle", "Resume suspended jobs."),
         "restart": ("lifecycle", "Start a job from its beginning."),
+        "replace": ("exec", "Replace a rank of a job while the others keep running."),
         "delete": ("delete", "Delete jobs."),
         "prune": ("delete", "Delete jobs that ended long ago."),
     },

@@ -60,6 +60,10 @@ class Goodput:
     steps_lost: int = 0
     """Steps that were repeated."""
     restarts: int = 0
+    replaced: int = 0
+    """How often ranks were replaced, or the world changed, while the others kept running."""
+    replacement: str = ""
+    """The last such event, such as ``rank 3 was replaced at step 812; 0.14 s, 1 step``."""
     failures: int = 0
     nodes: int = 0
     """Nodes of the world."""
@@ -202,6 +206,8 @@ def parse_goodput(data: Mapping[str, str]) -> Goodput | None:
         saves_failed=int(number("savesFailed")),
         steps_lost=int(number("stepsLost")),
         restarts=int(number("restarts")),
+        replaced=int(number("replaced")),
+        replacement=data.get("replacement", ""),
         failures=int(number("failures")),
         nodes=int(number("nodes")),
         warm_nodes=integer("warmNodes"),
@@ -227,6 +233,8 @@ def goodput_data(account: Goodput) -> dict[str, Any]:
         "savesFailed": account.saves_failed,
         "stepsLost": account.steps_lost,
         "restarts": account.restarts,
+        "replaced": account.replaced,
+        "replacement": account.replacement,
         "failures": account.failures,
         "nodes": account.nodes,
         "warmNodes": account.warm_nodes,

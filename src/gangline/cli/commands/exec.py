@@ -176,6 +176,25 @@ async def exec_command(
     return await _exec_in_replica(cluster, job, command, instance, container, stdin=stdin)
 
 
+@command(
+    "replace",
+    examples="""
+        gangline replace digits 3
+        gangline replace digits 3 --reason "its node is under maintenance"
+    """,
+)
+@job_command
+@job_argument
+@click.argument("rank", type=click.IntRange(0))
+@click.option("--reason", default="requested", show_default=True, help="Text for the log.")
+async def replace_command(job: str, rank: int, reason: str, cluster: ClusterSession) -> int:
+    """Replace RANK of a job by another process when a successor is warm. The other ranks keep
+    running, and lose at most one step. The script must use SurvivorGroup.
+    """
+    program = ("python", "-m", "gangline.elastic.agent.replace_rank", str(rank))
+    return await _exec_in_replica(cluster, job, (*program, "--reason", reason), "", "", stdin=False)
+
+
 async def _exec_in_replica(
     cluster: ClusterSession,
     job: str,

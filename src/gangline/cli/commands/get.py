@@ -230,6 +230,7 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
             step += f", {format_time_ago(age_s)}"
         lines = ("Goodput", account.summary), ("Step", step), ("Warm", account.warmth)
         more += [(name, text) for name, text in lines if text or name != "Warm"]
+        more.append(("Replaced", account.replacement))
     if remedy := await _remedy_line(client, job):
         more.append(("Remedy", remedy))
     if advice := await _advice_line(client, job):

@@ -129,6 +129,7 @@ class LocalWorkers:
         self._save_process: Process | None = None
         self._save_task: asyncio.Task[None] | None = None
         self._is_save_requested = False
+        self._replaced, self._replacement = 0, ""
         self._requested_save = RequestedSave(settings.save_command, self._environment)
 
     def begin_attempt(self, group: WorkerGroup, world: WorldSpec) -> None:
@@ -160,7 +161,8 @@ class LocalWorkers:
             self._tracker.hung_since = since
 
     def record_replacement(self, replacement: Replacement) -> None:
-        log.warning("%s", replacement.describe())
+        self._replaced, self._replacement = self._replaced + 1, replacement.describe()
+        log.warning("%s", self._replacement)
 
     def farthest_step(self) -> int | None:
         """Return the last step in a checkpoint, else the last step; None if none is reported."""
@@ -176,7 +178,12 @@ class LocalWorkers:
             report = self._tracker.report(progress, time.monotonic(), self._usage)
             if report.is_detailed:
                 peak_bytes = self._peak_memory.peak_bytes()
-                report = replace(report, memory_peak_bytes=peak_bytes)
+                report = replace(
+                    report,
+                    memory_peak_bytes=peak_bytes,
+                    replaced=self._replaced,
+                    replacement=self._replacement,
+                )
             return report
         if self._ended:
             (group, tracker), self._ended = self._ended, None

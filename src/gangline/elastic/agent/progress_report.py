@@ -43,6 +43,10 @@ class NodeProgress:
     """What the workers report about their steps, every ``TRAINING_REPORT_S``; None in between."""
     memory_peak_bytes: int | None = None
     """Highest memory use of this pod so far, with ``training``; None if it is not known."""
+    replaced: int = 0
+    """How often ranks were replaced while the others kept running, with ``training``."""
+    replacement: str = ""
+    """The last such event, as one sentence."""
     is_detailed: bool = False
     """True for a report in which ``training`` was due, also if the workers report nothing."""
 

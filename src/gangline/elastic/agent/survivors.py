@@ -9,7 +9,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from gangline.api.failure import Remedy
 from gangline.elastic.agent.failures import CONSEQUENCE_CAUSE, WorkerFailure
 from gangline.elastic.agent.process import StartError, end_processes
 from gangline.elastic.agent.rendezvous import WorldSpec
+from gangline.elastic.agent.replace_rank import ReplaceServer
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.store import AgentStore
 from gangline.elastic.agent.worker_group import WorkerGroup
@@ -183,9 +184,10 @@ class NodeSurvivors:
         """The present group; None while the script has not formed one."""
         self._changed = asyncio.Event()
         self._is_over = False
-        self._starts: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._reported: set[int] = set()
         self._asked_epoch = 0
+        self._server = ReplaceServer(settings.run_id, self._replace_on_request)
         coordinator.listeners.append(self._follow)
         group.variables = self._variables
 
@@ -219,20 +221,31 @@ class NodeSurvivors:
         Args:
             is_urgent: True if they are of no use any more.
         """
-        if self._is_over or self._order is None or self._asked_epoch == self._order.epoch:
+        if self._is_over or self._order is None:
             return False
         if is_urgent:
+            if self._asked_epoch == self._order.epoch:
+                return False
             self._asked_epoch = self._order.epoch  # a second request means that it has not helped
         for rank in ranks:
             self._coordinator.send(Replace(rank, reason, is_urgent))
         return bool(ranks) and not self._is_over
 
+    def _replace_on_request(self, rank: int, reason: str) -> str:
+        world = len(self._order.members) if self._order else 0
+        if not 0 <= rank < world:
+            return f"there is no rank {rank}: the ranks are 0 to {world - 1}"
+        if not self.replace([rank], reason, is_urgent=False):
+            return "ranks cannot be replaced now: the training ends, or is being restarted"
+        return f"rank {rank} is replaced as soon as a successor is warm"
+
     async def close(self) -> None:
         """End the successors; the workers are the group's."""
         self._coordinator.close()
-        for task in self._starts:
+        self._server.close()
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._starts, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         workers = [*self._group.workers]
         idle = [one.process for one in self._group.slots.values() if one not in workers]
         await end_processes(idle, signal.SIGKILL, 0)
@@ -272,18 +285,23 @@ class NodeSurvivors:
     def _follow(self, order: Order) -> None:
         match order:
             case Form():
+                if self._order is None:
+                    self._run(self._server.listen())
                 self._order = order
                 self._seat_members()
             case Start(slot, node, seat) if node == self._world.group_rank:
-                task = asyncio.ensure_future(self._start(slot, seat))
-                self._starts.add(task)
-                task.add_done_callback(self._starts.discard)
+                self._run(self._start(slot, seat))
             case Kill(slot, reason):
                 self._kill([slot], reason)
             case Fallback(reason, blamed):
                 self._is_over = True
                 self._kill(blamed, reason)
         self._changed.set()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _kill(self, slots: Sequence[int], reason: str) -> None:
         for slot in slots:

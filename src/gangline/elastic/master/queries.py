@@ -23,6 +23,7 @@ class CheckpointAge:
         """Planned time between two checkpoints; None: the workers do not report it."""
         self.total_steps: int | None = None
         self.loss: float | None = None
+        self.replaced, self.replacement = 0, ""
         self._step: int | None = None
         self._since: float | None = None
         self._last_step: tuple[int | None, float] = (None, 0.0)
@@ -37,6 +38,8 @@ class CheckpointAge:
             self.total_steps = report.total_steps
         if report.loss is not None:
             self.loss = report.loss
+        if report.replaced:
+            self.replaced, self.replacement = report.replaced, report.replacement
 
     def observe_steps(self, step: int | None, saved_step: int | None, now: float) -> None:
         if saved_step is not None and saved_step != self._step:
@@ -138,6 +141,8 @@ def state_summary(
         "savesFailed": str(pace.saves.failed),
         "stepsLost": str(goodput.steps_lost),
         "restarts": str(goodput.restarts),
+        "replaced": str(checkpoints.replaced),
+        "replacement": checkpoints.replacement,
         "failures": str(goodput.failures),
         "restartCause": restart.cause,
         "restartNode": _text(restart.node),

@@ -210,6 +210,10 @@ class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Version of the tuning that the node has applied; None if it takes none."""
     tunes_batch: bool = False
     """True if its workers read the settings of the data loader from the agent's file."""
+    replaced: int = 0
+    """How often ranks were replaced, or the world shrank or grew, while the others kept running."""
+    replacement: str = ""
+    """The last such event, as one sentence."""
 
 
 class Heartbeat(ProtocolMessage):

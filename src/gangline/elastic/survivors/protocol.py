@@ -351,7 +351,7 @@ class Coordinator:
 
     def _hear_lost(self, slot: int, now: float) -> list[Order]:
         if slot in self._starting or slot in self._warm:
-            return self._lose_successor(slot, now)
+            return self._lose_successor(slot)
         if slot not in self._seats:
             return []
         rank = self.rank_of(slot)
@@ -368,19 +368,19 @@ class Coordinator:
             self._loss.ranks += (rank,)
         return [*self._reform(now), *self._refill()]
 
-    def _lose_successor(self, slot: int, now: float) -> list[Order]:
+    def _lose_successor(self, slot: int) -> list[Order]:
         node, _ = self._starting.pop(slot, None) or self._warm.pop(slot)
         self._failed[node] = self._failed.get(node, 0) + 1
         if orders := self._refill():
             return orders
-        if None in self._seats and self._deadline is not None and not self._is_forming():
+        is_held = self._deadline is not None and not self._members
+        if is_held and not self._starting:
             return self._fall_back("no successor can be started")
         return []
 
     def _hear_ended(self, slot: int) -> list[Order]:
-        if slot in self._seats:  # the training ends: the others finish without this protocol
-            self.is_over = True
-        return []
+        # The training ends: the others finish without this protocol.
+        return self._fall_back("a rank has ended") if slot in self._seats else []
 
     def _hear_replace(self, message: Replace) -> list[Order]:
         if not self.is_active or not 0 <= message.rank < len(self._members):
@@ -424,7 +424,10 @@ class Coordinator:
         if sum(slot is not None for slot in self._seats) < self.minimum:
             self._members, self._formed = [], {}
             self._deadline = now + SUCCESSOR_S
-            return [Hold(self.epoch)]
+            orders = self._refill()
+            if not self._starting:
+                return self._fall_back("no successor can be started")
+            return [Hold(self.epoch), *orders]
         self._loss.has_successor = None not in self._seats
         return self._form(now)
 

@@ -4,12 +4,13 @@ import os
 import random
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.elastic.launcher.conftest import PATIENCE_S, Run
+from tests.integration.elastic.launcher.conftest import PATIENCE_S, PYTHON, Run
 
 SCRIPT = Path(__file__).with_name("survivor_script.py")
 STEP = re.compile(r"step (\d+) rank (\d+) of (\d+) pid (\d+) loss (\S+)")
@@ -152,6 +153,23 @@ def test_rank_that_is_killed_in_a_checkpoint_is_replaced(train: Callable[..., Tr
     assert "restart 1" not in run.output
 
 
+def test_rank_is_replaced_on_request(train: Callable[..., Training]) -> None:
+    training = train("request")
+    run = training.start("survive", 2, 100_000)
+    run.until("a successor is warm")
+    replace = [PYTHON, "-m", "gangline.elastic.agent.replace_rank"]
+    refused = subprocess.run([*replace, "7"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "there is no rank 7: the ranks are 0 to 1" in refused.stderr
+    subprocess.run([*replace, "0", "--reason", "maintenance"], check=True)
+    run.until("rank 0 was replaced at step")
+    run.process.send_signal(signal.SIGTERM)
+    run.wait()
+
+    assert "is ended: maintenance" in run.output
+    assert len(training.processes(1)) == 1
+
+
 def test_loss_before_the_ranks_can_go_on_restarts_all(train: Callable[..., Training]) -> None:
     training = train("early", "--successors", "0")
     run = training.start("survive", 2, 4, "0:1:step")
@@ -171,9 +189,9 @@ def test_many_kills_at_random_times(train: Callable[..., Training]) -> None:
     for number in range(KILLS):
         run.until("a successor is warm", number + 1)
         time.sleep(chance.uniform(0, 0.05))
-        before = survive.steps()
         rank = chance.choice((1, 2))
-        os.kill([pid for _, of, _, pid in before if of == rank][-1], signal.SIGKILL)
+        _, pid = max((step, pid) for step, of, _, pid in survive.steps() if of == rank)
+        os.kill(pid, signal.SIGKILL)
         run.until("was replaced at step", number + 1)
     last = max(step for step, *_ in survive.steps())
     run.process.send_signal(signal.SIGTERM)

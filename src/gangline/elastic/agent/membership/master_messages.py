@@ -194,6 +194,8 @@ def node_report(
         memory_peak_bytes=report.memory_peak_bytes,
         tuning_version=tuning_version,
         tunes_batch=tunes_batch,
+        replaced=report.replaced,
+        replacement=report.replacement[:TEXT_LIMIT],
     )
 
 

@@ -1,0 +1,245 @@
+"""The coordinator of surviving workers: epochs, successors, shrinking, deadlines."""
+
+import random
+
+import pytest
+
+from gangline.elastic.survivors.protocol import (
+    FORM_S,
+    MAX_FAILED_SUCCESSORS,
+    MAX_REPEATS,
+    NO_STATE,
+    SUCCESSOR_S,
+    Connected,
+    Coordinator,
+    Ended,
+    Fallback,
+    Form,
+    Formed,
+    Hello,
+    Hold,
+    Kill,
+    Lost,
+    Order,
+    Ready,
+    Replace,
+    Replacement,
+    Start,
+    Warm,
+    plan_restore,
+)
+
+
+class Job:
+    """A coordinator whose members answer as they should."""
+
+    def __init__(self, nodes: list[int], **settings: int) -> None:
+        self.coordinator, self.now, self.step = Coordinator(nodes, **settings), 0.0, 0
+        self.orders: list[Order] = []
+        for slot in range(len(nodes)):
+            self.send(Hello(slot, f"address {slot}"))
+        self.form()
+        for slot in range(len(nodes)):
+            self.send(Ready(slot))
+
+    def send(self, *messages: object) -> list[Order]:
+        """Return the orders that follow from messages."""
+        orders: list[Order] = []
+        for message in messages:
+            orders += self.coordinator.handle(message, self.now)  # type: ignore[arg-type]
+        self.orders += orders
+        return orders
+
+    def form(self, *, steps: int = 1) -> None:
+        """Let the members of the present epoch connect and train some steps."""
+        order = self.last_form
+        self.send(
+            *(Connected(slot, order.epoch, f"{slot}/{order.epoch}") for slot in order.members)
+        )
+        self.step += steps
+        self.send(*(Formed(slot, order.epoch, self.step, 1) for slot in order.members))
+
+    @property
+    def last_form(self) -> Form:
+        return [order for order in self.orders if isinstance(order, Form)][-1]
+
+    @property
+    def started(self) -> list[int]:
+        return [order.slot for order in self.orders if isinstance(order, Start)]
+
+
+def test_first_group_has_all_ranks_in_their_order_with_their_addresses() -> None:
+    coordinator = Coordinator([0, 0, 0])
+    assert [coordinator.handle(Hello(slot, f"a{slot}"), 0.0) for slot in (2, 0)] == [[], []]
+    orders = coordinator.handle(Hello(1, "a1"), 0.0)
+    assert orders == [Form(1, [0, 1, 2], [0, 1, 2], ["a0", "a1", "a2"])]
+
+
+def test_warm_successor_takes_the_seat_and_another_one_is_started() -> None:
+    job = Job([0, 0, 0])
+    job.send(Warm(3, "address 3"))
+    job.now = 10.0
+    orders = job.send(Lost(0, "Killed"))
+    assert orders == [
+        Form(2, [3, 1, 2], [0, 1, 2], ["address 3", "1/1", "2/1"], leaves=[0]),
+        Start(4, 0),
+    ]
+    job.now = 10.25
+    job.step = 811
+    job.form()
+    (replacement,) = job.coordinator.replacements
+    assert replacement.describe() == "rank 0 was replaced at step 812; 0.25 s, 1 step"
+
+
+def test_members_hold_until_a_successor_is_warm() -> None:
+    job = Job([0, 0])
+    assert job.send(Lost(1, "Killed")) == [Hold(1)]
+    orders = job.send(Warm(2))
+    assert orders[:1] == [Form(2, [0, 2], [0, 1], ["0/1", ""], leaves=[1])]
+
+
+def test_no_successor_in_time_restarts_all() -> None:
+    job = Job([0, 0])
+    job.send(Lost(1, "Killed"))
+    assert job.coordinator.deadline == SUCCESSOR_S
+    assert job.coordinator.tick(SUCCESSOR_S - 1) == []
+    (order,) = job.coordinator.tick(SUCCESSOR_S)
+    assert isinstance(order, Fallback)
+    assert job.send(Warm(2)) == []
+
+
+def test_world_shrinks_to_the_minimum_and_grows_back() -> None:
+    job = Job([0, 0, 0], minimum=2, successors=0)
+    assert job.started == []
+    assert job.send(Lost(1, "Killed")) == [
+        Form(2, [0, 2], [0, 2], ["0/1", "2/1"], leaves=[1]),
+        Start(3, 0, seat=1),
+    ]
+    job.form()
+    assert job.coordinator.replacements[0].describe().startswith("rank 1 was lost, 2 continue at")
+    job.send(Warm(3))
+    assert job.last_form.members == [0, 3, 2]
+    job.form()
+    assert job.coordinator.replacements[1].describe().startswith("the world grew to 3 ranks at")
+    job.send(Lost(0, "Killed"))
+    assert job.send(Lost(3, "Killed"))[0] == Hold(4)
+
+
+def test_successor_takes_a_seat_of_its_own_node_only() -> None:
+    job = Job([0, 0, 1, 1])
+    assert job.started == [4, 5]
+    job.send(Warm(4), Warm(5))
+    job.send(Lost(2, "Killed"))
+    assert job.last_form.members == [0, 1, 5, 3]
+
+
+def test_loss_while_a_group_forms_leads_to_a_further_epoch() -> None:
+    job = Job([0, 0], successors=2)
+    job.send(Warm(2), Warm(3))
+    job.send(Lost(0, "Killed"))
+    job.send(Connected(1, 2), Lost(2, "Killed"))
+    assert job.last_form == Form(3, [3, 1], [0, 1], ["", ""], leaves=[2])
+    job.send(Formed(1, 2, 5))  # of the epoch before
+    assert job.coordinator.replacements == []
+    job.form()
+    assert job.coordinator.replacements[0].ranks == (0,)
+
+
+def test_members_that_do_not_answer_are_blamed() -> None:
+    job = Job([0, 0, 0])
+    job.send(Warm(3))
+    job.send(Lost(0, "Killed"), Connected(3, 2), Connected(1, 2))
+    (order,) = job.coordinator.tick(FORM_S)
+    assert isinstance(order, Fallback)
+    assert order.blamed == [2]
+
+
+def test_loss_before_all_are_ready_restarts_all() -> None:
+    coordinator = Coordinator([0, 0])
+    coordinator.handle(Hello(0), 0.0)
+    coordinator.handle(Hello(1), 0.0)
+    (order,) = coordinator.handle(Lost(1), 0.0)
+    assert isinstance(order, Fallback)
+
+
+def test_losses_without_a_step_between_them_restart_all() -> None:
+    job = Job([0, 0])
+    for slot in range(2, MAX_REPEATS + 10):
+        job.send(Warm(slot))
+        orders = job.send(Lost(job.coordinator._members[1], "Killed"))
+        if isinstance(orders[0], Fallback):
+            break
+        job.form(steps=0)
+    assert slot == MAX_REPEATS + 2
+
+
+def test_successors_that_end_early_are_started_a_few_times() -> None:
+    job = Job([0, 0])
+    for _ in range(MAX_FAILED_SUCCESSORS + 2):
+        job.send(Lost(job.started[-1]))
+    assert len(job.started) == MAX_FAILED_SUCCESSORS
+    orders = job.send(Lost(0, "Killed"))
+    assert isinstance(orders[-1], Fallback)
+
+
+def test_end_of_one_rank_ends_the_protocol() -> None:
+    job = Job([0, 0])
+    assert isinstance(job.send(Ended(0))[0], Fallback)
+    assert job.send(Lost(1)) == []
+
+
+def test_rank_is_replaced_on_purpose_when_a_successor_is_warm() -> None:
+    job = Job([0, 0])
+    assert job.send(Replace(1, "maintenance")) == []
+    assert job.send(Warm(2)) == [Kill(1, "maintenance")]
+    hung = Job([0, 0])
+    assert hung.send(Replace(0, "hangs", is_urgent=True)) == [Kill(0, "hangs")]
+
+
+@pytest.mark.parametrize(
+    ("steps", "plan"),
+    [
+        ([4, 4], []),
+        ([4, 5, 5, NO_STATE], [(1, 0), (2, 3)]),
+        ([NO_STATE, NO_STATE], None),
+    ],
+)
+def test_ranks_that_are_behind_are_restored_from_the_farthest(
+    steps: list[int], plan: list[tuple[int, int]] | None
+) -> None:
+    assert plan_restore(steps) == plan
+
+
+def test_several_ranks_are_named_in_their_order() -> None:
+    both = Replacement((2, 0), 3, 5, 0.5, 0, has_successor=True)
+    assert both.describe() == "ranks 0, 2 were replaced at step 5; 0.50 s, 0 steps"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_name_living_slots_in_any_order_of_events(seed: int) -> None:
+    """Each group has one living slot for each of its seats, in order, and its epoch is new."""
+    chance = random.Random(seed)
+    job = Job([0, 0, 1, 1], minimum=chance.choice((0, 2)), successors=chance.choice((0, 1, 2)))
+    living = set(range(4))
+    for _ in range(60):
+        job.now += chance.random()
+        before = len(job.orders)
+        starting = set(job.started) & living
+        choice = chance.random()
+        if choice < 0.4 and living:
+            slot = chance.choice(sorted(living))
+            living.discard(slot)
+            job.send(Lost(slot, "Killed"))
+        elif choice < 0.7 and starting:
+            job.send(Warm(chance.choice(sorted(starting))))
+        elif not job.coordinator.is_over:
+            job.form()
+        for order in job.orders[before:]:
+            if isinstance(order, Start):
+                living.add(order.slot)
+            if isinstance(order, Form):
+                assert set(order.members) <= living
+                assert order.seats == sorted(set(order.seats))
+    epochs = [order.epoch for order in job.orders if isinstance(order, Form)]
+    assert epochs == sorted(set(epochs))
+    assert not any(isinstance(order, Fallback) for order in job.orders[:-1])

@@ -101,20 +101,21 @@ class ActiveReservations:
         """Return the reservations that give way to a gang, in the order in which they do."""
         if not self._unserved:
             return []
-        queues = (gang.queue, *self._preemption.owing_queues(gang))
+        owing = self._preemption.owing_queues(gang) & self._unserved_of.keys()
+        queues = (gang.queue, *owing)
         listed = [r for queue in queues for r in self._unserved_of.get(queue, {}).values()]
         listed.sort(key=lambda reservation: reservation.gang.order, reverse=True)
         listed.sort(key=self._tier)
         others = [
             reservation.gang for reservation in listed if reservation.gang.queue != gang.queue
         ]
-        owing = {
+        displaced = {
             owner.id for owner in (self._preemption.may_displace(gang, others) if others else ())
         }
         return [
             reservation
             for reservation in listed
-            if reservation.gang.id in owing
+            if reservation.gang.id in displaced
             or (reservation.gang.queue == gang.queue and reservation.gang.priority < gang.priority)
         ]
 

@@ -155,11 +155,12 @@ class PlacementDiagnosis:
         """Return the capacity without reservations, and their owners if these alone keep the gang
         pending.
         """
+        capacity = gang_capacity(self._scratch, gang)
+        if not all(capacity.free.get(name, amount) >= amount for name, amount in gang.requested):
+            return capacity, ""
         kept = [placement for placements in held.values() for placement in placements]
         self._scratch.release(kept)
-        capacity = gang_capacity(self._scratch, gang)
-        enough = all(capacity.free.get(name, amount) >= amount for name, amount in gang.requested)
-        held_for = ", ".join(held) if kept and enough and self._fits(gang) else ""
+        held_for = ", ".join(held) if kept and self._fits(gang) else ""
         self._scratch.reserve(kept)
         return capacity, held_for
 

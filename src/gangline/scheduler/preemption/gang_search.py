@@ -172,6 +172,12 @@ class GangSearch:
         needed = self._gang.pending[: self._gang.needed]
         for shape, pods in placing_order(work.nodes, self._gang, needed):
             left = list(work.place(shape, pods))
+            if len(left) == 1 and not work.depends_on_others(left[0]):
+                option = self._options.cheapest(work, chosen, left[0])
+                if option is None:
+                    return None
+                self._choose(work, chosen, option.units)
+                left = list(work.place(shape, left))
             options = self._options.of(work, chosen, left[0]) if left else None
             while left and options is not None:
                 option = options.best(len(left), by_ratio)
@@ -284,8 +290,11 @@ def place_needed(
 ) -> list[Placement] | None:
     """Place the pods that a gang cannot start without; None: they do not fit."""
     scratch.within = region
+    needed = gang.pending[: gang.needed]
+    if needed and not any(scratch.may_hold(shape) for shape in {pod.shape for pod in needed}):
+        return None  # cheap, and most searches end here
     mark = scratch.mark()
-    place_gang(scratch, gang, gang.pending[: gang.needed])
+    place_gang(scratch, gang, needed)
     placements = scratch.since(mark)
     return placements if gang.satisfied_by(placed_pods(placements)) else None
 
@@ -424,12 +433,12 @@ class RowOptions:
         freeable: Amounts,
     ) -> None:
         self.clearing, self.search, self.freeable = clearing, search, freeable
-        self.index = search.order
-        self.cheapest = np.full(len(clearing.state.nodes.infos), len(units))
+        self.index, self._units = search.order, units
+        self._first_unit = np.full(len(clearing.state.nodes.infos), len(units))
         """Index of the cheapest unit on each row."""
         rows = [[row for _, row in clearing.pods(unit)] for unit in units]
         indexes = np.repeat(np.arange(len(units)), [len(unit_rows) for unit_rows in rows])
-        np.minimum.at(self.cheapest, list(chain.from_iterable(rows)), indexes)
+        np.minimum.at(self._first_unit, list(chain.from_iterable(rows)), indexes)
         self._first: dict[PodShape, _FirstBatch] = {}
 
     def of(self, work: ScratchAllocation, chosen: VictimSelection, pod: PodInfo) -> "ShapeOptions":
@@ -449,6 +458,33 @@ class RowOptions:
         options.batches = MAX_BATCHES - 1
         return options
 
+    def cheapest(
+        self, work: ScratchAllocation, chosen: VictimSelection, pod: PodInfo
+    ) -> RowOption | None:
+        """Return what ``ShapeOptions`` finds for a single pod.
+
+        No option of a row costs less than the cheapest unit there. So the rows of a batch are
+        searched in the order of these, until the next one costs more than an option.
+        """
+        waiting = self.rows_for(work, pod)
+        for start in range(0, min(len(waiting), MAX_ROWS), BATCH):
+            ordered = sorted(
+                (int(self._first_unit[row]), position, row)
+                for position, row in enumerate(waiting[start : start + BATCH])
+            )
+            best: tuple[EvictionCost, tuple[int, ...], int, RowOption] | None = None
+            for first, position, row in ordered:
+                if best is not None and (self._units[first].cost, (first,)) > best[:2]:
+                    break
+                option = self.search.option(work, chosen, pod, row)
+                if option is not None and option.units:
+                    indexes = tuple(sorted(self.index[unit] for unit in option.units))
+                    key = option.cost, indexes, position, option
+                    best = key if best is None or key[:3] < best[:3] else best
+            if best is not None:
+                return best[3]
+        return None
+
     def rows_for(self, work: ScratchAllocation, pod: PodInfo) -> list[int]:
         """Return the rows to search, in batches as the module describes."""
         nodes = work.nodes
@@ -462,8 +498,9 @@ class RowOptions:
             lack += np.clip(amount - free, 0, None) / amount
         rows = np.flatnonzero(mask)
         rank = nodes.rank()[rows]
-        cheapest = rows[np.lexsort((rank, lack[rows], self.cheapest[rows]))][:MAX_ROWS].tolist()
-        emptiest = rows[np.lexsort((rank, self.cheapest[rows], lack[rows]))][:MAX_ROWS].tolist()
+        first = self._first_unit[rows]
+        cheapest = rows[np.lexsort((rank, lack[rows], first))][:MAX_ROWS].tolist()
+        emptiest = rows[np.lexsort((rank, first, lack[rows]))][:MAX_ROWS].tolist()
         both = (row for pair in zip(cheapest, emptiest, strict=True) for row in pair)
         return list(dict.fromkeys(both))
 

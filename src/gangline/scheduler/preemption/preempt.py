@@ -22,7 +22,7 @@ never evicts more than its rights.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 
@@ -37,8 +37,8 @@ from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, 
 from gangline.scheduler.preemption.victims import (
     NO_COST,
     Clearing,
+    EndingPods,
     EvictionUnit,
-    PlacedPod,
     ProtectedGangs,
     RunningGang,
     end_pods,
@@ -109,7 +109,8 @@ class PreemptionEvaluator:
         self._was_bound = was_bound
         self._gangs: dict[str, list[RunningGang]] | None = None
         """Running gangs by queue."""
-        self._ending: list[PlacedPod] | None = None
+        self._ending: EndingPods | None = None
+        """Pods that were ending before the cycle, and ``_victims``."""
         self.reclaim_state = ReclaimState(tree)
         """What queues will use once everything decided so far has happened."""
         self._protected = ProtectedGangs(state, now)
@@ -150,7 +151,7 @@ class PreemptionEvaluator:
         # the bisection below.
         units = [
             unit
-            for queue in (preemptor.queue, *rights.owing_queues())
+            for queue in (preemptor.queue, *(rights.owing_queues() & gangs.keys()))
             for gang in gangs.get(queue, ())
             if self._may_be_evicted(gang, preemptor)
             for unit in self._units_of(gang)
@@ -199,10 +200,10 @@ class PreemptionEvaluator:
             for pod in placement.pods
         )
 
-    def owing_queues(self, preemptor: PendingGang) -> Collection[str]:
+    def owing_queues(self, preemptor: PendingGang) -> Set[str]:
         """Return the queues that will owe something to a gang once expected gangs have started."""
         if not self._policy.reclaim:
-            return ()
+            return frozenset()
         return self._rights_against_expected(preemptor).owing_queues()
 
     def may_displace(
@@ -254,12 +255,12 @@ class PreemptionEvaluator:
             and reservation.preempting
             and has_expired(reservation, self._now)
         )
-        ending = placed_on_rows(self._state, self._victims)
-        if not waited:
-            if self._ending is None:
-                self._ending = placed_on_rows(self._state, ending_pods(self._state))
-            ending += self._ending
-        return Clearing(self._state, scratch, ending)
+        if waited:
+            return Clearing(self._state, scratch, EndingPods(self._state, self._victims))
+        if self._ending is None:
+            listed = (*self._victims, *ending_pods(self._state))
+            self._ending = EndingPods(self._state, listed)
+        return Clearing(self._state, scratch, self._ending)
 
     def _search(
         self,
@@ -336,6 +337,8 @@ class PreemptionEvaluator:
         self._chosen_gangs |= {unit.gang.id for unit in chosen.units}
         victims = pods_to_evict(chosen.units)
         self._victims += victims
+        if self._ending is not None:
+            self._ending.add(victims)
         for pod in victims:
             self.reclaim_state.add_leaving(self._state.usage.queue_of(pod.group), pod)
         self.reclaim_state.add_expected(preemptor.id, preemptor.queue, preemptor.requested)

@@ -14,7 +14,7 @@ concurrent claims would each evict what only one of them is entitled to.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
@@ -25,11 +25,8 @@ from numpy.typing import NDArray
 from gangline.api.volcano.scheduling import ROOT_QUEUE
 from gangline.scheduler.plugins.scores import is_device
 from gangline.scheduler.preemption.victims import EvictionUnit
-from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree, Vector
+from gangline.scheduler.queueing.queue_tree import TOLERANCE, QueueAttributes, QueueTree, Vector
 from gangline.scheduler.types import DisruptionBudgetInfo, PodInfo, Request
-
-TOLERANCE = 1 + 1e-9
-"""Tolerance: shares are floating-point fractions."""
 
 
 class QueueRows:
@@ -114,8 +111,7 @@ class ReclaimState:
         key = (queue, asked.tobytes(), counts_expected)
         compared = self._comparisons.get(key)
         if compared is None:
-            above = self._above[counts_expected]
-            compared = QueueComparison(self, queue, asked, above)
+            compared = QueueComparison(self, queue, asked, self._above[counts_expected])
             self._comparisons[key] = compared
         return compared
 
@@ -188,21 +184,17 @@ class QueueComparison:
         path = list(state.tree.queues[queue].path())
         within = [np.ones(len(asked), dtype=bool)]
         for attributes in path:
-            will_use = attributes.used + asked
-            if attributes.info.name in state.more:
-                will_use = will_use + state.more[attributes.info.name]
-            # What a gang reclaims beside a promise, the promised gang would take: its queue were
-            # above its share then, and the other one reclaimed that in turn.
-            if attributes.promised is not None:
-                will_use = will_use + attributes.promised
-            within.append(within[-1] & (will_use <= attributes.fair_share * TOLERANCE))
+            more = state.more.get(attributes.info.name)
+            within.append(within[-1] & attributes.covers(asked if more is None else asked + more))
         self._within = np.array(within)
         """Whether the own path is within its shares, by its length below the common ancestor."""
         self._own = [self._rows.row[attributes.info.name] for attributes in path]
         self.owing: dict[str, int] = {}
         """Rows of the queues that owe something that is asked for, by name."""
+        self._standings: dict[str, QueueStanding | None] = {}
         nearest = self._within[0 if state.tree.queues[queue].children else 1]
-        if (nearest & self._asked & above.any(axis=0)).any():
+        wanted = nearest & self._asked
+        if np.count_nonzero(wanted) and np.count_nonzero(above[:, wanted]):
             self._compare(above.copy())
 
     def _compare(self, above: NDArray[np.bool_]) -> None:
@@ -229,6 +221,11 @@ class QueueComparison:
 
     def standing(self, other: str) -> QueueStanding | None:
         """Return how the queue stands to another one; None: the other one owes it nothing."""
+        if other not in self._standings:
+            self._standings[other] = self._standing(other)
+        return self._standings[other]
+
+    def _standing(self, other: str) -> QueueStanding | None:
         row = self.owing.get(other)
         if row is None:
             return None
@@ -287,7 +284,6 @@ class EvictionRights:
         self._state, self._tree = state, state.tree
         self._counts_expected = counts_expected
         self._queue, self._asked, self._budgets = queue, asked, budgets
-        self._standings: dict[str, QueueStanding | None] = {}
         self._totals: dict[EvictionUnit, Counter[int]] = {}
 
     @cached_property
@@ -310,9 +306,9 @@ class EvictionRights:
                 excess[name, column] = float(will_use[column] - attributes.limit[column])
         return excess
 
-    def owing_queues(self) -> Collection[str]:
+    def owing_queues(self) -> Set[str]:
         """Return the other queues that owe something that the gang asks for."""
-        return self._comparison.owing
+        return self._comparison.owing.keys()
 
     def may_ever_take(self, unit: EvictionUnit) -> bool:
         """Return whether a unit may be evicted for some claim of the gang."""
@@ -424,9 +420,7 @@ class EvictionRights:
         return self._state.remaining(queue, self._counts_expected)
 
     def _standing(self, other: str) -> QueueStanding | None:
-        if other not in self._standings:
-            self._standings[other] = self._comparison.standing(other)
-        return self._standings[other]
+        return self._comparison.standing(other)
 
     def _total(self, unit: EvictionUnit) -> Counter[int]:
         total = self._totals.get(unit)

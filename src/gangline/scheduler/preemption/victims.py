@@ -385,6 +385,26 @@ def _claim_users(pods: Iterable[PlacedPod]) -> dict[int, list[PodInfo]]:
     return by_row
 
 
+class EndingPods:
+    """Pods that end whatever else is decided, and the amounts that they free.
+
+    They are added up once for all preemptors of a cycle.
+    """
+
+    def __init__(self, state: SchedulerCache, pods: Iterable[PodInfo] = ()) -> None:
+        self.placed: list[PlacedPod] = []
+        self.freed: Amounts = np.zeros_like(state.nodes.used)
+        self._state = state
+        self.add(pods)
+
+    def add(self, pods: Iterable[PodInfo]) -> None:
+        demand = self._state.nodes.demand
+        for pod, row in placed_on_rows(self._state, pods):
+            self.placed.append((pod, row))
+            for column, amount, _ in demand(pod.shape.request).terms:
+                self.freed[column, row] += amount
+
+
 class Clearing:
     """Free amounts of a scratch allocation after evictions.
 
@@ -394,15 +414,15 @@ class Clearing:
     """
 
     def __init__(
-        self, state: SchedulerCache, scratch: ScratchAllocation, ending: Sequence[PlacedPod]
+        self, state: SchedulerCache, scratch: ScratchAllocation, ending: EndingPods
     ) -> None:
-        self.state, self.ending = state, ending
+        self.state, self.ending = state, ending.placed
         self._pods: dict[EvictionUnit, list[PlacedPod]] = {}
         self._by_row: dict[EvictionUnit, dict[int, list[PodInfo]]] = {}
         self._freed: dict[EvictionUnit, dict[int, dict[int, int]]] = {}
-        self.base = scratch.fork(scratch.free.copy())
-        if ending:
-            end_pods(state, self.base, ending)
+        self.base = scratch.fork(scratch.free + ending.freed)
+        self.base.end_pods(ending.placed, ())
+        detach_volumes(state, self.base, ending.placed)
 
     def pods(self, unit: EvictionUnit) -> list[PlacedPod]:
         placed = self._pods.get(unit)

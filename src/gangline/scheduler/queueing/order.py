@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -269,6 +269,14 @@ class EntryQueue:
 _Rank = tuple[ShareClaim, int, bool, float, tuple[object, ...], str]
 
 
+class _Position(NamedTuple):
+    """The next entry of a queue and its rank, after so many changes of the usage."""
+
+    revision: int
+    rank: _Rank
+    head: KeyedEntry
+
+
 class SchedulingOrder:
     """Entries in scheduling order. Allocations of the cycle change the order."""
 
@@ -293,8 +301,10 @@ class SchedulingOrder:
         self._entry_queues: dict[str, EntryQueue] = {}
         self._active_children: dict[str, list[tuple[_Rank, str]]] = {}
         self._path: list[tuple[str, str]] = []
-        self._borrowing: set[tuple[str, Request]] = set()
-        """Queues, and requests that their shares do not cover."""
+        self._positions: dict[str, _Position] = {}
+        """Positions of queues with entries, each as long as neither it nor the usage changes."""
+        self._claims: dict[tuple[str, Request], tuple[int, ShareClaim]] = {}
+        """How requests relate to the shares of queues, and after how many changes of the usage."""
         urgent = []
         for gang in gangs:
             entry = QueueEntry(gang)
@@ -332,6 +342,7 @@ class SchedulingOrder:
             _, child = heappop(below)
             self._path.append((name, child))
             name = child
+            self._positions.pop(name, None)
         entries = self._entry_queues[name]
         entry = entries.pop()
         self._competing -= not entries
@@ -396,17 +407,27 @@ class SchedulingOrder:
             heapreplace(below, (rank, below[0][1]))
 
     def _rank(self, queue: str) -> _Rank:
+        return self._position(queue).rank
+
+    def _position(self, queue: str) -> _Position:
+        revision = len(self._tree.usage_changes)
+        position = self._positions.get(queue)
+        if position is not None and position.revision == revision:
+            return position
         attributes = self._tree.queues[queue]
-        key, entry = self._head(queue)
+        head = self._head(queue)
+        key, entry = head
         claim = self._claim(queue, entry)
         since = None if entry.is_extra else self._reserved_since.get(entry.gang.id)
         waited = attributes.share if since is None else since
-        return (claim, -attributes.info.priority, since is None, waited, key, queue)
+        rank = (claim, -attributes.info.priority, since is None, waited, key, queue)
+        position = self._positions[queue] = _Position(revision, rank, head)
+        return position
 
     def _head(self, queue: str) -> KeyedEntry:
-        while below := self._active_children.get(queue):
+        if below := self._active_children.get(queue):
             self._update_first(queue)
-            queue = below[0][1]
+            return self._position(below[0][1]).head
         entries = self._entry_queues[queue]
         if not self._tree.queues[queue].info.fifo:
             while entries.has_first and self._claim(queue, entries.head()[1]) is ShareClaim.BORROWS:
@@ -415,13 +436,12 @@ class SchedulingOrder:
 
     def _claim(self, queue: str, entry: QueueEntry) -> ShareClaim:
         """Return how an entry relates to the shares of a queue and its ancestors."""
-        key = (queue, entry.requested)
-        if key in self._borrowing:
-            return ShareClaim.BORROWS
-        claim = self._tree.claim(queue, self._tree.request_vector(entry.requested))
-        if claim is ShareClaim.BORROWS:
-            # Usage only grows in a cycle.
-            self._borrowing.add(key)
-        elif claim is ShareClaim.ENTITLED and entry.gang.id in self._reserved_since:
+        key, revision = (queue, entry.requested), len(self._tree.usage_changes)
+        compared, claim = self._claims.get(key, (-1, ShareClaim.WITHIN))
+        # Usage only grows in a cycle: a claim that borrows stays one.
+        if compared != revision and claim is not ShareClaim.BORROWS:
+            claim = self._tree.claim(queue, self._tree.request_vector(entry.requested))
+            self._claims[key] = revision, claim
+        if claim is ShareClaim.ENTITLED and entry.gang.id in self._reserved_since:
             return ShareClaim.WITHIN
         return claim

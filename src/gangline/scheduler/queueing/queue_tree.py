@@ -39,6 +39,8 @@ Vector = NDArray[np.float64]
 """An amount of each resource."""
 Matrix = NDArray[np.float64]
 """One row for each queue."""
+TOLERANCE = 1 + 1e-9
+"""Tolerance: shares are floating-point fractions."""
 
 
 def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Matrix:
@@ -215,8 +217,11 @@ class QueueAttributes:
     @property
     def claimed_share(self) -> float:
         """Dominant share with what is promised."""
-        claimed = self.used if self.promised is None else self.used + self.promised
-        return dominant_share(claimed, self.fair_share)
+        return dominant_share(self._claimed, self.fair_share)
+
+    @property
+    def _claimed(self) -> Vector:
+        return self.used if self.promised is None else self.used + self.promised
 
     def add_usage(self, amount: Vector) -> None:
         """Add to the usage; a negative amount reduces it."""
@@ -226,12 +231,18 @@ class QueueAttributes:
     def claim(self, amount: Vector) -> ShareClaim:
         """Return whether the fair share covers an additional amount."""
         asked = amount > 0
-        share = self.fair_share * (1 + 1e-9)
-        taken = self.used if self.promised is None else self.used + self.promised
-        if not (taken + amount > share)[asked].any():
+        if not np.count_nonzero(asked & ~self.covers(amount)):
             return ShareClaim.WITHIN
-        covers = not ((amount > share) | (taken >= self.fair_share))[asked].any()
-        return ShareClaim.ENTITLED if covers else ShareClaim.BORROWS
+        exceeds = (amount > self.fair_share * TOLERANCE) | (self._claimed >= self.fair_share)
+        return ShareClaim.BORROWS if np.count_nonzero(asked & exceeds) else ShareClaim.ENTITLED
+
+    def covers(self, amount: Vector) -> NDArray[np.bool_]:
+        """Return of which resources the fair share covers an amount besides usage and promises.
+
+        What a gang reclaims beside a promise, the promised gang would take: its queue were above
+        its share then, and the other queue reclaimed that in turn.
+        """
+        return self._claimed + amount <= self.fair_share * TOLERANCE
 
     def path(self) -> Iterator["QueueAttributes"]:
         """Return the queue and its ancestors, without the root."""
@@ -385,7 +396,7 @@ class QueueTree:
             if not attributes.has_limit:
                 continue
             over = attributes.used + attributes.reserved + amount > attributes.limit
-            if over[amount > 0].any():
+            if np.count_nonzero(over & (amount > 0)):
                 return attributes
         return None
 

@@ -8,6 +8,7 @@ from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
 from gangline.scheduler.preemption.victims import (
     Clearing,
+    EndingPods,
     EvictionUnit,
     PlacedPod,
     RunningGang,
@@ -53,7 +54,7 @@ def unit(name: str, *pods: PodInfo) -> EvictionUnit:
 
 
 def clearing(state: SchedulerCache, *ending: PodInfo) -> Clearing:
-    return Clearing(state, ScratchAllocation(state.nodes), placed_on_rows(state, ending))
+    return Clearing(state, ScratchAllocation(state.nodes), EndingPods(state, ending))
 
 
 def free(state: SchedulerCache, scratch: ScratchAllocation) -> dict[str, int]:

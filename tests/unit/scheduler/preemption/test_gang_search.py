@@ -1,5 +1,6 @@
 """Victims that only a part of the search finds: each way, the prefix, and the choice of nodes."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, 
 from gangline.scheduler.preemption.victims import (
     NO_COST,
     Clearing,
+    EndingPods,
     EvictionCost,
     EvictionUnit,
     RunningGang,
@@ -339,7 +341,7 @@ def world(nodes: Sequence[NodeInfo], **gangs: Sequence[PodInfo]) -> World:
         )
     ]
     units.sort(key=lambda unit: unit.order)
-    clearing = Clearing(state, ScratchAllocation(state.nodes), [])
+    clearing = Clearing(state, ScratchAllocation(state.nodes), EndingPods(state))
     freeable = clearing.after(without_overlap(units)).free - clearing.base.free
     options = RowOptions(clearing, RowSearch(clearing, rights, units), units, freeable)
     work = clearing.base.fork(clearing.base.free.copy())
@@ -446,6 +448,26 @@ def test_number_of_batches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shape.by_row) == 2
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_option_for_a_single_pod_is_the_best_of_all_rows(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are left out only if they cost more; the position of a row breaks ties."""
+    monkeypatch.setattr(gang_search, "BATCH", 4)
+    draw = random.Random(seed)
+    names = [f"n{n}" for n in range(9)]
+    gangs = {
+        name: costs(name, *((on, 1) for on in draw.sample(names, 2)), cost=draw.choice([0, 5, 9]))
+        for name in "abcdefg"
+    }
+    found = world(devices(**dict.fromkeys(names, 4)), **gangs)
+    for devices_of_pod in (3, 4):
+        wants = pod("p", cpu=0, gpu=devices_of_pod)
+        found.work.free[:, :] = np.minimum(found.work.free, draw.choice([1, 2]))
+        expected = found.options.of(found.work, found.chosen, wants).best(1, by_ratio=False)
+        assert found.options.cheapest(found.work, found.chosen, wants) == expected
+
+
 def ranked(gain: int, name: int, **cost: float) -> RankedOption:
     return RankedOption(RowOption(0, (), NO_COST._replace(**cost)), gain, (name,))  # type: ignore[arg-type]
 
@@ -472,7 +494,7 @@ def cheapest_victims(state: SchedulerCache, claimant: PodInfo) -> list[str]:
     gangs = [known.gang for _, known in placed_gangs(state) if known.gang is not None]
     units = [unit for gang in gangs for unit in eviction_units(gang, 0, 0.0)]
     units.sort(key=lambda unit: unit.order)
-    search = RowSearch(Clearing(state, scratch, ()), rights, units)
+    search = RowSearch(Clearing(state, scratch, EndingPods(state)), rights, units)
     chosen = VictimSelection([], set[PodKey](), EvictionTally())
     found = search.option(scratch, chosen, claimant, state.nodes.rows[NodeName("n")])
     assert found is not None

@@ -9,7 +9,7 @@ Rights are not kept here: ``Scope`` (``rights``) filters what a viewer sees of i
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -18,12 +18,15 @@ import msgspec
 
 from gangline.api.core.core import Event
 from gangline.api.core.node import Node
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.resource import Resource
+from gangline.api.resource_list import GPU, pod_request_for
 from gangline.api.volcano.scheduling import PodGroup, Queue
 from gangline.api.volcano.topology import HyperNode
 from gangline.sdk.jobs import Job, build_job
 from gangline.sdk.kinds import JobKind, ListedJob
 from gangline.sdk.lean_pods import LISTED_PODS, ListedMeta, ListedPod
+from gangline.sdk.nodes import sum_requests
 
 
 class WatchedMeta(ListedMeta):
@@ -58,6 +61,15 @@ WatchedJob: Any = msgspec.defstruct(
 def watched_resource(kind: JobKind) -> Resource[Any]:
     """Return the resource of a kind; one with a runtime needs the type of its own."""
     return kind.resource if kind.has_runtime else replace(kind.resource, type=WatchedJob)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """What is on a node."""
+
+    allocated: Mapping[str, int]
+    pods: tuple[tuple[WatchedPod, int], ...]
+    """The pods that have not ended, with their GPUs, in order of their names."""
 
 
 JobKey = tuple[str, str, str]
@@ -115,6 +127,11 @@ class ObservedCluster:
     _groups_of: defaultdict[str, dict[str, PodGroup]] = field(
         default_factory=lambda: defaultdict(dict)
     )
+    _on_node: defaultdict[str, dict[tuple[str, str], WatchedPod]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    _loads: dict[str, NodeLoad] = field(default_factory=dict)
+    """Of nodes whose pods have not changed since it was computed."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait_for_change(self, revision: int) -> int:
@@ -156,10 +173,13 @@ class ObservedCluster:
                 continue
             meta = pod.metadata
             key, owner = (meta.namespace, meta.name), meta.controller
+            node = pod.spec.node_name
+            self._loads.pop(node, None)
             if is_new:
-                self.pods[key] = pod
+                self.pods[key] = self._on_node[node][key] = pod
             else:
                 self.pods.pop(key, None)
+                self._on_node[node].pop(key, None)
             if owner is not None:
                 self._store_owned(self._pods_of, owner.uid, meta.name, pod if is_new else None)
         self.note_change()
@@ -253,6 +273,23 @@ class ObservedCluster:
         if pods and groups:
             entry.built = built
         return built
+
+    def load(self, node: str) -> NodeLoad:
+        """Return what is on a node."""
+        load = self._loads.get(node)
+        if load is None:
+            pods = [
+                pod
+                for _, pod in sorted(self._on_node[node].items())
+                if pod.status.phase not in TERMINAL_PHASES
+            ]
+            counted = tuple((pod, pod_request_for(pod.spec, GPU)) for pod in pods)
+            load = self._loads[node] = NodeLoad(sum_requests(pods), counted)
+        return load
+
+    def pods_on(self, node: str) -> list[WatchedPod]:
+        """Return the pods on a node, also those that have ended."""
+        return list(self._on_node[node].values())
 
     def pods_of(self, uid: str) -> list[WatchedPod]:
         """Return the pods of a job."""

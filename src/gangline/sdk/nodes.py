@@ -78,14 +78,23 @@ class NodeRow:
 
 def read_nodes(nodes: Iterable[Node], pods: Iterable[PodOnNode]) -> list[NodeRow]:
     """Return nodes with the requests of the pods on them that have not ended."""
-    requests: dict[str, list[Mapping[str, int]]] = defaultdict(list)
+    on_node: defaultdict[str, list[PodOnNode]] = defaultdict(list)
     for pod in pods:
-        if pod.spec.node_name and pod.status.phase not in TERMINAL_PHASES:
-            requests[pod.spec.node_name].append({**pod_request(pod.spec), "pods": 1})
-    return [_read_node(node, sum_resources(requests[node.metadata.name])) for node in nodes]
+        on_node[pod.spec.node_name].append(pod)
+    return [read_node(node, sum_requests(on_node[node.metadata.name])) for node in nodes]
 
 
-def _read_node(node: Node, allocated: Mapping[str, int]) -> NodeRow:
+def sum_requests(pods: Iterable[PodOnNode]) -> Mapping[str, int]:
+    """Return the requests of the pods that have not ended, and their number."""
+    return sum_resources(
+        {**pod_request(pod.spec), "pods": 1}
+        for pod in pods
+        if pod.status.phase not in TERMINAL_PHASES
+    )
+
+
+def read_node(node: Node, allocated: Mapping[str, int]) -> NodeRow:
+    """Return a node with the amounts that are allocated on it."""
     roles = [key.removeprefix(_ROLE) for key in node.metadata.labels if key.startswith(_ROLE)]
     ready = is_condition_true(node.status.conditions, "Ready")
     status = "Ready" if ready else "NotReady"

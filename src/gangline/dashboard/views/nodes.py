@@ -1,18 +1,17 @@
 """Nodes by network domain, with each GPU as a cell; one node."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from gangline.api.core.node import Node
-from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.resource_list import GPU, pod_request_for
 from gangline.dashboard.observed import WatchedPod
 from gangline.dashboard.rights import EVENT_KIND, POD_KIND
 from gangline.dashboard.views.base import Observation, View
 from gangline.sdk.events import read_events
 from gangline.sdk.jobs import JOB_NAME_LABEL, pod_status_text
-from gangline.sdk.nodes import NodeRow, read_nodes
+from gangline.sdk.nodes import NodeRow, read_node
 from gangline.sdk.usage import GpuUsage, ResourceUsage
 
 COLOURS = 8
@@ -94,12 +93,8 @@ def nodes_view(
         usage: usage of nodes, if something measures it.
         gpus: use of GPUs, if something measures it.
     """
-    by_node = pods_by_node(seen.cluster.pods.values())
     rows = {row.name: row for row in read_node_rows(seen)}
-    views = {
-        name: _node(seen, row, by_node.get(name, ()), usage or {}, gpus)
-        for name, row in sorted(rows.items())
-    }
+    views = {name: _node(seen, row, usage or {}, gpus) for name, row in sorted(rows.items())}
     grouped = _group(views, domains, seen.cluster.nodes)
     free = [view.gpus_free for view in views.values() if _takes_pods(view)]
     total = sum(len(view.gpus) for view in views.values())
@@ -118,16 +113,8 @@ def nodes_view(
 
 def read_node_rows(seen: Observation) -> list[NodeRow]:
     """Return nodes with their allocation, as ``gangline top node`` does."""
-    return read_nodes(seen.cluster.nodes.values(), seen.cluster.pods.values())
-
-
-def pods_by_node(pods: Iterable[WatchedPod]) -> Mapping[str, Sequence[WatchedPod]]:
-    """Return the pods on each node that have not ended."""
-    by_node: defaultdict[str, list[WatchedPod]] = defaultdict(list)
-    for pod in pods:
-        if pod.spec.node_name and pod.status.phase not in TERMINAL_PHASES:
-            by_node[pod.spec.node_name].append(pod)
-    return by_node
+    cluster = seen.cluster
+    return [read_node(node, cluster.load(name).allocated) for name, node in cluster.nodes.items()]
 
 
 def _takes_pods(view: NodeView) -> bool:
@@ -164,7 +151,6 @@ def _group(
 def _node(
     seen: Observation,
     row: NodeRow,
-    pods: Sequence[WatchedPod],
     usage: Mapping[tuple[str, str], ResourceUsage],
     gpus: GpuUsage | None,
 ) -> NodeView:
@@ -174,7 +160,7 @@ def _node(
         status=row.status,
         is_ready=row.status.startswith("Ready"),
         problem=row.not_ready_reason,
-        gpus=tuple(_cells(seen, row, pods, gpus)),
+        gpus=tuple(_cells(seen, row, gpus)),
         gpus_free=max(0, row.total.get(GPU, 0) - row.allocated.get(GPU, 0)),
         cpu_total=row.total.get("cpu", 0),
         cpu_allocated=row.allocated.get("cpu", 0),
@@ -187,15 +173,14 @@ def _node(
     )
 
 
-def _cells(
-    seen: Observation, row: NodeRow, pods: Sequence[WatchedPod], gpus: GpuUsage | None
-) -> list[GpuCell]:
+def _cells(seen: Observation, row: NodeRow, gpus: GpuUsage | None) -> list[GpuCell]:
     """Return the GPUs of a node: those of each pod, the free ones, the broken ones."""
     cells: list[GpuCell] = []
-    for pod in sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
-        count = pod_request_for(pod.spec, GPU)
+    for pod, count in seen.cluster.load(row.name).pods:
+        if not count:
+            continue
         devices = gpus.by_pod.get((pod.metadata.namespace, pod.metadata.name), ()) if gpus else ()
-        job, path, colour = _holder(seen, pod) if count else ("", "", 0)
+        job, path, colour = _holder(seen, pod)
         for number in range(count):
             use = devices[number].utilization if number < len(devices) else None
             cells.append(GpuCell(job, path, colour, is_used=True, use=use))
@@ -278,12 +263,12 @@ def node_details(
 ) -> NodeDetails:
     """Return what the page of a node shows."""
     name = node.metadata.name
-    pods = [pod for pod in seen.cluster.pods.values() if pod.spec.node_name == name]
-    (row,) = read_nodes([node], pods)
+    pods = seen.cluster.pods_on(name)
+    row = read_node(node, seen.cluster.load(name).allocated)
     visible = [pod for pod in pods if seen.scope.sees(POD_KIND, pod.metadata.namespace)]
     info = node.status.node_info
     return NodeDetails(
-        node=_node(seen, row, pods_by_node(pods).get(name, ()), usage or {}, gpus),
+        node=_node(seen, row, usage or {}, gpus),
         address=row.address,
         role=row.role,
         kernel=info.kernel_version,

@@ -6,13 +6,11 @@ status. Only the fields that Gangline reads are described: the API server serves
 Kubernetes' complete schemas.
 """
 
-from datetime import datetime
-from typing import Any
-
 import msgspec
 
 from gangline.api.core.affinity import NodeSelector
 from gangline.api.core.pod import Pod
+from gangline.api.meta.field_doc import FreeForm, ResourceList
 from gangline.api.meta.objects import Object, ObjectMeta, Wire
 from gangline.api.meta.resource import Resource
 
@@ -33,6 +31,7 @@ class DeviceToleration(Wire):
     value: str = ""
     effect: str = ""
     toleration_seconds: int | None = None
+    """Copied into the allocation; for the component that evicts pods."""
 
 
 class CELDeviceSelector(Wire):
@@ -43,20 +42,29 @@ class DeviceSelector(Wire):
     cel: CELDeviceSelector | None = None
 
 
-class DeviceSubRequest(Wire):
-    """One alternative of a request."""
+class CapacityRequirements(Wire):
+    requests: ResourceList = {}
 
-    name: str = ""
+
+class RequestedDevices(Wire):
+    """Which devices, and how many."""
+
     device_class_name: str = ""
     selectors: list[DeviceSelector] = []
     allocation_mode: str = "ExactCount"
     count: int = 1
     tolerations: list[DeviceToleration] = []
-    capacity: dict[str, Any] | None = None
+    capacity: CapacityRequirements | None = None
 
 
-class ExactDeviceRequest(DeviceSubRequest):
+class ExactDeviceRequest(RequestedDevices):
     admin_access: bool = False
+
+
+class DeviceSubRequest(RequestedDevices):
+    """One alternative of a request."""
+
+    name: str = ""
 
 
 class DeviceRequest(Wire):
@@ -75,15 +83,27 @@ class DeviceConstraint(Wire):
     distinct_attribute: str = ""
 
 
+class OpaqueDeviceConfiguration(Wire):
+    driver: str = ""
+    parameters: FreeForm = {}
+
+
 class DeviceConfiguration(Wire):
+    """What a driver gets to know about the devices of a class."""
+
+    opaque: OpaqueDeviceConfiguration | None = None
+
+
+class DeviceClaimConfiguration(DeviceConfiguration):
+    """The same for the devices of some requests; without names, of all."""
+
     requests: list[str] = []
-    opaque: dict[str, Any] | None = None
 
 
 class DeviceClaim(Wire):
     requests: list[DeviceRequest] = []
     constraints: list[DeviceConstraint] = []
-    config: list[DeviceConfiguration] = []
+    config: list[DeviceClaimConfiguration] = []
 
 
 class ResourceClaimSpec(Wire):
@@ -98,19 +118,15 @@ class AllocatedDevice(Wire):
     driver: str = ""
     pool: str = ""
     device: str = ""
-    admin_access: bool = False
-    tolerations: list[DeviceToleration] = []
 
 
 class DeviceAllocationResult(Wire):
     results: list[AllocatedDevice] = []
-    config: list[dict[str, Any]] = []
 
 
 class AllocationResult(Wire):
     devices: DeviceAllocationResult = DeviceAllocationResult()
     node_selector: NodeSelector | None = None
-    allocation_timestamp: datetime | None = None
 
 
 class ClaimConsumer(Wire):
@@ -141,7 +157,7 @@ class ResourceClaim(Object):
 
 class ResourceClaimTemplateSpec(Wire):
     metadata: ObjectMeta = ObjectMeta()
-    spec: dict[str, Any] = {}
+    spec: FreeForm = {}
 
 
 class ResourceClaimTemplate(Object):
@@ -165,7 +181,6 @@ class DeviceTaint(Wire):
     key: str = ""
     value: str = ""
     effect: str = ""
-    time_added: datetime | None = None
 
 
 class DeviceAttribute(Wire):
@@ -179,6 +194,12 @@ class DeviceAttribute(Wire):
     bools: list[bool] = []
     strings: list[str] = []
     versions: list[str] = []
+
+
+class DeviceCounterConsumption(Wire):
+    """What the device takes from its siblings."""
+
+    counter_set: str = ""
 
 
 class DeviceCapacity(Wire):
@@ -200,7 +221,7 @@ class Device(NodeSelection):
     attributes: dict[str, DeviceAttribute] = {}
     capacity: dict[str, DeviceCapacity] = {}
     taints: list[DeviceTaint] = []
-    consumes_counters: list[dict[str, Any]] = []
+    consumes_counters: list[DeviceCounterConsumption] = []
     binding_conditions: list[str] = []
     allow_multiple_allocations: bool = False
 

@@ -20,6 +20,7 @@ from gangline.api.core.devices import (
     FINALIZER,
     RESOURCE_CLAIMS,
     DeviceConfiguration,
+    RequestedDevices,
     ResourceClaim,
     ResourceClaimStatus,
 )
@@ -145,13 +146,13 @@ class DeviceClaimBinder:
     def _allocation(self, claim: ResourceClaim, chosen: ClaimAllocation) -> dict[str, Any]:
         """Return the allocation of a claim as drivers read it, with their configuration."""
         devices = claim.spec.devices
-        options = {
+        options: dict[str, RequestedDevices] = {
             name: option
             for request in devices.requests
             for name, option in (
-                [(request.name, request.exactly)]
-                if request.exactly is not None
-                else [(f"{request.name}/{sub.name}", sub) for sub in request.first_available]
+                [(f"{request.name}/{sub.name}", sub) for sub in request.first_available]
+                if request.exactly is None
+                else [(request.name, request.exactly)]
             )
         }
         results: list[dict[str, Any]] = []
@@ -212,7 +213,7 @@ def _devices(status: ResourceClaimStatus) -> set[tuple[str, tuple[str, str, str]
 
 def _configuration(source: str, requests: list[str], one: DeviceConfiguration) -> dict[str, Any]:
     named = {"requests": requests} if requests else {}
-    return {"source": source, **named, "opaque": one.opaque}
+    return {"source": source, **named, "opaque": msgspec.to_builtins(one.opaque)}
 
 
 def _selector_term(term: NodeTerm) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Conversion of the kinds of Dynamic Resource Allocation into values of the scheduler."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gangline.api.core import devices as api
@@ -78,7 +78,9 @@ def device_claim_info(claim: api.ResourceClaim) -> DeviceClaimInfo:
 
 
 def _unsupported(request: api.DeviceRequest) -> str:
-    options = [request.exactly] if request.exactly else request.first_available
+    options: Sequence[api.RequestedDevices] = request.first_available
+    if request.exactly is not None:
+        options = [request.exactly]
     if not options:
         return f"request {request.name!r} has neither exactly nor firstAvailable"
     for option in options:
@@ -102,7 +104,7 @@ def _request(request: api.DeviceRequest) -> DeviceRequestInfo:
     )
 
 
-def _option(name: str, option: api.DeviceSubRequest) -> RequestOption:
+def _option(name: str, option: api.RequestedDevices) -> RequestOption:
     devices = DeviceFilter(
         option.device_class_name,
         _expressions(option.selectors),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gangline.api.core import devices
 from gangline.api.meta.objects import Object, Wire
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import BUILT_IN_RESOURCES, PODS
@@ -22,7 +23,9 @@ from gangline.scheduler import wire
 from kubernetes_proto import EXAMPLES, encode_body, needs_sources
 from unit.kube.protobuf import encoding
 
-LEAN = [each for each in vars(wire).values() if isinstance(each, Resource)]
+LEAN = [
+    each for each in (*vars(wire).values(), *vars(devices).values()) if isinstance(each, Resource)
+]
 LEAN += [observe.PODS, observe.SERVICES, observe.NODES, *observe.OWNED_RESOURCES.values()]
 FOLLOWED = [*BUILT_IN_RESOURCES, *LEAN]
 NOT_IN_PROTOBUF = {

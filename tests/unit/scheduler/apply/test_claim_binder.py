@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from gangline.api.core.devices import FINALIZER, DeviceConfiguration
@@ -16,7 +17,8 @@ from unit.scheduler.device_builders import DRIVER, add_claim, add_class, add_sli
 
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/d/resourceclaims"
 Json = dict[str, Any]
-CONFIG = [DeviceConfiguration(opaque={"driver": DRIVER, "parameters": {"mode": "fast"}})]
+OPAQUE = {"driver": DRIVER, "parameters": {"mode": "fast"}}
+CONFIG = [msgspec.convert({"opaque": OPAQUE}, DeviceConfiguration)]
 
 
 def gang_of_two() -> SchedulerCache:
@@ -81,7 +83,7 @@ async def test_claims_are_protected_allocated_and_reserved_before_any_pod_is_bou
     (result,) = status["allocation"]["devices"]["results"]
     assert (result["request"], result["driver"], result["pool"]) == ("gpu", DRIVER, "n1")
     assert status["allocation"]["devices"]["config"] == [
-        {"source": "FromClass", "requests": ["gpu"], "opaque": CONFIG[0].opaque}
+        {"source": "FromClass", "requests": ["gpu"], "opaque": OPAQUE}
     ]
     on_node = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
     terms = status["allocation"]["nodeSelector"]["nodeSelectorTerms"]

@@ -157,9 +157,11 @@ def slice_causes(obj: Json) -> Causes:
 
 
 def slice_update_causes(old: Json, new: Json) -> Causes:
-    yield from _immutable(("driver", "nodeName"), subobject(old, "spec"), subobject(new, "spec"))
-    pools = (subobject(obj, "spec", "pool") for obj in (old, new))
-    yield from _immutable(("name",), *pools, path="spec.pool")
+    before, after = subobject(old, "spec"), subobject(new, "spec")
+    yield from _immutable(("driver", "nodeName"), before, after)
+    yield from _immutable(
+        ("name",), subobject(before, "pool"), subobject(after, "pool"), "spec.pool"
+    )
 
 
 def taint_rule_causes(obj: Json) -> Causes:

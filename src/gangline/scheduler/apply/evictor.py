@@ -12,7 +12,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
@@ -238,6 +238,10 @@ class SavesBeforeEviction:
         return True
 
 
+AT_ONCE = 32
+"""Evictions in flight. Of thousands that are decided together the first pods end while the others
+wait, and further requests of this process (bindings, the lease) do not wait behind all of them.
+"""
 SETTLE_S = 5.0
 """Wait after a refusal: an immediate retry would be refused again."""
 
@@ -260,6 +264,9 @@ class Evictor:
         self._tasks = tasks
         self._evicted, self._refused = evicted, refused
         self._saves = saves
+        self._queue: deque[PodEviction] = deque()
+        """Evictions that wait for a free worker."""
+        self._workers = 0
         saves.evict, saves.withdraw = self._start, self._undo
 
     def evict(self, evictions: Iterable[PodEviction]) -> None:
@@ -270,8 +277,15 @@ class Evictor:
         self._start(self._saves.hold_back(decided))
 
     def _start(self, evictions: Iterable[PodEviction]) -> None:
-        for eviction in evictions:
-            self._tasks.create_task(self._evict(eviction), name=f"evict {eviction.pod}")
+        self._queue.extend(evictions)
+        for _ in range(min(AT_ONCE - self._workers, len(self._queue))):
+            self._workers += 1
+            self._tasks.create_task(self._work(), name="evict")
+
+    async def _work(self) -> None:
+        while self._queue:
+            await self._evict(self._queue.popleft())
+        self._workers -= 1
 
     def _undo(self, evictions: Iterable[PodEviction]) -> None:
         for eviction in evictions:
@@ -288,14 +302,17 @@ class Evictor:
             return
         except KubeError as error:
             log.warning("eviction refused: %s", error, extra={"pod": eviction.pod})
-            await asyncio.sleep(SETTLE_S)
-            self._saves.eviction_undone(eviction)
-            self._undo([eviction])
+            self._tasks.create_task(self._undo_later(eviction), name=f"undo {eviction.pod}")
         else:
             fields = {"pod": eviction.pod, "for": eviction.beneficiary}
             log.info("evicted", extra=fields)
             EVICTIONS.inc()
             self._evicted(eviction)
+
+    async def _undo_later(self, eviction: PodEviction) -> None:
+        await asyncio.sleep(SETTLE_S)
+        self._saves.eviction_undone(eviction)
+        self._undo([eviction])
 
     async def _write_condition(self, name: str, namespace: str, eviction: PodEviction) -> None:
         now = datetime.now(UTC).replace(microsecond=0)

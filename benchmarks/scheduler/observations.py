@@ -69,19 +69,22 @@ class Timeline:
         """
         table = {BOUND: self.bound, RUNNING: self.running, REMOVED: self.removed}[change]
         awaited = list(keys)
-        left = {key for key in awaited if key not in table}
-        while left:
+        left = list(awaited)
+        while True:
+            while left and left[-1] in table:
+                left.pop()
+            if not left:
+                return max(table[key] for key in awaited)
             self._progress.clear()
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     await self._progress.wait()
             except TimeoutError:
-                some = ", ".join(sorted(left)[:3])
-                raise TimeoutError(f"{len(left)} pods not {change}, such as {some}") from None
+                missing = [key for key in left if key not in table]
+                some = ", ".join(missing[:3])
+                raise TimeoutError(f"{len(missing)} pods not {change}, such as {some}") from None
             if self._has_ended:
                 raise ConnectionError("the process of the kubelets has ended")
-            left = {key for key in left if key not in table}
-        return max(table[key] for key in awaited)
 
     def waits(self, table: Mapping[str, float], keys: Iterable[str]) -> list[float]:
         """Seconds from the creation of the pods that are in ``table`` to what it records."""

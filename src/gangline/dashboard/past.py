@@ -63,7 +63,9 @@ class Past:
             NoPast: there is no record, or it cannot be read.
         """
         key = ("record", namespace, name, uid)
-        return await self._read(key, lambda: self._history.get(name, namespace, uid=uid))
+        read = self._history.get
+        stored: Data | None = await self._read(key, lambda: read(name, namespace, uid=uid))
+        return stored
 
     async def usage(self, by: str, since_ms: int, until_ms: int, *namespaces: str) -> list[Data]:
         """Return what jobs used, of some namespaces, or of all.

@@ -53,6 +53,10 @@ _SKIPPED: Final = "saves_skipped"
 _OVERTAKEN: Final = "saves_overtaken"
 _FAILED: Final = "saves_failed"
 _LOSS: Final = "loss"
+METRIC: Final = "metric."
+"""Begins the names of further numbers of the script, such as ``metric.accuracy``."""
+MAX_METRICS: Final = 32
+MAX_METRIC_NAME: Final = 64
 _PART: Final = 128
 _TRAINING_AT: Final = 2 * _PART
 _TRAINING_PART: Final = 1024
@@ -151,7 +155,9 @@ class TrainingReport:
     total_steps: int | None = None
     """The step with which the training ends."""
     loss: float | None = None
-    """The last loss that the script has reported; the only number that may be negative."""
+    """The last loss that the script has reported; this and ``metrics`` may be negative."""
+    metrics: tuple[tuple[str, float], ...] = ()
+    """Further numbers of the script, ordered by name."""
 
     @classmethod
     def merge(cls, reports: Sequence["TrainingReport"]) -> Self | None:
@@ -188,6 +194,7 @@ class TrainingReport:
             saves_adapt=over("saves_adapt", min),
             total_steps=over("total_steps", max),
             loss=over("loss", _mean),
+            metrics=_mean_metrics(reports),
         )
 
 
@@ -372,7 +379,12 @@ def format_report(report: TrainingReport) -> str:
         lines |= {name: value for name, value in shape.items() if value is not None}
     if report.device_model:
         lines[DEVICE_MODEL] = _one_line(report.device_model)
-    return "".join(f"{name} {value}\n" for name, value in lines.items())
+    text = "".join(f"{name} {value}\n" for name, value in lines.items())
+    for name, value in report.metrics:
+        line = f"{METRIC}{''.join(name.split())} {value}\n"
+        if len((text + line).encode()) < _TRAINING_PART:  # what follows is another writer's part
+            text += line
+    return text
 
 
 def parse_report(numbers: Mapping[str, float], device_model: str = "") -> TrainingReport | None:
@@ -413,8 +425,27 @@ def parse_report(numbers: Mapping[str, float], device_model: str = "") -> Traini
         saves_adapt=integer("saves_adapt", least=0),
         total_steps=integer("total_steps"),
         loss=loss if loss is not None and abs(loss) < _LARGEST_NUMBER else None,
+        metrics=_metrics(numbers),
     )
     return report if report != NOTHING else None
+
+
+def _metrics(numbers: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    named = {
+        name.removeprefix(METRIC): value
+        for name, value in numbers.items()
+        if name.startswith(METRIC) and abs(value) < _LARGEST_NUMBER
+    }
+    usable = (pair for pair in sorted(named.items()) if 0 < len(pair[0]) <= MAX_METRIC_NAME)
+    return tuple(usable)[:MAX_METRICS]
+
+
+def _mean_metrics(reports: Iterable[TrainingReport]) -> tuple[tuple[str, float], ...]:
+    values: dict[str, list[float]] = {}
+    for report in reports:
+        for name, value in report.metrics:
+            values.setdefault(name, []).append(value)
+    return tuple((name, _mean(values[name])) for name in sorted(values))[:MAX_METRICS]
 
 
 NOTHING: Final = TrainingReport()

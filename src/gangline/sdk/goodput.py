@@ -8,9 +8,11 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from gangline.api.figures import format_figure
 from gangline.api.jobs.elastic import master_name
@@ -44,6 +46,8 @@ class Goodput:
     """The step with which the training ends; None if the script does not report it."""
     loss: float | None = None
     """The last loss that the script has reported."""
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Further numbers that the script has reported last, by name."""
     reported_at: datetime | None = None
     """Time of the master's report."""
     step_age_s: float = 0.0
@@ -197,6 +201,7 @@ def parse_goodput(data: Mapping[str, str]) -> Goodput | None:
         steps_per_s=number("stepsPerSecond"),
         total_steps=integer("totalSteps"),
         loss=optional("loss"),
+        metrics=_metrics(data.get("metrics", "")),
         reported_at=reported_at,
         step_age_s=number("stepAgeSeconds"),
         last_restart=restart,
@@ -214,6 +219,12 @@ def parse_goodput(data: Mapping[str, str]) -> Goodput | None:
     )
 
 
+def _metrics(text: str) -> dict[str, float]:
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(text, type=dict[str, float]) if text else {}
+    return {}
+
+
 def goodput_data(account: Goodput) -> dict[str, Any]:
     """Return goodput as plain data, with the keys of ``gangline get -o json``."""
     return {
@@ -226,6 +237,7 @@ def goodput_data(account: Goodput) -> dict[str, Any]:
         "totalSteps": account.total_steps,
         "secondsLeft": account.left_s,
         "loss": account.loss,
+        "metrics": dict(account.metrics),
         "stepAgeSeconds": round(account.age_s(datetime.now(UTC)), 1),
         "checkpointStep": account.checkpoint_step,
         "savesSkipped": account.saves_skipped,

@@ -209,6 +209,7 @@ def _with_training(curves: dict[str, Curves], seen: ObservedJob) -> dict[str, Cu
             "steps/s": goodput.steps_per_s or None,
             "samples/s": goodput.steps_per_s * (seen.global_batch or 0) or None,
         }
+        values |= goodput.metrics
         values |= {name: float(value) for name, value in reported.items() if value is not None}
     table = curves.get("training", Curves())
     last = {name: column[-1] for name, column in table.values.items() if column}

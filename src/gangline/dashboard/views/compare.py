@@ -84,8 +84,8 @@ _OF_THE_OBJECT = ("uid", "creationTimestamp", "name")
 
 
 def _difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[str, ...]:
-    texts = [to_yaml(_comparable(stored)).splitlines() for stored in (left, right)]
-    lines = difflib.unified_diff(*texts, n=3, lineterm="")
+    first, second = (to_yaml(_comparable(stored)).splitlines() for stored in (left, right))
+    lines = difflib.unified_diff(first, second, n=3, lineterm="")
     return tuple(line for line in lines if not line.startswith(("---", "+++")))
 
 

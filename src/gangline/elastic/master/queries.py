@@ -4,6 +4,7 @@ The age of the last complete checkpoint begins when a training step is reported 
 the saved step advances. It is in memory only: after a restart of the master it begins again.
 """
 
+import json
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -23,6 +24,8 @@ class CheckpointAge:
         """Planned time between two checkpoints; None: the workers do not report it."""
         self.total_steps: int | None = None
         self.loss: float | None = None
+        self.metrics: dict[str, float] = {}
+        """Further numbers of the script, by name."""
         self.replaced, self.replacement = 0, ""
         self._step: int | None = None
         self._since: float | None = None
@@ -38,6 +41,8 @@ class CheckpointAge:
             self.total_steps = report.total_steps
         if report.loss is not None:
             self.loss = report.loss
+        if report.metrics:
+            self.metrics = dict(report.metrics)
         if report.replaced:
             self.replaced, self.replacement = report.replaced, report.replacement
 
@@ -134,6 +139,7 @@ def state_summary(
         "stepAgeSeconds": f"{checkpoints.step_age_s(now):.0f}",
         "totalSteps": _text(checkpoints.total_steps),
         "loss": "" if checkpoints.loss is None else f"{checkpoints.loss:.6g}",
+        "metrics": json.dumps(checkpoints.metrics) if checkpoints.metrics else "",
         "stepsPerSecond": plain_number(pace.steps_per_s, 4),
         "checkpointStep": _text(pace.checkpoint_step),
         "savesSkipped": str(pace.saves.skipped),

@@ -181,8 +181,8 @@ class NodeResources(msgspec.Struct, frozen=True, omit_defaults=True):
 class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Steps, memory and tuning of a node. None and empty values are not known.
 
-    The fields up to ``loss`` are those of ``TrainingReport``. They are one field of ``Heartbeat``,
-    because maps of up to 15 fields have a shorter header, which earlier releases have written.
+    The fields up to ``metrics`` are those of ``TrainingReport``. They are one field of
+    ``Heartbeat``, because maps of up to 15 fields have a shorter header, which earlier releases have written.
     """
 
     batch_size: int | None = None
@@ -204,6 +204,7 @@ class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     saves_adapt: int | None = None
     total_steps: int | None = None
     loss: float | None = None
+    metrics: tuple[tuple[str, float], ...] = ()
     pod: str = ""
     memory_peak_bytes: int | None = None
     tuning_version: int | None = None

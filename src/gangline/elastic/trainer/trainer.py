@@ -20,7 +20,7 @@ the final values. The loss must be a mean over the records of its micro-batch.
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -195,7 +195,13 @@ class ElasticTrainer:
             ReportedShape(params, layers, hidden, heads, vocab, sequence)
         )
 
-    def report_progress(self, *, loss: float | None = None, total_steps: int | None = None) -> None:
+    def report_progress(
+        self,
+        *,
+        loss: float | None = None,
+        total_steps: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
         """Report what ``gangline get`` and the views of a followed job show beside the step.
 
         Args:
@@ -203,8 +209,10 @@ class ElasticTrainer:
                 device, so report it every few steps only.
             total_steps: the step with which the training ends, for the progress bar and the time
                 that is left. It is remembered.
+            metrics: further numbers for the curves of the job, by name, such as ``{"accuracy":
+                0.9}``; a few, with short names. The last ones are remembered.
         """
-        self._observer.set_progress(loss, total_steps)
+        self._observer.set_progress(loss, total_steps, metrics)
 
     def new_optimizer_config(self) -> OptimizerConfig | None:
         """Return the settings of the optimizer that the job's tuning has changed; None without any.

@@ -337,6 +337,7 @@ class TrainingObserver:
             self._device_memory = torch.cuda.get_device_properties(self._device).total_memory
         self._loader: DataLoader[Any] | None = None
         self._loss: float | None = None
+        self._metrics: tuple[tuple[str, float], ...] = ()
         self._total_steps: int | None = None
         self._last = TrainingReport()
         self._written_at = time.monotonic()
@@ -349,12 +350,19 @@ class TrainingObserver:
         """Add what the script knows of the model."""
         self._shape = replace(shape, params=shape.params or self._shape.params)
 
-    def set_progress(self, loss: float | None, total_steps: int | None) -> None:
-        """Set what the next report contains of the script's loss and of its number of steps."""
+    def set_progress(
+        self,
+        loss: float | None,
+        total_steps: int | None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Set what the next report contains of the script's numbers."""
         if total_steps is not None:
             self._total_steps = total_steps
         if loss is not None:
             self._loss = loss
+        if metrics is not None:
+            self._metrics = tuple(sorted((name, float(metrics[name])) for name in metrics))
 
     def observe_loader(self, loader: DataLoader[Any]) -> None:
         """Report the processes of this loader."""
@@ -430,6 +438,7 @@ class TrainingObserver:
             loader_workers=None if self._loader is None else self._loader.num_workers,
             total_steps=self._total_steps,
             loss=self._loss,
+            metrics=self._metrics,
         )
         self._reporter.report(self._last)
 

@@ -230,3 +230,19 @@ def test_node_reports_its_slowest_worker_and_mean_noise() -> None:
         batch_size=4, compute_s=0.3, sync_s=0.1, grad_var=3.0, device_peak_bytes=(5, 7)
     )
     assert TrainingReport.merge([]) is None
+
+
+def test_further_numbers_of_scripts_are_means_over_processes_and_stay_in_their_part(tmp_path):
+    path, metrics = tmp_path / "progress", tmp_path / "metrics"
+    path.write_text("step 5\nmetric.lr -0.5\nmetric.acc 0.25\nmetric.bad nan\nmetric. 1\n")
+    training = read_progress(path, metrics).training
+    assert training is not None
+    assert training.metrics == (("acc", 0.25), ("lr", -0.5))
+    merged = TrainingReport.merge([training, TrainingReport(metrics=(("acc", 0.75),))])
+    assert merged is not None
+    assert merged.metrics == (("acc", 0.5), ("lr", -0.5))
+    many = TrainingReport(metrics=tuple((f"number-{n}" * 5, 1.0) for n in range(60)))
+    environment = {"GANGLINE_PROGRESS_FILE": str(path)}
+    with PhaseReporter(environment).report_phase("evaluation"):
+        TrainingReporter(environment).report(many)
+        assert read_progress(path, metrics).phase == "evaluation"

@@ -99,12 +99,15 @@ def test_restart_with_its_cause_is_reported_when_the_workers_train_again(core: M
 
 def test_step_has_total_loss_and_age(core: MasterCore) -> None:
     checkpoints = CheckpointAge()
-    checkpoints.observe_report(msg.NodeReport(total_steps=450, loss=-0.25))
+    checkpoints.observe_report(
+        msg.NodeReport(total_steps=450, loss=-0.25, metrics=(("accuracy", 0.5),))
+    )
     checkpoints.observe_steps(175, None, 998.0)
     core.state.persistent.account.step = 175
     account = parse_goodput(summary(core, checkpoints))
     assert account is not None
     assert (account.step, account.total_steps, account.loss) == (175, 450, -0.25)
+    assert account.metrics == {"accuracy": 0.5}
     assert account.age_s(TIME + timedelta(seconds=5)) == 17.0
 
 

@@ -361,6 +361,25 @@ async def make_node(client: ApiClient, name: str) -> None:
     await client.create(LEASES, lease, "kube-node-lease")
 
 
+async def test_a_taint_without_a_time_evicts_when_it_is_no_longer_tolerated(
+    controllers: ApiClient,
+) -> None:
+    """As ``kubectl taint`` adds it. The lease keeps the node from falling silent."""
+    await make_node(controllers, "n2")
+    tolerated = [{"key": "x", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}]
+    await controllers.create(PODS, pod("leaves", nodeName="n2", tolerations=tolerated), NS)
+    taint = {"spec": {"taints": [{"key": "x", "value": "1", "effect": "NoExecute"}]}}
+    await controllers.patch(NODES, "n2", taint)
+
+    async def evicted() -> bool:
+        found = await controllers.get(PODS, "leaves", NS)
+        marks = [c.reason for c in found.status.conditions if c.type == "DisruptionTarget"]
+        return bool(found.metadata.deletion_timestamp) and marks == ["DeletionByTaintManager"]
+
+    await until(evicted)
+    await controllers.delete(NODES, "n2")
+
+
 async def test_pods_leave_a_node_that_falls_silent_when_they_tolerate_it_no_longer(
     controllers: ApiClient,
 ) -> None:

@@ -1,7 +1,7 @@
 """Roll-outs stay within their bounds at every step, and always complete."""
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from gangline.local.controllers.deployments.plan import (
     RawDeploymentSpec,
     availability_bounds,
     plan_deployment,
+    progress_check_time,
     template_hash,
 )
 from gangline.local.controllers.replica_sets.plan import RawReplicaSet
@@ -229,3 +230,28 @@ def test_a_rolling_update_never_leaves_its_bounds(
     world.settle()
     assert images(world).get("two", 0) == replicas
     assert world.total == replicas
+
+
+def test_a_roll_out_without_progress_times_out() -> None:
+    deployment = a_deployment(2, progress_deadline_seconds=60)
+
+    def progress(at: datetime, ready: int) -> tuple[str, str]:
+        nonlocal deployment
+        made = plan_deployment(deployment, [], NOW).create
+        owned = msgspec.convert(made, RawReplicaSet)
+        status = ReplicaSetStatus(replicas=2, ready_replicas=ready, available_replicas=ready)
+        owned = msgspec.structs.replace(owned, status=status)
+        status = plan_deployment(deployment, [owned], at).status
+        deployment = msgspec.structs.replace(deployment, status=status)
+        [found] = [c for c in status.conditions if c.type == "Progressing"]
+        return found.status, found.reason
+
+    second = timedelta(seconds=1)
+    assert progress(NOW, 0) == ("True", "ReplicaSetUpdated")
+    assert progress_check_time(deployment, deployment.status) == NOW + 60 * second
+    assert progress(NOW + 50 * second, 1) == ("True", "ReplicaSetUpdated")
+    assert progress(NOW + 109 * second, 1) == ("True", "ReplicaSetUpdated")  # one came at 50
+    assert progress(NOW + 110 * second, 1) == ("False", "ProgressDeadlineExceeded")
+    assert progress(NOW + 200 * second, 1) == ("False", "ProgressDeadlineExceeded")
+    assert progress_check_time(deployment, deployment.status) is None
+    assert progress(NOW + 300 * second, 2) == ("True", "NewReplicaSetAvailable")

@@ -6,7 +6,12 @@ import msgspec
 
 from gangline.api.meta.selectors import selector_from_object
 from gangline.kube.client.client import PatchKind
-from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
+from gangline.kube.controller.controller import (
+    Controller,
+    ReconcileDone,
+    ReconcileResult,
+    RequeueAfter,
+)
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
@@ -26,6 +31,7 @@ from gangline.local.controllers.deployments.plan import (
     DeploymentPlan,
     RawDeployment,
     plan_deployment,
+    progress_check_time,
 )
 from gangline.local.controllers.replica_sets.plan import (
     RAW_REPLICA_SETS,
@@ -79,6 +85,9 @@ class DeploymentController(QueueLoop):
         plan = plan_deployment(deployment, owned, current_time())
         await self._execute(deployment, plan)
         await self._write(deployment, plan)
+        check_at = progress_check_time(deployment, plan.status)
+        if check_at is not None:
+            return RequeueAfter(max(0.1, (check_at - current_time()).total_seconds()))
         return ReconcileDone()
 
     async def _execute(self, deployment: RawDeployment, plan: DeploymentPlan) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import ceil, floor
 from typing import Any
 
@@ -32,6 +32,7 @@ HASH_LABEL = "pod-template-hash"
 REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
 HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 DEFAULT_SURGE = "25%"
+PROGRESSING, TIMED_OUT = "Progressing", "ProgressDeadlineExceeded"
 
 
 class RawDeploymentSpec(DeploymentSpec):
@@ -296,16 +297,61 @@ def _status(
             f"Deployment {'has' if enough else 'does not have'} minimum availability.",
             now,
         ),
-        _condition(
-            deployment,
-            "Progressing",
-            True,
-            "NewReplicaSetAvailable" if done else "ReplicaSetUpdated",
-            "All pods have the current template." if done else "Pods are being replaced.",
-            now,
-        ),
+        _progress(deployment, current, status, done, now),
     ]
     return msgspec.structs.replace(status, conditions=conditions)
+
+
+def _progress(
+    deployment: RawDeployment,
+    current: RawReplicaSet | None,
+    status: DeploymentStatus,
+    done: bool,
+    now: datetime,
+) -> Condition:
+    """Return whether the Deployment progresses: false after ``progressDeadlineSeconds`` in which
+    no pod was added, became ready or available, or left an old ReplicaSet.
+    """
+    former = next((c for c in deployment.status.conditions if c.type == PROGRESSING), None)
+    if done:
+        message = "All pods have the current template."
+        return _condition(deployment, PROGRESSING, True, "NewReplicaSetAvailable", message, now)
+    seen, message = deployment.status, "Pods are being replaced."
+    moved = (
+        former is None
+        or former.reason == "NewReplicaSetAvailable"
+        or seen.observed_generation != status.observed_generation
+        or status.updated_replicas > seen.updated_replicas
+        or status.ready_replicas > seen.ready_replicas
+        or status.available_replicas > seen.available_replicas
+        or status.replicas - status.updated_replicas < seen.replicas - seen.updated_replicas
+    )
+    condition = _condition(deployment, PROGRESSING, True, "ReplicaSetUpdated", message, now)
+    if former is None or moved:
+        return msgspec.structs.replace(condition, last_update_time=now)
+    deadline = _progress_deadline(deployment, former)
+    if former.status == "False" or deadline is None or deadline > now:
+        return former
+    name = current.metadata.name if current is not None else deployment.metadata.name
+    message = f'ReplicaSet "{name}" has timed out progressing.'
+    return _condition(deployment, PROGRESSING, False, TIMED_OUT, message, now)
+
+
+def _progress_deadline(deployment: RawDeployment, progress: Condition) -> datetime | None:
+    seconds, since = deployment.spec.progress_deadline_seconds, progress.last_update_time
+    if seconds is None or since is None or deployment.spec.paused:
+        return None
+    return since + timedelta(seconds=seconds)
+
+
+def progress_check_time(deployment: RawDeployment, status: DeploymentStatus) -> datetime | None:
+    """Return when a Deployment will have timed out, given the status to write; None: it will not,
+    or has.
+    """
+    progress = next((c for c in status.conditions if c.type == PROGRESSING), None)
+    if progress is None or progress.reason != "ReplicaSetUpdated":
+        return None
+    return _progress_deadline(deployment, progress)
 
 
 def _condition(

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from gangline.api.core.core import Lease, Node
+from gangline.api.core.core import Lease, Node, Taint
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.objects import Condition
@@ -47,6 +48,8 @@ class NodeLifecycleController:
         self._missing_since: dict[str, float] = {}
         self._settled: dict[str, Node] = {}
         """Nodes that need nothing until they change or fall silent."""
+        self._tainted_since: dict[str, dict[tuple[str, str], datetime]] = {}
+        """When taints without a time were first seen, by node and by key and value."""
         self._leases.add_listener(self._observe_lease)
 
     async def run(self) -> None:
@@ -101,7 +104,9 @@ class NodeLifecycleController:
                 await self._attempt(self._mark_not_ready(pod))
         if any(taint.effect == NO_EXECUTE for taint in node.spec.taints):
             await self._evict_intolerant_pods(node)
-        elif not silent and change == NodeUpdate():
+            return
+        self._tainted_since.pop(name, None)
+        if not silent and change == NodeUpdate():
             self._settled[name] = node
 
     async def _patch(self, node: Node, patch: dict[str, Any], subresource: str = "") -> None:
@@ -119,15 +124,34 @@ class NodeLifecycleController:
     async def _evict_intolerant_pods(self, node: Node) -> None:
         """Delete the pods that have tolerated the node's taints for long enough."""
         abandoned = any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
+        taints = self._timed_taints(node)
         for pod in self._pods.by_index(BY_NODE, node.metadata.name):
             if pod.metadata.deletion_timestamp is not None:
                 if abandoned:
                     await self._attempt(self._force(pod, "DeletionByPodGC", "the node is lost"))
                 continue
             now = current_time()
-            leaves = eviction_time(pod, node.spec.taints, now)
+            leaves = eviction_time(pod, taints, now)
             if leaves and leaves <= now and pod.status.phase not in TERMINAL_PHASES:
                 await self._attempt(self._evict(pod, node))
+
+    def _timed_taints(self, node: Node) -> list[Taint]:
+        """Return the NoExecute taints of a node, each with its time: kubectl sets none."""
+        now, name = current_time(), node.metadata.name
+        before = self._tainted_since.get(name, {})
+        timed = [
+            taint
+            if taint.time_added is not None
+            else msgspec.structs.replace(
+                taint, time_added=before.get((taint.key, taint.value), now)
+            )
+            for taint in node.spec.taints
+            if taint.effect == NO_EXECUTE
+        ]
+        self._tainted_since[name] = {
+            (taint.key, taint.value): taint.time_added or now for taint in timed
+        }
+        return timed
 
     async def _evict(self, pod: Pod, node: Node) -> None:
         message = f"node {node.metadata.name} has a taint that the pod no longer tolerates"

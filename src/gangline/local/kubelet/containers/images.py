@@ -10,6 +10,8 @@ The map is a YAML or JSON file, or a dict; the first matching pattern counts:
       root: /opt/images/busybox      # a folder that becomes the container's root
       path: /opt/tools/bin           # more folders for PATH
       command: [sh]                  # the command if the container specifies none
+      user: 65532                    # the user and group if the pod specifies none
+      group: 65532
 
 An image without a match runs in the Python environment of gangline itself.
 """
@@ -19,13 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import yaml
 
 from gangline.local.kubelet.runtime.interface import WarmEnvironment
 
+MAX_ID = (1 << 31) - 1
 _INHERITED = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
 
@@ -41,6 +44,8 @@ class ImageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: list[str] = []
     workdir: str = ""
     warm: list[str] = []
+    user: Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)] | None = None
+    group: Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,9 @@ class ResolvedImage:
     """The place where it really runs, for messages."""
 
     warm: WarmEnvironment | None = None
+    user: int | None = None
+    """The user of a container whose pod names none; None: that of the kubelet."""
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,8 @@ class ImageMap:
             matched=True,
             description=entry.root or entry.env or "the machine's own files",
             warm=WarmEnvironment(tuple(entry.warm), variables) if entry.warm else None,
+            user=entry.user,
+            group=entry.group,
         )
 
     def _variables(self, entry: ImageEntry) -> dict[str, str]:

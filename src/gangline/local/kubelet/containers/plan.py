@@ -166,7 +166,7 @@ def build_container_plan(
         root=inputs.image.root,
         hostname="" if pod.spec.host_network else inputs.attachment.hostname,
         netns=inputs.attachment.netns_path,
-        identity=container_identity(pod, container),
+        identity=container_identity(pod, container, inputs.image),
         limits=container_limits(container),
         read_only_root=bool(_context(container).read_only_root_filesystem),
         gpu_devices=bool(inputs.gpus),
@@ -177,29 +177,33 @@ def build_container_plan(
     )
 
 
-def container_identity(pod: Pod, container: Container) -> ContainerIdentity:
+def container_identity(pod: Pod, container: Container, image: ResolvedImage) -> ContainerIdentity:
     """The user and groups of a container. Raises ContainerConfigError: it must not run as root, but
     would.
     """
     own = _context(container)
     shared = pod.spec.security_context or PodSecurityContext()
-    user = own.run_as_user if own.run_as_user is not None else shared.run_as_user
-    group = own.run_as_group if own.run_as_group is not None else shared.run_as_group
+    users = (own.run_as_user, shared.run_as_user, image.user)
+    user = next((user for user in users if user is not None), None)
+    of_image = image.group if user == image.user else None
+    groups = (own.run_as_group, shared.run_as_group, of_image)
+    group = next((group for group in groups if group is not None), None)
     non_root = own.run_as_non_root if own.run_as_non_root is not None else shared.run_as_non_root
     if non_root and not user:
         raise ContainerConfigError(
-            "container has runAsNonRoot and image will run as root: set runAsUser "
+            "container has runAsNonRoot and image will run as root: set runAsUser, or user for "
+            f'image "{container.image}" in the image map '
             f'(pod: "{pod.metadata.name}_{pod.metadata.namespace}", container: {container.name})'
         )
-    groups = [*shared.supplemental_groups]
+    further = [*shared.supplemental_groups]
     if shared.fs_group is not None:
-        groups.append(shared.fs_group)
-    if user is None and group is None and groups:
+        further.append(shared.fs_group)
+    if user is None and group is None and further:
         user = 0
     return ContainerIdentity(
         user,
         group,
-        tuple(groups),
+        tuple(further),
         _capabilities(own, is_root=not user),
         no_new_privileges=own.allow_privilege_escalation is False,
     )

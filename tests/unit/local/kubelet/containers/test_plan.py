@@ -9,7 +9,11 @@ import pytest
 
 from gangline.api.core.pod import Pod
 from gangline.local.kubelet.configuration import ContainerConfigError
-from gangline.local.kubelet.containers.images import ResolvedImage
+from gangline.local.kubelet.containers.images import (
+    ImageMapError,
+    ResolvedImage,
+    load_image_map,
+)
 from gangline.local.kubelet.containers.plan import (
     DEFAULT,
     NAMES,
@@ -99,6 +103,16 @@ def test_root_is_refused_where_it_is_forbidden(tmp_path: Path) -> None:
     with pytest.raises(ContainerConfigError, match="runAsNonRoot"):
         plan_of(tmp_path, securityContext={"runAsNonRoot": True})
     plan_of(tmp_path, securityContext={"runAsNonRoot": True, "runAsUser": 1})
+
+
+def test_a_pod_that_names_no_user_runs_as_that_of_its_image(tmp_path: Path) -> None:
+    image = ResolvedImage({}, command=("entry",), user=65532, group=65533)
+    own = plan_of(tmp_path, image, securityContext={"runAsNonRoot": True}).identity
+    assert (own.user, own.group) == (65532, 65533)
+    given = plan_of(tmp_path, image, securityContext={"runAsUser": 5}).identity
+    assert (given.user, given.group) == (5, None)
+    with pytest.raises(ImageMapError, match="user"):
+        load_image_map({"a*": {"user": -1}})
 
 
 def test_sub_paths_are_made_and_stay_inside(tmp_path: Path) -> None:

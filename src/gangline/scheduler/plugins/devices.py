@@ -414,6 +414,19 @@ class DeviceState:
                 return f"claim {key.partition('/')[2]!r}: {why}"
         return ""
 
+    def missing(self, pod: PodInfo) -> str:
+        """Return which of its claims do not exist yet; empty: all exist."""
+        for key in pod.device_claims:
+            name = key.partition("/")[2]
+            if name.startswith(UNCREATED):
+                return (
+                    f"Claim {name[1:]!r} of pod {pod.key} was not created yet: the cluster's "
+                    "controller creates it from its ResourceClaimTemplate."
+                )
+            if key not in self.claims:
+                return f"ResourceClaim {key} does not exist: create it."
+        return ""
+
     def _unsupported_selector(self, claim: DeviceClaimInfo) -> str:
         for option in claim.options():
             name = option.devices.device_class
@@ -442,8 +455,6 @@ class DeviceState:
         not.
         """
         name, claim = key.partition("/")[2], self.claims.get(key)
-        if name.startswith(UNCREATED):
-            return f'waiting for the controller to create the resourceclaim of "{name[1:]}"'
         if claim is None:
             return f'resourceclaim "{name}" not found'
         if claim.is_terminating:

@@ -11,13 +11,14 @@ part stays pending with that part, and its reason names the quota. Controllers t
 after admission then create none of them.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 
 from gangline.api.cluster.workload import GROUP as KUBERNETES_GROUP
 from gangline.api.figures import plain_number
 from gangline.api.resource_list import CPU, MEMORY
 from gangline.api.volcano.scheduling import ROOT_QUEUE
 from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.plugins.devices import DeviceState
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.queue_tree import QueueTree, ancestors
 from gangline.scheduler.types import (
@@ -235,9 +236,19 @@ def over_queue_limit(group: PodGroupInfo, queue: str) -> PendingReason:
 
 
 def resource_claims(
-    why: str, pods: Iterable[PodInfo], key: GroupKey | None = None
-) -> PendingReason:
-    """Pods have claims of Dynamic Resource Allocation that this scheduler does not allocate."""
+    devices: DeviceState, pods: Collection[PodInfo], key: GroupKey | None = None
+) -> PendingReason | None:
+    """Return the reason if pods have claims of devices that this scheduler does not support, or
+    that do not exist yet.
+    """
+    users = [pod for pod in pods if pod.device_claims]
+    why = next(filter(None, map(devices.unsupported, users)), "")
+    if not why:
+        missing = next(filter(None, map(devices.missing, users)), "")
+        reasons = tuple((pod.key, missing) for pod in pods)
+        return (
+            PendingReason(messages.CLAIMS_NOT_CREATED, missing, reasons, key) if missing else None
+        )
     message = (
         f"Its claims of devices (spec.resourceClaims) are not supported by this scheduler: {why}. "
         "Change the claim or its device class, or leave the pod to another scheduler "

@@ -201,9 +201,10 @@ def pending_gangs(
     gangs: list[PendingGang] = []
     refused: list[PendingReason] = []
     for pod in state.pending_single_pods.values():
-        if why := _unsupported_claims(state, (pod,)):
-            refused.append(admission.resource_claims(why, (pod,)))
-        elif verdict := admission.binding_refused(state, (pod,), now):
+        verdict = admission.binding_refused(state, (pod,), now)
+        if verdict is None and pod.device_claims:
+            verdict = admission.resource_claims(state.devices, (pod,))
+        if verdict is not None:
             refused.append(verdict)
         else:
             gang = _single_pod_gang(_with_queue_and_volume_terms(state, pod, pool))
@@ -237,12 +238,6 @@ def _single_pod_gang(pod: PodInfo) -> PendingGang:
         has_inter_pod_rules=pod.shape.constraints.inter_pod is not None,
         equivalence_key=_equivalence_key(pod.shape, pod.role),
     )
-
-
-def _unsupported_claims(state: SchedulerCache, pods: Iterable[PodInfo]) -> str:
-    """Return what the claims of devices of these pods need and is not supported; empty: nothing."""
-    unsupported = (state.devices.unsupported(pod) for pod in pods if pod.device_claims)
-    return next(filter(None, unsupported), "")
 
 
 def _with_claims_in_key(gang: PendingGang, state: SchedulerCache) -> PendingGang:
@@ -289,8 +284,8 @@ def _multi_pod_gang(
         return admission.group_not_found(key, waiting.values())
     if (refused := admission.check_admission(state, group, waiting.values(), inner)) is not None:
         return refused
-    if why := _unsupported_claims(state, waiting.values()):
-        return admission.resource_claims(why, waiting.values(), key)
+    if (refused := admission.resource_claims(state.devices, waiting.values(), key)) is not None:
+        return refused
     cached = state.derived.pending.get(key)
     if not isinstance(cached, PendingGang | PendingReason):
         members = state.members[key].values()
@@ -323,7 +318,7 @@ def joining_gangs(state: SchedulerCache) -> list[PendingGang]:
         if not pods:
             continue
         pool = node_group_terms_of(state.queues, group.queue)
-        if _unsupported_claims(state, pods):
+        if admission.resource_claims(state.devices, pods) is not None:
             continue
         restricted = [_with_queue_and_volume_terms(state, pod, pool) for pod in pods]
         members_only = replace(group, min_member=0, min_task_member=(), joining=())

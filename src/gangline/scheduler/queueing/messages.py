@@ -32,12 +32,20 @@ QUEUE_NOT_LEAF = "QueueNotLeaf"
 QUEUE_LIMIT = "QueueLimit"
 QUOTA_EXCEEDED = "QuotaExceeded"
 RESOURCE_CLAIMS = "ResourceClaimsNotSupported"
+CLAIMS_NOT_CREATED = "ResourceClaimsNotCreated"
 BINDING_REFUSED = "BindingRefused"
 OVERCOMMITTED = "Overcommitted"
 SCHEDULING_GATED = "SchedulingGated"
 
 GANG_CREATION_REASONS = frozenset(
-    {NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP, QUOTA_EXCEEDED, OVERCOMMITTED}
+    {
+        NOT_ENOUGH_PODS,
+        NOT_ENOUGH_PODS_OF_ROLE,
+        NO_SUCH_GROUP,
+        QUOTA_EXCEEDED,
+        OVERCOMMITTED,
+        CLAIMS_NOT_CREATED,
+    }
 )
 """Reasons that apply to every gang while its objects are being created."""
 

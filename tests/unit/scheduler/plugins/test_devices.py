@@ -194,12 +194,14 @@ def test_claims_that_no_pod_can_use_yet_have_their_own_message() -> None:
     state = state_with("n1")
     add_user(state, "classless", request(deviceClassName="none"))
     state.set_pod(user("early", "?gpu"))
+    state.set_pod(user("nameless", "none"))
     add_claim(state, "foreign", owner="another")
     state.set_pod(user("thief", "foreign"))
     result = checked_cycle(state)
     assert not result.bindings
     assert "device class none does not exist" in message(result, "classless")
-    assert 'create the resourceclaim of "gpu"' in message(result, "early")
+    assert "Claim 'gpu' of pod d/early was not created yet" in message(result, "early")
+    assert "ResourceClaim d/none does not exist" in message(result, "nameless")
     assert "was not created for the pod" in message(result, "thief")
 
 

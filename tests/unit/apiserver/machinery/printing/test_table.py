@@ -190,6 +190,17 @@ READY = {"type": "Ready", "status": "True"}
         ),
         ("coordination.k8s.io/Lease", {"spec": {"holderIdentity": "me"}}, {"Holder": "me"}),
         ("scheduling.k8s.io/PriorityClass", {"value": 5}, {"Value": 5, "Global-Default": False}),
+        ("resource.k8s.io/ResourceClaim", {}, {"State": "pending"}),
+        (
+            "resource.k8s.io/ResourceClaim",
+            {"status": {"allocation": {"devices": {}}, "reservedFor": [{"name": "p"}]}},
+            {"State": "allocated,reserved"},
+        ),
+        (
+            "resource.k8s.io/ResourceSlice",
+            {"spec": {"nodeName": "n", "driver": "d", "pool": {"name": "p"}}},
+            {"Node": "n", "Driver": "d", "Pool": "p"},
+        ),
         (
             "storage.k8s.io/StorageClass",
             {

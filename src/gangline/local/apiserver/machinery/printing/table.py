@@ -58,6 +58,14 @@ def _group_policy(obj: Json) -> str:
     return f"gang/{gang.get('minCount')}" if isinstance(gang, dict) else next(iter(policy), "")
 
 
+def _claim_state(obj: Json) -> str:
+    status = subobject(obj, "status")
+    if not status.get("allocation"):
+        return "pending"
+    states = ["allocated", *(["reserved"] if status.get("reservedFor") else [])]
+    return ",".join([*(["deleted"] if obj["metadata"].get("deletionTimestamp") else []), *states])
+
+
 def _group_scheduled(obj: Json) -> str:
     conditions = objects_in(subobject(obj, "status").get("conditions"))
     states = (c.get("status") for c in conditions if c.get("type") == INITIALLY_SCHEDULED)
@@ -244,6 +252,14 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
         ("Policy", _group_policy),
         ("Scheduled", _group_scheduled),
         ("Workload", "spec.workloadRef.workloadName"),
+        "Age",
+    ),
+    ("resource.k8s.io", "ResourceClaim"): make_printer("Name", ("State", _claim_state), "Age"),
+    ("resource.k8s.io", "ResourceSlice"): make_printer(
+        "Name",
+        ("Node", "spec.nodeName"),
+        ("Driver", "spec.driver"),
+        ("Pool", "spec.pool.name"),
         "Age",
     ),
     ("storage.k8s.io", "StorageClass"): make_printer(

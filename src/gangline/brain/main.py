@@ -144,7 +144,9 @@ async def _lead(
         if settings.digest_names:
             log.info("records of jobs are not written: they would show names")
         else:
-            recorder = Recorder(client, collector, store, cluster)
+            recorder = Recorder(
+                client, collector, store, cluster, reads_folders=settings.reads_folders
+            )
             tasks.create_task(recorder.run())
             api.recorder = recorder
         tasks.create_task(collector.run(watched))

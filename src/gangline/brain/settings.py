@@ -30,6 +30,8 @@ class BrainSettings:
     """How long the records of jobs are kept, with the last lines of failed replicas."""
     record_bytes: int = 10 * 2**30
     """How large all records together may be; the oldest are deleted first."""
+    reads_folders: bool = False
+    """Jobs run on this machine: event files of TensorBoard are read from folders of the node."""
     dry_run: bool = False
     """Advise only, whatever policies and jobs allow."""
     growth_check: Callable[[ApiClient, str, str, int], Awaitable[tuple[int, str]]] | None = None

@@ -75,6 +75,7 @@ def embedded_components(
             database=brain_database,
             api_address=Address("127.0.0.1", 0),
             advises=brain_advises,
+            reads_folders=True,
             growth_check=growth_check(EMBEDDED_SCHEDULER_NAMES),
         )
         await run(client, settings, stop)

@@ -5,6 +5,7 @@ from statistics import median
 
 from gangline.brain.facts.job_record import Curves
 from gangline.brain.facts.records import Job, PodRun, RankSpeed
+from gangline.sdk.event_files import Scalar
 
 
 def reserved_seconds(job: Job, runs: Iterable[PodRun], until_ms: int) -> tuple[int, int]:
@@ -24,6 +25,14 @@ def reserved_seconds(job: Job, runs: Iterable[PodRun], until_ms: int) -> tuple[i
         gpu_ms += lasted * gpus.get(run.role, 0)
         core_ms += lasted * millis.get(run.role, 0) / 1000
     return round(gpu_ms / 1000), round(core_ms / 1000)
+
+
+def with_scalars(curves: Curves, scalars: Iterable[Scalar]) -> Curves:
+    """Add what event files of TensorBoard have; ``scalars`` are in order of time."""
+    for scalar in scalars:
+        point = {scalar.name: scalar.value, "step": float(scalar.step)}
+        curves = curves.with_point(scalar.at_ms, point)
+    return curves
 
 
 def with_ranks(curves: Mapping[str, Curves], windows: Iterable[RankSpeed]) -> dict[str, Curves]:

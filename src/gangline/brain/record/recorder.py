@@ -25,7 +25,7 @@ from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.server_use import PodSample
 from gangline.brain.facts.job_record import MAX_LINES, Curves, JobRecord, LogTail, merge_records
 from gangline.brain.facts.records import Run
-from gangline.brain.record.account import reserved_seconds, with_ranks
+from gangline.brain.record.account import reserved_seconds, with_ranks, with_scalars
 from gangline.brain.record.observe import ObservedJob, observe, to_ms
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import StoreError
@@ -34,6 +34,7 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError
 from gangline.sdk.client import JobError
 from gangline.sdk.diagnosis import TAIL_LINES, diagnose, diagnosis_data, failed_container
+from gangline.sdk.event_files import EventFolder, find_folder
 from gangline.sdk.events import job_events
 from gangline.sdk.goodput import Goodput, has_goodput, read_goodput
 from gangline.sdk.jobs import Job, JobState, build_job
@@ -80,6 +81,8 @@ class _Recording:
     """Not written yet."""
     log_keys: set[tuple[str, str, int]] = field(default_factory=set)
     reads: set[asyncio.Task[None]] = field(default_factory=set)
+    events: EventFolder | None = None
+    """Where the job writes event files of TensorBoard; None if that is not known."""
     is_deleted: bool = False
     is_dirty: bool = True
     is_changed: bool = True
@@ -106,10 +109,14 @@ class Recorder:
         collector: Collector,
         store: Store,
         cluster: str,
+        *,
+        reads_folders: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """Record what ``collector`` observes; ``reads_folders`` if jobs run on this machine."""
         self._client, self._collector, self._store = client, collector, store
         self._cluster, self._clock = cluster, clock
+        self._reads_folders = reads_folders
         self._recordings: dict[str, _Recording] = {}
         self._requests = asyncio.Semaphore(CONCURRENT)
         self._wake = asyncio.Event()
@@ -176,12 +183,15 @@ class Recorder:
         self._observe(uid, recording)
 
     def _begin(self, kind: JobKind, stored: Any) -> _Recording:
+        manifest = msgspec.to_builtins(stored)
+        folder = find_folder(manifest) if self._reads_folders else None
         return _Recording(
             kind=kind,
             stored=stored,
             job=build_job(kind, stored, [], []),
             spec={"written": _written(kind, stored)},
-            secrets=secret_values(msgspec.to_builtins(stored)),
+            secrets=secret_values(manifest),
+            events=EventFolder(folder) if folder else None,
         )
 
     async def _resume(self, uid: str, recording: _Recording) -> None:
@@ -282,6 +292,7 @@ class Recorder:
             await asyncio.wait(recording.reads, timeout=READ_LOGS_S)
         await self._read_goodput(recording)
         await self._read_effective(recording)
+        await self._read_events(recording)
         if recording.job.state is JobState.FAILED and recording.record.diagnosis is None:
             recording.record = msgspec.structs.replace(
                 recording.record, diagnosis=await self._diagnosis(recording, pods)
@@ -379,6 +390,7 @@ class Recorder:
         running = [recording for _, recording in self._running()]
         await asyncio.gather(*map(self._read_goodput, running))
         await asyncio.gather(*map(self._read_effective, running))
+        await asyncio.gather(*map(self._read_events, running))
 
     async def _read_goodput(self, recording: _Recording) -> None:
         if not has_goodput(recording.job) or recording.job.started is None:
@@ -403,6 +415,18 @@ class Recorder:
                 return
         recording.spec["effective"] = mask_manifest(effective)
         recording.is_changed = True
+
+    async def _read_events(self, recording: _Recording) -> None:
+        if recording.events is None:
+            return
+        async with self._requests:
+            scalars = await asyncio.to_thread(recording.events.read)
+            table = recording.record.curves.get("events", Curves())
+            table = await asyncio.to_thread(with_scalars, table, scalars)
+        if scalars:
+            curves = {**recording.record.curves, "events": table}
+            recording.record = msgspec.structs.replace(recording.record, curves=curves)
+            recording.is_changed = True
 
     async def _poll_devices(self) -> None:
         with_devices = [(uid, one) for uid, one in self._running() if one.job.allocated_gpus]

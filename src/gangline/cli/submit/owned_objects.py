@@ -12,6 +12,7 @@ import click
 
 from gangline.cli.submit.flags import JobFlags, Manifest, Mount, owned_object
 from gangline.cli.submit.working_folder import WORKING_VOLUME
+from gangline.sdk.event_files import LOGS_VOLUME
 
 DEFAULT_FOLDER = "/etc/gangline-config"
 _MAX_BYTES = 1 << 20
@@ -59,7 +60,6 @@ def _wrong(item: str, remedy: str) -> click.BadParameter:
 
 IMAGE = "tensorflow/tensorflow:2.18.0"
 PORT = 6006
-VOLUME = "training-logs-volume"
 NODE_FOLDER = "/arena_logs"
 """Folder of a node for event files outside of claims, as Arena's."""
 
@@ -89,8 +89,8 @@ def add_tensorboard(
             flags.name, image, logdir, shared, {}, node_port=node_port
         )
     path = f"{node_folder}/training-{flags.name}"
-    volume = {"name": VOLUME, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
-    own: Mount = (volume, {"name": VOLUME, "mountPath": logdir})
+    volume = {"name": LOGS_VOLUME, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+    own: Mount = (volume, {"name": LOGS_VOLUME, "mountPath": logdir})
     job = replace(flags, pod=replace(pod, mounts=(*pod.mounts, own)))
     beside = {
         "labelSelector": {

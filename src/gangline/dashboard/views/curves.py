@@ -100,6 +100,12 @@ def curves_view(record: Mapping[str, Any]) -> CurvesView:
 
 def _charts(tables: Mapping[str, Any]) -> Iterator[Chart]:
     training, usage, ranks = (_columns(tables, name) for name in ("training", "usage", "ranks"))
+    events = _columns(tables, "events")
+    event_times = tuple(tables.get("events", {}).get("at_ms") or ())
+    event_steps = events.pop("step", ())
+    for name, values in events.items():
+        title = f"{name} (TensorBoard)" if name in training else name
+        yield Chart(title, event_times, (Line(name, values),), "", event_steps)
     at_ms = tuple(tables.get("training", {}).get("at_ms") or ())
     steps = training.pop("step", ())
     for name, values in training.items():

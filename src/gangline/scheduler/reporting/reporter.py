@@ -265,9 +265,11 @@ class PendingReporter:
             wait_s = self._update_delay(subject, reason)
         elif _without_counts(desired) == _without_counts(current):
             # The pods of a gang start, and end, one after the other.
-            wait_s = self._remaining(
-                self._written.get(subject, (None, ""))[0], self._settings.count_update_interval_s
+            interval_s = count_interval_s(
+                self._settings.count_update_interval_s,
+                is_binding=not self._bindings_in_flight.idle.is_set(),
             )
+            wait_s = self._remaining(self._written.get(subject, (None, ""))[0], interval_s)
         else:
             wait_s = 0.0
         if wait_s:
@@ -405,6 +407,14 @@ class PendingReporter:
     @staticmethod
     def _remaining(since: float | None, span_s: float) -> float:
         return 0.0 if since is None else max(0.0, since + span_s - time.monotonic())
+
+
+def count_interval_s(least_s: float, *, is_binding: bool) -> float:
+    """Return the interval between two writes of the numbers of running and ended pods, in seconds.
+
+    While pods of any gang are bound, such writes of all gangs would be most of the requests.
+    """
+    return max(least_s, MAX_STATUS_DELAY_S) if is_binding else least_s
 
 
 def message_interval_s(least_s: float, reports: int) -> float:

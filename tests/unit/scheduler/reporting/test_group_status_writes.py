@@ -17,7 +17,9 @@ from gangline.scheduler.informers import SchedulerInformers
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.reporting.reporter import (
     MAX_PODS_WITH_EVENTS,
+    MAX_STATUS_DELAY_S,
     PendingReporter,
+    count_interval_s,
     message_interval_s,
 )
 from gangline.scheduler.settings import SchedulerSettings
@@ -158,3 +160,8 @@ def test_messages_of_many_pending_pods_are_updated_less_often(
     reports: int, interval_s: float
 ) -> None:
     assert message_interval_s(10.0, reports) == interval_s
+
+
+def test_numbers_of_running_pods_are_updated_less_often_while_pods_are_bound() -> None:
+    assert count_interval_s(1.0, is_binding=False) == 1.0
+    assert count_interval_s(1.0, is_binding=True) == MAX_STATUS_DELAY_S

@@ -436,3 +436,39 @@ async def test_binding_is_of_the_pod_with_its_uid_only(http: Http):
         assert status == code, answer
     _, bound = await http("GET", f"{PODS}/p")
     assert bound["spec"]["nodeName"] == "n"
+
+
+async def test_contradicting_options_of_a_deletion_are_refused(http: Http):
+    await http("POST", MAPS, config_map("a"))
+    for options in ({"propagationPolicy": "Other"},
+                    {"propagationPolicy": "Orphan", "orphanDependents": True}):  # fmt: skip
+        status, answer = await http("DELETE", f"{MAPS}/a", {"kind": "DeleteOptions", **options})
+        assert (status, answer["details"]["causes"][0]["field"]) == (422, "propagationPolicy")
+    assert (await http("GET", f"{MAPS}/a"))[0] == 200
+
+
+async def test_an_eviction_names_the_pod_of_its_address(http: Http):
+    await http("POST", PODS, pod("p"))
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "other"}}
+    status, answer = await http("POST", f"{PODS}/p/eviction", eviction)
+    assert (status, "does not match" in answer["message"]) == (400, True)
+
+
+async def test_a_lease_is_only_replaced_by_who_has_seen_it(http: Http):
+    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    _, lease = await http("POST", path, {"metadata": {"name": "l"}, "spec": {}})
+    unseen = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}}
+    status, answer = await http("PUT", f"{path}/l", unseen)
+    assert (status, answer["details"]["causes"][0]["field"]) == (422, "metadata.resourceVersion")
+    assert (await http("PUT", f"{path}/l", {**lease, "spec": unseen["spec"]}))[0] == 200
+
+
+async def test_field_selectors_have_the_names_of_kubernetes(http: Http):
+    event = {"metadata": {"name": "e"}, "involvedObject": {"name": "p", "namespace": "default"},
+             "reason": "r"}  # fmt: skip
+    await http("POST", "/api/v1/namespaces/default/events", event)
+    events = "/apis/events.k8s.io/v1/namespaces/default/events?fieldSelector=regarding.name%3D"
+    assert [len((await http("GET", events + name))[1]["items"]) for name in "px"] == [1, 0]
+    for path in ("batch/v1/jobs?fieldSelector=status.successful%3D0",
+                 "apps/v1/replicasets?fieldSelector=status.replicas%3D0"):  # fmt: skip
+        assert (await http("GET", f"/apis/{path}"))[0] == 200

@@ -1,6 +1,7 @@
 """``up``, ``down``, ``status``: the embedded cluster on this machine."""
 
 import asyncio
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -362,7 +363,7 @@ def _welcome(url: str, kubeconfig: str, took_s: float) -> str:
         f"Cluster is up at {url} after {took_s:.1f} s.\n"
         "  gangline submit -f job.yaml     starts a training job\n"
         "  gangline list                   shows the jobs\n"
-        f"  export KUBECONFIG={kubeconfig}   makes kubectl use it"
+        f"  export KUBECONFIG={shlex.quote(str(kubeconfig))}   makes kubectl use it"
     )
 
 

@@ -154,9 +154,18 @@ def contains_key(value: Any, key: str) -> bool:
     return isinstance(value, list) and any(contains_key(part, key) for part in value)
 
 
-FIELD_DEFAULTS = {"spec.unschedulable": "false", "spec.hostNetwork": "false"}
+FIELD_DEFAULTS = {
+    "spec.unschedulable": "false", "spec.hostNetwork": "false", "status.replicas": "0",
+    "status.successful": "0",
+}  # fmt: skip
 """Values of absent fields for field selectors."""
-FIELD_PATHS = {"source": "source.component"}
+REGARDING = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+FIELD_PATHS = {
+    "source": "source.component",
+    "status.successful": "status.succeeded",
+    "reportingController": "reportingComponent",
+    **{f"regarding.{name}": f"involvedObject.{name}" for name in REGARDING},
+}
 """Paths of selectable fields whose label is not their path."""
 STORAGE_NAME_ALIASES = {("events.k8s.io", "events"): "events."}
 
@@ -238,8 +247,10 @@ POD_FIELDS = (
 EVENT_FIELDS = (
     "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
     "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
-    "reason", "reportingComponent", "source", "type",
+    "reason", "reportingComponent", "source", "type", "reportingController",
+    *(f"regarding.{name}" for name in REGARDING),
 )  # fmt: skip
+"""In either of the versions in which events are served."""
 # Without ephemeralcontainers: this kubelet does not run them, and kubectl checks discovery.
 POD_SUBRESOURCES = ("status", "binding", "eviction", "log", "exec", "attach", "portforward")
 OTHER_VERSIONS = {("autoscaling", "v1", "HorizontalPodAutoscaler"): HorizontalPodAutoscalerV1}
@@ -299,8 +310,10 @@ def active_kinds() -> list[ServedKind]:
               subresources=("token",)),
         _kind("v1", "ResourceQuota", "resourcequotas", short_names=("quota",), **WITH_STATUS),
         _kind("apps/v1", "Deployment", "deployments", short_names=("deploy",), **workload),
-        _kind("apps/v1", "ReplicaSet", "replicasets", short_names=("rs",), **workload),
+        _kind("apps/v1", "ReplicaSet", "replicasets", short_names=("rs",),
+              selectable=("status.replicas",), **workload),
         _kind("batch/v1", "Job", "jobs", categories=every, counts_generations=True,
+              selectable=("status.successful",),
               schema_source=partial(message_schema, "batch/v1#Job"), **WITH_STATUS),
         _kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
               short_names=("hpa",), categories=every, counts_generations=True, **WITH_STATUS),

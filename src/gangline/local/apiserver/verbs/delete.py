@@ -5,8 +5,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.meta import field_causes
+from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
-from gangline.local.apiserver.core.errors import bad_request
+from gangline.local.apiserver.core.errors import StatusError, bad_request, invalid
 from gangline.local.apiserver.core.negotiation import expect_object, expect_string
 from gangline.local.apiserver.core.prepare import (
     DEFAULT_GRACE_S,
@@ -44,8 +46,8 @@ class DeletionRequest:
 
 
 def read_deletion_request(request: ApiRequest, options: Any) -> DeletionRequest:
-    """Parse DeleteOptions from the body, or else from the query. Raises StatusError: 400, the
-    options are invalid.
+    """Parse DeleteOptions from the body, or else from the query. Raises StatusError: 400 or 422,
+    the options are invalid.
     """
     given: Json = {"kind": "DeleteOptions", **expect_object(options, "DeleteOptions")}
     if given["kind"] != "DeleteOptions":
@@ -58,11 +60,14 @@ def read_deletion_request(request: ApiRequest, options: Any) -> DeletionRequest:
     orphan = given.get("orphanDependents")
     if orphan is None:
         orphan = request.optional_bool_param("orphanDependents")
-    if not policy and orphan is not None:
+    if policy and orphan is not None:
+        detail = "orphanDependents and deletionPropagation cannot be both set"
+        raise _invalid_options(field_causes.invalid("propagationPolicy", policy, detail))
+    if orphan is not None:
         policy = "Orphan" if orphan else "Background"
     if policy and policy not in POLICIES:
-        policies = ", ".join(sorted(POLICIES))
-        raise bad_request(f"propagationPolicy: Unsupported value: {policy!r}: one of {policies}")
+        policies = (*sorted(POLICIES), "nil")
+        raise _invalid_options(field_causes.unsupported("propagationPolicy", policy, policies))
     if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
         raise bad_request("gracePeriodSeconds must be a number")
     expected = expect_object(given.get("preconditions"), "preconditions")
@@ -72,6 +77,10 @@ def read_deletion_request(request: ApiRequest, options: Any) -> DeletionRequest:
     # API rule: a negative grace period means one second.
     grace = 1 if grace is not None and grace < 0 else grace
     return DeletionRequest(grace, policy, uid, revision, dry_run)
+
+
+def _invalid_options(cause: StatusCause) -> StatusError:
+    return invalid("meta.k8s.io", "DeleteOptions", "", [cause])
 
 
 def apply_deletion(kind: ServedKind, obj: Json, deletion: DeletionRequest, now: datetime) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 
 from gangline.api.meta.field_causes import invalid as invalid_field
 from gangline.api.meta.field_causes import required
+from gangline.api.meta.json_objects import subobject
 from gangline.api.meta.objects import LabelSelector, StatusCause
 from gangline.api.meta.selectors import SelectorError, selector_from_object
 from gangline.local.apiserver.admission.node_restriction import (
@@ -418,6 +419,10 @@ class SubresourceHandler:
         eviction = expect_object(await self._rest.decode_body(request), "the body of the request")
         if review := self._writer.review(request, CREATE, EVICTION):
             eviction = await review.admit(None, eviction)
+        given = subobject(eviction, "metadata").get("name")
+        if given and given != request.name:
+            # Evicting the pod of the URL instead would end another one than was meant.
+            raise bad_request("name in URL does not match name in Eviction object")
         deletion = read_deletion_request(
             request, expect_object(eviction.get("deleteOptions"), "deleteOptions")
         )

@@ -130,6 +130,14 @@ ChangeFunction = Callable[[Json], Json]
 """Returns the new object for the current one, which it must not change."""
 
 
+CONDITIONAL_UPDATES = frozenset(
+    {
+        ("apiextensions.k8s.io", "CustomResourceDefinition"),
+        ("coordination.k8s.io", "Lease"),
+        ("policy", "PodDisruptionBudget"),
+    }
+)
+"""Built-in kinds that are only replaced by those who have seen the present state."""
 RESTRICTIONS = {
     "": prepare.restrict_to_main,
     "status": prepare.restrict_to_status,
@@ -432,7 +440,7 @@ class WritePath:
         revision = meta.get("resourceVersion")
         if revision and revision != str(record.rv):
             raise conflict(kind.plural, kind.group, request.name, MODIFIED_MESSAGE)
-        if not revision and kind.custom:
+        if not revision and (kind.custom or (kind.group, kind.kind) in CONDITIONAL_UPDATES):
             prepare.reject_unconditional(request)
 
     async def _commit(

@@ -247,6 +247,8 @@ def _check_file(path: Path) -> None:
         raise NoRights(_no_access(path)) from error
     if not os.access(needs, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK):
         raise NoRights(_no_access(needs))
+    # Records have lines of logs: a new file, and those that SQLite puts beside it, are the owner's.
+    path.touch(mode=0o600)
 
 
 def _no_access(path: Path) -> str:

@@ -1,5 +1,7 @@
 """Records of job runs in each database: written twice they are the same; retention is by size."""
 
+from pathlib import Path
+
 import pytest
 
 from brain_records import NOW_MS, a_job
@@ -13,7 +15,7 @@ from gangline.brain.facts.job_record import (
 )
 from gangline.brain.facts.records import Run
 from gangline.brain.store.deletion import Forget, RetentionSettings
-from gangline.brain.store.engine import Store
+from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.records import MAX_LOGS, RecordRow
 
 CLUSTER = "cluster"
@@ -100,3 +102,12 @@ async def test_retention_deletes_records_and_leaves_jobs(
     assert all(stored.values()), "the jobs themselves stay"
     assert [number for number, one in stored.items() if one and one.record] == left
     assert [number for number, one in stored.items() if one and one.logs] == left
+
+
+def test_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/brain.db")
+    write(store, a_row(1))
+    modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(modes, 0)
+    assert "brain.db-wal" in modes
+    store.close()

@@ -30,8 +30,7 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/cluster/test_verdicts.py::test_cause_is_the_same_in_each_report[script]",
     ),
     "checkpoints": (
-        "integration/elastic/checkpoint/test_checkpoint_saver.py::test_a_save_to_storage_is_there_after_wait",
-        "integration/elastic/checkpoint/test_checkpoint_saver.py::test_the_newest_save_of_a_killed_worker_gets_to_storage_and_its_memory_is_freed",
+        "integration/elastic/checkpoint/test_checkpoint_ranks.py::test_a_new_node_restores_from_the_memory_of_its_peer",
     ),
     "cluster": (
         "integration/cluster/test_cluster_nodes.py::test_a_service_leads_to_its_pod_by_name",
@@ -42,7 +41,7 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/deploy/test_deploy_command.py::test_it_is_installed_upgraded_and_removed",
     ),
     "elastic": (
-        "integration/elastic/launcher/test_launcher_nodes.py::test_a_killed_worker_restarts_both_nodes_also_while_the_master_is_gone",
+        "integration/elastic/launcher/test_launcher_nodes.py::test_a_killed_worker_restarts_both_nodes_also_while_the_master_is_gone[127.0.0.1]",
     ),
     "elastic-job": (
         "integration/operator/test_operator_elastic.py::test_complete_life_with_the_rights_of_the_shipped_manifests",
@@ -54,7 +53,7 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/cluster/test_cluster_detached.py::test_detached_cluster_starts_reports_status_and_stops",
     ),
     "frameworks": (
-        "integration/operator/test_operator_kubeflow_kinds.py::test_job_runs_and_succeeds_with_its_deciding_replicas",
+        "integration/operator/test_operator_kubeflow_kinds.py::test_job_runs_and_succeeds_with_its_deciding_replicas[TFJob-roles0-ends0]",
     ),
     "kinds": (
         "integration/operator/test_operator_kubeflow_kinds.py::test_an_mpijob_from_its_workers_to_its_end",
@@ -86,14 +85,18 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/kubelet/test_pod_life.py::test_a_pod_runs_to_success",
     ),
     "restarts": (
-        "integration/elastic/launcher/test_launcher_restarts.py::test_budget_of_restarts",
+        "integration/elastic/launcher/test_launcher_restarts.py"
+        "::test_budget_of_restarts[no progress in the window]",
     ),
     "scheduled-jobs": ("integration/cluster/test_batch_jobs.py::test_a_job_runs_on_a_cluster",),
     "scheduler": (
         "integration/scheduler/test_scheduling.py::test_gang_is_placed_and_its_status_is_running",
         "integration/scheduler/test_scheduling.py::test_gang_of_higher_priority_evicts_what_it_needs",
     ),
-    "security": ("security/test_tokens.py",),
+    "security": (
+        "security/test_tokens.py::test_a_token_dies_with_the_pod_that_it_is_bound_to",
+        "security/test_tokens.py::test_a_malformed_token_is_unauthorized",
+    ),
     "trainjob": (
         "integration/operator/test_operator_train.py::test_job_runs_and_completes_with_all_its_nodes",
     ),

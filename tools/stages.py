@@ -192,6 +192,8 @@ diff <(grep -v '^gangline-initializer:' build/images/digests.txt) build/images-a
 rm -r build/images-again"""
 # The seed is fixed: a change is not refused for a fault that it did not bring.
 FUZZ = f"PYTHONPATH=tests {PYTHON} -m security.fuzz --seconds 4 --processor-time --seed 1"
+# The properties that unit tests state, with many more examples than `make test` draws.
+LAWS = f"HYPOTHESIS_PROFILE=thorough {PYTHON} -m pytest -q -m hypothesis tests/unit"
 KUBERNETES = "tests/e2e --cluster kubernetes --maxfail 9"
 # Many jobs are run by the embedded cluster, and only accepted by the one kubelet of the other.
 ONLY_THERE = "-m kubernetes_only -k 'not two_hundred'"
@@ -213,6 +215,7 @@ def groups() -> dict[str, list[Stage]]:
         Stage("site", "make test-site", inputs=SITE),
         Stage("images", IMAGES, inputs=(*PACKAGE, "tools/*image*.py", "deploy/Containerfile")),
         Stage("random-input", FUZZ, inputs=("tests/security/fuzz",)),
+        Stage("laws", LAWS, inputs=("tests/unit", "src/gangline")),
         *_frameworks(),
         Stage("kubernetes", tests=f"{KUBERNETES} --all-rights", inputs=("tests/e2e", "deploy")),
     ]

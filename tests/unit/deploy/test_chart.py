@@ -55,8 +55,6 @@ VALUES: dict[str, dict[str, Any]] = {
     "scheduler only": {"operator": {"enabled": False}},
     "nothing": {"operator": {"enabled": False}, "scheduler": {"enabled": False}},
     "no CRDs": {"crds": {"install": False}},
-    "CRDs of Volcano stay": {"crds": {"volcano": False}},
-    "a CRD of others stays": {"crds": {"skip": ["pytorchjobs.kubeflow.org"]}},
     "one kind": {"kinds": ["PyTorchJob"]},
     "two kinds": {"kinds": ["MPIJob", "ElasticJob"]},
     "namespaces": {"namespaces": ["a", "b"]},
@@ -298,7 +296,7 @@ def test_every_crd_stays_when_the_release_is_uninstalled() -> None:
 
 
 def test_crds_of_others_can_be_left_to_them() -> None:
-    left = render_without_helm(VALUES["a CRD of others stays"])
+    left = render_without_helm({"crds": {"skip": ["pytorchjobs.kubeflow.org"]}})
     names = {identity(each) for each in of_kind(left, CRD)}
     every = {identity(each) for each in of_kind(render_without_helm({}), CRD)}
     assert every - names == {(CRD, "", "pytorchjobs.kubeflow.org")}

@@ -31,7 +31,7 @@ MIXED = state_bytes(Precision.MIXED)
 H100 = find_device("H100")
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.sampled_from(DEVICES), st.integers(1, 48), st.sampled_from([1e8, 1e9, 7e9, 3e10]),
     st.integers(0, 6),

@@ -13,6 +13,7 @@ from gangline.cli.errors import to_command_error
 from gangline.sizing.sources import timed_slice
 
 SEVEN_BILLION = ("--params", "7B", "--seq", "4096", "--tokens", "300B")
+SMALL = ("--params", "1B", "--seq", "2048", "--tokens", "20B")
 
 
 def run(*arguments: str) -> Result:
@@ -152,21 +153,21 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) 
 
 
 def test_the_fewest_gpus_that_meet_the_deadline_are_chosen() -> None:
-    result = run(*SEVEN_BILLION, "--deadline", "14d", "-o", "json")
+    result = run(*SMALL, "--deadline", "2d", "-o", "json")
     assert result.exit_code == 0, result.output
     plan = json.loads(result.output)
     devices = plan["hardware"]["devices"]
-    assert plan["layouts"][0]["training_s"]["p50"] <= 14 * 86_400
-    half = run(*SEVEN_BILLION, "--deadline", "14d", "-o", "json", "--gpus", str(devices // 2))
+    assert plan["layouts"][0]["training_s"]["p50"] <= 2 * 86_400
+    half = run(*SMALL, "--deadline", "2d", "-o", "json", "--gpus", str(devices // 2))
     assert half.exit_code == NOTHING_FITS
     assert f"{devices} would meet it" in json.loads(half.output)["misses"][0]
 
 
 def test_a_deadline_that_nothing_meets_names_the_shortest_training_and_fewer_tokens() -> None:
-    result = run("--params", "70B", "--tokens", "300B", "--deadline", "1h")
+    result = run("--params", "1B", "--tokens", "300B", "--deadline", "1m")
     assert result.exit_code == NOTHING_FITS
     text = " ".join(result.output.split())
-    assert "the deadline of 1 h: " in text
+    assert "the deadline of 0.0167 h: " in text
     assert "the shortest is" in text
     assert "of the tokens would meet it" in text
 

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.elastic.agent.progress_report import ProgressTracker
@@ -125,7 +125,6 @@ def test_a_hang_counts_from_the_last_progress(book):
 _SECONDS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(_SECONDS, _SECONDS), min_size=1), st.floats(0, 1e6))
 def test_lost_time_never_exceeds_attempt_duration(seconds, passed):
     book = ProgressTracker(1, 0, since=100.0, is_first=True, reports_steps=True, hung_since=50.0)

@@ -42,7 +42,7 @@ async def test_a_snapshot_replaces_all_records_before_it(tmp_path: Path) -> None
     await journal.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), st.data())
 async def test_a_journal_cut_anywhere_gives_its_complete_records(
     tmp_path: Path, records: list[bytes], data: st.DataObject

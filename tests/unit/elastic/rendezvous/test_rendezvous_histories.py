@@ -16,7 +16,7 @@ SHAPES = [
     pytest.param(2, 6, 2, True, id="two to six by pairs"),
     pytest.param(3, 5, 1, True, id="three to five"),
 ]
-HISTORIES = 400
+HISTORIES = 240
 
 
 @pytest.mark.parametrize(("lowest", "highest", "unit", "ranks"), SHAPES)

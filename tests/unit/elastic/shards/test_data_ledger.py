@@ -5,7 +5,7 @@ from collections import Counter
 import hypothesis.strategies as st
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from gangline.elastic.shards.dataset import (
     DatasetDefinition,
@@ -348,7 +348,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     steps=STEPS,
     size=st.integers(0, 40),
@@ -454,7 +453,6 @@ class History:
             self.work(shard)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     size=st.integers(1, 60),
     shard_size=st.integers(1, 9),

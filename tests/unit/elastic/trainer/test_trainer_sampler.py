@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, TensorDataset
 
@@ -31,7 +31,6 @@ def test_without_interruption_it_gives_what_torch_s_sampler_gives(drop_last: boo
             assert len(ours) == len(torchs)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     size=st.integers(1, 60),
     worlds=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 4)), min_size=1, max_size=4),

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.kube.controller.controller import QueueStopped, WorkQueue
@@ -168,7 +168,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_every_key_that_was_added_is_handed_out_afterwards(steps):
     """Whatever the order of calls: after its last add, a key is handed out at least once more."""

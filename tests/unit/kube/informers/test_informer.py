@@ -328,7 +328,7 @@ def test_cache_is_correct_after_random_faults_and_no_event_is_repeated():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    for seed in range(40):
+    for seed in range(20):
         run_jumping(scenario(seed))
 
 

@@ -1,7 +1,7 @@
 """Lists and watches in protobuf arrive in parts of any size."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.meta.objects import ListMeta
@@ -21,7 +21,6 @@ def parts(raw: bytes, sizes: list[int]) -> list[bytes]:
     return [*found, raw]
 
 
-@settings(deadline=None)
 @given(objects=OBJECTS, sizes=st.lists(st.integers(1, 200), max_size=8))
 def test_list_has_the_same_objects_however_it_arrives(
     objects: list[bytes], sizes: list[int]
@@ -54,7 +53,6 @@ def test_another_format_is_refused() -> None:
         open_envelope(b"{}")
 
 
-@settings(deadline=None)
 @given(objects=OBJECTS, sizes=st.lists(st.integers(1, 200), max_size=8))
 def test_watch_has_the_same_events_however_it_arrives(
     objects: list[bytes], sizes: list[int]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.core.workloads import (
@@ -206,7 +206,6 @@ def test_the_bounds_of_a_change(
     assert availability_bounds(deployment) == expected
 
 
-@settings(deadline=None)
 @given(
     replicas=st.integers(0, 12),
     unavailable=st.integers(0, 4),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.meta.objects import OwnerReference
@@ -193,7 +193,6 @@ def forests(draw: st.DrawFn) -> list[GraphObject]:
     return items
 
 
-@settings(deadline=None)
 @given(forests(), st.sampled_from(list(PropagationPolicy)))
 def test_collection_converges_for_every_propagation_policy(
     items: list[GraphObject], propagation: PropagationPolicy
@@ -213,7 +212,6 @@ def test_collection_converges_for_every_propagation_policy(
         assert bool(one.owners) or not had_owners or orphaned
 
 
-@settings(deadline=None)
 @given(forests())
 def test_orphaning_deletes_nothing_but_the_root(items: list[GraphObject]) -> None:
     world = World(items)

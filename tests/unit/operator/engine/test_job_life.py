@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -165,9 +165,4 @@ class JobLife(RuleBasedStateMachine):
 
 
 TestJobLife = JobLife.TestCase
-TestJobLife.settings = settings(
-    max_examples=30,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestJobLife.settings = settings(max_examples=30, stateful_step_count=25)

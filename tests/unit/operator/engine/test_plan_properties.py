@@ -4,7 +4,7 @@ import math
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gangline.api.meta.conditions import is_condition_true
@@ -14,8 +14,6 @@ from gangline.operator.policies.gang_restart import generation_of
 from unit.operator.builders import has_writes, manifest
 from unit.operator.kinds import KINDS
 from unit.operator.world import World
-
-EXAMPLES = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 switches = st.fixed_dictionaries(
     {},
@@ -137,7 +135,6 @@ def check_harmless(world: World, decision: ReconcilePlan) -> None:
             assert not world.pods[deletion.name].is_terminating, "nothing is deleted twice"
 
 
-@EXAMPLES
 @given(jobs, histories)
 def test_a_decision_on_its_own_result_is_empty(written: dict, history: list) -> None:
     world = World(written)
@@ -146,7 +143,6 @@ def test_a_decision_on_its_own_result_is_empty(written: dict, history: list) -> 
     world.settle()
 
 
-@EXAMPLES
 @given(jobs, histories)
 def test_a_job_in_which_nothing_more_fails_comes_to_its_end(written: dict, history: list) -> None:
     world = World(written)
@@ -157,7 +153,6 @@ def test_a_job_in_which_nothing_more_fails_comes_to_its_end(written: dict, histo
     world.calm()
 
 
-@EXAMPLES
 @given(jobs, histories, st.randoms(use_true_random=False))
 def test_the_order_in_which_things_are_seen_does_not_matter(
     written: dict, history: list, order
@@ -185,7 +180,6 @@ restarting = st.lists(
 )
 
 
-@EXAMPLES
 @given(st.integers(1, 4), st.sampled_from(["OnFailure", "Always", "ExitCode"]), restarting)
 def test_each_failed_pod_and_each_restart_is_counted_exactly_once(
     workers: int, policy: str, history: list
@@ -197,7 +191,6 @@ def test_each_failed_pod_and_each_restart_is_counted_exactly_once(
     assert set(world.status.restarts.pods) <= {pod.uid for pod in world.pods.values()}
 
 
-@EXAMPLES
 @given(st.sampled_from(sorted(KINDS)), st.integers(1, 4), restarting)
 def test_a_gang_that_restarts_together_counts_each_generation_in_which_something_failed_once(
     kind: str, workers: int, history: list
@@ -217,7 +210,6 @@ failing_rounds = st.lists(
 """In each round the pods run, and then some fail; after each of them the operator may look."""
 
 
-@EXAMPLES
 @given(st.sampled_from(sorted(KINDS)), st.integers(1, 4), st.integers(0, 2), failing_rounds)
 def test_no_restart_of_a_gang_is_counted_that_does_not_happen(
     kind: str, workers: int, limit: int, rounds: list[list[tuple[int, bool]]]
@@ -242,7 +234,6 @@ def test_no_restart_of_a_gang_is_counted_that_does_not_happen(
     assert world.finished == (failed > limit)
 
 
-@EXAMPLES
 @given(st.integers(0, 5), st.sampled_from(["OnFailure", "ExitCode"]))
 def test_a_job_that_always_fails_ends_after_its_allowed_restarts(limit: int, policy: str) -> None:
     world = World(manifest(1, 1, restart=policy, backoffLimit=limit))
@@ -263,7 +254,6 @@ def test_a_job_that_always_fails_ends_after_its_allowed_restarts(limit: int, pol
     assert world.failures == limit + 1
 
 
-@EXAMPLES
 @given(jobs, st.integers(1, 20))
 def test_a_job_whose_pods_are_only_refused_never_ends_and_slows_down(
     written: dict, rounds: int
@@ -286,7 +276,6 @@ def test_a_job_whose_pods_are_only_refused_never_ends_and_slows_down(
     assert refusals <= 12 * (2 + math.log2(elapsed + 2))
 
 
-@EXAMPLES
 @given(jobs, histories)
 def test_a_deleted_job_is_left_to_the_garbage_collector(written: dict, history: list) -> None:
     world = World(written)

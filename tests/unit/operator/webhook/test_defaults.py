@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.jobs.kubeflow import JobStatus
@@ -169,7 +169,6 @@ def done_with(job: Json) -> tuple[ReconcilePlan, JobRunPolicy, list[ReplicaRole]
     return decision, reading.job.policy, list(reading.job.roles), reading.spec_errors
 
 
-@settings(max_examples=150, deadline=None)
 @given(jobs())
 def test_the_operator_does_the_same_with_and_without_defaults(
     drawn: tuple[Sort, Json],
@@ -178,7 +177,6 @@ def test_the_operator_does_the_same_with_and_without_defaults(
     assert done_with(defaulted(job)) == done_with(job)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_later_change_means_the_same_with_and_without_defaults(data: st.DataObject) -> None:
     sort, job = data.draw(jobs())
@@ -193,7 +191,6 @@ def test_a_later_change_means_the_same_with_and_without_defaults(data: st.DataOb
         assert done_with(shown) == done_with(plain), change
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_a_second_apply_of_the_same_file_finds_nothing_to_do(drawn: tuple[Sort, Json]) -> None:
     """A client compares its file with the stored object: maps by field, lists completely."""
@@ -202,7 +199,6 @@ def test_a_second_apply_of_the_same_file_finds_nothing_to_do(drawn: tuple[Sort, 
     assert DEFAULTING.patch_operations(defaulted(job)) == []
 
 
-@settings(max_examples=60, deadline=None)
 @given(jobs())
 def test_defaults_cause_no_warning(drawn: tuple[Sort, Json]) -> None:
     _, job = drawn

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.operator.webhook import certificate
@@ -283,7 +283,6 @@ MOVES = (
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(moves=st.lists(st.sampled_from(MOVES), min_size=10, max_size=60))
 def test_callers_trust_the_served_certificate_after_any_change_of_the_secret(moves) -> None:
     """Restarts, renewals and a deleted Secret, with callers that notice changes late.

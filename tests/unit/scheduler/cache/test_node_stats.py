@@ -1,7 +1,7 @@
 """Cached facts about nodes equal freshly computed ones after any change."""
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.scheduler.cache.node_stats import (
@@ -21,9 +21,6 @@ from unit.scheduler.builders import ANYWHERE, change_node, cluster, node, pod
 
 NAMES = [NodeName(f"n{index}") for index in range(20)]
 """More than a table has rows for at first."""
-LAW = settings(
-    deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
-)
 
 
 @st.composite
@@ -60,7 +57,6 @@ def traits(table: NodeTable) -> dict[str, tuple[object, ...]]:
     return found
 
 
-@LAW
 @given(st.lists(facts() | st.sampled_from(NAMES), max_size=40))
 def test_traits_follow_changes_of_nodes(changes: list[NodeInfo | NodeName]) -> None:
     table, left = NodeTable(), {}
@@ -87,9 +83,6 @@ def test_one_model_is_no_choice() -> None:
     assert rows == {"a": True, "b": True, "c": True, "d": False}
 
 
-SCORING_LAW = settings(
-    deadline=None, derandomize=True, max_examples=200, suppress_health_check=[HealthCheck.too_slow]
-)
 RESOURCES, ROWS = 3, 4
 AMOUNTS = st.one_of(st.integers(0, 8), st.integers(0, 2**50))
 WEIGHT = st.one_of(st.sampled_from((0.0, 1.0, 5.0)), st.floats(0, 100))
@@ -153,7 +146,6 @@ def demands(draw: st.DrawFn) -> ResourceDemand:
     return ResourceDemand(parts, draw(st.booleans()), balanced)
 
 
-@SCORING_LAW
 @given(grounds(), demands(), st.floats(0, 10))
 def test_one_row_is_scored_as_it_is_among_others(
     ground: ScoringInputs, demand: ResourceDemand, liking: float
@@ -194,7 +186,6 @@ def alone(index: int, asks: tuple[int, int, int]) -> PodInfo:
     return pod(f"p{index}", cpu=cpu, memory=memory, gpu=gpu)
 
 
-@SCORING_LAW
 @given(NODES, PODS, PACKING, st.sets(st.integers(0, 29)))
 def test_single_placements_equal_placements_with_fresh_scores(
     nodes: list[dict[str, int]], pods: list[tuple[int, int, int]], how: ScoreWeights, back: set[int]
@@ -211,7 +202,6 @@ def test_single_placements_equal_placements_with_fresh_scores(
             trial.rollback(mark)
 
 
-@SCORING_LAW
 @given(NODES, st.integers(1, 40), st.integers(1, 40))
 def test_pods_of_one_shape_are_placed_as_one_by_one(
     nodes: list[dict[str, int]], first: int, then: int

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from gangline.api.core.core import PersistentVolume
@@ -194,7 +194,6 @@ def test_shared_claim_leaves_other_attachments_to_own_claims() -> None:
     assert sorted(placed) == ["own0", "p0", "p1", "p2"]
 
 
-@settings(deadline=None)
 @given(some.data())
 def test_no_node_ever_attaches_more_than_it_can(data: some.DataObject) -> None:
     draw = data.draw

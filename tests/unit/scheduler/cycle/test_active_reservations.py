@@ -275,7 +275,7 @@ def violations(state: SchedulerCache, decision: CycleResult) -> Iterator[str]:
             yield f"pods are evicted for {facts.key}, and those that are ending are sufficient"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32))
 def test_gang_never_waits_behind_a_reservation_of_lower_priority(seed: int) -> None:
     """Nor does it evict pods while the reservation's are ending, and evictions cease."""

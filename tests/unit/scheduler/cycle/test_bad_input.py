@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.core.core import PodDisruptionBudget
@@ -82,9 +82,6 @@ def contradictory(draw: st.DrawFn) -> SchedulerCache:
     return state
 
 
-@settings(
-    deadline=None, derandomize=True, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
-)
 @given(contradictory())
 def test_arbitrary_queues_and_groups_give_valid_and_explained_results(
     state: SchedulerCache,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.scheduler.cache.cache import SchedulerCache
@@ -24,7 +24,6 @@ Facts = NodeInfo | PodInfo | PodGroupInfo | QueueInfo
 
 ZONES = ("a", "b")
 QUEUES = ("default", "q0", "q1")
-LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no fault of the law."""
 
 
@@ -93,7 +92,6 @@ def _pod(
     )
 
 
-@LAW
 @given(worlds())
 def test_result_is_valid_and_everything_that_waits_has_a_reason_or_a_node(
     world: list[Facts],
@@ -131,7 +129,6 @@ def elastic_gangs(draw: st.DrawFn) -> list[Facts]:
     return [*facts, QueueInfo("q0", capability=limit), QueueInfo("q1", guarantee=guarantee)]
 
 
-@LAW
 @given(elastic_gangs())
 def test_limits_and_guarantees_hold_whichever_pods_of_a_gang_are_placed(
     world: list[Facts],
@@ -140,7 +137,6 @@ def test_limits_and_guarantees_hold_whichever_pods_of_a_gang_are_placed(
     assert not list(violations(state, decide(state)))
 
 
-@LAW
 @given(worlds(), st.randoms(use_true_random=False))
 def test_the_order_in_which_the_world_is_seen_changes_nothing(
     world: list[Facts], random: Random
@@ -150,14 +146,12 @@ def test_the_order_in_which_the_world_is_seen_changes_nothing(
     assert decide(cluster(*world)) == decide(cluster(*shuffled))
 
 
-@LAW
 @given(worlds())
 def test_deciding_twice_gives_one_answer_and_changes_nothing(world: list[Facts]) -> None:
     state = cluster(*world)
     assert decide(state) == decide(state)
 
 
-@LAW
 @given(worlds(), st.data())
 def test_incremental_cache_equals_a_rebuilt_one(world: list[Facts], data: st.DataObject) -> None:
     state = cluster(*world)
@@ -184,9 +178,6 @@ def test_incremental_cache_equals_a_rebuilt_one(world: list[Facts], data: st.Dat
     assert decide(state) == decide(cluster(*survivors, *queues))
 
 
-NAME_LAW = settings(
-    deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
-)
 Kinds = list[tuple[int, int, int, int]]
 """Of each kind of gang: how many of it there are, pods, CPUs and devices of each pod."""
 KINDS = st.lists(
@@ -225,7 +216,6 @@ def kinds_of(names: list[list[str]]) -> dict[str, int]:
     return {name: kind for kind, listed in enumerate(names) for name in listed}
 
 
-@NAME_LAW
 @given(KINDS, st.permutations(["a", "b", "c", "d"]))
 def test_other_names_of_equal_nodes_change_only_names(kinds: Kinds, renamed: list[str]) -> None:
     names = named(kinds)
@@ -238,7 +228,6 @@ def test_other_names_of_equal_nodes_change_only_names(kinds: Kinds, renamed: lis
     assert outline(other, kinds_of(names)) == outline(before, kinds_of(names))
 
 
-@NAME_LAW
 @given(KINDS, st.randoms(use_true_random=False))
 def test_other_names_of_equal_gangs_change_only_names(kinds: Kinds, random: object) -> None:
     names = named(kinds)

@@ -36,7 +36,7 @@ from unit.scheduler.builders import (
 )
 from unit.scheduler.oracle.check import violations
 
-INSTANCES = 200
+INSTANCES = 120
 """In each test."""
 
 
@@ -130,7 +130,7 @@ def test_a_further_free_node_never_keeps_a_gang_from_being_placed(seed: int) -> 
             assert placed([*nodes, more], pods)
 
 
-CONSTRAINED_INSTANCES = 62
+CONSTRAINED_INSTANCES = 40
 """In each test."""
 FULL = TaintInfo("full", "", "NoSchedule")
 

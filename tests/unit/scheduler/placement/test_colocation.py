@@ -4,7 +4,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.scheduler.cache.cache import SchedulerCache
@@ -94,10 +94,6 @@ def test_it_is_asked_for_in_the_configuration() -> None:
     assert read_configuration(text).weights == ScoreWeights(fewer_nodes=2)
 
 
-LAW = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-
-
-@LAW
 @given(
     st.lists(st.tuples(st.integers(0, 8), st.integers(2, 64)), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 8)), min_size=1, max_size=6),
@@ -181,7 +177,6 @@ def mixed(draw: st.DrawFn) -> tuple[list[NodeInfo], list[PodInfo], int, int]:
     return nodes, busy, draw(st.integers(1, 6)), draw(st.integers(1, 4))
 
 
-@LAW
 @given(mixed(), st.randoms(use_true_random=False))
 def test_no_gang_waits_for_one_model_and_none_is_mixed_that_need_not_be(
     drawn: tuple[list[NodeInfo], list[PodInfo], int, int], random: Random

@@ -222,7 +222,7 @@ def solutions(scene: Scene) -> Iterator[tuple[int, ...]]:
                     break
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(scenes())
 @example(Scene((1, 1, 2), ((0,), (1,), (2,)), ((1, frozenset({0})), (2, frozenset({0}))), (3,)))
 def test_gang_starts_exactly_if_some_matching_exists(scene: Scene) -> None:

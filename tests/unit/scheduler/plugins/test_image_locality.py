@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.core.node import Node
@@ -39,9 +39,6 @@ from unit.scheduler.builders import RecordingListener, change_node, cluster, dec
 MIB = 2**20
 COUNTED = ScoreWeights(images=1)
 ONLY_IMAGES = ScoreWeights(packing=0, images=1)
-LAW = settings(
-    deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
-)
 
 
 def has(name: str, **mebibytes: int) -> NodeInfo:
@@ -174,7 +171,6 @@ CHANGES = st.lists(
 )
 
 
-@LAW
 @given(CHANGES)
 def test_cached_scores_equal_fresh_scores_exactly(
     changes: list[NodeInfo | NodeName],

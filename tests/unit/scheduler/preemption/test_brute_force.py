@@ -82,16 +82,17 @@ class SmallCluster:
             queue = random.choice(["qa", "qb"]) if reclaims else "default"
             self.groups.append(group(name, len(members), queue=queue))
 
-    def facts(self, queue: str, without: Iterable[str] = ()) -> list[Facts]:
-        """Return the cluster without some gangs; ``queue`` is that of the waiting gang."""
+    def facts(self, queue: str, without: Iterable[str] = (), priority: int = 9) -> list[Facts]:
+        """Return the cluster without some gangs; queue and priority are of the waiting gang."""
         gone = set(without)
         running = [each for name, pods in self.gangs.items() if name not in gone for each in pods]
-        high = group("high", len(self.waiting), priority=9, queue=queue)
+        high = group("high", len(self.waiting), priority=priority, queue=queue)
         return [*self.nodes, *self.queues, *self.groups, high, *running, *self.waiting]
 
     def fits_without(self, gangs: Iterable[str], queue: str) -> bool:
         """Return whether the waiting gang is placed once these gangs have ended."""
-        return bool(decide(cluster(*self.facts(queue, gangs))).bindings)
+        # Of the same priority it searches for no victims, which takes most of a cycle.
+        return bool(decide(cluster(*self.facts(queue, gangs, priority=0))).bindings)
 
     def broken_gangs(self, queue: str, budget: bool = False) -> set[str]:
         state = cluster(*self.facts(queue))
@@ -170,21 +171,21 @@ class ElasticCluster:
                 for each in small.waiting
             ]
 
-    def state(self, gone: Iterable[PodKey] = ()) -> SchedulerCache:
+    def state(self, gone: Iterable[PodKey] = (), priority: int = 9) -> SchedulerCache:
         left = {each.key: each for pods in self.gangs.values() for each in pods}
         for key in gone:
             del left[key]
         return cluster(
             *self.nodes,
             *(group(name, minimum) for name, minimum in self.minimum.items()),
-            group("high", len(self.waiting), priority=9),
+            group("high", len(self.waiting), priority=priority),
             *left.values(),
             *self.waiting,
         )
 
     def fits_without(self, gone: Iterable[PodKey]) -> bool:
         """Return whether the waiting gang is placed once these pods have ended."""
-        return bool(decide(self.state(gone)).bindings)
+        return bool(decide(self.state(gone, priority=0)).bindings)
 
     def units(self, evicted: set[PodKey]) -> tuple[set[str], list[set[PodKey]]]:
         """Return the broken gangs, and what is evicted as gangs and as single pods."""

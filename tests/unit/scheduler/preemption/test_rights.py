@@ -335,7 +335,7 @@ def standing_to(
     return QueueStanding(tuple(path), *map(frozenset, sets))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_comparison_with_all_queues_equals_that_with_each_one_alone(seed: int) -> None:
     random = Random(seed)
     names = ["default", *(f"q{number}" for number in range(14))]

@@ -4,7 +4,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -380,7 +380,6 @@ def test_rules_are_read_from_the_group() -> None:
     assert rule == SubgroupRule("slices", selector, 4, 2, ("slice",), NetworkTopologyRule(False, 1))
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     free=st.lists(st.integers(0, 4), min_size=1, max_size=4),
     slices=st.lists(st.integers(1, 4), min_size=1, max_size=4),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
@@ -413,9 +413,6 @@ def test_the_order_is_read_from_the_configuration(switches: str, expected: Fairn
     )
 
 
-LAW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-
-
 @st.composite
 def shared_clusters(draw: st.DrawFn) -> list[Facts]:
     names = st.sampled_from("abc")
@@ -436,7 +433,6 @@ def shared_clusters(draw: st.DrawFn) -> list[Facts]:
     return world(draw(st.integers(1, 12)), jobs, QueueInfo("q"))
 
 
-@LAW
 @given(shared_clusters(), st.randoms(use_true_random=False))
 def test_the_order_in_which_things_are_seen_changes_no_fair_decision(
     things: list[Facts], random: Random
@@ -447,7 +443,6 @@ def test_the_order_in_which_things_are_seen_changes_no_fair_decision(
     assert decided(cluster(*things), both) == decided(cluster(*shuffled), both)
 
 
-@LAW
 @given(shared_clusters(), st.integers(1, 3))
 def test_a_large_gang_starts_however_many_small_ones_of_poorer_namespaces_come(
     things: list[Facts], length: int

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.meta.objects import ObjectMeta
@@ -144,7 +144,6 @@ def test_fifo_queue_keeps_its_order() -> None:
     assert "d/big comes first" in text(decision, "small")
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.data())
 def test_deleted_pending_gang_delays_no_other_gang(sizes: list[int], data: st.DataObject) -> None:
     jobs = [job(f"j{i}", "strict", size=size, age=i) for i, size in enumerate(sizes)]
@@ -187,7 +186,6 @@ def claims(draw: st.DrawFn) -> tuple[Vector, Vector, Matrix, Matrix]:
     return total, weights, floors, wants
 
 
-@settings(deadline=None)
 @given(claims())
 def test_a_division_gives_floors_first_wants_at_most_and_wastes_nothing(
     claim: tuple[Vector, Vector, Matrix, Matrix],
@@ -202,7 +200,6 @@ def test_a_division_gives_floors_first_wants_at_most_and_wastes_nothing(
     assert (given_out >= np.minimum(total, wants.sum(axis=0)) - 1e-3).all()
 
 
-@settings(deadline=None)
 @given(claims())
 def test_water_filling_is_fair_by_weight(
     claim: tuple[Vector, Vector, Matrix, Matrix],

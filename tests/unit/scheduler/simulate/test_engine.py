@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.cli.main import run
@@ -124,13 +124,13 @@ def test_time_spent_waiting_is_no_work_to_lose() -> None:
     assert (runs["other"].evicted, runs["waited"].evicted) == (0, 1)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_large_gang_starts_when_what_ran_before_has_drained(seed: int) -> None:
     """Whatever small jobs keep coming: the bound is the end of what ran when it became first."""
     random = Random(seed)
     small = [
-        job(f"s{index}", random.uniform(0, 260), random.uniform(5, 60), random.choice([1, 1, 2, 3]))
-        for index in range(160)
+        job(f"s{index}", random.uniform(0, 180), random.uniform(5, 60), random.choice([1, 1, 2, 3]))
+        for index in range(110)
     ]
     large = job("large", 100, 10, size=6, request=pod_request(4, 0, 0))
     drained_by = 0.0
@@ -346,7 +346,7 @@ def test_withdrawn_eviction_costs_time_and_no_work() -> None:
     assert runs["low"].ended == 100 + (60 - 52)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_traces_end_and_lose_at_most_one_step_at_an_eviction(seed: int) -> None:
     cluster = uniform_cluster(4, 64, "512Gi", 8)
     queues = (
@@ -355,7 +355,7 @@ def test_random_traces_end_and_lose_at_most_one_step_at_an_eviction(seed: int) -
     )
     jobs = []
     shape = TRACE_SHAPES["philly"]
-    for number, each in enumerate(generate_trace(shape, 80, cluster, 4.0, seed, ["a", "b"])):
+    for number, each in enumerate(generate_trace(shape, 60, cluster, 4.0, seed, ["a", "b"])):
         facts = {name: getattr(each, name) for name in ("size", "request", "minimum", "queue")}
         jobs.append(
             pair_job(
@@ -478,7 +478,6 @@ def test_the_view_has_free_amounts_and_waiting_jobs() -> None:
     assert sum(amounts.get("cpu", 0) > 0 for amounts in seen[0].free.values()) == 1
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)), max_size=8),
     st.floats(0, 0.3), st.floats(0, 90),

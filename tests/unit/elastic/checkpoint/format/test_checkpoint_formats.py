@@ -28,9 +28,7 @@ def plainly(call: Any, *arguments: Any, **named: Any) -> None:
         call(*arguments, **named)
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(state=trees())
 def test_a_step_written_through_pytorch_is_ours_and_pytorch_s(
     tmp_path: Path, state: dict[str, Any]

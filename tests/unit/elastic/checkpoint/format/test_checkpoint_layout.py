@@ -20,9 +20,7 @@ from gangline.elastic.checkpoint.restore.dcp_reader import load_state
 from gangline.elastic.checkpoint.restore.source import MemorySource, StorageSource
 from unit.elastic.checkpoint.checkpoint_states import blank, equal, trees
 
-several = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+several = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def loaded_from(source: MemorySource | StorageSource, state: dict[str, Any]) -> dict[str, Any]:

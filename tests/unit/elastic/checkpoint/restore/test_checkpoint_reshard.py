@@ -219,9 +219,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-several = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+several = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @several

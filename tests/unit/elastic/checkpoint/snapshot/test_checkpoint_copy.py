@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.elastic.checkpoint.format import checksum as sums
@@ -75,7 +75,6 @@ def test_tensor_of_every_layout_is_copied(copier: TensorCopier, threads: int) ->
         assert torch.equal(place.tensor, tensor)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(tensors().filter(lambda one: one.numel() > 0), max_size=8), st.integers(1, 3))
 def test_random_tensors_arrive_in_chunks_of_any_length(
     some: list[torch.Tensor], threads: int

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.jobs.training_facts import (
@@ -149,7 +149,6 @@ def test_broken_world_ends_the_segment() -> None:
 ANYTHING = st.none() | st.floats() | st.integers(-(1 << 62), 1 << 62)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.builds(

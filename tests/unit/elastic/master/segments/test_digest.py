@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.elastic.master.segments.digest import (
@@ -237,7 +237,6 @@ def test_late_heartbeats_of_an_attempt_that_ended_count_no_step_again(training: 
     assert all(before[1] < after[0] for before, after in itertools.pairwise(steps)), steps
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.randoms(use_true_random=False),
     st.lists(

@@ -3,7 +3,7 @@
 import math
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.jobs.training_facts import (
@@ -105,7 +105,6 @@ def pod(number: int, peak: int | None, name: str = "") -> PodFacts:
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(NAMES, max_size=25),
     st.lists(st.tuples(NAMES, COUNTS), max_size=60),

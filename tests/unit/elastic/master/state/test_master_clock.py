@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.elastic.master.main import downtime_s
@@ -100,14 +100,12 @@ def played(steps: list[_Step]) -> Histories:
     return history
 
 
-@settings(deadline=None)
 @given(st.lists(_RUN | _NOTE | _JUMP | _AWAY, max_size=30))
 def test_on_one_machine_wall_clocks_may_jump_and_the_account_is_right(steps: list[_Step]) -> None:
     history = played(steps)
     assert history.goodput.wall_s == pytest.approx(history.passed_s, abs=1e-3)
 
 
-@settings(deadline=None)
 @given(st.lists(_RUN | _NOTE | _MOVED, max_size=30))
 def test_on_several_machines_with_equal_wall_clocks_the_account_is_right(
     steps: list[_Step],
@@ -116,7 +114,6 @@ def test_on_several_machines_with_equal_wall_clocks_the_account_is_right(
     assert history.goodput.wall_s == pytest.approx(history.passed_s, abs=1e-3)
 
 
-@settings(deadline=None)
 @given(st.lists(_RUN | _NOTE | _JUMP | _MOVED, max_size=30))
 def test_a_clock_jump_between_machines_is_bounded_and_loses_no_booked_time(
     steps: list[_Step],

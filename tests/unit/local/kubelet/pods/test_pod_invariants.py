@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.core.pod import Pod
@@ -139,7 +139,6 @@ PODS = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(pod=PODS, data=st.data())
 def test_a_pods_life_keeps_the_laws_and_can_always_be_ended(pod: Pod, data: st.DataObject) -> None:
     life = Life(pod, data.draw)

@@ -55,6 +55,7 @@ UNUSED: dict[str, dict[Right, str]] = {
         ("", "events", "patch"): REPEATED,
         ("coordination.k8s.io", "leases", "*"): STANDBY,
         ("policy", "*", "watch"): NEWER,
+        ("resource.k8s.io", "*", "*"): NEWER,
         ("scheduling.k8s.io", "podgroups*", "*"): NEWER,
         ("storage.k8s.io", "csistoragecapacities", "*"): NEWER,
     },

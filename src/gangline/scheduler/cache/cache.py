@@ -165,8 +165,6 @@ class SchedulerCache:
         """Add or change a pod. A pod of the same name with another uid replaces the old one."""
         former = self.pods.get(pod.key)
         assumed = self._assumed.get(pod.key)
-        if pod.device_claims:
-            pod = self.devices.charge(pod)
         if former is not None and assumed is not None:
             if former.uid == pod.uid and pod.node is None:
                 # The event may be older than the binding. The assumption holds until the API
@@ -178,6 +176,8 @@ class SchedulerCache:
             pod = replace(pod, is_terminating=True)
         else:
             self._evicted.pop(pod.key, None)
+        if pod.device_claims:
+            pod = self.devices.charge(pod)
         if former is None or former.uid != pod.uid:
             self.nodes.request_mix.observe(pod.shape, pod.created)
         if former == pod:

@@ -143,6 +143,17 @@ async def test_deleted_job_has_the_page_of_its_record(site: Site, past: StubPast
     assert "until=7&amp;after=3" in listed
 
 
+async def test_job_that_was_deleted_while_it_ran_is_not_shown_as_running(
+    site: Site, past: StubPast
+) -> None:
+    gone = past.answers["gone"]
+    gone["job"]["outcome"] = "deleted"
+    gone["record"] |= {"state": "RUNNING", "diagnosis": None, "reason": ""}
+    text = await site.text(RECORD)
+    assert "s-running" not in text
+    assert "deleted" in text
+
+
 async def test_job_that_is_in_the_cluster_is_not_in_the_history(site: Site, past: StubPast) -> None:
     uid = next(iter(site.recorded.cluster)).stored.metadata.uid
     past.answers["gone"]["job"]["uid"] = uid

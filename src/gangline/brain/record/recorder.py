@@ -35,7 +35,7 @@ from gangline.kube.errors import ApiError
 from gangline.sdk.client import JobError
 from gangline.sdk.diagnosis import TAIL_LINES, diagnose, diagnosis_data, failed_container
 from gangline.sdk.event_files import EventFolder, find_folder
-from gangline.sdk.events import job_events
+from gangline.sdk.events import EventRecord, job_events
 from gangline.sdk.goodput import Goodput, has_goodput, read_goodput
 from gangline.sdk.jobs import Job, JobState, build_job
 from gangline.sdk.logs import read_tail
@@ -200,7 +200,7 @@ class Recorder:
             await self._merge_stored(uid, recording)
         earlier = recording.record
         is_stored = earlier.state == recording.job.state and not recording.is_deleted
-        if is_stored and (earlier.diagnosis or recording.job.state is JobState.SUCCEEDED):
+        if is_stored and earlier.diagnosis:
             recording.is_changed = recording.is_dirty = False
             recording.is_complete = True
             recording.ended_at = time.monotonic()
@@ -293,7 +293,7 @@ class Recorder:
         await self._read_goodput(recording)
         await self._read_effective(recording)
         await self._read_events(recording)
-        if recording.job.state is JobState.FAILED and recording.record.diagnosis is None:
+        if recording.job.state.finished and recording.record.diagnosis is None:
             recording.record = msgspec.structs.replace(
                 recording.record, diagnosis=await self._diagnosis(recording, pods)
             )
@@ -302,11 +302,10 @@ class Recorder:
         self._wake.set()
 
     async def _diagnosis(self, recording: _Recording, pods: list[Pod]) -> dict[str, Any]:
-        job = recording.job
-        try:
-            events = await job_events(self._client, job.namespace, job)
-        except ApiError:
-            events = []
+        job, events = recording.job, list[EventRecord]()
+        if job.state is JobState.FAILED:
+            with contextlib.suppress(ApiError):
+                events = await job_events(self._client, job.namespace, job)
         present = {pod.metadata.name for pod in pods}
         gone = [pod for name, pod in recording.failed_pods.items() if name not in present]
         diagnosis = diagnose(job, [*pods, *gone], events, recording.tails)

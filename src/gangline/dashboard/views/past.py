@@ -116,10 +116,12 @@ def recorded_head(stored: Mapping[str, Any]) -> JobHead:
     )
 
 
-def recorded_why(stored: Mapping[str, Any]) -> WhyView:
-    """Return why a job failed, as its diagnosis at the end has it."""
+def recorded_why(stored: Mapping[str, Any]) -> WhyView | None:
+    """Return the diagnosis at the end of a job; None if it was deleted before its end."""
     record = stored.get("record") or {}
     diagnosis = record.get("diagnosis") or {}
+    if not diagnosis and not record.get("reason"):
+        return None
     root = diagnosis.get("root")
     return why_view(
         Diagnosis(

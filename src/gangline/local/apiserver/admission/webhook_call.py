@@ -227,17 +227,13 @@ def review_version(hook: CompiledWebhook) -> str:
     )
 
 
-def encode_review(
-    hook: CompiledWebhook,
-    review_input: ReviewInput,
-    form: ServedKind,
-    old: Json | None,
-    new: Json | None,
-) -> tuple[str, bytes]:
-    """Return the UID and the body of a review request."""
-    request, uid = review_input.request, str(uuid.uuid4())
+def admission_request(
+    review_input: ReviewInput, form: ServedKind, uid: str, states: tuple[Json | None, Json | None]
+) -> AdmissionRequest:
+    """Return a write as webhooks see it. ``states``: the object before and after the write."""
+    request, (old, new) = review_input.request, states
     optional: Any = msgspec.UNSET
-    admission_request = AdmissionRequest(
+    return AdmissionRequest(
         uid=uid,
         kind=_kind(review_input, form),
         resource=GroupVersionResource(form.group, form.version, form.plural),
@@ -256,10 +252,22 @@ def encode_review(
         dry_run=review_input.dry_run,
         options=review_input.options,
     )
+
+
+def encode_review(
+    hook: CompiledWebhook,
+    review_input: ReviewInput,
+    form: ServedKind,
+    old: Json | None,
+    new: Json | None,
+) -> tuple[str, bytes]:
+    """Return the UID and the body of a review request."""
+    uid = str(uuid.uuid4())
+    request = admission_request(review_input, form, uid, (old, new))
     envelope = {
         "kind": "AdmissionReview",
         "apiVersion": f"{ADMISSION}/{review_version(hook)}",
-        "request": admission_request,
+        "request": request,
     }
     return uid, encode_json(envelope)
 

@@ -29,6 +29,7 @@ ALL = {
     "log_following": "client.log_following",
     "master_load": "elastic.master_load",
     "brain_store": "brain.store",
+    "elastic_survivors": "elastic.survivors",
     "facts": "elastic.facts",
     "checkpoint_speed": "checkpoint.speed",
     "checkpoint_node": "checkpoint.node",

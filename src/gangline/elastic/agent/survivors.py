@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 
 _DECISION_S = 90.0
 """Longer than the coordinator takes for any decision."""
+_CONNECT_S = 60.0
+_RETRY_S = 0.2
 
 
 class CoordinatorService:
@@ -149,7 +151,7 @@ class RemoteCoordinator:
 
     async def _follow(self) -> None:
         try:
-            reader, self._writer = await asyncio.open_connection(*self._address)
+            reader, self._writer = await self._connect()
             self._writer.write(HELLO)
             while True:
                 self._writer.write(encode_wait(self.order_count))
@@ -164,6 +166,16 @@ class RemoteCoordinator:
             log.debug("orders about workers end: %s", error)
             for listener in self.listeners:
                 listener(Fallback("the store of the workers cannot be reached"))
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        end = time.monotonic() + _CONNECT_S
+        while True:
+            try:
+                return await asyncio.open_connection(*self._address)
+            except OSError:  # rank 0's node may open the store later
+                if time.monotonic() > end:
+                    raise
+            await asyncio.sleep(_RETRY_S)
 
 
 class NodeSurvivors:

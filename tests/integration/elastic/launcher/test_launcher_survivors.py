@@ -153,6 +153,26 @@ def test_rank_that_is_killed_in_a_checkpoint_is_replaced(train: Callable[..., Tr
     assert "restart 1" not in run.output
 
 
+def test_rank_of_another_node_is_replaced_by_a_successor_of_that_node(
+    launch: Launch, tmp_path: Path, free_port: int
+) -> None:
+    folder = tmp_path / "nodes"
+    folder.mkdir()
+    flags = [
+        "--nnodes", 2, "--nproc-per-node", 1, "--rdzv-id", "nodes", "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-conf",
+    ]  # fmt: skip
+    hosts = [
+        launch(*flags, f"is_host={host}", SCRIPT, "survive", 12, folder, "6:1:step")
+        for host in (1, 0)
+    ]
+    hosts[0].until("a successor is warm", 2)
+    (folder / "go-0").touch()
+
+    assert [run.wait() for run in hosts] == [0, 0], [run.output for run in hosts]
+    assert "rank 1 was replaced at step 6; " in hosts[0].output
+
+
 def test_rank_is_replaced_on_request(train: Callable[..., Training]) -> None:
     training = train("request")
     run = training.start("survive", 2, 100_000)
@@ -199,6 +219,10 @@ def test_many_kills_at_random_times(train: Callable[..., Training]) -> None:
 
     plain = train("plain")
     assert plain.start("plain", 3, last).wait() == 0
+    # A rank that was behind when another one was lost has taken the state after a step from others.
     losses, expected = survive.losses(), plain.losses()
-    assert {key: losses[key] for key in expected} == expected
+    assert {step for step, _ in losses} >= {*range(last)}
+    assert {key: losses[key] for key in expected if key in losses} == {
+        key: expected[key] for key in expected if key in losses
+    }
     assert len(survive.processes(0)) == 1

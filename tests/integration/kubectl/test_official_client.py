@@ -1,24 +1,25 @@
-"""The official Python client against a complete cluster: watch, logs, exec, port-forward."""
+"""The official Python client against a complete cluster: dialogues, refusals, forwarded ports.
+
+What `tests/frameworks/client_scripts` does with every version of it is not repeated here.
+"""
 
 import gc
-import json
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
-from kubernetes import client, config, stream, watch
+from kubernetes import client, config, stream
 
 from integration.cluster.embedded import EmbeddedCluster
-from integration.kubectl.manifests import CONFIG, JOB, TALKER, WEB, pod
+from integration.kubectl.manifests import TALKER, WEB
 from integration.kubectl.tool import until
 
 # The client leaks connections that the server closed, and those of refused streams.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 SPACE = "official"
-GROUP = ("kubeflow.org", "v1", SPACE, "pytorchjobs")
 
 
 @pytest.fixture(autouse=True)
@@ -45,102 +46,6 @@ def api(cluster: EmbeddedCluster) -> Iterator[client.CoreV1Api]:
 
 def _ready(found: Any) -> bool:
     return any(c.type == "Ready" and c.status == "True" for c in found.status.conditions or [])
-
-
-def test_watch_sees_a_life_and_can_be_taken_up_again(api: client.CoreV1Api) -> None:
-    listed = api.list_namespaced_pod(SPACE, label_selector="app=mayfly")
-    since = listed.metadata.resource_version
-    api.create_namespaced_pod(SPACE, yaml.safe_load(pod("mayfly", "true", restartPolicy="Never")))
-    seen: list[tuple[str, str]] = []
-    watching = watch.Watch()
-    for event in watching.stream(
-        api.list_namespaced_pod,
-        SPACE,
-        label_selector="app=mayfly",
-        resource_version=since,
-        timeout_seconds=30,
-    ):
-        found = event["object"]
-        seen.append((event["type"], found.status.phase))
-        if found.status.phase == "Succeeded" and event["type"] == "MODIFIED":
-            since = found.metadata.resource_version
-            break
-    assert seen[0] == ("ADDED", "Pending")
-    api.delete_namespaced_pod("mayfly", SPACE)
-    types = []
-    for event in watching.stream(
-        api.list_namespaced_pod,
-        SPACE,
-        label_selector="app=mayfly",
-        resource_version=since,
-        timeout_seconds=30,
-    ):
-        types.append(event["type"])
-        if event["type"] == "DELETED":
-            break
-    assert types[-1] == "DELETED"
-    assert "ADDED" not in types
-
-
-def test_watch_from_dropped_revision_gets_410(api: client.CoreV1Api) -> None:
-    with pytest.raises(client.ApiException) as refused:
-        for _ in watch.Watch().stream(
-            api.list_namespaced_pod, SPACE, resource_version="999999999", timeout_seconds=5
-        ):
-            pass
-    assert refused.value.status in (410, 504)
-
-
-def test_objects_live(api: client.CoreV1Api) -> None:
-    api.create_namespaced_config_map(SPACE, yaml.safe_load(CONFIG % ("official", "red")))
-    body = {"data": {"colour": "blue"}}
-    assert api.patch_namespaced_config_map("official", SPACE, body).data == body["data"]
-    found = api.read_namespaced_config_map("official", SPACE)
-    found.data["colour"] = "green"
-    api.replace_namespaced_config_map("official", SPACE, found)
-    with pytest.raises(client.ApiException) as refused:  # It was read before the last change.
-        api.replace_namespaced_config_map("official", SPACE, found)
-    assert refused.value.status == 409
-    assert json.loads(refused.value.body)["reason"] == "Conflict"
-    api.delete_namespaced_config_map("official", SPACE)
-    with pytest.raises(client.ApiException) as refused:
-        api.read_namespaced_config_map("official", SPACE)
-    assert refused.value.status == 404
-
-
-def test_a_job_as_custom_object(api: client.CoreV1Api) -> None:
-    jobs = client.CustomObjectsApi(api.api_client)
-    jobs.create_namespaced_custom_object(*GROUP, body=yaml.safe_load(JOB))
-
-    def conditions() -> list[str]:
-        found = jobs.get_namespaced_custom_object_status(*GROUP, "train")
-        return [each["type"] for each in found.get("status", {}).get("conditions", [])]
-
-    until(lambda: "Running" in conditions(), conditions)
-    jobs.delete_namespaced_custom_object(*GROUP, "train")
-
-
-def test_logs_complete_and_followed(api: client.CoreV1Api) -> None:
-    complete = api.read_namespaced_pod_log("talker", SPACE, container="second")
-    assert complete == "second speaks\n"
-    followed = watch.Watch().stream(
-        api.read_namespaced_pod_log, "talker", SPACE, container="first", follow=True
-    )
-    lines = [line for line, _ in zip(followed, range(4), strict=False)]
-    assert lines[:2] == ["first speaks", "a second line"]
-
-
-def test_exec_whole(api: client.CoreV1Api) -> None:
-    output = stream.stream(
-        api.connect_get_namespaced_pod_exec,
-        "talker",
-        SPACE,
-        container="first",
-        command=["sh", "-c", "echo out; echo err >&2"],
-        stdout=True,
-        stderr=True,
-    )
-    assert set(output.split()) == {"out", "err"}
 
 
 def test_exec_in_dialogue(api: client.CoreV1Api) -> None:

@@ -33,7 +33,7 @@ MIB = 2**20
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
-    options = ("--nodes", "2", "--network", "host", "--webhook", "off")
+    options = ("--nodes", "2", "--network", "host", "--webhook", "off", "--no-record")
     async with embedded(tmp_path / "home", *options) as started:
         yield started
 

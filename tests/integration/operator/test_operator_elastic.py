@@ -20,8 +20,8 @@ from gangline.api.resources import (
     SECRETS,
     SERVICES,
 )
-from gangline.brain.advisers.advice import What
-from gangline.brain.publication.plans import PlannedChange, scale_plan
+from gangline.brain.advisers.advice import GuardAction, What
+from gangline.brain.publication.plans import scale_plan
 from gangline.kube.errors import NotFound
 from gangline.kube.http.request import Request
 from gangline.local.apiserver.server import ApiServer
@@ -255,8 +255,8 @@ async def test_p5_a_hot_parameter_server_moves_and_workers_go_on(
         await elastic.until_phase("Running")
         pods = (await client.list(PODS, NAMESPACE)).items
         before = {short_name(pod.metadata.name): pod for pod in pods}
-        change = PlannedChange(
-            action_id=7, what=What.PS_CPU, role="ps", rank=0, device="", value=4000
+        change = GuardAction(
+            id=7, job="", family="", at_ms=0, what=What.PS_CPU, role="ps", rank=0, after=4000
         )
         plan = scale_plan(await elastic.job(), change)
         assert plan is not None

@@ -15,6 +15,9 @@ CORE: dict[str, tuple[str, ...]] = {
     "brain": (
         "integration/brain/test_brain_process.py::test_third_run_is_advised_from_the_first_two",
     ),
+    "history": (
+        "integration/brain/test_recorder.py::test_job_that_is_deleted_after_its_end_has_its_record",
+    ),
     "cli": (
         "integration/cli/test_jobs_from_the_command_line.py::test_a_job_from_submission_to_deletion",
         "integration/cli/test_jobs_from_the_command_line.py::test_failed_job_sets_exit_status",

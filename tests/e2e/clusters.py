@@ -172,6 +172,8 @@ class Embedded(ClusterUnderTest):
         log = self.folder / "up.log"
         ups = _ups(log)
         arguments = ["up", "--name", "e2e", "--nodes", str(self.nodes), "--port", self.port]
+        # Scenarios of the Brain start their own, which must lead.
+        arguments.append("--no-record")
         arguments += ["--audit-log", str(self.audit_log), "--audit-log-maxsize", "100000"]
         component = Component(
             [*GANGLINE, *arguments, "--without", "operator", "--without", "scheduler"],

@@ -22,7 +22,6 @@ from gangline.api.resources import (
 )
 from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.publication.plans import scale_plan
-from gangline.kube.errors import NotFound
 from gangline.kube.http.request import Request
 from gangline.local.apiserver.server import ApiServer
 from gangline.operator.model.labels import JOB_NAME
@@ -286,21 +285,3 @@ async def test_plan_without_a_job_reports_the_missing_job(elastic: Elastic) -> N
     await elastic.submit(1)
     await elastic.until_plan("early", "Succeeded")
     await elastic.until_pods("master-0", "worker-0", "worker-1", "worker-2")
-
-
-async def test_a_job_with_mistakes_names_them_all(elastic: Elastic) -> None:
-    await elastic.stage.start_operator()
-    limits = {"memory": "10 Gi"}
-    await elastic.submit(1, resourceLimits=limits, annotations={"gangline.dev/nodes": "2:1"})
-    written = manifest({"worker": role(1, priority="7")}, resourceLimits=limits)
-    written["metadata"] = {"name": "wrong"}
-    await elastic.client.create(ELASTIC_JOBS, written, NAMESPACE)
-
-    async def reported() -> bool:
-        found = await elastic.client.get(ELASTIC_JOBS, "wrong", NAMESPACE)
-        messages = [c.message for c in found.status.conditions if c.type == "InvalidSpec"]
-        return bool(messages) and "priority" in messages[0] and "resourceLimits" in messages[0]
-
-    await elastic.stage.until(reported, "all mistakes are reported")
-    with pytest.raises(NotFound):
-        await elastic.client.get(PODS, "wrong-edljob-worker-0", NAMESPACE)

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gangline.api import crd
-from gangline.api.resources import LEASES, PODS, PYTORCH_JOBS, SERVICES
+from gangline.api.resources import PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
 from gangline.operator.engine import controller
 from integration.operator.cluster import (
@@ -22,7 +22,6 @@ from integration.operator.cluster import (
     install_definition,
     pytorch_stage,
     reported,
-    stop,
 )
 from integration.operator.faults import faulty
 
@@ -316,23 +315,6 @@ async def test_a_job_that_changes_all_the_time_comes_to_its_end(stage: Scene) ->
         await asyncio.gather(meddling, return_exceptions=True)
     assert job.metadata.annotations["number"]
     assert job.status.restarts.total == 1
-
-
-async def test_of_two_operators_one_works_and_the_other_takes_over(stage: Scene) -> None:
-    settings = {"leader_election": True, "leader_election_namespace": NAMESPACE}
-    await stage.start_operator(**settings, identity="first")
-    await stage.submit(1, 1, name="one")
-    await stage.until_condition("Running", "one")
-    first = stage.operator
-    await stage.start_operator(**settings, identity="second")
-    assert (
-        await stage.client.get(LEASES, "gangline-operator", NAMESPACE)
-    ).spec.holder_identity == ("first")
-    await stop(first)
-    await stage.submit(1, 1, name="two")
-    await stage.until_condition("Running", "two")
-    lease = await stage.client.get(LEASES, "gangline-operator", NAMESPACE)
-    assert lease.spec.holder_identity == "second"
 
 
 async def test_metrics_count_each_job_once_over_restarts_of_the_operator(stage: Scene) -> None:

@@ -57,33 +57,6 @@ async def test_a_job_that_keeps_failing_ends_at_its_limit(stage: Scene, policy: 
     await stage.until_pods({"worker-0": "Failed"})
 
 
-async def test_a_fatal_failure_ends_the_job(stage: Scene) -> None:
-    stage.kubelets.verdict = lambda pod: 2 if "worker" in pod.metadata.name else None
-    await stage.start_operator()
-    await stage.submit(1, 1, restart="ExitCode", cleanPodPolicy="All")
-    job = await stage.until_condition("Failed")
-    await stage.until_pods({})
-    assert job.status.restarts.total == 0
-
-
-async def test_the_deadline_fires_in_a_quiet_job(stage: Scene) -> None:
-    await stage.start_operator()
-    await stage.submit(1, 0, activeDeadlineSeconds=2)
-    job = await stage.until_condition("Failed")
-    assert job.status.completion_time
-    assert job.status.start_time
-    lived = (job.status.completion_time - job.status.start_time).total_seconds()
-    assert 2 <= lived <= 3
-
-
-async def test_a_finished_job_and_all_of_its_own_is_removed_in_time(stage: Scene) -> None:
-    stage.kubelets.verdict = lambda _: 0
-    await stage.start_operator()
-    await stage.submit(1, 0, ttlSecondsAfterFinished=1)
-    await stage.until_gone(PYTORCH_JOBS, "train")
-    assert not (await stage.client.list(PYTORCH_JOBS, NAMESPACE)).items
-
-
 async def test_suspend_and_resume(stage: Scene) -> None:
     await stage.start_operator()
     await stage.submit(1, 1, suspend=True)

@@ -59,12 +59,14 @@ def decode_length(data: bytes) -> int:
 
 def decode_message(data: bytes) -> Message:
     """Read what `encode_push` has sent."""
-    return msgspec.json.decode(data, type=Message)
+    message: Message = msgspec.json.decode(data, type=Message)
+    return message
 
 
 def decode_order(data: bytes) -> Order:
     """Read an order."""
-    return msgspec.json.decode(data, type=Order)
+    order: Order = msgspec.json.decode(data, type=Order)
+    return order
 
 
 class OrderClient:

@@ -369,7 +369,8 @@ class Coordinator:
         return [*self._reform(now), *self._refill()]
 
     def _lose_successor(self, slot: int) -> list[Order]:
-        node, _ = self._starting.pop(slot, None) or self._warm.pop(slot)
+        places = self._starting if slot in self._starting else self._warm
+        node, _ = places.pop(slot)
         self._failed[node] = self._failed.get(node, 0) + 1
         if orders := self._refill():
             return orders

@@ -71,8 +71,8 @@ class _Unpickler(pickle.Unpickler):
         shape, dtype, kind = pid
         place = next(self._model, None)
         if place is None:
-            index = torch.cuda.current_device() if kind == "cuda" else None
-            place = torch.empty(shape, dtype=dtype, device=torch.device(kind, index))
+            device = torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else kind
+            place = torch.empty(shape, dtype=dtype, device=device)
         elif (tuple(place.shape), place.dtype, place.device.type) != pid:
             raise RuntimeError("the models of two ranks differ")
         self.tensors.append(place)
@@ -130,7 +130,8 @@ class StateTransfer:
 
 def random_state() -> tuple[Any, ...]:
     """Return the random state of this process: PyTorch, its devices, Python and NumPy."""
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    cuda: Any = torch.cuda
+    devices = cuda.get_rng_state_all() if cuda.is_initialized() else []
     numpy = sys.modules.get("numpy")
     return torch.get_rng_state(), devices, random.getstate(), numpy and numpy.random.get_state()
 
@@ -139,8 +140,9 @@ def set_random_state(state: tuple[Any, ...]) -> None:
     """Continue with a `random_state`."""
     own, devices, python, numpy_state = state
     torch.set_rng_state(own)
-    if devices and torch.cuda.is_initialized() and len(devices) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(devices)
+    cuda: Any = torch.cuda
+    if devices and cuda.is_initialized() and len(devices) == cuda.device_count():
+        cuda.set_rng_state_all(devices)
     random.setstate(python)
     if numpy_state is not None and (numpy := sys.modules.get("numpy")):
         numpy.random.set_state(numpy_state)

@@ -49,8 +49,8 @@ def try_growth(
         state.set_pod(pod)
     explained = explain_group(state, key, now, policy)
     pods = sum(str(pod.key) in explained.starting for pod in added)
-    causes = [near.why for need in explained.needs for near in need.nodes]
-    return PossibleGrowth(pods, explained.message or ", ".join(dict.fromkeys(causes)))
+    # Its further sentences are about the gang as it is.
+    return PossibleGrowth(pods, explained.message.partition(". ")[0].rstrip("."))
 
 
 async def read_growth(

@@ -1,5 +1,5 @@
 # Sets up, runs and checks Gangline. Needs Python 3.11 or newer and make, nothing else.
-# make demo | test | test-all | release-check | lint | docs | test-site | e2e | test-frameworks | benchmarks | crds | manifests | image | clean
+# make demo | test | test-all | release-check | lint | docs | test-site | test-dashboard | e2e | test-frameworks | benchmarks | crds | manifests | image | clean
 
 # python3.11 where it is, else the machine's python3; tools/install.py refuses one that is too old.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Creates the environment and installs sections of constraints.txt, with a line for each step.
 INSTALL := @"$(PYTHON)" tools/install.py $(VENV)
 
-.PHONY: help setup lock test-versions demo test test-all test-unit release-check lint docs test-site e2e test-frameworks mutation benchmarks crds manifests image clean
+.PHONY: help setup lock test-versions demo test test-all test-unit release-check lint docs test-site test-dashboard e2e test-frameworks mutation benchmarks crds manifests image clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -110,6 +110,10 @@ e2e: $(VENV)/.dev
 # The site of the documentation in Debian's Chromium: search, labels, widths.
 test-site: $(VENV)/.browser $(VENV)/.docs
 	$(BIN)/python -m pytest -q --numprocesses 0 tests/documentation
+
+# The dashboard's pages in Debian's Chromium: live, without script, by axe's rules of accessibility.
+test-dashboard: $(VENV)/.browser
+	$(BIN)/python -m pytest -q --numprocesses 0 tests/browser
 
 # Trains with the real frameworks, each in an environment of its own that is made here (docs/frameworks.md).
 # make test-frameworks FRAMEWORKS="jax tensorflow" makes and tests these only.

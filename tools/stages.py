@@ -184,6 +184,7 @@ VERSIONED = shlex.quote(
     "tests/unit/cli/test_usual_mistakes.py tests/unit/kube tests/unit/operator/engine"
 )
 SITE = ("docs", "mkdocs.yml", "tools/site_*", "tools/reference_pages.py", "tests/documentation")
+PAGES = ("src/gangline/dashboard", "tools/fetch_assets.py", "tests/browser")
 DEBIAN = (*PACKAGE, "tools/other-debian")
 IMAGES = f"""set -e
 {PYTHON} tools/build_images.py build/images
@@ -213,6 +214,7 @@ def groups() -> dict[str, list[Stage]]:
         Stage("debian-13", "tools/other-debian trixie", inputs=DEBIAN),
         Stage("debian-14", "tools/other-debian forky", inputs=DEBIAN),
         Stage("site", "make test-site", inputs=SITE),
+        Stage("dashboard", "make test-dashboard", inputs=PAGES),
         Stage("images", IMAGES, inputs=(*PACKAGE, "tools/*image*.py", "deploy/Containerfile")),
         Stage("random-input", FUZZ, inputs=("tests/security/fuzz",)),
         Stage("laws", LAWS, inputs=("tests/unit", "src/gangline")),

@@ -50,7 +50,7 @@ class WatchedPod(ListedPod):
     metadata: WatchedMeta = WatchedMeta()
 
 
-WATCHED_PODS: Resource[WatchedPod] = replace(LISTED_PODS, type=WatchedPod)  # type: ignore[type-var, arg-type]
+WATCHED_PODS: Resource[Any] = replace(LISTED_PODS, type=WatchedPod)
 
 WatchedJob: Any = msgspec.defstruct(
     "WatchedJob", [("metadata", WatchedJobMeta, WatchedJobMeta())], bases=(ListedJob,), frozen=True

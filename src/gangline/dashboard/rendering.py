@@ -171,7 +171,7 @@ class Renderer:
         """Return a complete page."""
         return self._environment.get_template(f"pages/{name}.html").render(**values)
 
-    def part(self, page: str, part: str, view: View) -> str:
+    def part(self, page: str, part: str, view: object) -> str:
         """Return one part of a page."""
         module = self._environment.get_template(f"parts/{page}.html").module
         return str(getattr(module, part)(view))

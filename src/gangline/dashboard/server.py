@@ -322,7 +322,7 @@ class Dashboard:
     ) -> web.Response:
         if wants_json(request):
             return web.json_response({"status": status, "message": text}, status=status)
-        values = {"error_status": status, "message": text, "difference": difference}
+        values: dict[str, Any] = {"error_status": status, "message": text, "difference": difference}
         return self._html(request, "error", status=status, **values)
 
     # Pages and their streams.

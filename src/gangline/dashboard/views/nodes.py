@@ -9,7 +9,7 @@ from gangline.api.resource_list import GPU, pod_request_for
 from gangline.dashboard.observed import WatchedPod
 from gangline.dashboard.rights import EVENT_KIND, POD_KIND
 from gangline.dashboard.views.base import Observation, View
-from gangline.sdk.events import read_events
+from gangline.sdk.events import EventRecord, read_events
 from gangline.sdk.jobs import JOB_NAME_LABEL, pod_status_text
 from gangline.sdk.nodes import NodeRow, read_node
 from gangline.sdk.usage import GpuUsage, ResourceUsage
@@ -289,7 +289,7 @@ def node_details(
     )
 
 
-def _node_events(seen: Observation, name: str) -> Sequence[object] | list[object]:
+def _node_events(seen: Observation, name: str) -> list[EventRecord]:
     events = [
         event
         for namespace, stored in seen.cluster.events.items()

@@ -74,7 +74,8 @@ class Webhook(Wire):
         list[str], doc("Versions of AdmissionReview that it supports.", required=True)
     ] = []
     match_conditions: Annotated[
-        list[MatchCondition], doc("Conditions on a request, all of which must be true.", keys=("name",))
+        list[MatchCondition],
+        doc("Conditions on a request, all of which must be true.", keys=("name",)),
     ] = []
 
 

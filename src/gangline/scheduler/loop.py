@@ -3,7 +3,8 @@ result.
 
 There is no period. A change sets a flag, and changes within a short interval share one cycle. The
 next cycle runs while the last result is still being applied. Cycles take at most half of the time,
-so that many changes cannot starve the other tasks of the process.
+and cycles that decide nothing a fifth, so that many changes cannot starve the other tasks of the
+process: while thousands of evicted pods end, each of them causes a cycle.
 
 ``run`` starts it: alone (``gangline scheduler``) or inside a cluster (``gangline up``), and as the
 leader of several copies where that is set. If Volcano's own scheduler runs in the cluster, pods
@@ -83,6 +84,8 @@ NODE_CHECK_S = 1.0
 """Delay of the comparison of the amounts of all nodes after a cycle. With thousands of nodes it
 takes longer than a cycle without pending gangs.
 """
+IDLE_REST, MAX_IDLE_REST_S = 4.0, 2.0
+"""The pause after a cycle that has decided nothing: so many times its duration, up to a limit."""
 QUEUE_RETRY_S = 5.0
 OPTIONAL_KINDS_TIMEOUT_S = 3.0
 """How long the first cycle waits for pod groups and queues, which a cluster may not serve."""
@@ -301,7 +304,9 @@ class SchedulerLoop:
                 )
             if result.pending_reasons:
                 self._request_cycle_at_next_end()
-            await asyncio.sleep(took)
+            await asyncio.sleep(
+                rest_after_cycle(took, has_decided=bool(result.bindings or result.evictions))
+            )
 
     def _report_nodes(self) -> None:
         self._node_check = None
@@ -425,6 +430,16 @@ class SchedulerLoop:
                 await asyncio.sleep(QUEUE_RETRY_S)
             else:
                 return
+
+
+def rest_after_cycle(took_s: float, *, has_decided: bool) -> float:
+    """Return the pause after a cycle, in seconds.
+
+    Args:
+        took_s: its duration.
+        has_decided: it has bound or evicted pods, so that the next one may go on with that.
+    """
+    return took_s if has_decided else max(took_s, min(IDLE_REST * took_s, MAX_IDLE_REST_S))
 
 
 class StartReporter:

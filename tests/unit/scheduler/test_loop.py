@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gangline.kube.informers.informer import ListTimes
-from gangline.scheduler.loop import StartReporter
+from gangline.scheduler.loop import MAX_IDLE_REST_S, StartReporter, rest_after_cycle
 
 
 def test_phases_are_reported_after_the_first_cycle(caplog: pytest.LogCaptureFixture) -> None:
@@ -36,3 +36,16 @@ def test_phases_are_reported_after_the_first_cycle(caplog: pytest.LogCaptureFixt
     gauge = "gangline_scheduler_start_seconds"
     assert REGISTRY.get_sample_value(gauge, {"phase": "first_cycle"}) == 0.25
     assert REGISTRY.get_sample_value(gauge, {"phase": "list"}) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("took_s", "has_decided", "rest_s"),
+    [
+        pytest.param(0.1, True, 0.1, id="half of the time"),
+        pytest.param(0.1, False, 0.4, id="a fifth of the time if nothing is decided"),
+        pytest.param(1.5, False, MAX_IDLE_REST_S, id="a limit"),
+        pytest.param(10.0, False, 10.0, id="never more than half of the time"),
+    ],
+)
+def test_cycles_leave_time_for_other_tasks(took_s: float, has_decided: bool, rest_s: float) -> None:
+    assert rest_after_cycle(took_s, has_decided=has_decided) == rest_s

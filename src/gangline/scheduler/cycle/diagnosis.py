@@ -18,7 +18,7 @@ from gangline.scheduler.placement.gang import (
     placed_pods,
     unavailable_message,
 )
-from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.placement.scratch import Placement, ScratchAllocation, may_hold
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import PendingGang
 from gangline.scheduler.queueing.messages import (
@@ -158,19 +158,17 @@ class PlacementDiagnosis:
         capacity = gang_capacity(self._scratch, gang)
         if not all(capacity.free.get(name, amount) >= amount for name, amount in gang.requested):
             return capacity, ""
-        kept = [placement for placements in held.values() for placement in placements]
-        self._scratch.release(kept)
-        held_for = ", ".join(held) if kept and self._fits(gang) else ""
-        self._scratch.reserve(kept)
-        return capacity, held_for
-
-    def _fits(self, gang: PendingGang) -> bool:
-        """Return whether a gang would fit; the allocation is rolled back."""
-        mark = self._scratch.mark()
-        place_gang(self._scratch, gang, gang.pending)
-        fits = gang.satisfied_by(placed_pods(self._scratch.since(mark)))
-        self._scratch.rollback(mark)
-        return fits
+        if not any(held.values()):
+            return capacity, ""
+        without = self._scratch.without_reservations()
+        if without is not None:
+            fits = _fits(without, gang)
+        else:
+            kept = [placement for placements in held.values() for placement in placements]
+            self._scratch.release(kept)
+            fits = _fits(self._scratch, gang)
+            self._scratch.reserve(kept)
+        return capacity, ", ".join(held) if fits else ""
 
     def _lasting_pods(
         self, gang: PendingGang, capacity: GangCapacity, resource: str
@@ -224,6 +222,17 @@ class PlacementDiagnosis:
             if row is not None and accepts[row]:
                 used += _amount(pod, resource)
         return used
+
+
+def _fits(scratch: ScratchAllocation, gang: PendingGang) -> bool:
+    """Return whether a gang would fit; the allocation is rolled back."""
+    if not may_hold(scratch.nodes, scratch.free, gang.pending):
+        return False
+    mark = scratch.mark()
+    place_gang(scratch, gang, gang.pending)
+    fits = gang.satisfied_by(placed_pods(scratch.since(mark)))
+    scratch.rollback(mark)
+    return fits
 
 
 def _amount(pod: PodInfo, resource: str) -> int:

@@ -332,14 +332,11 @@ class ScratchAllocation:
         """Return the free amounts as if nothing were reserved."""
         return self.free if self._reserved is None else self.free + self._reserved
 
-    def may_hold(self, shape: PodShape) -> bool:
-        """Return whether some row has enough of all amounts for one pod, apart from other rules."""
-        fits = self.nodes.eligible(shape.constraints).accepted
-        if self.within is not None:
-            fits = fits & self.within
-        for column, amount, _ in self.nodes.demand(shape.request).terms:
-            fits = fits & (self.free[column] >= amount)
-        return bool(fits.any())
+    def without_reservations(self) -> "ScratchAllocation | None":
+        """Return an allocation without any reservation; None: these hold more than amounts."""
+        if self._has_claims or self._shared is not None:
+            return None
+        return self.fork(self.free_without_reservations())
 
     def has_capacity(self, placement: Placement) -> bool:
         """Return whether a placement fits, apart from constraints."""
@@ -490,6 +487,26 @@ class ScratchAllocation:
         return (
             inputs if self._extra_score is None else replace(inputs, extra_score=self._extra_score)
         )
+
+
+def may_hold(
+    nodes: NodeTable,
+    free: Amounts,
+    pods: Iterable[PodInfo],
+    within: NDArray[np.bool_] | None = None,
+) -> bool:
+    """Return whether a row has enough of all amounts for one of these pods, apart from other rules:
+    without one none of them can be placed.
+    """
+    for shape in {pod.shape for pod in pods}:
+        fits = nodes.eligible(shape.constraints).accepted
+        if within is not None:
+            fits = fits & within
+        for column, amount, _ in nodes.demand(shape.request).terms:
+            fits = fits & (free[column] >= amount)
+        if fits.any():
+            return True
+    return False
 
 
 def _only_gets_better(inputs: ScoringInputs, row: int) -> bool:

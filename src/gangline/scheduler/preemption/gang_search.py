@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from gangline.scheduler.cache.inter_pod import blocking_pods
 from gangline.scheduler.placement.gang import place_gang, placed_pods, placing_order
-from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.placement.scratch import Placement, ScratchAllocation, may_hold
 from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.plugins.volumes import CLAIM_IN_USE
 from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally
@@ -291,7 +291,7 @@ def place_needed(
     """Place the pods that a gang cannot start without; None: they do not fit."""
     scratch.within = region
     needed = gang.pending[: gang.needed]
-    if needed and not any(scratch.may_hold(shape) for shape in {pod.shape for pod in needed}):
+    if needed and not may_hold(scratch.nodes, scratch.free, needed, region):
         return None  # cheap, and most searches end here
     mark = scratch.mark()
     place_gang(scratch, gang, needed)

@@ -29,7 +29,7 @@ from itertools import islice
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.node_table import TopologyDomain
 from gangline.scheduler.placement.gang import allowed_domains
-from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.placement.scratch import Placement, ScratchAllocation, may_hold
 from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.preemption.gang_search import GangSearch, VictimSet, place_needed
 from gangline.scheduler.preemption.reservations import has_expired
@@ -276,7 +276,13 @@ class PreemptionEvaluator:
         freeable: dict[int, Amounts] = {}
 
         def suffices(level: int) -> bool:
-            cleared = clearing.after(without_overlap(levels[level]))
+            evicted = without_overlap(levels[level])
+            free = clearing.free_after(evicted)
+            freeable[level] = free - clearing.base.free
+            attaches = bool(self._state.storage.limits)  # attachments are not part of ``free``
+            if not attaches and not may_hold(self._state.nodes, free, preemptor.pending):
+                return False
+            cleared = clearing.after(evicted, free)
             freeable[level] = cleared.free - clearing.base.free
             return place_needed(cleared, preemptor, None) is not None
 

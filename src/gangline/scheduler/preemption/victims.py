@@ -469,12 +469,25 @@ class Clearing:
                         freed[other] = ATTACHABLE
         return freed
 
-    def after(self, units: Iterable[EvictionUnit]) -> ScratchAllocation:
-        """Return the allocation after the eviction of these units, which share no pod."""
-        listed = list(units)
+    def free_after(self, units: Iterable[EvictionUnit]) -> Amounts:
+        """Return the free amounts after the eviction of these units, which share no pod.
+
+        Attachments that end with them are not counted.
+        """
         free = self.base.free.copy()
-        self.add_freed(free, listed)
-        cleared = self.base.fork(free)
+        self.add_freed(free, units)
+        return free
+
+    def after(
+        self, units: Iterable[EvictionUnit], free: Amounts | None = None
+    ) -> ScratchAllocation:
+        """Return the allocation after the eviction of these units.
+
+        Args:
+            free: the result of ``free_after``, if the caller has it.
+        """
+        listed = list(units)
+        cleared = self.base.fork(self.free_after(listed) if free is None else free)
         gone = list(chain.from_iterable(map(self.pods, listed)))
         cleared.end_pods(gone, ())
         detach_volumes(self.state, cleared, gone, self.ending)

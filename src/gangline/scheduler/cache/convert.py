@@ -564,6 +564,7 @@ def capacity_info(capacity: CSIStorageCapacity) -> StorageCapacityInfo:
         storage_class=capacity.storage_class_name,
         nodes=_topology_term(capacity.node_topology),
         max_volume_bytes=_size({"storage": largest}) if largest is not None else None,
+        total_bytes=_size({"storage": total}) if (total := capacity.capacity) is not None else None,
     )
 
 

@@ -8,6 +8,7 @@ other volumes. So the claims of all pods of a cycle are matched together, whatev
 
 A claim that several pods share is matched once. A volume that is provisioned for it is expected on
 one node only, unless its access modes are for several. A ReadWriteOncePod claim has one pod.
+Volumes that are provisioned from one published capacity are added up.
 
 Invariant: a volume has at most one claim, and the nodes of all of its pods reach it.
 """
@@ -20,7 +21,6 @@ import numpy as np
 from gangline.scheduler.cache.node_table import Mask, NodeTable
 from gangline.scheduler.plugins.volumes import (
     CLAIM_IN_USE,
-    NO_VOLUMES,
     VOLUME_AFFINITY_CONFLICT,
     ClaimInfo,
     VolumeInfo,
@@ -43,6 +43,11 @@ class VolumeMatching:
         self._volume_of: dict[str, str] = {}
         self._claim_of: dict[str, str] = {}
         """The claims of matched volumes."""
+        self._source_of: dict[str, str] = {}
+        """The capacities of claims for which a volume is provisioned, as far as these are added up.
+        """
+        self._taken: Counter[str] | None = None
+        """Bytes that are taken from each capacity; None: nothing was asked for yet."""
         self._ended: set[PodKey] = set()
         """Running pods that count as ended."""
         self._staying: Set[PodKey] | None = None
@@ -56,6 +61,8 @@ class VolumeMatching:
         other = VolumeMatching(self._nodes)
         other._rows = {claim: rows.copy() for claim, rows in self._rows.items()}
         other._volume_of, other._claim_of = dict(self._volume_of), dict(self._claim_of)
+        other._source_of = dict(self._source_of)
+        other._taken = self._taken.copy() if self._taken is not None else None
         other._ended, other._staying = set(self._ended), self._staying
         other._options = self._options
         return other
@@ -155,7 +162,7 @@ class VolumeMatching:
             for claim in self._storage.matched_claims(pod.claims):
                 if node is None or claim.key in self._rows:
                     return None
-                provisioned = self._storage.may_provision(claim, node)
+                provisioned = self._storage.may_provision(claim, node) and self._source(claim, row)
                 key += (id(self._options_on(claim, row)), provisioned)
         return tuple(key)
 
@@ -196,7 +203,9 @@ class VolumeMatching:
                 is_shared = len(self._rows[claim.key]) > 1
                 for added in claims[:count]:
                     self._remove_row(added.key, row)
-                return VOLUME_AFFINITY_CONFLICT if is_shared else NO_VOLUMES
+                if is_shared:
+                    return VOLUME_AFFINITY_CONFLICT
+                return self._storage.no_volume_message(claim)
         return ""
 
     def add(self, pod: PodInfo, row: int) -> None:
@@ -235,9 +244,42 @@ class VolumeMatching:
         self._volume_of[claim] = volume
         if volume != PROVISIONED:
             self._claim_of[volume] = claim
+            return
+        info = self._storage.claims[claim]
+        if source := self._source(info, next(iter(self._rows[claim]))):
+            self._source_of[claim] = source
+            self._bytes_taken()[source] += info.size
 
     def _release(self, claim: str) -> None:
         self._claim_of.pop(self._volume_of.pop(claim, PROVISIONED), None)
+        if source := self._source_of.pop(claim, None):
+            self._bytes_taken()[source] -= self._storage.claims[claim].size
+
+    def _source(self, claim: ClaimInfo, row: int) -> str | None:
+        """Return the capacity from which a volume may be provisioned for a row; empty: it is not
+        limited; None: nothing has enough left.
+        """
+        node = self._nodes.infos[row]
+        if node is None or not self._storage.is_limited(claim):
+            return ""
+        sources = self._storage.capacity_sources(claim, node)
+        if not sources or None in sources.values():
+            return ""  # the terms of the nodes decide
+        taken = self._bytes_taken()
+        enough = (n for n, total in sources.items() if taken[n] + claim.size <= (total or 0))
+        return next(enough, None)
+
+    def _bytes_taken(self) -> Counter[str]:
+        """Return the bytes that are taken from each capacity, first by bindings in flight."""
+        if self._taken is None:
+            taken = self._taken = Counter()
+            for key, assumed in self._storage.assumed.items():
+                claim, row = self._storage.claims.get(key), self._nodes.rows.get(assumed.node)
+                if claim is None or claim.volume or assumed.volume or row is None:
+                    continue
+                if source := self._source(claim, row):
+                    taken[source] += claim.size
+        return self._taken
 
     def _may_have(self, claim: ClaimInfo, volume: str) -> bool:
         if volume == PROVISIONED:
@@ -271,6 +313,12 @@ class VolumeMatching:
             return False
         rows = self._rows.get(claim.key, ())
         if len(rows) > 1 and not claim.is_for_many_nodes:
+            return False
+        if (
+            rows
+            and claim.key not in self._source_of
+            and self._source(claim, next(iter(rows))) is None
+        ):
             return False
         nodes = (self._nodes.infos[row] for row in rows)
         return all(n is not None and self._storage.may_provision(claim, n) for n in nodes)

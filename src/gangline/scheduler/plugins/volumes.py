@@ -15,8 +15,9 @@ other one, as the cluster's volume controller decides it. A volume that a claim 
 bound, so that the next cycle does not choose the volume again.
 
 A driver that publishes its capacity (CSIStorageCapacity) can provision a volume only for nodes of a
-topology with enough capacity for all of it, as in kube-scheduler. Other drivers are assumed to have
-capacity everywhere.
+topology with enough capacity for all of it, as in kube-scheduler. Unlike there, the volumes that a
+cycle and the bindings in flight take from one capacity are added up. Other drivers are assumed to
+have capacity everywhere.
 """
 
 from collections import Counter
@@ -47,6 +48,8 @@ class StorageCapacityInfo:
     """Term of the nodes that reach it, an empty term for all nodes; None: no node."""
     max_volume_bytes: int | None
     """Size in bytes of the largest volume that can be provisioned; None: unknown."""
+    total_bytes: int | None = None
+    """Bytes for all further volumes together; None: unknown, so that they are not added up."""
 
     def can_provision(self, storage_class: str, size: int) -> bool:
         fits = self.max_volume_bytes is not None and self.max_volume_bytes >= size
@@ -66,7 +69,7 @@ class StorageCapacities:
 
     def terms(self, driver: str, storage_class: str, size: int) -> tuple[NodeTerm, ...] | None:
         """Return the terms of the nodes for which a volume can be provisioned; None: all nodes."""
-        if not (self.synced and size and driver in self.publishing_drivers):
+        if not self.limits(driver, size):
             return None
         node_terms = {
             capacity.nodes
@@ -77,6 +80,24 @@ class StorageCapacities:
         if NodeTerm() in terms:
             return None
         return tuple(sorted(terms, key=repr))
+
+    def limits(self, driver: str, size: int) -> bool:
+        """Return whether a volume of a driver needs published capacity."""
+        return bool(self.synced and size and driver in self.publishing_drivers)
+
+    def sources(self, storage_class: str, size: int, node: NodeInfo) -> dict[str, int | None]:
+        """Return the capacities from which a volume can be provisioned for a node, and their bytes
+        for all further volumes.
+        """
+        labels = dict(node.labels)
+        return {
+            name: capacity.total_bytes
+            for name, capacity in sorted(self.facts.items())
+            if capacity.can_provision(storage_class, size)
+            and capacity.nodes is not None
+            # An empty term stands for all nodes here.
+            and (capacity.nodes == NodeTerm() or term_matches(capacity.nodes, labels, node.name))
+        }
 
 
 def capacity_message(storage_class: str, size: int) -> str:
@@ -326,7 +347,7 @@ class StorageState:
             return True
         if claim.volume or claim.key in self.assumed:
             return False
-        if self.candidates(claim) or not self.can_provision(claim):
+        if self.candidates(claim) or not self.can_provision(claim) or self.is_limited(claim):
             return True
         return pods > 1 and not claim.is_for_many_nodes
 
@@ -339,6 +360,20 @@ class StorageState:
 
     def can_provision(self, claim: ClaimInfo) -> bool:
         return self._class_of(claim).can_provision
+
+    def is_limited(self, claim: ClaimInfo) -> bool:
+        """Return whether a volume that is provisioned for a claim takes published capacity."""
+        return self.capacities.limits(self._class_of(claim).driver, claim.size)
+
+    def capacity_sources(self, claim: ClaimInfo, node: NodeInfo) -> Mapping[str, int | None]:
+        """Return ``StorageCapacities.sources`` for a claim."""
+        return self.capacities.sources(self._class_of(claim).name, claim.size, node)
+
+    def no_volume_message(self, claim: ClaimInfo) -> str:
+        """Return the message of nodes where a claim can have no volume beside others."""
+        if self.can_provision(claim) and self.is_limited(claim):
+            return capacity_message(self._class_of(claim).name, claim.size)
+        return NO_VOLUMES
 
     def unbound_claims(self, pod: PodInfo) -> list[ClaimInfo]:
         claims = (self.claims.get(key) for key in pod.claims)

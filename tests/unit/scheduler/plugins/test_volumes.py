@@ -261,8 +261,12 @@ def in_zone(*zones: str) -> NodeTerm:
     return NodeTerm((LabelExpression("zone", "In", zones),))
 
 
-def left(nodes: NodeTerm | None, gib: int | None, of: str = "fast") -> StorageCapacityInfo:
-    return StorageCapacityInfo(of, nodes, gib * GIB if gib is not None else None)
+def left(
+    nodes: NodeTerm | None, gib: int | None, of: str = "fast", total: int | None = None
+) -> StorageCapacityInfo:
+    """A capacity of this size, of which a single volume may have ``gib``."""
+    largest, every = (size * GIB if size is not None else None for size in (gib, total or gib))
+    return StorageCapacityInfo(of, nodes, largest, every)
 
 
 def wanting(
@@ -305,6 +309,52 @@ def test_volume_is_provisioned_only_with_enough_capacity(
     capacities: list[StorageCapacityInfo], chosen: str | None
 ) -> None:
     assert place(wanting(*capacities)) == chosen
+
+
+def with_claims(state: SchedulerCache, **sizes: int) -> SchedulerCache:
+    for name, size in sizes.items():
+        state.storage.claims[f"d/{name}"] = ClaimInfo(
+            f"d/{name}", storage_class="fast", size=size * GIB
+        )
+    state.storage_changed()
+    return state
+
+
+@pytest.mark.parametrize(
+    ("capacity", "starts"),
+    [
+        pytest.param(left(ANYWHERE, 10, total=12), True, id="enough for both"),
+        pytest.param(left(ANYWHERE, 10, total=11), False, id="enough for each"),
+        pytest.param(StorageCapacityInfo("fast", ANYWHERE, 10 * GIB), True, id="total unknown"),
+    ],
+)
+def test_capacity_of_the_volumes_of_a_gang_is_added_up(
+    capacity: StorageCapacityInfo, starts: bool
+) -> None:
+    """One pod has two claims of 4, another one a claim of 4."""
+    state = with_claims(wanting(capacity), a=4, b=4, e=4)
+    state.remove_pod(pod("p").key)
+    state.set_group(group("g", 2))
+    state.set_pod(pod("g-0", group="g", claims=("d/a", "d/b")))
+    state.set_pod(pod("g-1", group="g", claims=("d/e",)))
+    decision = decide(state)
+    assert len(decision.bindings) == (2 if starts else 0)
+    if not starts:
+        message = decision.pending_reasons[0].message
+        assert "did not have enough free storage (4Gi free of class 'fast')" in message
+
+
+def test_volumes_are_provisioned_where_capacity_is_left() -> None:
+    """The second pod goes to the other zone; once that is bound, the third finds nothing."""
+    state = wanting(left(in_zone("a"), 6), left(in_zone("b"), 6), size=4)
+    with_claims(state, e=4, f=4)
+    state.set_pod(pod("q", claims=("d/e",)))
+    first = decide(state)
+    assert {str(binding.node) for binding in first.bindings} == {"n-a", "n-b"}
+    for binding in first.bindings:
+        state.assume(binding.pod, binding.node, first.volumes)
+    state.set_pod(pod("r", claims=("d/f",)))
+    assert not decide(state).bindings
 
 
 def test_capacity_is_unlimited_until_published_and_synced() -> None:
@@ -354,7 +404,7 @@ def test_pending_pod_is_placed_when_storage_is_added() -> None:
         ),
         (
             {"capacity": "10Gi", "maximumVolumeSize": "4Gi", "nodeTopology": {}},
-            left(ANYWHERE, 4),
+            left(ANYWHERE, 4, total=10),
         ),
         (
             {

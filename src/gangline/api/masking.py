@@ -73,7 +73,7 @@ def secret_values(manifest: Any) -> frozenset[str]:
 def mask_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return a manifest without secrets, and without what only the API server needs."""
     values = secret_values(manifest)
-    masked: dict[str, Any] = _masked(manifest, values)
+    masked: dict[str, Any] = mask_data(manifest, values)
     meta = masked.get("metadata")
     if isinstance(meta, dict):
         for name in _ABSENT:
@@ -84,14 +84,15 @@ def mask_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return masked
 
 
-def _masked(value: Any, values: Collection[str]) -> Any:
+def mask_data(value: Any, values: Collection[str]) -> Any:
+    """Return plain data without secrets; ``values`` are masked wherever they are."""
     if isinstance(value, str):
         return "\n".join(mask_lines(value.split("\n"), values))
     if isinstance(value, Mapping):
         name = value.get("name")
         if isinstance(name, str) and "value" in value and has_secret_name(name):
             return {**value, "value": MASK}
-        return {key: _masked(part, values) for key, part in value.items()}
+        return {key: mask_data(part, values) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return _masked_arguments(value, values)
     return value
@@ -106,7 +107,7 @@ def _masked_arguments(parts: list[Any] | tuple[Any, ...], values: Collection[str
         if is_value and re.fullmatch(rf"(?i)--?{_NAME}", before or ""):
             masked.append(MASK)
         else:
-            masked.append(_masked(part, values))
+            masked.append(mask_data(part, values))
     return masked
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from gangline.api.core.pod import Pod
 from gangline.api.jobs.kind import JobKind
-from gangline.api.masking import mask_line, mask_lines, mask_manifest, secret_values
+from gangline.api.masking import mask_data, mask_line, mask_lines, mask_manifest, secret_values
 from gangline.api.verdict import Finding, finding_of_pod
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.server_use import PodSample
@@ -309,10 +309,7 @@ class Recorder:
         present = {pod.metadata.name for pod in pods}
         gone = [pod for name, pod in recording.failed_pods.items() if name not in present]
         diagnosis = diagnose(job, [*pods, *gone], events, recording.tails)
-        lines = mask_lines(list(diagnosis.last_lines), recording.secrets)
-        masked: dict[str, Any] = mask_manifest(
-            diagnosis_data(replace(diagnosis, last_lines=tuple(lines)))
-        )
+        masked: dict[str, Any] = mask_data(diagnosis_data(diagnosis), recording.secrets)
         return masked
 
     # Logs

@@ -151,7 +151,9 @@ def plan(_: int) -> dict[str, Any]:
 
     layers, hidden, heads, vocabulary, sequence, batch = 12, 768, 12, 50_304, 1024, 4
     name = torch.cuda.get_device_name()
-    device = next((one for one in DEVICES if one.name.split()[0] in name), None)
+    device = max(
+        (one for one in DEVICES if one.name in name), key=lambda one: len(one.name), default=None
+    )
     fields = {"layers": layers, "hidden": hidden, "heads": heads, "vocab": vocabulary}
     described = described_shape(sequence, fields)
     layer = torch.nn.TransformerEncoderLayer(hidden, heads, 4 * hidden, 0.0, batch_first=True)

@@ -14,6 +14,7 @@ from gangline.elastic.survivors.protocol import (
     Coordinator,
     Ended,
     Fallback,
+    Finished,
     Form,
     Formed,
     Hello,
@@ -186,6 +187,16 @@ def test_end_of_one_rank_ends_the_protocol() -> None:
     job = Job([0, 0])
     assert isinstance(job.send(Ended(0))[0], Fallback)
     assert job.send(Lost(1)) == []
+
+
+def test_protocol_ends_with_the_last_step_but_not_while_a_group_forms() -> None:
+    job = Job([0, 0])
+    job.send(Warm(2))
+    job.send(Lost(1, "Killed"))
+    assert job.send(Finished(0)) == []
+    job.form()
+    assert isinstance(job.send(Finished(0))[0], Fallback)
+    assert job.send(Lost(0)) == []
 
 
 def test_rank_is_replaced_on_purpose_when_a_successor_is_warm() -> None:

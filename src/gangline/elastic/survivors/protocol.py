@@ -16,6 +16,7 @@ all workers and agents read:
 4. Members form the group, exchange their steps, and restore those that are behind (`plan_restore`).
    They send `Formed`. A loss meanwhile leads to a further epoch.
 5. A successor that becomes warm takes a vacant seat: `Form` again, the group grows.
+6. A member that has done all steps is `Finished`, and ends when the protocol has ended.
 
 Invariants: a `Form` names only slots that were alive when it was written, in the order of their
 seats; at most one step is discarded for each epoch; after `Fallback` there are no further orders,
@@ -83,6 +84,12 @@ class Formed(msgspec.Struct, frozen=True, tag=True):
     """Steps whose work this member has discarded."""
 
 
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """A member has done all steps, and waits for `Fallback`: it ends when no group follows."""
+
+    slot: int
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """A worker cannot continue."""
 
@@ -112,7 +119,7 @@ class Replace(msgspec.Struct, frozen=True, tag=True):
     """True if the rank is of no use any more: it is not waited for its successor."""
 
 
-Message = Hello | Ready | Warm | Connected | Formed | Refused | Lost | Ended | Replace
+Message = Hello | Ready | Warm | Connected | Formed | Finished | Refused | Lost | Ended | Replace
 
 
 class Form(msgspec.Struct, frozen=True, tag=True):
@@ -273,6 +280,8 @@ class Coordinator:
                 self._hear_connected(slot, epoch, handle, now)
             case Formed():
                 return self._hear_formed(message, now)
+            case Finished() if not self._is_forming() and self._members:
+                return self._fall_back("the training ends")
             case Refused(slot, reason):
                 return self._fall_back(f"rank {self.rank_of(slot)} cannot continue: {reason}")
             case Lost(slot):

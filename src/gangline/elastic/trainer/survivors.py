@@ -44,6 +44,7 @@ from gangline.elastic.survivors.protocol import (
     NO_STATE,
     Connected,
     Fallback,
+    Finished,
     Form,
     Formed,
     Hello,
@@ -222,6 +223,16 @@ class SurvivorGroup:
             raise RuntimeError("call protect(model, optimizer) before steps()")
         while self._finished < total:
             yield self._step
+        self._finish()
+
+    def _finish(self) -> None:
+        """Let the agents know that no rank is replaced any more; a group may be forming now."""
+        while self._client is not None and not self._is_over:
+            if self._is_broken:
+                self._recover()
+            self._send(Finished(self._slot))
+            with self._condition:
+                self._condition.wait_for(lambda: self._is_broken or self._is_over)
 
     def renewed(
         self, create: Callable[[], T], release: Callable[[T], None] = lambda _: None

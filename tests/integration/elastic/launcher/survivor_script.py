@@ -1,6 +1,6 @@
 """A training that prints each finished step, and whose ranks end themselves at given points.
 
-python survivor_script.py plain|survive STEPS FOLDER [STEP:RANK:WHERE[:SIGNAL] ...]
+python survivor_script.py plain|survive|elastic STEPS FOLDER [STEP:RANK:WHERE[:SIGNAL] ...]
 
 ``WHERE`` is ``step``, ``restore`` (when the state of a replica is taken over, by a successor) or
 ``save``. A point is reached once, and waits for the file ``go-N`` with its number.
@@ -111,5 +111,39 @@ def train_and_survive() -> None:
             report(step.number - 1, step.rank, step.world_size, loss)
 
 
+def train_elastically() -> None:
+    """Train with global batches of one size, which the ranks share out; print the weights."""
+    from gangline.elastic.trainer.loader import ElasticDataLoader, ElasticDistributedSampler
+    from gangline.elastic.trainer.survivors import SurvivorGroup
+    from gangline.elastic.trainer.trainer import ElasticTrainer
+
+    group = SurvivorGroup("gloo")
+    torch.manual_seed(7)
+    records = torch.utils.data.TensorDataset(torch.randn(50, 40, dtype=torch.float64))
+    sampler = ElasticDistributedSampler(records, global_batch_size=10)
+    loader = ElasticDataLoader(records, batch_size=3, sampler=sampler)
+    layers = torch.nn.Linear(40, 60), torch.nn.Tanh(), torch.nn.Linear(60, 1)
+    model = DistributedDataParallel(torch.nn.Sequential(*layers).double())
+    inner = torch.optim.Adam(model.parameters(), lr=1e-2)
+    trainer = ElasticTrainer(model, loader)
+    optimizer = trainer.prepare(inner)
+    group.protect(model, inner, trainer=trainer)
+    batches = group.batches(loader)
+    for step in group.steps(STEPS):
+        with step:
+            for (inputs,) in batches:
+                with trainer.step():
+                    optimizer.zero_grad()
+                    loss = model(inputs).pow(2).mean()
+                    if trainer.is_last:
+                        pass_point(step.number, step.rank, "step")
+                    loss.backward()
+                    optimizer.step()
+        if step.is_committed:
+            report(step.number - 1, step.rank, step.world_size, loss.item())
+    weights = [weight.double().sum().item() for weight in model.parameters()]
+    (FOLDER / "weights").write_text(" ".join(f"{weight:.9f}" for weight in weights))
+
+
 torch.set_num_threads(1)
-train_plainly() if MODE == "plain" else train_and_survive()
+{"plain": train_plainly, "survive": train_and_survive, "elastic": train_elastically}[MODE]()

@@ -142,6 +142,21 @@ def test_world_shrinks_and_grows_back_without_a_restart(train: Callable[..., Tra
     assert "restart" not in run.output
 
 
+def test_smaller_world_trains_the_same_global_batches(
+    train: Callable[..., Training], tmp_path: Path
+) -> None:
+    alone = train("alone")
+    shrunk = train("shrunk", "--min-workers", "1", "--successors", "0")
+    assert alone.start("elastic", 1, 12).wait() == 0
+    run = shrunk.start("elastic", 2, 12, "7:1:step")
+    shrunk.go(0)
+
+    assert run.wait() == 0, run.output
+    assert {world for step, _, world, _ in shrunk.steps() if step == 7} == {1}
+    weights = [(tmp_path / name / "weights").read_text() for name in ("alone", "shrunk")]
+    assert weights[0] == weights[1]
+
+
 def test_rank_that_is_killed_in_a_checkpoint_is_replaced(train: Callable[..., Training]) -> None:
     training = train("saving")
     run = training.start("survive", 2, 9, "5:1:save")

@@ -1,10 +1,10 @@
 """The page of one job: its head with the timeline, and what each tab shows."""
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gangline.api.masking import mask_data, secret_values
 from gangline.dashboard.views.base import Observation, Row, SeenJob, View
 from gangline.dashboard.views.jobs import NO_ACCOUNTS, job_row
 from gangline.dashboard.views.timeline import Moment, timeline
@@ -254,10 +254,6 @@ def goodput_view(account: Goodput, gpus: int) -> GoodputView:
     )
 
 
-_SECRET = re.compile(r"(?i)token|secret|passw|credential|(^|_)key($|_)|apikey")
-MASK = "•••"
-
-
 class SpecView(View, frozen=True):
     """What exactly runs."""
 
@@ -297,17 +293,6 @@ def to_yaml(value: Any) -> str:
     """Return plain data as YAML, with secrets masked."""
     import yaml
 
-    text: str = yaml.safe_dump(mask_secrets(value), sort_keys=False, allow_unicode=True, width=100)
+    shown = mask_data(value, secret_values(value))
+    text: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=100)
     return text
-
-
-def mask_secrets(value: Any) -> Any:
-    """Return plain data in which values of variables whose names mean secrets are masked."""
-    if isinstance(value, Mapping):
-        named = isinstance(value.get("name"), str) and isinstance(value.get("value"), str)
-        if named and _SECRET.search(value["name"]):
-            return {**value, "value": MASK}
-        return {key: mask_secrets(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [mask_secrets(part) for part in value]
-    return value

@@ -22,9 +22,9 @@ process ends, and all workers are restarted from their checkpoint.
 """
 
 import contextlib
-import copy
 import logging
 import os
+import pickle
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -128,6 +128,10 @@ class SurvivorGroup:
         self._layout = 0
         self._stepped: set[int] = set()
         self._undo: Callable[[], None] = lambda: None
+        self._before: dict[str, bytes] = {}
+        """States of the further objects before the step."""
+        self._usual_changes: set[str] = set()
+        """Which of them an undisturbed step changes."""
         self._seat: SeatFile | None = None
         slot = os.environ.get(SLOT_VARIABLE)
         self._links = GroupLinks(backend, timeout, slot)
@@ -299,17 +303,20 @@ class SurvivorGroup:
             return False
         is_complete = len(self._stepped) == len(self._optimizers)
         if error is None and (is_complete or not self._is_broken):
+            self._usual_changes = self._changes()
             self._commit()
             return False
         if not self._is_broken and not (is_exchange_error(error) and self._is_noticed()):
             return False
         if self._is_over:
             return False
-        # 1. Gradients of all ranks were applied: the step counts, though its end was interrupted.
-        if is_complete:
+        # 1. Gradients of all ranks were applied, and all else that a step changes has changed: the
+        #    step counts, though its end was interrupted.
+        if is_complete and self._changes() == self._usual_changes:
             self._commit()
         else:
-            # 2. Only some of the optimizers have stepped: this replica is of no use.
+            # 2. Only some of the optimizers have stepped, or a schedule has not: this replica is of
+            #    no use.
             self._has_state = self._has_state and not self._stepped
             self._discard()
         self._recover()
@@ -341,24 +348,30 @@ class SurvivorGroup:
         """Return a function that takes back what a step changes before its optimizer steps."""
         assert self._model is not None
         buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
-        random, small = (
-            random_state(),
-            [
-                (other, copy.deepcopy(other.state_dict()))
-                for other in self._others.values()
-                if not isinstance(other, torch.optim.Optimizer)
-            ],
-        )
+        random = random_state()
+        self._before = {
+            name: pickle.dumps(other.state_dict())
+            for name, other in self._others.items()
+            if not isinstance(other, torch.optim.Optimizer)
+        }
 
         def undo() -> None:
             with torch.no_grad():
                 for buffer, value in buffers:
                     buffer.copy_(value)
-            for other, state in small:
-                other.load_state_dict(state)
+            for name, state in self._before.items():
+                self._others[name].load_state_dict(pickle.loads(state))
             set_random_state(random)
 
         return undo
+
+    def _changes(self) -> set[str]:
+        """Return which of the further objects have another state than before the step."""
+        return {
+            name
+            for name, before in self._before.items()
+            if pickle.dumps(self._others[name].state_dict()) != before
+        }
 
     def _end_rehearsal(self, error: BaseException | None) -> bool:
         if error is None:

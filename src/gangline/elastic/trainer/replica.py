@@ -129,23 +129,37 @@ class StateTransfer:
 
 
 def random_state() -> tuple[Any, ...]:
-    """Return the random state of this process: PyTorch, its devices, Python and NumPy."""
+    """Return the random state of this process: PyTorch, its devices, Python and NumPy.
+
+    It has no tensors or arrays, so that two states are compared in a moment.
+    """
     cuda: Any = torch.cuda
     devices = cuda.get_rng_state_all() if cuda.is_initialized() else []
     numpy = sys.modules.get("numpy")
-    return torch.get_rng_state(), devices, random.getstate(), numpy and numpy.random.get_state()
+    legacy: Any = numpy.random.get_state() if numpy else None
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        [device.numpy().tobytes() for device in devices],
+        random.getstate(),
+        legacy and (legacy[0], legacy[1].tobytes(), *legacy[2:]),
+    )
 
 
 def set_random_state(state: tuple[Any, ...]) -> None:
     """Continue with a `random_state`."""
-    own, devices, python, numpy_state = state
-    torch.set_rng_state(own)
+    own, devices, python, legacy = state
+    torch.set_rng_state(_bytes_tensor(own))
     cuda: Any = torch.cuda
     if devices and cuda.is_initialized() and len(devices) == cuda.device_count():
-        cuda.set_rng_state_all(devices)
+        cuda.set_rng_state_all([_bytes_tensor(device) for device in devices])
     random.setstate(python)
-    if numpy_state is not None and (numpy := sys.modules.get("numpy")):
-        numpy.random.set_state(numpy_state)
+    if legacy is not None and (numpy := sys.modules.get("numpy")):
+        keys = numpy.frombuffer(legacy[1], dtype=numpy.uint32)
+        numpy.random.set_state((legacy[0], keys, *legacy[2:]))
+
+
+def _bytes_tensor(content: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 class SeatFile:
@@ -164,16 +178,19 @@ class SeatFile:
             file.truncate(2 * self._PLACE_BYTES)
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
+        self._written: tuple[int, tuple[Any, ...]] | None = None
 
     def write(self, step: int, state: tuple[Any, ...]) -> None:
         """Keep the state after ``step`` steps; the same one again is not written."""
+        if (step, state) == self._written:
+            return
+        self._written = step, state
         content = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
         if len(content) + self._HEAD.size > self._PLACE_BYTES:
             return
         head = self._HEAD.pack(step, len(content), zlib.crc32(content))
         begin = step % 2 * self._PLACE_BYTES
-        if self._map[begin : begin + len(head)] != head:
-            self._map[begin : begin + len(head) + len(content)] = head + content
+        self._map[begin : begin + len(head) + len(content)] = head + content
 
     def read(self, step: int) -> tuple[Any, ...] | None:
         """Return the state after ``step`` steps; None if it is not there."""

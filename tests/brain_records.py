@@ -4,6 +4,7 @@ from typing import Any
 
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
 from gangline.brain.facts.records import Image, Job, NodeSpeed, Outcome, PodRun, RoleSize, Run
+from gangline.brain.store.batch import Fact
 
 NOW_MS = 1_760_000_000_000
 DAY_MS = 86_400_000
@@ -105,3 +106,7 @@ def a_run(number: int = 1, segments: int = 3, pods: int = 4, **changes: Any) -> 
         segments=tuple(a_segment(n) for n in range(segments, 0, -1)),
         pods=tuple(a_pod(rank) for rank in range(pods)),
     )
+
+
+def job_fact(job: Job) -> Fact:
+    return Fact(job.cluster, job.uid, job)

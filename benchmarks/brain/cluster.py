@@ -342,7 +342,8 @@ class BrainResizer:
         segment = SegmentFacts(
             round=run.resized, since=round(now * 1000) - 300_000, until=round(now * 1000),
             nodes=run.bound, procs=run.bound, micro_batch=-(-BATCH // run.bound), accumulation=1,
-            global_batch=BATCH, steps=max(int(300 / step_s), 1), step_seconds=StepSeconds(1, step_s),
+            global_batch=BATCH, steps=max(int(300 / step_s), 1),
+            step_seconds=StepSeconds(1, step_s),
             compute_seconds=STEP_S / run.bound * factor, sync_seconds=STEP_S * sync * factor,
         )  # fmt: skip
         group = self.seen.setdefault(family_of(job), {}).setdefault(run.bound, [])

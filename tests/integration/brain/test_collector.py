@@ -13,7 +13,8 @@ from gangline.local.custom_resources import install_definitions
 
 NAMESPACE = "team"
 SEGMENT = {
-    "round": 1, "since": 1_790_000_000_000, "until": 1_790_000_060_000, "nodes": 2, "procs": 2, "steps": 60,
+    "round": 1, "since": 1_790_000_000_000, "until": 1_790_000_060_000, "nodes": 2,
+    "procs": 2, "steps": 60,
     "stepSeconds": {"count": 60, "mean": 1.0, "m2": 0.001}, "quality": "good",
 }  # fmt: skip
 

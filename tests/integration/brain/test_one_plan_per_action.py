@@ -75,7 +75,7 @@ class Brain:
 
     async def begin(self, run: Run) -> None:
         state = job_state(View(now_ms=NOW_MS, run=run), None, [], [])
-        decision = Decision(act=True, value=6.0)
+        decision = Decision(value=6.0)
         job = EvaluatedJob(self.job, run, [], [], ALLOWED, NOW_MS, state)
         await self.trials.begin(job, ADVICE, decision, "why")
 

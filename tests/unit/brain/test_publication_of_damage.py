@@ -1,7 +1,7 @@
 """A damaged history is an event, and where ``gangline doctor`` reads it, also later in a run."""
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -29,7 +29,7 @@ class Store:
 
 
 class Recorder:
-    events: list[str] = []
+    events: ClassVar[list[str]] = []
 
     def __init__(self, *_: Any) -> None:
         pass

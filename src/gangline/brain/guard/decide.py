@@ -425,17 +425,16 @@ _DAY_MS = 24 * _HOUR_MS
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether to act, with which value; or why not."""
+    """The value to set; or why not."""
 
-    act: bool
     value: float | None = None
-    """What to set: the advised value, or what limits leave of it."""
+    """The advised value, or what limits leave of it."""
     predicted: Choice | None = None
-    gain: float | None = None
-    limited_by: str = ""
-    """As in ``Target``."""
     held_because: Reason | None = None
-    """None if ``act``."""
+
+    @property
+    def act(self) -> bool:
+        return self.held_because is None
 
 
 def observe(job: GuardJobState, advice: list[Advice], now_ms: int) -> GuardJobState:
@@ -465,14 +464,8 @@ def decide(
     for check in CHECKS:
         reason = check(case)
         if reason is not None:
-            return Decision(act=False, held_because=reason, limited_by=target.limited_by)
-    return Decision(
-        act=True,
-        value=target.value,
-        predicted=target.choice,
-        gain=target.gain,
-        limited_by=target.limited_by,
-    )
+            return Decision(held_because=reason)
+    return Decision(value=target.value, predicted=target.choice)
 
 
 def decide_rollback(
@@ -503,9 +496,7 @@ def decide_rollback(
     reason = not_permitted(case) or not_fit_to_act(case)
     if reason is None and (action.rolled_back or action.rollback_of):
         reason = because("RolledBackOnce")
-    if reason is not None:
-        return Decision(act=False, held_because=reason)
-    return Decision(act=True, value=action.before)
+    return Decision(value=action.before if reason is None else None, held_because=reason)
 
 
 def begin_action(

@@ -13,8 +13,8 @@ g says how far computing hides the exchange, and the form of the sum is that of 
 section 3.2). A prediction is a range of 80 %, because advice must not rest on a number that the
 data does not support; settings outside of what was run are marked as extrapolated.
 
-Fit: where segments report computing and exchange apart, each is fitted by itself, then the fixed part
-and g by a search over 19 values. Where they report step times only, g is 1 and all columns are
+Fit: where segments report computing and exchange apart, each is fitted by itself, then the fixed
+part and g by a search over 19 values. Where they report step times only, g is 1 and all columns are
 fitted together. Coefficients that no segment separates keep their prior, which for sizes that were
 never run follows from the job's devices and model; all other basic solutions that fit as well
 become alternatives, which widen the ranges.

@@ -27,10 +27,6 @@ class Fact:
         return (type(self.record), self.cluster, self.uid, *self.record.key)
 
 
-def job_fact(job: Job) -> Fact:
-    return Fact(job.cluster, job.uid, job)
-
-
 def facts_of(run: Run, before: Run | None = None) -> Iterator[Fact]:
     """Take a run apart, without the records that an earlier state of it had."""
     stored = {} if before is None else {fact.key: fact for fact in facts_of(before)}

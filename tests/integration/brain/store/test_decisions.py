@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from brain_records import NOW_MS, a_job, a_running_job
+from brain_records import NOW_MS, a_job, a_running_job, job_fact
 from gangline.brain.advisers.advice import Choice, GuardAction, Reason, Verdict, What
-from gangline.brain.store.batch import job_fact
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import ActionOpen, Fenced, UnknownJob
 from gangline.brain.store.reader import HistoryFilter
@@ -35,7 +34,7 @@ def fence(store: Store) -> int:
 
 
 def test_the_newest_actions_are_the_recent_ones(store: Store, fence: int) -> None:
-    store.write.facts([job_fact(a_running_job(n) for n in range(2, 7))])
+    store.write.facts([job_fact(a_running_job(n)) for n in range(2, 7)])
     for n in range(1, 7):
         action = msgspec.structs.replace(ACTION, job=f"uid-{n}", at_ms=NOW_MS + n)
         store.write.begin_action("cluster", action, fence=fence)

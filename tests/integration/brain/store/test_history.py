@@ -5,6 +5,7 @@ Takes 35 s: servers of three databases start.
 
 import random
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -20,10 +21,11 @@ from brain_records import (
     a_run,
     a_running_job,
     a_segment,
+    job_fact,
 )
 from gangline.api.jobs.training_facts import ModelShapeFacts, StepSeconds
 from gangline.brain.facts.records import Image, Job, Outcome, Run, Wishes
-from gangline.brain.store.batch import Fact, facts_of, job_fact
+from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter
 from gangline.brain.store.sql import tables
@@ -245,7 +247,9 @@ def test_similar_runs_are_found_at_their_level(
     similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
     assert similar is not None
     assert similar.level == level
-    assert set(similar.runs) == set(runs)  # with their segments and pods
+    by_uid = attrgetter("job.uid")
+    # With their segments and pods.
+    assert sorted(similar.runs, key=by_uid) == sorted(runs, key=by_uid)
     assert [run.job.uid for run in similar.bounds] == ["uid-6"]
 
 

@@ -15,10 +15,11 @@ from brain_records import (
     a_run,
     a_running_job,
     a_segment,
+    job_fact,
 )
 from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.facts.records import Run
-from gangline.brain.store.batch import Fact, facts_of, job_fact
+from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.deletion import Forget, RetentionSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter

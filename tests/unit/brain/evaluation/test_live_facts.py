@@ -327,7 +327,8 @@ def test_own_measurements_of_a_job_come_before_those_of_its_family() -> None:
     similar = SimilarRuns(level=0, runs=(past,))
     fitted = _fit(msgspec.structs.replace(view, similar=similar))
     alone = _fit(msgspec.structs.replace(view, similar=SimilarRuns(level=0, runs=())))
-    assert fitted is not None and alone is not None
+    assert fitted is not None
+    assert alone is not None
     at = next(iter(alone.seen.configurations))
     assert alone.step_time(at) == pytest.approx(1.0, rel=0.02)
     assert fitted.step_time(at) == pytest.approx(1.0, rel=0.1)

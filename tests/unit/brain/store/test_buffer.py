@@ -1,8 +1,8 @@
 """The buffer of facts: bounded, merged, and nothing is lost between taking and discarding."""
 
-from brain_records import a_job, a_running_job, a_segment
+from brain_records import a_job, a_running_job, a_segment, job_fact
 from gangline.brain.facts.records import Outcome, Run
-from gangline.brain.store.batch import MAX_FACTS, Fact, FactBuffer, facts_of, job_fact, jobs_first
+from gangline.brain.store.batch import MAX_FACTS, Fact, FactBuffer, facts_of, jobs_first
 
 
 def segment(number: int, **changes: int) -> Fact:

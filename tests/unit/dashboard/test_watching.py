@@ -1,0 +1,78 @@
+"""Watches of an API server that goes away and comes back."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gangline.dashboard.observed import ObservedCluster
+from gangline.dashboard.watching import ClusterWatch
+from gangline.kube.errors import ApiError, Unreachable
+from unit.dashboard.observed_state import not_found
+
+
+class StubInformer:
+    """An informer whose state a test sets."""
+
+    made: dict[str, "StubInformer"]
+
+    def __init__(self, client: Any, resource: Any, *_: Any, **__: Any) -> None:
+        self.problem: ApiError | None = None
+        self.has_synced = True
+        self.starts = 0
+        StubInformer.made[resource.plural] = self
+
+    def add_listener(self, listener: Any) -> None:
+        """Nothing is observed here."""
+
+    async def run(self) -> None:
+        self.starts += 1
+        await asyncio.Event().wait()
+
+
+class StubClient:
+    """Answers unless it is away."""
+
+    is_away = False
+
+    async def request_json(self, *_: Any, **__: Any) -> None:
+        if self.is_away:
+            raise Unreachable("no answer")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+async def test_all_watches_are_opened_when_the_server_answers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    StubInformer.made = {}
+    monkeypatch.setattr("gangline.dashboard.watching.Informer", StubInformer)
+    monkeypatch.setattr("gangline.dashboard.watching._CHECK_S", 0.0)
+    monkeypatch.setattr("gangline.dashboard.watching.gc.freeze", lambda: None)
+    client, cluster = StubClient(), ObservedCluster()
+    watching = asyncio.create_task(ClusterWatch(client, cluster).run())  # type: ignore[arg-type]
+    await until(lambda: bool(cluster.sources) and cluster.has_synced)
+    pods, jobs = StubInformer.made["pods"], StubInformer.made["mpijobs"]
+    jobs.problem = not_found("mpijobs")
+    await until(lambda: cluster.sources["mpijobs.kubeflow.org"].absent)
+    assert cluster.problem() is None  # a kind that is not there is no problem
+
+    client.is_away = True
+    pods.problem = Unreachable("connection refused")
+    await until(lambda: cluster.problem() is not None)
+    assert cluster.sources["pods."].problem == "connection refused"
+    assert pods.starts == 1
+    client.is_away = False
+    await until(lambda: cluster.problem() is None)
+    assert (pods.starts, jobs.starts) == (2, 1)
+
+    pods.problem = Unreachable("away again")
+    client.is_away = True
+    await until(lambda: cluster.problem() is not None)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)

@@ -195,6 +195,11 @@ rm -r build/images-again"""
 FUZZ = f"PYTHONPATH=tests {PYTHON} -m security.fuzz --seconds 4 --processor-time --seed 1"
 # The properties that unit tests state, with many more examples than `make test` draws.
 LAWS = f"HYPOTHESIS_PROFILE=thorough {PYTHON} -m pytest -q -m hypothesis tests/unit"
+# A hundred kills at random times; each of the other tests kills a rank or two.
+LOST_RANKS = (
+    f"GANGLINE_TEST_KILLS=100 {PYTHON} -m pytest -q -k many_kills "
+    "tests/integration/elastic/launcher/test_launcher_survivors.py"
+)
 KUBERNETES = "tests/e2e --cluster kubernetes --maxfail 9"
 # Many jobs are run by the embedded cluster, and only accepted by the one kubelet of the other.
 ONLY_THERE = "-m kubernetes_only -k 'not two_hundred'"
@@ -218,6 +223,9 @@ def groups() -> dict[str, list[Stage]]:
         Stage("images", IMAGES, inputs=(*PACKAGE, "tools/*image*.py", "deploy/Containerfile")),
         Stage("random-input", FUZZ, inputs=("tests/security/fuzz",)),
         Stage("laws", LAWS, inputs=("tests/unit", "src/gangline")),
+        Stage(
+            "lost-ranks", LOST_RANKS, inputs=("src/gangline/elastic", "tests/integration/elastic")
+        ),
         *_frameworks(),
         Stage("kubernetes", tests=f"{KUBERNETES} --all-rights", inputs=("tests/e2e", "deploy")),
     ]

@@ -307,7 +307,9 @@ def format_run(run: dict[str, Any], *, logs: bool = False) -> str:
     ]
     if segments:
         steps = sum(segment["steps"] for segment in segments)
-        mean = sum(segment["stepSeconds"]["mean"] * segment["steps"] for segment in segments) / steps
+        mean = (
+            sum(segment["stepSeconds"]["mean"] * segment["steps"] for segment in segments) / steps
+        )
         lines += [
             "",
             f"Steps: {steps} in {len(segments)} segments, {format_scaled(mean, 's')} each.",

@@ -146,7 +146,6 @@ def confirm_view(
     account: Goodput | None,
     queues: tuple[str, ...] = (),
 ) -> ConfirmView:
-    """Return what is asked before an action."""
     job = shown.job
     stops = action.name in _STOPPING
     step = account.step if account else None
@@ -169,7 +168,6 @@ def confirm_view(
 
 
 def questions(action: Action, job: Job) -> tuple[Question, ...]:
-    """Return the rights that an action needs."""
     own = Question(action.verb, *readable(job.kind.resource), job.namespace)
     group = (Question("patch", *GROUP_KIND, job.namespace),) if action.needs_groups else ()
     further: tuple[Question, ...] = ()
@@ -271,7 +269,6 @@ class ActionRunner:
         raise SpecChanged(tuple(lines))
 
     def _audit(self, action: Action, viewer: Viewer, job: Job, value: str, problem: str) -> None:
-        """Log an action, and record it as an event of the job."""
         facts = {
             "action": action.name,
             "viewer": viewer.name,

@@ -13,7 +13,6 @@ TIMEOUT_S = 0.5
 
 
 def write_address(folder: Path, address: str) -> None:
-    """Write the address."""
     path = folder / NAME
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -21,7 +20,6 @@ def write_address(folder: Path, address: str) -> None:
 
 
 def remove_address(folder: Path) -> None:
-    """Remove the file."""
     (folder / NAME).unlink(missing_ok=True)
 
 

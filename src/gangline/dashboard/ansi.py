@@ -45,5 +45,4 @@ def _span(text: str, classes: list[str]) -> Markup:
 
 
 def plain(line: str) -> str:
-    """Return a log line without escape sequences."""
     return _OTHER.sub("", _SEQUENCE.sub("", line))

@@ -26,7 +26,6 @@ class Asset:
 
     @property
     def content_type(self) -> str:
-        """Its media type."""
         return TYPES[self.name.rpartition(".")[2]]
 
 
@@ -46,7 +45,6 @@ class Assets:
             self._assets[name] = Asset(name, content, digest)
 
     def has(self, name: str) -> bool:
-        """Return whether a file is present."""
         return name in self._assets
 
     def path(self, name: str) -> str:

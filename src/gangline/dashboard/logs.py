@@ -41,13 +41,11 @@ class SharedLog:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, batch: list[LogLine]) -> None:
-        """Add lines and wake the readers."""
         self.lines.extend(batch)
         self.count += len(batch)
         self._wake()
 
     def end(self, problem: str = "") -> None:
-        """Take that there are no more lines."""
         self.has_ended, self.problem = True, problem
         self._wake()
 
@@ -74,7 +72,6 @@ class LogHub:
         self._logs: dict[LogKey, tuple[SharedLog, asyncio.Task[None]]] = {}
 
     async def aclose(self) -> None:
-        """Close all streams."""
         tasks = [task for _, task in self._logs.values()]
         for task in tasks:
             task.cancel()

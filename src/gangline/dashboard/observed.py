@@ -86,7 +86,6 @@ class ObservedJob:
 
     @property
     def key(self) -> JobKey:
-        """Its key."""
         return self.stored.metadata.namespace, self.kind.trainer, self.stored.metadata.name
 
 
@@ -141,7 +140,6 @@ class ObservedCluster:
         return self.revision
 
     def note_change(self) -> None:
-        """Count a change and wake those that wait for it."""
         self.revision += 1
         self._changed.set()
         self._changed = asyncio.Event()
@@ -156,7 +154,6 @@ class ObservedCluster:
         return all(state.synced or state.absent for state in self.sources.values())
 
     def store_job(self, kind: JobKind, old: Any, new: Any) -> None:
-        """Take the change of a job."""
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             entry = self._by_uid.pop(old.metadata.uid, None)
             if entry is not None and self._jobs.get(entry.key) is entry:
@@ -167,7 +164,6 @@ class ObservedCluster:
         self.note_change()
 
     def store_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
-        """Take the change of a pod."""
         for pod, is_new in ((old, False), (new, True)):
             if pod is None:
                 continue
@@ -185,7 +181,6 @@ class ObservedCluster:
         self.note_change()
 
     def store_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        """Take the change of a pod group."""
         for group, is_new in ((old, False), (new, True)):
             if group is None:
                 continue
@@ -199,7 +194,6 @@ class ObservedCluster:
         self.note_change()
 
     def store_event(self, old: Event | None, new: Event | None) -> None:
-        """Take the change of an event."""
         if new is not None:
             self.events[new.metadata.namespace][new.metadata.name] = new
         elif old is not None:
@@ -213,12 +207,10 @@ class ObservedCluster:
             self.note_change()
 
     def store_queue(self, old: Queue | None, new: Queue | None) -> None:
-        """Take the change of a queue."""
         _store(self.queues, old, new)
         self.note_change()
 
     def store_hypernode(self, old: HyperNode | None, new: HyperNode | None) -> None:
-        """Take the change of a network domain."""
         _store(self.hypernodes, old, new)
         self.note_change()
 
@@ -235,26 +227,21 @@ class ObservedCluster:
             entry.built = None
 
     def __iter__(self) -> Iterator[ObservedJob]:
-        """Iterate over all jobs."""
         return iter(list(self._jobs.values()))
 
     def __len__(self) -> int:
-        """Return the number of jobs."""
         return len(self._jobs)
 
     def namespaces(self) -> dict[JobKind, frozenset[str]]:
-        """Return the namespaces that have jobs, by kind."""
         by_kind: defaultdict[JobKind, set[str]] = defaultdict(set)
         for entry in self._jobs.values():
             by_kind[entry.kind].add(entry.stored.metadata.namespace)
         return {kind: frozenset(names) for kind, names in by_kind.items()}
 
     def find(self, key: JobKey) -> ObservedJob | None:
-        """Return a job; None if there is none."""
         return self._jobs.get(key)
 
     def find_owner(self, uid: str) -> ObservedJob | None:
-        """Return the job with a UID; None if there is none."""
         return self._by_uid.get(uid)
 
     def job(self, entry: ObservedJob, *, pods: bool = True, groups: bool = True) -> Job:
@@ -275,7 +262,6 @@ class ObservedCluster:
         return built
 
     def load(self, node: str) -> NodeLoad:
-        """Return what is on a node."""
         load = self._loads.get(node)
         if load is None:
             pods = [
@@ -292,11 +278,9 @@ class ObservedCluster:
         return list(self._on_node[node].values())
 
     def pods_of(self, uid: str) -> list[WatchedPod]:
-        """Return the pods of a job."""
         return list(self._pods_of.get(uid, {}).values())
 
     def groups_of(self, uid: str) -> list[PodGroup]:
-        """Return the pod groups of a job."""
         return list(self._groups_of.get(uid, {}).values())
 
 

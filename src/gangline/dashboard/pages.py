@@ -165,7 +165,6 @@ def _require_nodes(request: PageRequest) -> None:
 
 
 def show_head(request: PageRequest, shown: SeenJob) -> JobHead:
-    """Return the head of the page of a job."""
     sources = request.sources
     accounts = sources.accounts([shown.job])
     usage = sources.pod_usage.of(shown.job.namespace).peek()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib.resources import files
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
@@ -44,10 +44,6 @@ class Texts:
             values["n"] = format_figure(count)
         return Markup(escape(text)).format(**values) if values else text
 
-    def has(self, key: str) -> bool:
-        """Return whether there is a text with this key."""
-        return key in self._texts
-
 
 def _catalogue(language: str) -> dict[str, Any]:
     path = files("gangline.dashboard").joinpath("texts", f"{language}.toml")
@@ -77,12 +73,10 @@ class _CompiledTemplates(BytecodeCache):
         self._code: dict[str, bytes] = {}
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Take the code of a template, if it was compiled."""
         if code := self._code.get(bucket.key + bucket.checksum):
             bucket.bytecode_from_string(code)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep the code of a template."""
         self._code[bucket.key + bucket.checksum] = bucket.bytecode_to_string()
 
 
@@ -130,7 +124,6 @@ class Renderer:
             "share": lambda value: f"{value:.1%}",
             "cores": lambda milli: plain_number(round(milli / 1000, 1)),
             "gib": lambda value: plain_number(round(value / 2**30, 1)),
-            "link": safe_link,
             "coloured": coloured,
         }
         return environment
@@ -142,7 +135,6 @@ class Renderer:
         return f"{address}?{urlencode(given, doseq=True)}" if given else address
 
     def ago(self, at: datetime | None) -> str:
-        """Return how long ago a time was, in its largest unit."""
         if at is None:
             return ""
         seconds = (self._clock() - at).total_seconds()
@@ -159,7 +151,6 @@ class Renderer:
         )
 
     def span(self, seconds: float | None) -> str:
-        """Return a duration in its largest unit."""
         if seconds is None:
             return ""
         for size, name in _UNITS:
@@ -168,21 +159,13 @@ class Renderer:
         return ""
 
     def page(self, name: str, **values: Any) -> str:
-        """Return a complete page."""
         return self._environment.get_template(f"pages/{name}.html").render(**values)
 
     def part(self, page: str, part: str, view: object) -> str:
-        """Return one part of a page."""
         module = self._environment.get_template(f"parts/{page}.html").module
         return str(getattr(module, part)(view))
 
 
-def safe_link(text: str) -> str:
-    """Return an address if it leads to another page by HTTP, else an empty text."""
-    return text if urlsplit(text).scheme in {"http", "https"} else ""
-
-
 def json_form(kind: str, view: View) -> bytes:
-    """Return the JSON form of a page."""
     content = msgspec.to_builtins(view, enc_hook=str)
     return msgspec.json.encode({"apiVersion": API_VERSION, "kind": kind, **content})

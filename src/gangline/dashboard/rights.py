@@ -55,7 +55,6 @@ Readable = tuple[str, str]
 
 
 def readable(resource: object) -> Readable:
-    """Return group and plural name of a resource."""
     return str(getattr(resource, "group", "")), str(getattr(resource, "plural", ""))
 
 
@@ -97,10 +96,6 @@ class Rights:
         """Return the answers to several questions, which are asked concurrently."""
         asked = list(dict.fromkeys(questions))
         return dict(zip(asked, await asyncio.gather(*map(self.may, asked)), strict=True))
-
-    def forget(self) -> None:
-        """Ask again, whatever was answered before."""
-        self._answers.clear()
 
     def _forget_task(self, question: Question, done: "asyncio.Task[bool]") -> None:
         self._asked.pop(question, None)

@@ -136,7 +136,6 @@ async def _login(
 
 
 def _address(settings: DashboardSettings, port: int, login: Login) -> str:
-    """Return the address to open."""
     scheme = "https" if settings.tls.certificate else "http"
     host = settings.address.host or "127.0.0.1"
     shown = f"[{host}]" if ":" in host else host

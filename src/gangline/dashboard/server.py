@@ -141,7 +141,6 @@ class Dashboard:
         }
 
     def application(self) -> web.Application:
-        """Return the application."""
         app = web.Application(
             middlewares=[self._errors, self._authentication], client_max_size=MAX_FORM
         )
@@ -209,7 +208,6 @@ class Dashboard:
         return await handler(request)
 
     async def _check_form(self, request: web.Request, session: Session) -> None:
-        """Refuse forms that are not of a page of ours."""
         if session.csrf == NO_CSRF:
             return
         form = await request.post()
@@ -427,7 +425,6 @@ class Dashboard:
         return self.hub.open(job, replica, previous=previous), replica
 
     async def _log_values(self, opened: PageRequest, request: web.Request) -> dict[str, Any]:
-        """Return the last lines of a log, for the page itself."""
         try:
             shared, replica = await self._open_log(request, opened)
         except PageRefused as error:

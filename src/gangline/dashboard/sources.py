@@ -145,7 +145,6 @@ class Sources:
         )
 
     def account(self, job: Job) -> Cached[Goodput | None]:
-        """Return what accounts for the time of a job."""
         return self._accounts.of(job.uid, job)
 
     def accounts(self, jobs: Sequence[Job]) -> dict[str, Goodput]:

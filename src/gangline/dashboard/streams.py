@@ -39,7 +39,6 @@ Parts = Mapping[str, str]
 
 
 def message(parts: Parts, event_id: str) -> bytes:
-    """Return the events for changed parts."""
     html = "".join(
         f'<hx-partial hx-target="#{name}" hx-swap="outerMorph">{content}</hx-partial>'
         for name, content in parts.items()
@@ -128,7 +127,6 @@ class Stream:
         self._sent_at = time.monotonic()
 
     async def keep_alive(self) -> None:
-        """Send a comment if nothing was sent for a while."""
         if time.monotonic() - self._sent_at >= COMMENT_S:
             await self.send(b":\n\n")
 

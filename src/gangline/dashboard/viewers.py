@@ -70,7 +70,6 @@ class Viewers:
         await self._stack.aclose()
 
     async def viewer(self, identity: Identity, name: str) -> Viewer:
-        """Return the viewer with an identity."""
         await self._close_idle()
         viewer = self._viewers.get(identity)
         if viewer is None:

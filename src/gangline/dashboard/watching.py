@@ -57,7 +57,6 @@ class ClusterWatch:
     """The last problem of an informer that was started again after it."""
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         cluster = self.cluster
         for kind in JOB_KINDS:
             self._add(watched_resource(kind), partial(cluster.store_job, kind), _with_owner_only)
@@ -111,7 +110,6 @@ class ClusterWatch:
             await asyncio.sleep(_CHECK_S if frozen else _CHECK_S / 10)
 
     async def _answers(self) -> bool:
-        """Return whether the API server answers."""
         try:
             await self.client.request_json("GET", "/version", timeout_s=_ANSWER_S)
         except (ApiError, ConfigError) as error:

@@ -29,7 +29,6 @@ class HeaderLogin:
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     async def intercept(self, request: web.Request) -> web.StreamResponse | None:
-        """Return None: the proxy does it all."""
         return None
 
     async def authenticate(self, request: web.Request) -> Session | None:

@@ -66,7 +66,6 @@ class OidcLogin:
         return None
 
     async def authenticate(self, request: web.Request) -> Session | None:
-        """Return the session of the cookie."""
         return self.sessions.find(request)
 
     async def _begin(self, next_path: str) -> web.StreamResponse:
@@ -116,7 +115,6 @@ class OidcLogin:
         return response
 
     def _identity(self, token: str, claims: Mapping[str, Any]) -> tuple[str, Identity]:
-        """Return name and identity of a verified token."""
         name = claims.get(self.settings.username_claim)
         if not isinstance(name, str) or not name or name.startswith(RESERVED):
             raise LoginRefused(f"the ID token has no usable claim {self.settings.username_claim!r}")
@@ -150,7 +148,6 @@ class OidcLogin:
         return token
 
     async def _claims(self, token: str, nonce: str) -> Mapping[str, Any]:
-        """Return the claims of an ID token after all checks."""
         await self._provider()
         try:
             key = await self._signing_key(token)
@@ -182,7 +179,6 @@ class OidcLogin:
         raise jwt.InvalidTokenError("the provider has no such key")
 
     async def _provider(self) -> Mapping[str, Any]:
-        """Return the description of the provider."""
         if time.monotonic() - self._read_at < METADATA_S:
             return self._metadata
         address = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
@@ -195,7 +191,6 @@ class OidcLogin:
 
 
 async def _fetch(method: str, url: str, form: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """Send a request to the provider; return its JSON."""
     try:
         async with (
             aiohttp.ClientSession(timeout=TIMEOUT) as session,

@@ -88,7 +88,6 @@ class Sessions:
         name: str,
         lifetime_s: float = LIFETIME_S,
     ) -> None:
-        """Start a session and set its cookie."""
         value = secrets.token_urlsafe(32)
         session = Session(identity, name, secrets.token_urlsafe(24))
         self._sessions[_digest(value)] = self._clock() + lifetime_s, session
@@ -105,7 +104,6 @@ class Sessions:
         )
 
     def end(self, request: web.Request, response: web.StreamResponse) -> None:
-        """End the session of a request."""
         self._sessions.pop(_digest(request.cookies.get(self._cookie, "")), None)
         response.del_cookie(self._cookie, path=self._path)
 
@@ -127,12 +125,10 @@ def derived_csrf(secret: bytes, name: str) -> str:
 
 
 def is_same(given: str, expected: str) -> bool:
-    """Compare secrets in constant time."""
     return hmac.compare_digest(given.encode(), expected.encode())
 
 
 def see_other(address: str) -> web.Response:
-    """Return the answer that leads to another address."""
     return web.Response(status=303, headers={"Location": address})
 
 

@@ -30,7 +30,6 @@ class TokenLogin:
     login_path: str = "/login"
 
     async def intercept(self, request: web.Request) -> web.StreamResponse | None:
-        """Take the token from the form of the login page."""
         if request.method != "POST" or request.path != f"{self.base_path}{self.login_path}":
             return None
         form = await request.post()

@@ -44,7 +44,6 @@ class Row(View, frozen=True):
 
     @property
     def path(self) -> str:
-        """Address of its page."""
         return f"/jobs/{self.namespace}/{self.kind}/{self.name}"
 
 
@@ -66,7 +65,6 @@ class SeenJob:
         return self.job.queue or "default"
 
     def row(self, *, step: int | None = None, goodput: float | None = None) -> Row:
-        """Return it as a row."""
         job = self.job
         return Row(
             namespace=job.namespace,
@@ -102,7 +100,6 @@ class Observation:
     """Name of the viewer, whose jobs come first; empty: unknown."""
 
     def jobs(self) -> Iterator[SeenJob]:
-        """Yield the jobs that the viewer may list."""
         for entry in self.cluster:
             if self.scope.sees_job(entry.kind, entry.stored.metadata.namespace):
                 yield self.see(entry)

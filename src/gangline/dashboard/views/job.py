@@ -71,7 +71,6 @@ def job_head(
     usage: Mapping[tuple[str, str], ResourceUsage] | None = None,
     gpus: GpuUsage | None = None,
 ) -> JobHead:
-    """Return the head of a job's page."""
     job, stored = shown.job, shown.entry.stored
     groups = seen.cluster.groups_of(job.uid)
     return JobHead(
@@ -150,7 +149,6 @@ class WhyView(View, frozen=True):
 def why_view(
     diagnosis: Diagnosis, explanations: Sequence[Any] = (), *, hidden: bool = False
 ) -> WhyView:
-    """Return what the tab Why shows."""
     return WhyView(
         summary=diagnosis.summary,
         root=_finding(diagnosis.root) if diagnosis.root else None,
@@ -193,7 +191,6 @@ class CheckpointsView(View, frozen=True):
 
 
 def checkpoints_view(account: Goodput) -> CheckpointsView:
-    """Return what the tab Checkpoints shows."""
     step, saved = account.step, account.checkpoint_step
     at_risk = None if step is None else max(0, step - (saved or 0))
     rate = account.steps_per_s
@@ -290,7 +287,6 @@ def spec_view(
 
 
 def to_yaml(value: Any) -> str:
-    """Return plain data as YAML, with secrets masked."""
     import yaml
 
     shown = mask_data(value, secret_values(value))

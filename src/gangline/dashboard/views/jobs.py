@@ -48,11 +48,9 @@ class JobFilter(View, frozen=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether some jobs may be left out."""
         return bool(self.phase or self.namespace or self.queue or self.kind or self.owner or self.q)
 
     def accepts(self, seen: SeenJob) -> bool:
-        """Return whether a job is shown."""
         job = seen.job
         if self.phase and job.state not in self.phase:
             return False

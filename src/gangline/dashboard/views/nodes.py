@@ -261,7 +261,6 @@ def node_details(
     usage: Mapping[tuple[str, str], ResourceUsage] | None = None,
     gpus: GpuUsage | None = None,
 ) -> NodeDetails:
-    """Return what the page of a node shows."""
     name = node.metadata.name
     pods = seen.cluster.pods_on(name)
     row = read_node(node, seen.cluster.load(name).allocated)

@@ -45,7 +45,6 @@ def timeline(
     groups: Sequence[PodGroup],
     events: Sequence[EventRecord],
 ) -> tuple[Moment, ...]:
-    """Return what happened, the oldest first."""
     moments = [Moment(job.created, "submitted"), *_of_conditions(conditions, _OF_CONDITION)]
     for group in groups:
         moments += _of_conditions(group.status.conditions, _OF_GROUP)

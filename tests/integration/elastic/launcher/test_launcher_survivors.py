@@ -117,7 +117,7 @@ def test_successor_that_is_killed_during_recovery_is_replaced(
 
 
 def test_stopped_rank_is_replaced_after_the_hang_timeout(train: Callable[..., Training]) -> None:
-    training = train("stopped", "--hang-timeout", "step=2,start=60,first_step=60")
+    training = train("stopped", "--hang-timeout", "step=6,start=60,first_step=60")
     run = training.start("survive", 2, 9, "5:0:step:SIGSTOP")
     run.until("a successor is warm")
     training.go(0)

@@ -36,7 +36,13 @@ from gangline.scheduler.types import (
 )
 
 Vector = NDArray[np.float64]
-"""An amount of each resource."""
+"""An amount of each resource.
+
+Integers are exact up to 2^53, in bytes 8 PiB. Above that, multiples of 1 KiB are exact up to 8 EiB,
+and a sum of odd bytes is rounded by at most 1 byte in 2^53 for each part: a limit of petabytes is
+passed by a few bytes at most. Nodes are counted in integers (``NodeTable``), so this overcommits
+none of them.
+"""
 Matrix = NDArray[np.float64]
 """One row for each queue."""
 TOLERANCE = 1 + 1e-9

@@ -18,7 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.append(str(Path(__file__).parent))
-from fetch_assets import fetch  # noqa: E402
+from fetch_assets import fetch
 
 STATIC = Path("src/gangline/dashboard/static")
 SOURCE = Path("src/gangline/elastic/checkpoint/format/copy_summed.c")

@@ -2,8 +2,8 @@
 
 Each is pinned by its version and by the integrity hash that the registry publishes of its archive.
 They are not in the repository. The build hook fetches them (``build_native.py``), so ``make setup``
-and the wheel have them. Without a network the package still installs, and its pages are complete but
-not live; running this program fetches them later.
+and the wheel have them. Without a network the package still installs, and its pages are complete
+but not live; running this program fetches them later.
 
 usage: fetch_assets.py [FOLDER]
 """

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import tomllib
+from contextlib import AsyncExitStack
 from html.parser import HTMLParser
 from importlib.resources import files
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from gangline.dashboard.pages import PAGES
-from gangline.dashboard.rendering import choose_language
+from gangline.dashboard.rendering import Renderer, choose_language
 from unit.dashboard.conftest import MakeSite, Site
 from unit.dashboard.observed_state import condition, example, unauthorized
 
@@ -187,6 +188,32 @@ async def test_stream_sends_the_parts_that_have_changed(site: Site) -> None:
         assert second.startswith(f"id: {site.recorded.cluster.revision}")
         assert "fresh" in second
         assert "part-banner" not in second
+
+
+async def test_readers_share_rendering_and_ask_the_api_server_no_more_than_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered: list[str] = []
+    table = Renderer.part
+
+    def counted(self: Renderer, page: str, part: str, view: object) -> str:
+        rendered.append(f"{page}:{part}")
+        return table(self, page, part, view)
+
+    monkeypatch.setattr(Renderer, "part", counted)
+    monkeypatch.setattr("gangline.dashboard.streams.REFRESH_S", 1e9)
+    async with AsyncExitStack() as stack:
+        streams = [
+            await stack.enter_async_context(site.client.get("/queues/stream")) for _ in range(20)
+        ]
+        for stream in streams:
+            await next_event(stream)
+        asked, rendered[:] = len(site.server.asked), []
+        site.recorded.queue("new")
+        for stream in streams:
+            assert "new" in await next_event(stream)
+    assert rendered.count("queues:tree") == 1
+    assert len(site.server.asked) == asked
 
 
 async def test_stream_is_refused_before_it_opens_and_ends_when_rights_are_taken(

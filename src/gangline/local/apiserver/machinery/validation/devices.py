@@ -3,7 +3,7 @@
 CEL expressions are not compiled: the scheduler refuses those that it cannot read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from gangline.api import names
@@ -192,7 +192,7 @@ VALIDATORS = {
     (GROUP, "ResourceClaimTemplate"): template_causes,
     (GROUP, "ResourceSlice"): slice_causes,
 }
-UPDATE_VALIDATORS = {
+UPDATE_VALIDATORS: Mapping[tuple[str, str], Callable[[Json, Json], Causes]] = {
     (GROUP, "ResourceClaim"): partial(_immutable, ("spec",)),
     (GROUP, "ResourceClaimTemplate"): partial(_immutable, ("spec",)),
     (GROUP, "ResourceSlice"): slice_update_causes,

@@ -101,6 +101,9 @@ CORE: dict[str, tuple[str, ...]] = {
         "security/test_tokens.py::test_a_token_dies_with_the_pod_that_it_is_bound_to",
         "security/test_tokens.py::test_a_malformed_token_is_unauthorized",
     ),
+    "survivors": (
+        "integration/elastic/launcher/test_launcher_survivors.py::test_two_ranks_are_lost_while_one_successor_is_warm",
+    ),
     "trainjob": (
         "integration/operator/test_operator_train.py::test_job_runs_and_completes_with_all_its_nodes",
     ),

@@ -182,7 +182,7 @@ class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Steps, memory and tuning of a node. None and empty values are not known.
 
     The fields up to ``metrics`` are those of ``TrainingReport``. They are one field of
-    ``Heartbeat``, because maps of up to 15 fields have a shorter header, which earlier releases have written.
+    ``Heartbeat``, because maps of up to 15 fields have a shorter header, as earlier releases write.
     """
 
     batch_size: int | None = None

@@ -1,4 +1,7 @@
-"""Workers that keep running when a rank is lost, with real PyTorch processes over gloo."""
+"""Workers that keep running when a rank is lost, with real PyTorch processes over gloo.
+
+Takes 100 s: each test starts several processes that import PyTorch, and starts some of them anew.
+"""
 
 import os
 import random
@@ -7,12 +10,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from tests.integration.elastic.launcher.conftest import PATIENCE_S, PYTHON, Run
 
-SCRIPT = Path(__file__).with_name("survivor_script.py")
+SCRIPT = Path(str(getattr(find_spec("integration.elastic.launcher.survivor_script"), "origin", "")))
 STEP = re.compile(r"step (\d+) rank (\d+) of (\d+) pid (\d+) loss (\S+)")
 KILLS = int(os.environ.get("GANGLINE_TEST_KILLS", "0"))
 Launch = Callable[..., Run]

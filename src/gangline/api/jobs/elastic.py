@@ -291,9 +291,7 @@ _VARIABLE_FLAG = re.compile(
     re.ASCII,
 )
 """A number of nodes that a variable gives, as ``$NODE_NUM``: no range."""
-_UNIT = re.compile(
-    r"(?:--node[-_]unit(?:=|\s+)|\bnode_unit=)[\"']?([1-9]\d{0,8})(?!\d)", re.ASCII
-)
+_UNIT = re.compile(r"(?:--node[-_]unit(?:=|\s+)|\bnode_unit=)[\"']?([1-9]\d{0,8})(?!\d)", re.ASCII)
 _CRITICAL = re.compile(r"(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
 _VARIABLE = "PET_NNODES"
 

@@ -107,7 +107,7 @@ async def test_w15_a_running_job_is_scaled_and_rolled_back_without_an_effect_on_
         few = await observed.segments(training.name, nodes=fewest)
         await eventually(training.trains_with(size), f"trains with {size} workers")
         many = await observed.segments(training.name, nodes=size, count=2)
-        step_s = [segments[-1]["step_mean_us"] / 1e6 for segments in (few, many)]
+        step_s = [segments[-1]["stepSeconds"]["mean"] for segments in (few, many)]
         print(f"a step takes {step_s[0]:.3f} s with {fewest} workers, {step_s[1]:.3f} with {size}")
         assert step_s[1] < step_s[0]
         peaks = cgroup_peaks(scenario, training.name, size)

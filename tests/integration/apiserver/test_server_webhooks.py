@@ -706,22 +706,3 @@ async def test_warnings_reach_the_client_also_with_a_refusal(
         found = answer.headers.getall("Warning")
     assert found[:2] == ['299 - "look \\"out\\""', '299 - "two lines"']
     assert len(found[2]) < 1100
-
-
-async def test_conditions_decide_whether_a_webhook_is_called(
-    client: ApiClient, hooks: WebhookServer
-):
-    hooks.answers["no"] = lambda request: deny(request, message="no")
-    conditions = [
-        {"name": "named", "expression": "object.metadata.name.startsWith('x')"},
-        {"name": "created", "expression": "request.operation == 'CREATE' && oldObject == null"},
-        {"name": "by-admin", "expression": "'system:masters' in request.userInfo.groups"},
-    ]
-    await configure(client, "validating", hooks.hook("no", matchConditions=conditions))
-    await create(client, "a")
-    with pytest.raises(errors.ApiError, match="denied the request: no"):
-        await create(client, "x")
-    broken = [{"name": "odd", "expression": "object.absent == 1"}]
-    await configure(client, "validating", hooks.hook("no", matchConditions=broken), name="d")
-    with pytest.raises(errors.Forbidden, match='match condition "odd"'):
-        await create(client, "b")

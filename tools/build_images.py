@@ -59,6 +59,8 @@ INITIALIZER_WHEELS = (
     *("truststore", "typing-extensions"),
 )
 """What ``gangline initialize`` imports: the clients of Hugging Face and S3 with what they need."""
+EMBEDDED_ONLY = ("cel-expr-python==",)
+"""Large packages that only the API server of an embedded cluster imports."""
 MAX_MB = 80
 """Each image, compressed."""
 UNCOMPILED = "pygments"
@@ -356,7 +358,9 @@ def requirements(names: Iterable[str] | None = None) -> str:
         return _entries(text, names)
     wanted = re.split(r"^# section (\S+)$", text, flags=re.MULTILINE)
     sections = dict(zip(wanted[1::2], wanted[2::2], strict=True))
-    return sections["runtime"] + sections["brain"] + sections["dashboard"]
+    listed = sections["runtime"] + sections["brain"] + sections["dashboard"]
+    entries = re.split(r"^(?=[#A-Za-z0-9])", listed, flags=re.MULTILINE)
+    return "".join(entry for entry in entries if not entry.startswith(EMBEDDED_ONLY))
 
 
 def _entries(text: str, names: Iterable[str]) -> str:

@@ -125,7 +125,8 @@ def stored_values(folder: Path) -> dict[str, str]:
         connection.execute("PRAGMA synchronous=OFF")  # only this copy of the state is at stake
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         rows = connection.execute(
-            "SELECT key, type, body FROM log WHERE topic='configmaps.' ORDER BY rv"
+            "SELECT key, type, body FROM log "
+            "WHERE topic='configmaps.' AND key NOT LIKE 'kube-system/%' ORDER BY rv"
         )
         for key, type_, body in rows:
             found[key] = json.loads(body)["data"]["value"]

@@ -11,7 +11,7 @@ import time
 from contextlib import AsyncExitStack
 from functools import partial
 
-from gangline.api.brain.job_advice import LEASE_NAME
+from gangline.api.brain.job_advice import LEASE_NAME, RECORD_LEASE_NAME
 from gangline.api.core.core import ConfigMap
 from gangline.api.resources import CONFIG_MAPS, NAMESPACES
 from gangline.brain.collection.collector import Collector
@@ -111,7 +111,8 @@ async def _serve(client: ApiClient, settings: BrainSettings, store: Store, healt
 
         elector = LeaderElector(
             client,
-            LEASE_NAME,
+            # Beside the recorder of an embedded cluster, a Brain of its user's own leads too.
+            LEASE_NAME if settings.advises else RECORD_LEASE_NAME,
             settings.leader_election_namespace,
             settings.identity,
             timing=settings.leader_election_timing,

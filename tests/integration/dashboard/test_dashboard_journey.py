@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gangline.api.resources import NODES
 from gangline.dashboard.run import run
 from gangline.dashboard.settings import DashboardSettings, LoginMode
 from gangline.kube.client.client import ApiClient
@@ -160,7 +161,10 @@ async def test_job_is_seen_live_and_changed_by_those_who_may(
         assert "verb get on pods/log" in (await viewer.html(f"{PAGE}/logs"))[1]
         assert await viewer.act("suspend") == 403
 
-        # A replica that dies is seen in the open stream.
+        # A replica that dies is seen in the open stream; no node takes its successor meanwhile.
+        nodes = [node.metadata.name for node in (await client.list(NODES)).items]
+        for node in nodes:
+            await client.patch(NODES, node, {"spec": {"unschedulable": True}})
         async with session.get(f"{base}{PAGE}/stream", headers=boss.headers) as stream:
             pod, now = (
                 "/api/v1/namespaces/default/pods/digits-worker-1",
@@ -173,6 +177,8 @@ async def test_job_is_seen_live_and_changed_by_those_who_may(
                             await client.request_json("DELETE", pod, params=now)
                     elif b": Running, 1/2" in line or b": Restarting" in line:
                         break
+        for node in nodes:
+            await client.patch(NODES, node, {"spec": {"unschedulable": None}})
         await until(running, 60, shared_cluster.said)
 
         async def logged() -> bool:

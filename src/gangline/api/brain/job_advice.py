@@ -22,6 +22,8 @@ OWNER_ANNOTATION = "gangline.dev/owner"
 """On a job: the user who submitted it, as the submitter states it. It allows nothing."""
 LEASE_NAME = "gangline-brain"
 """The lease of the leading Brain."""
+RECORD_LEASE_NAME = "gangline-brain-record"
+"""The lease of the one that leads among those that only record."""
 RUN_TIME_ESTIMATE_ANNOTATION = "gangline.dev/run-time-estimate-seconds"
 """On a PodGroup: learned run time of the gang in seconds. It is an estimate and never a limit: a
 gang with it is not backfilled.

@@ -17,6 +17,7 @@ from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import ANY_OBJECT_SCHEMA, Json, Registry, ServedKind
+from gangline.local.apiserver.machinery.cel import missing_library
 from gangline.local.apiserver.machinery.schema.nodes import LIST_TYPE, copy_json
 from gangline.local.apiserver.machinery.schema.structural import StructuralSchema
 from gangline.local.apiserver.machinery.schema.value_rules import PatternError, compile_pattern
@@ -409,7 +410,9 @@ def schema_causes(
             yield field_causes.invalid(child(path, keyword), value, f"must be a {rule[1]}")
     yield from _type_and_pattern(schema, path)
     yield from _default(schema, path)
-    if RULES in schema:
+    if RULES in schema and (missing := missing_library()):
+        yield field_causes.forbidden(f"{path}.{RULES}", missing)
+    elif RULES in schema:
         # Most clusters have no rules: the library takes 50 ms to load.
         from gangline.local.apiserver.machinery.cel.rules import rule_causes
 

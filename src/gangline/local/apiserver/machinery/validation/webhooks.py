@@ -24,6 +24,7 @@ from gangline.api.validation.field_rules import (
     quantity_causes,
     rule_causes,
 )
+from gangline.local.apiserver.machinery.cel import missing_library
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation.metadata import selector_causes
 
@@ -200,6 +201,9 @@ def _hook(path: str, hook: Json) -> Causes:
 
 
 def _condition(path: str, condition: Json) -> Causes:
+    if missing := missing_library():
+        yield field_causes.forbidden(path, missing)
+        return
     # Most clusters have no conditions: the library takes 50 ms to load.
     from gangline.local.apiserver.machinery.cel.rules import RuleError, compile_expression
 

@@ -10,6 +10,7 @@ import logging
 import time
 from contextlib import AsyncExitStack
 from functools import partial
+from urllib.parse import urlsplit
 
 from gangline.api.brain.job_advice import LEASE_NAME, RECORD_LEASE_NAME
 from gangline.api.core.core import ConfigMap
@@ -41,6 +42,7 @@ BRAIN_CONFIG_MAP = "gangline-brain"
 """ConfigMap with the address of the HTTP API, under ``url``."""
 RETRY_S = 2.0
 FLUSH_S = 5.0
+PROBE_S = 2.0
 
 
 async def run(
@@ -213,7 +215,8 @@ async def _advise(
 async def _publish(client: ApiClient, settings: BrainSettings, store: Store, port: int) -> None:
     """Write the address of the HTTP API where commands find it, and what happened to the history.
 
-    A damaged database is reported when it is found, as an event and for ``gangline doctor``.
+    A damaged database is reported when it is found, as an event and for ``gangline doctor``. One
+    that only records leaves the address to a Brain that answers, and takes it when that has ended.
     """
     address, data = settings.api_address, dict[str, str]()
     if address is not None:
@@ -224,13 +227,33 @@ async def _publish(client: ApiClient, settings: BrainSettings, store: Store, por
     async with EventRecorder(client, COMPONENT) as events:
         while True:
             damage = store.damage
-            if damage != reported:
+            gives_way = not settings.advises and await _another_answers(
+                client, namespace, data.get("url", "")
+            )
+            if gives_way:
+                reported = None
+            elif damage != reported:
                 stored = await _write_config_map(client, namespace, data | {"problem": damage})
                 if stored is not None:
                     reported = damage
                     if damage:
                         events.event(stored, "Warning", "HistoryDamaged", damage)
             await asyncio.sleep(FLUSH_S)
+
+
+async def _another_answers(client: ApiClient, namespace: str, own: str) -> bool:
+    """Return True if another process serves at the published address."""
+    try:
+        published = (await client.get(CONFIG_MAPS, BRAIN_CONFIG_MAP, namespace)).data.get("url", "")
+        parts = urlsplit(published)
+        if not published or published == own or not parts.port:
+            return False
+        async with asyncio.timeout(PROBE_S):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.close()
+    except (ApiError, OSError, TimeoutError, ValueError):
+        return False
+    return True
 
 
 async def _write_config_map(

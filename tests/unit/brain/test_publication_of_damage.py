@@ -23,6 +23,9 @@ class Cluster:
         self.data, self.writes = body["data"], self.writes + 1
         return ConfigMap(metadata=ObjectMeta(name="gangline-brain"))
 
+    async def get(self, *_: Any) -> ConfigMap:
+        return ConfigMap(metadata=ObjectMeta(name="gangline-brain"), data=self.data)
+
 
 class Store:
     damage = ""
@@ -63,3 +66,24 @@ async def test_damage_is_published_once_when_it_is_found(monkeypatch: pytest.Mon
     task.cancel()
     assert (cluster.data["problem"], cluster.writes) == ("brain.db is damaged", 2)
     assert Recorder.events == ["HistoryDamaged: brain.db is damaged"]
+
+
+async def test_a_recorder_leaves_the_address_to_a_brain_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(main, "EventRecorder", Recorder)
+    monkeypatch.setattr(main, "FLUSH_S", 0)
+    other = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    cluster = Cluster()
+    cluster.data = {"url": f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"}
+    settings = BrainSettings(database="", api_address=Address("127.0.0.1", 1), advises=False)
+    given: Any = (cluster, settings, Store())
+    task = asyncio.create_task(main._publish(*given, 8090))
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert cluster.writes == 0
+    other.close()
+    while not cluster.writes:
+        await asyncio.sleep(0.001)
+    assert cluster.data["url"] == "http://127.0.0.1:8090"
+    task.cancel()

@@ -145,7 +145,11 @@ async def _forwarded(scenario: Scenario) -> None:
 
 
 async def _ended(scenario: Scenario) -> None:
-    with running(scenario, "logs", "walked", "-f", "--all", "--grep", "done") as following:
+    with running(scenario, "logs", "walked", "-f", "--all", "--grep", "rank") as following:
+        assert following.stdout is not None
+        # With the job's end, pods that still count as running are deleted: follow all before.
+        for _ in range(3):
+            await asyncio.to_thread(following.stdout.readline)
         (scenario.shared / "enough").touch()
         lines, _ = await asyncio.to_thread(following.communicate)
     assert sorted(lines.splitlines()) == [

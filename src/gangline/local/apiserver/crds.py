@@ -446,13 +446,14 @@ def _default(schema: Json, path: str) -> Causes:
     own = {name: part for name, part in schema.items() if name != "default"}
     try:
         rules = StructuralSchema({"type": "object", "properties": {"default": own}})
-    except (PatternError, TypeError, AttributeError, ValueError):
+        unknown = rules.prune({"default": value})
+        found = rules.validate({"default": schema["default"]})
+    except (PatternError, TypeError, AttributeError, ValueError, KeyError):
         return  # the schema itself is wrong, as others say
-    if unknown := rules.prune({"default": value}):
-        yield field_causes.invalid(
-            where, schema["default"], f"must not have unknown fields: {unknown}"
-        )
-    for cause in rules.validate({"default": schema["default"]}):
+    if unknown:
+        detail = f"must not have unknown fields: {', '.join(unknown)}"
+        yield field_causes.invalid(where, schema["default"], detail)
+    for cause in found:
         place = cause.field.removeprefix("default")
         yield StatusCause(cause.reason, cause.message, f"{where}{place}")
 

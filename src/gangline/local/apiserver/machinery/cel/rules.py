@@ -61,8 +61,7 @@ def _environment() -> cel.Env:
         ext_optional.ExtOptional(), ext_strings.ExtStrings(), ext_math.ExtMath(),
         ext_encoders.ExtEncoders(), kubernetes_functions(),
     ]  # fmt: skip
-    names = ("self", "oldSelf", "formerSelf", "object", "oldObject", "request", "params",
-             "variables", "namespaceObject")  # fmt: skip
+    names = ("self", "oldSelf", "formerSelf", "object", "oldObject", "request")
     return cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN), extensions=extensions)
 
 

@@ -16,7 +16,6 @@ from gangline.api.core.workloads import (
 )
 from gangline.api.meta.objects import LabelSelector, ObjectMeta
 from gangline.local.controllers.deployments.plan import (
-    REVISION_ANNOTATION,
     RawDeployment,
     RawDeploymentSpec,
     availability_bounds,
@@ -66,18 +65,16 @@ class World:
         if done.create is not None:
             made = msgspec.convert(done.create, RawReplicaSet)
             self.sets.setdefault(made.metadata.name, made)
-        for name, size in done.scale.items():
-            self.resize(name, size)
-        for name, revision in done.revisions.items():
-            replica_set = self.sets[name]
-            metadata = msgspec.structs.replace(
-                replica_set.metadata, annotations={REVISION_ANNOTATION: revision}
+        for name, patch in done.patches.items():
+            if "replicas" in patch.get("spec", {}):
+                self.resize(name, patch["spec"]["replicas"])
+            self.sets[name].metadata.annotations.update(
+                patch.get("metadata", {}).get("annotations", {})
             )
-            self.sets[name] = msgspec.structs.replace(replica_set, metadata=metadata)
         for name in done.delete:
             del self.sets[name]
         self.deployment = msgspec.structs.replace(self.deployment, status=done.status)
-        return bool(done.create or done.scale or done.revisions or done.delete)
+        return bool(done.create or done.patches or done.delete)
 
     def resize(self, name: str, size: int) -> None:
         replica_set = self.sets[name]
@@ -136,7 +133,12 @@ def test_a_new_deployment_gets_one_set_named_by_its_template() -> None:
     assert done.create is not None
     assert done.create["metadata"]["name"] == f"web-{template_hash(a_template('one'))}"
     assert done.create["spec"]["replicas"] == 3
-    assert done.create["metadata"]["annotations"][REVISION_ANNOTATION] == "1"
+    prefix = "deployment.kubernetes.io"
+    assert done.create["metadata"]["annotations"] == {
+        f"{prefix}/revision": "1",
+        f"{prefix}/desired-replicas": "3",
+        f"{prefix}/max-replicas": "4",
+    }
 
 
 def test_a_changed_template_ends_with_all_pods_in_the_new_set() -> None:
@@ -229,6 +231,69 @@ def test_a_rolling_update_never_leaves_its_bounds(
     world.settle()
     assert images(world).get("two", 0) == replicas
     assert world.total == replicas
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replicas", "expected"),
+    [
+        pytest.param((3, 2), 15, {"one": 11, "two": 7}, id="growth is shared by size"),
+        pytest.param((3, 2), 5, {"one": 5, "two": 3}, id="shrinking too"),
+        pytest.param((3, 2), 0, {"one": 0, "two": 0}, id="to nothing"),
+    ],
+)
+def test_replicas_changed_in_a_roll_out_are_shared_by_old_and_new_pods(
+    strategy: tuple[int, int], replicas: int, expected: dict[str, int]
+) -> None:
+    """Ten pods, eight old and five new ones during a roll-out, as in Kubernetes' documentation."""
+    rolling = RollingUpdateDeployment(max_surge=strategy[0], max_unavailable=strategy[1])
+    world = World(a_deployment(10, strategy=DeploymentStrategy(rolling_update=rolling)))
+    world.settle()
+    world.update("two")
+    while world.reconcile():
+        pass
+    assert images(world) == {"one": 8, "two": 5}
+    spec = msgspec.structs.replace(world.deployment.spec, replicas=replicas)
+    world.deployment = msgspec.structs.replace(world.deployment, spec=spec)
+    world.reconcile()
+    assert images(world) == expected
+    world.settle()
+    assert images(world) == {"one": 0, "two": replicas}
+
+
+def test_recreate_waits_for_pods_that_are_being_deleted() -> None:
+    world = World(a_deployment(strategy=DeploymentStrategy(type="Recreate")))
+    world.settle()
+    world.update("two")
+    world.reconcile()
+    [(name, old)] = world.sets.items()
+    status = ReplicaSetStatus(terminating_replicas=1)
+    world.sets[name] = msgspec.structs.replace(old, status=status)
+    assert not world.reconcile()
+    world.sets[name] = msgspec.structs.replace(old, status=ReplicaSetStatus())
+    world.settle()
+    assert images(world) == {"one": 0, "two": 3}
+
+
+def test_a_complete_deployment_that_loses_pods_is_no_roll_out() -> None:
+    world = World(a_deployment(progress_deadline_seconds=1))
+    world.settle()
+    [(name, one)] = world.sets.items()
+    world.sets[name] = msgspec.structs.replace(one, status=ReplicaSetStatus(replicas=3))
+    world.reconcile()
+    progress = next(c for c in world.deployment.status.conditions if c.type == "Progressing")
+    assert (progress.status, progress.reason) == ("True", "NewReplicaSetAvailable")
+    assert progress_check_time(world.deployment, world.deployment.status) is None
+
+
+def test_annotations_and_ready_seconds_of_a_deployment_reach_its_sets() -> None:
+    world = World(a_deployment())
+    world.settle()
+    world.deployment.metadata.annotations["kubernetes.io/change-cause"] = "why"
+    spec = msgspec.structs.replace(world.deployment.spec, min_ready_seconds=7)
+    world.deployment = msgspec.structs.replace(world.deployment, spec=spec)
+    [patch] = plan_deployment(world.deployment, list(world.sets.values()), NOW).patches.values()
+    assert patch["metadata"]["annotations"] == {"kubernetes.io/change-cause": "why"}
+    assert patch["spec"] == {"minReadySeconds": 7}
 
 
 def test_a_roll_out_without_progress_times_out() -> None:

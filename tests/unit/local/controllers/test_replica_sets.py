@@ -32,8 +32,18 @@ def test_cheapest_pods_are_deleted_first() -> None:
     unready = a_pod("unready", ready=False)
     young = a_pod("young", ready_for=1)
     old = a_pod("old")
-    plan = replicas.plan_replica_set(a_set(1), [old, young, unready, unbound], NOW)
-    assert [pod.metadata.name for pod in plan.delete] == ["unbound", "unready", "young"]
+    cheap = a_pod("cheap", ready_for=600)
+    cheap.metadata.annotations["controller.kubernetes.io/pod-deletion-cost"] = "-1"
+    plan = replicas.plan_replica_set(a_set(1), [old, young, unready, unbound, cheap], NOW)
+    assert [pod.metadata.name for pod in plan.delete] == ["unbound", "unready", "cheap", "young"]
+
+
+def test_a_refused_creation_is_a_condition_until_pods_are_created() -> None:
+    failed = replicas.with_failure(a_set(1).status, RuntimeError("exceeded quota"), NOW)
+    [condition] = failed.conditions
+    assert (condition.type, condition.reason) == ("ReplicaFailure", "FailedCreate")
+    assert condition.message == "exceeded quota"
+    assert replicas.with_failure(failed, None, NOW).conditions == []
 
 
 def test_a_pod_is_available_only_after_its_time() -> None:

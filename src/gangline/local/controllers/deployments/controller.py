@@ -100,12 +100,13 @@ class DeploymentController(QueueLoop):
                 await self._report_taken_name(deployment, plan.create["metadata"]["name"])
             else:
                 self._record_scaling(deployment, made.metadata.name, made.desired_replicas)
-        for name, size in plan.scale.items():
-            await self._patch_set(namespace, name, {"spec": {"replicas": size}})
-            self._record_scaling(deployment, name, size)
-        for name, revision in plan.revisions.items():
-            mark: dict[str, object] = {"metadata": {"annotations": {REVISION_ANNOTATION: revision}}}
-            await self._patch_set(namespace, name, mark)
+        for name, patch in plan.patches.items():
+            with contextlib.suppress(NotFound):
+                await self._client.patch(
+                    RAW_REPLICA_SETS, name, patch, namespace, kind=PatchKind.MERGE
+                )
+            if "replicas" in patch.get("spec", {}):
+                self._record_scaling(deployment, name, patch["spec"]["replicas"])
         for name in plan.delete:
             with contextlib.suppress(NotFound):
                 await self._client.delete(RAW_REPLICA_SETS, name, namespace)
@@ -118,10 +119,6 @@ class DeploymentController(QueueLoop):
             self._recorder.event(
                 object_reference(RAW_DEPLOYMENTS, deployment), "Warning", "ReplicaSetTaken", message
             )
-
-    async def _patch_set(self, namespace: str, name: str, patch: dict[str, object]) -> None:
-        with contextlib.suppress(NotFound):
-            await self._client.patch(RAW_REPLICA_SETS, name, patch, namespace, kind=PatchKind.MERGE)
 
     def _record_scaling(self, deployment: RawDeployment, name: str, size: int) -> None:
         message = f"Scaled replica set {name} to {size}"

@@ -30,9 +30,20 @@ from gangline.local.controllers.replica_sets.plan import (
 
 HASH_LABEL = "pod-template-hash"
 REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
+DESIRED_ANNOTATION = "deployment.kubernetes.io/desired-replicas"
+MAX_ANNOTATION = "deployment.kubernetes.io/max-replicas"
+OWN_ANNOTATIONS = {
+    REVISION_ANNOTATION,
+    DESIRED_ANNOTATION,
+    MAX_ANNOTATION,
+    "deployment.kubernetes.io/revision-history",
+    "kubectl.kubernetes.io/last-applied-configuration",
+}
 HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 DEFAULT_SURGE = "25%"
-PROGRESSING, TIMED_OUT = "Progressing", "ProgressDeadlineExceeded"
+PROGRESSING = "Progressing"
+COMPLETE, TIMED_OUT = "NewReplicaSetAvailable", "ProgressDeadlineExceeded"
+PAUSED = "DeploymentPaused"
 
 
 class RawDeploymentSpec(DeploymentSpec):
@@ -60,17 +71,14 @@ class DeploymentPlan:
     create: dict[str, Any] | None = None
     """The manifest of a new ReplicaSet."""
 
-    scale: Mapping[str, int] = field(default_factory=dict)
-    """New sizes by ReplicaSet name."""
+    patches: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Merge patches by ReplicaSet name: sizes, and annotations with revision and recorded sizes."""
 
     delete: tuple[str, ...] = ()
     """ReplicaSets of revisions beyond the history limit."""
 
     revision: str = ""
     """The current revision, for the deployment's annotation."""
-
-    revisions: Mapping[str, str] = field(default_factory=dict)
-    """New revision numbers by ReplicaSet name, after a roll-back to an older template."""
 
     status: DeploymentStatus = field(default_factory=DeploymentStatus)
 
@@ -80,29 +88,55 @@ def plan_deployment(
 ) -> DeploymentPlan:
     if deployment.metadata.deletion_timestamp is not None:
         return DeploymentPlan(status=deployment.status)
+    owned = sorted(owned, key=_age)
     current = next((one for one in owned if _same_template(deployment, one)), None)
     old = [one for one in owned if one is not current]
     last = max((_revision(one) for one in old), default=0)
-    status = _status(deployment, current, owned, now)
-    if current is None:
-        if deployment.spec.paused:
-            return DeploymentPlan(status=status, scale=_scale_paused(deployment, owned))
-        first = _first_size(deployment, old)
-        return DeploymentPlan(
-            create=build_replica_set(deployment, first, revision=last + 1),
-            revision=str(last + 1),
-            scale=_step(deployment, None, old) if _recreates(deployment) else {},
-            status=status,
-        )
-    revision = max(_revision(current), last + 1 if last >= _revision(current) else 0, 1)
-    scale = _scale_paused(deployment, owned) if deployment.spec.paused else {}
+    if deployment.spec.paused or _is_scaled(deployment, owned):
+        sizes = _scale(deployment, current, old)
+        create = None
+    else:
+        sizes = _roll_out(deployment, current, old)
+        create = _missing_set(deployment, current, old, last + 1)
+    patches = {one.metadata.name: _resized(deployment, one, sizes) for one in owned}
+    revision = str(last + 1) if create is not None else ""
+    if current is not None:
+        revision = str(max(_revision(current), last + 1 if last >= _revision(current) else 0, 1))
+        patch = patches[current.metadata.name]
+        patch["annotations"] |= {**_inherited(deployment), REVISION_ANNOTATION: revision}
+        patch["spec"]["minReadySeconds"] = deployment.spec.min_ready_seconds
     return DeploymentPlan(
-        scale=scale or ({} if deployment.spec.paused else _step(deployment, current, old)),
-        delete=_expired_replica_sets(deployment, old),
-        revision=str(revision),
-        revisions={} if revision == _revision(current) else {current.metadata.name: str(revision)},
-        status=status,
+        create=create,
+        patches={
+            one.metadata.name: patch
+            for one in owned
+            if (patch := _changes(one, **patches[one.metadata.name]))
+        },
+        delete=_expired_replica_sets(deployment, old) if current is not None else (),
+        revision=revision,
+        status=_status(deployment, current, owned, create, now),
     )
+
+
+def _resized(
+    deployment: RawDeployment, one: RawReplicaSet, sizes: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    size = sizes.get(one.metadata.name)
+    if size is None:
+        return {"annotations": {}, "spec": {}}
+    return {"annotations": _recorded_size(deployment), "spec": {"replicas": size}}
+
+
+def _changes(
+    one: RawReplicaSet, annotations: dict[str, str], spec: dict[str, Any]
+) -> dict[str, Any]:
+    present = {"replicas": one.desired_replicas, "minReadySeconds": one.spec.min_ready_seconds}
+    annotations = dict(annotations.items() - one.metadata.annotations.items())
+    spec = dict(spec.items() - present.items())
+    return {
+        **({"metadata": {"annotations": annotations}} if annotations else {}),
+        **({"spec": spec} if spec else {}),
+    }
 
 
 def template_hash(template: PodTemplate) -> str:
@@ -128,7 +162,11 @@ def build_replica_set(deployment: RawDeployment, replicas: int, revision: int) -
             "name": f"{deployment.metadata.name}-{mark}",
             "namespace": deployment.metadata.namespace,
             "labels": labels,
-            "annotations": {REVISION_ANNOTATION: str(revision)},
+            "annotations": {
+                **_inherited(deployment),
+                **_recorded_size(deployment),
+                REVISION_ANNOTATION: str(revision),
+            },
             "ownerReferences": [controller_reference("apps/v1", "Deployment", deployment)],
         },
         "spec": {
@@ -159,9 +197,13 @@ def _comparable_template(template: PodTemplate, labels: Mapping[str, str] | None
     return {"metadata": metadata, "spec": template.get("spec") or {}}
 
 
+def _age(one: RawReplicaSet) -> tuple[float, int, str]:
+    created = one.metadata.creation_timestamp
+    return created.timestamp() if created else 0.0, _revision(one), one.metadata.name
+
+
 def _revision(one: RawReplicaSet) -> int:
-    text = one.metadata.annotations.get(REVISION_ANNOTATION, "")
-    return int(text) if text.isdigit() else 0
+    return _recorded(one, REVISION_ANNOTATION, 0)
 
 
 def _recreates(deployment: RawDeployment) -> bool:
@@ -169,8 +211,10 @@ def _recreates(deployment: RawDeployment) -> bool:
 
 
 def availability_bounds(deployment: RawDeployment) -> tuple[int, int]:
-    """Return the minimum of available pods and the maximum of all pods during a rolling update."""
+    """Return the minimum of available pods and the maximum of all pods during a roll-out."""
     desired = deployment.desired_replicas
+    if _recreates(deployment):
+        return desired, desired
     rolling = deployment.spec.strategy.rolling_update or RollingUpdateDeployment()
     surge, missing = (
         DEFAULT_SURGE if share is None else share
@@ -189,72 +233,127 @@ def _share(value: int | str, total: int, *, up: bool) -> int:
     return ceil(part) if up else floor(part)
 
 
-def _first_size(deployment: RawDeployment, old: Sequence[RawReplicaSet]) -> int:
+def _missing_set(
+    deployment: RawDeployment,
+    current: RawReplicaSet | None,
+    old: Sequence[RawReplicaSet],
+    revision: int,
+) -> dict[str, Any] | None:
+    """The ReplicaSet to create; with ``Recreate`` only after the last pod of the old ones."""
+    if current is not None or (_recreates(deployment) and not _is_empty(old)):
+        return None
     total = sum(one.desired_replicas for one in old)
-    if _recreates(deployment):
-        emptied = total == 0 and not any(o.status.replicas for o in old)
-        return deployment.desired_replicas if emptied else 0
-    return min(deployment.desired_replicas, max(0, availability_bounds(deployment)[1] - total))
+    most = availability_bounds(deployment)[1]
+    size = max(0, min(deployment.desired_replicas, most - total))
+    return build_replica_set(deployment, size, revision)
 
 
-def _step(
+def _is_empty(sets: Sequence[RawReplicaSet]) -> bool:
+    return not any(
+        one.desired_replicas or one.status.replicas or one.status.terminating_replicas
+        for one in sets
+    )
+
+
+def _is_scaled(deployment: RawDeployment, owned: Sequence[RawReplicaSet]) -> bool:
+    """True if ``replicas`` differs from what the sizes of the ReplicaSets were made for."""
+    recorded = {
+        one.metadata.annotations.get(DESIRED_ANNOTATION) for one in owned if one.desired_replicas
+    }
+    return not recorded <= {None, str(deployment.desired_replicas)}
+
+
+def _scale(
     deployment: RawDeployment, current: RawReplicaSet | None, old: Sequence[RawReplicaSet]
 ) -> dict[str, int]:
+    """Sizes by ReplicaSet name for other ``replicas``; the proportion of new and old pods stays.
+
+    So a change of the size neither speeds up a roll-out nor takes pods from what works.
+    """
+    desired = deployment.desired_replicas
+    owned = [*old, *([current] if current is not None else [])]
+    active = [one for one in owned if one.desired_replicas]
+    if len(active) <= 1:
+        single = active or ([current] if current is not None else sorted(owned, key=_age)[-1:])
+        return {one.metadata.name: desired for one in single}
+    if current is not None and desired == current.desired_replicas == min(
+        _recorded(current, DESIRED_ANNOTATION, -1), current.status.available_replicas
+    ):
+        return {one.metadata.name: 0 for one in active if one is not current}
     if _recreates(deployment):
-        sizes = {one.metadata.name: 0 for one in old if one.desired_replicas}
-        emptied = not any(one.status.replicas for one in old)
-        if (
-            current is not None
-            and not sizes
-            and emptied
-            and current.desired_replicas != deployment.desired_replicas
-        ):
-            sizes[current.metadata.name] = deployment.desired_replicas
-        return sizes
-    return _roll(deployment, current, old) if current is not None else {}
-
-
-def _roll(
-    deployment: RawDeployment, current: RawReplicaSet, old: Sequence[RawReplicaSet]
-) -> dict[str, int]:
-    fewest, most = availability_bounds(deployment)
-    total = current.desired_replicas + sum(one.desired_replicas for one in old)
-    if current.desired_replicas > deployment.desired_replicas:
-        return {current.metadata.name: deployment.desired_replicas}
-    if current.desired_replicas < deployment.desired_replicas and total < most:
-        growth = min(deployment.desired_replicas - current.desired_replicas, most - total)
-        return {current.metadata.name: current.desired_replicas + growth}
-    sizes: dict[str, int] = {}
-    not_yet = max(0, current.desired_replicas - current.status.available_replicas)
-    removable = total - fewest - not_yet
-    # Unavailable pods are removed first: that costs no availability.
-    for one in sorted(old, key=_revision):
-        broken = max(0, one.desired_replicas - one.status.available_replicas)
-        removed = min(broken, max(0, removable))
-        if removed:
-            sizes[one.metadata.name] = one.desired_replicas - removed
-            removable -= removed
-    available = current.status.available_replicas + sum(o.status.available_replicas for o in old)
-    spare = available - fewest
-    for one in sorted(old, key=_revision):
-        size = sizes.get(one.metadata.name, one.desired_replicas)
-        removed = min(size, max(0, min(spare, removable)))
-        if removed:
-            sizes[one.metadata.name] = size - removed
-            spare, removable = spare - removed, removable - removed
+        return {one.metadata.name: one.desired_replicas for one in active}
+    most = availability_bounds(deployment)[1] if desired else 0
+    missing = most - sum(one.desired_replicas for one in active)
+    # The largest comes first and takes the rest; of equal ones the newest grow, the oldest shrink.
+    active.sort(key=_age, reverse=missing > 0)
+    active.sort(key=lambda one: one.desired_replicas, reverse=True)
+    sizes, added = {}, 0
+    for one in active:
+        size = one.desired_replicas
+        before = _recorded(one, MAX_ANNOTATION, deployment.status.replicas) or size
+        # Kubernetes rounds half away from zero.
+        share = floor(size * availability_bounds(deployment)[1] / before + 0.5) if desired else 0
+        left = missing - added
+        change = min(share - size, left) if missing > 0 else max(share - size, left)
+        sizes[one.metadata.name] = size + (change if left and missing else 0)
+        added += sizes[one.metadata.name] - size
+    first = active[0].metadata.name
+    sizes[first] = max(0, sizes[first] + missing - added)
     return sizes
 
 
-def _scale_paused(deployment: RawDeployment, owned: Sequence[RawReplicaSet]) -> dict[str, int]:
-    """Sizes for a paused Deployment: its newest ReplicaSet follows ``replicas``, the template
-    stays.
-    """
-    newest = max(owned, key=_revision, default=None)
-    if newest is None:
+def _recorded(one: RawReplicaSet, annotation: str, default: int) -> int:
+    text = one.metadata.annotations.get(annotation, "")
+    return int(text) if text.isdigit() else default
+
+
+def _recorded_size(deployment: RawDeployment) -> dict[str, str]:
+    """The annotations of a ReplicaSet with which later ``replicas`` are compared."""
+    most = availability_bounds(deployment)[1]
+    return {DESIRED_ANNOTATION: str(deployment.desired_replicas), MAX_ANNOTATION: str(most)}
+
+
+def _inherited(deployment: RawDeployment) -> dict[str, str]:
+    """The annotations of the Deployment that its ReplicaSets have too, such as the change cause."""
+    annotations = deployment.metadata.annotations.items()
+    return {key: value for key, value in annotations if key not in OWN_ANNOTATIONS}
+
+
+def _roll_out(
+    deployment: RawDeployment, current: RawReplicaSet | None, old: Sequence[RawReplicaSet]
+) -> dict[str, int]:
+    """The sizes to change in this step of a roll-out, by ReplicaSet name."""
+    desired = deployment.desired_replicas
+    if _recreates(deployment):
+        sizes = {one.metadata.name: 0 for one in old if one.desired_replicas}
+        if current is not None and _is_empty(old) and current.desired_replicas != desired:
+            sizes[current.metadata.name] = desired
+        return sizes
+    if current is None:
         return {}
-    others = sum(one.desired_replicas for one in owned if one is not newest)
-    size = max(0, deployment.desired_replicas - others)
-    return {newest.metadata.name: size} if size != newest.desired_replicas else {}
+    fewest, most = availability_bounds(deployment)
+    total = current.desired_replicas + sum(one.desired_replicas for one in old)
+    if current.desired_replicas > desired:
+        return {current.metadata.name: desired}
+    if current.desired_replicas < desired and total < most:
+        growth = min(desired - current.desired_replicas, most - total)
+        return {current.metadata.name: current.desired_replicas + growth}
+    not_yet = max(0, current.desired_replicas - current.status.available_replicas)
+    removable = max(0, total - fewest - not_yet)
+    before = {one.metadata.name: one.desired_replicas for one in old if one.desired_replicas}
+    sizes = dict(before)
+    # Unavailable pods are removed first: that costs no availability.
+    available = current.status.available_replicas + sum(o.status.available_replicas for o in old)
+    broken = {
+        o.metadata.name: max(0, o.desired_replicas - o.status.available_replicas) for o in old
+    }
+    for limits, spare in ((broken, removable), (before, available - fewest)):
+        left = min(spare, removable)
+        for name in sizes:
+            removed = max(0, min(sizes[name], limits[name], left))
+            sizes[name] -= removed
+            left, removable = left - removed, removable - removed
+    return {name: size for name, size in sizes.items() if size != before[name]}
 
 
 def _expired_replica_sets(
@@ -272,69 +371,82 @@ def _status(
     deployment: RawDeployment,
     current: RawReplicaSet | None,
     owned: Sequence[RawReplicaSet],
+    create: dict[str, Any] | None,
     now: datetime,
 ) -> DeploymentStatus:
     replicas = sum(one.status.replicas for one in owned)
     available = sum(one.status.available_replicas for one in owned)
-    updated = current.status.replicas if current else 0
     status = DeploymentStatus(
         observed_generation=deployment.metadata.generation,
         replicas=replicas,
-        updated_replicas=updated,
+        updated_replicas=current.status.replicas if current else 0,
         ready_replicas=sum(one.status.ready_replicas for one in owned),
         available_replicas=available,
         unavailable_replicas=max(0, sum(one.desired_replicas for one in owned) - available),
+        terminating_replicas=sum(one.status.terminating_replicas or 0 for one in owned),
         collision_count=deployment.status.collision_count,
     )
-    done = current is not None and updated == replicas == available == deployment.desired_replicas
     enough = available >= availability_bounds(deployment)[0]
-    conditions = [
-        _condition(
-            deployment,
-            "Available",
-            enough,
-            "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
-            f"Deployment {'has' if enough else 'does not have'} minimum availability.",
-            now,
-        ),
-        _progress(deployment, current, status, done, now),
-    ]
-    return msgspec.structs.replace(status, conditions=conditions)
+    availability = _condition(
+        deployment,
+        "Available",
+        "True" if enough else "False",
+        f"MinimumReplicas{'Available' if enough else 'Unavailable'}",
+        f"Deployment {'has' if enough else 'does not have'} minimum availability.",
+        now,
+    )
+    sets = [*([current] if current else []), *owned]
+    failures = [c for one in sets for c in one.status.conditions if c.type == "ReplicaFailure"]
+    progress = _progress(deployment, current, create, status, now)
+    return msgspec.structs.replace(status, conditions=[availability, progress, *failures[:1]])
 
 
 def _progress(
     deployment: RawDeployment,
     current: RawReplicaSet | None,
+    create: dict[str, Any] | None,
     status: DeploymentStatus,
-    done: bool,
     now: datetime,
 ) -> Condition:
     """Return whether the Deployment progresses: false after ``progressDeadlineSeconds`` in which
     no pod was added, became ready or available, or left an old ReplicaSet.
     """
     former = next((c for c in deployment.status.conditions if c.type == PROGRESSING), None)
-    if done:
-        message = "All pods have the current template."
-        return _condition(deployment, PROGRESSING, True, "NewReplicaSetAvailable", message, now)
-    seen, message = deployment.status, "Pods are being replaced."
+
+    def progress(status: str, reason: str, message: str) -> Condition:
+        return _condition(deployment, PROGRESSING, status, reason, message, now)
+
+    if create is not None:
+        message = f'Created new replica set "{create["metadata"]["name"]}"'
+        return progress("True", "NewReplicaSetCreated", message)
+    if former is not None and deployment.spec.paused:
+        timed_out = former.reason == TIMED_OUT
+        return former if timed_out else progress("Unknown", PAUSED, "Deployment is paused")
+    if former is not None and former.reason == PAUSED:
+        return progress("Unknown", "DeploymentResumed", "Deployment is resumed")
+    name = f'ReplicaSet "{current.metadata.name}"' if current is not None else "Deployment"
+    if status.updated_replicas == status.replicas:
+        if status.replicas == status.available_replicas == deployment.desired_replicas:
+            return progress("True", COMPLETE, f"{name} has successfully progressed.")
+        if former is not None and former.reason == COMPLETE:
+            return former  # Pods that are lost later are no roll-out.
+    seen = deployment.status
     moved = (
         former is None
-        or former.reason == "NewReplicaSetAvailable"
+        or former.reason == COMPLETE
         or seen.observed_generation != status.observed_generation
         or status.updated_replicas > seen.updated_replicas
         or status.ready_replicas > seen.ready_replicas
         or status.available_replicas > seen.available_replicas
         or status.replicas - status.updated_replicas < seen.replicas - seen.updated_replicas
     )
-    condition = _condition(deployment, PROGRESSING, True, "ReplicaSetUpdated", message, now)
     if former is None or moved:
+        condition = progress("True", "ReplicaSetUpdated", f"{name} is progressing.")
         return msgspec.structs.replace(condition, last_update_time=now)
     deadline = _progress_deadline(deployment, former)
     if former.status == "False" or deadline is None or deadline > now:
         return former
-    name = current.metadata.name if current is not None else deployment.metadata.name
-    message = f'ReplicaSet "{name}" has timed out progressing.'
-    return _condition(deployment, PROGRESSING, False, TIMED_OUT, message, now)
+    return progress("False", TIMED_OUT, f"{name} has timed out progressing.")
 
 
 def _progress_deadline(deployment: RawDeployment, progress: Condition) -> datetime | None:
@@ -349,24 +461,23 @@ def progress_check_time(deployment: RawDeployment, status: DeploymentStatus) -> 
     or has.
     """
     progress = next((c for c in status.conditions if c.type == PROGRESSING), None)
-    if progress is None or progress.reason != "ReplicaSetUpdated":
+    if progress is None or progress.status == "False" or progress.reason == COMPLETE:
         return None
     return _progress_deadline(deployment, progress)
 
 
 def _condition(
-    deployment: RawDeployment, kind: str, true: bool, reason: str, message: str, now: datetime
+    deployment: RawDeployment, kind: str, status: str, reason: str, message: str, now: datetime
 ) -> Condition:
-    status = "True" if true else "False"
     old = next((c for c in deployment.status.conditions if c.type == kind), None)
     if old is not None and (old.status, old.reason) == (status, reason):
         return old
-    kept = old.last_transition_time if old is not None and old.status == status else now
+    since = old.last_transition_time if old is not None and old.status == status else now
     return Condition(
         type=kind,
         status=status,
         reason=reason,
         message=message,
-        last_transition_time=kept,
+        last_transition_time=since,
         last_update_time=now,
     )

@@ -6,6 +6,7 @@ import contextlib
 import msgspec
 
 from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import PODS
 from gangline.kube.controller.controller import (
@@ -14,7 +15,7 @@ from gangline.kube.controller.controller import (
     ReconcileResult,
     RequeueAfter,
 )
-from gangline.kube.errors import NotFound
+from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
     BY_NAMESPACE,
@@ -34,6 +35,7 @@ from gangline.local.controllers.replica_sets.plan import (
     controller_reference,
     is_pod_active,
     plan_replica_set,
+    with_failure,
 )
 from gangline.local.controllers.replica_sets.pod_creation import (
     Expectations,
@@ -78,14 +80,26 @@ class ReplicaSetController(QueueLoop):
         pods = self._expected.apply(key, seen)
         if await self._claim(replica_set):
             return ReconcileDone()  # The watch delivers the change and triggers another pass.
-        plan = plan_replica_set(replica_set, pods, current_time())
+        uids = {pod.metadata.uid for pod in pods if pod.metadata.deletion_timestamp is None}
+        leaving = [
+            pod
+            for pod in seen
+            if pod.metadata.uid not in uids and pod.status.phase not in TERMINAL_PHASES
+        ]
+        now, error = current_time(), None
+        plan = plan_replica_set(replica_set, pods, now, leaving=len(leaving))
         try:
             await self._create(key, replica_set, plan.create)
             await asyncio.gather(*(self._delete(key, replica_set, pod) for pod in plan.delete))
+        except ApiError as refused:
+            error = refused
+            raise
         finally:
-            if plan.status != replica_set.status:
+            counts = with_failure(plan.status, error, now)
+            if counts != replica_set.status:
                 kinds = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-                status = dict.fromkeys(kinds, 0) | msgspec.to_builtins(plan.status)
+                status = dict.fromkeys(kinds, 0) | {"conditions": None}
+                status |= msgspec.to_builtins(counts)
                 await patch_status(self._client, RAW_REPLICA_SETS, replica_set, {"status": status})
         if plan.requeue_at is not None:
             return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))

@@ -14,13 +14,15 @@ import msgspec
 from gangline.api.core.pod import Pod, is_pod_ready
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.core.workloads import ReplicaSetSpec, ReplicaSetStatus
-from gangline.api.meta.objects import Object
+from gangline.api.meta.objects import Condition, Object
 from gangline.api.meta.resource import Resource
 
 BURST_REPLICAS = 100
 """The maximum number of creations or deletions in one pass, so that a mistyped size does not fill
 the store; kube-controller-manager has a similar limit.
 """
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+REPLICA_FAILURE = "ReplicaFailure"
 PodTemplate = dict[str, Any]
 """A pod template as the user wrote it, without defaults."""
 
@@ -55,8 +57,9 @@ class ReplicaSetPlan:
 
 
 def plan_replica_set(
-    replica_set: RawReplicaSet, pods: Sequence[Pod], now: datetime
+    replica_set: RawReplicaSet, pods: Sequence[Pod], now: datetime, *, leaving: int = 0
 ) -> ReplicaSetPlan:
+    """Return what to do; ``leaving`` counts the pods that are being deleted and have not ended."""
     active = [pod for pod in pods if is_pod_active(pod)]
     missing = replica_set.desired_replicas - len(active)
     if replica_set.metadata.deletion_timestamp is not None:
@@ -65,7 +68,7 @@ def plan_replica_set(
     return ReplicaSetPlan(
         create=min(max(0, missing), BURST_REPLICAS),
         delete=tuple(surplus),
-        status=_status(replica_set, active, now),
+        status=_status(replica_set, active, now, leaving),
         requeue_at=_next_available(replica_set, active, now),
     )
 
@@ -114,7 +117,28 @@ def controller_reference(api_version: str, kind: str, owner: Object) -> dict[str
     }
 
 
-def _status(desired: RawReplicaSet, active: Sequence[Pod], now: datetime) -> ReplicaSetStatus:
+def with_failure(
+    status: ReplicaSetStatus, error: Exception | None, now: datetime
+) -> ReplicaSetStatus:
+    """Return the status with the condition that pods could not be created, or without it."""
+    others = [c for c in status.conditions if c.type != REPLICA_FAILURE]
+    if error is not None:
+        failed = [c for c in status.conditions if c.type == REPLICA_FAILURE]
+        others += failed or [
+            Condition(
+                type=REPLICA_FAILURE,
+                status="True",
+                reason="FailedCreate",
+                message=str(error),
+                last_transition_time=now,
+            )
+        ]
+    return msgspec.structs.replace(status, conditions=others)
+
+
+def _status(
+    desired: RawReplicaSet, active: Sequence[Pod], now: datetime, leaving: int
+) -> ReplicaSetStatus:
     seconds = desired.spec.min_ready_seconds
     times = [availability_time(pod, seconds) for pod in active]
     labels = (desired.spec.template.get("metadata") or {}).get("labels") or {}
@@ -123,6 +147,7 @@ def _status(desired: RawReplicaSet, active: Sequence[Pod], now: datetime) -> Rep
         fully_labeled_replicas=sum(labels.items() <= pod.metadata.labels.items() for pod in active),
         ready_replicas=sum(is_pod_ready(pod) for pod in active),
         available_replicas=sum(time is not None and time <= now for time in times),
+        terminating_replicas=leaving,
         observed_generation=desired.metadata.generation,
         conditions=desired.status.conditions,
     )
@@ -135,13 +160,15 @@ def _next_available(
     return min((time for time in times if time is not None and time > now), default=None)
 
 
-def deletion_rank(pod: Pod) -> tuple[bool, bool, bool, float, str]:
-    """The first are deleted: without a node, not running, not ready, the youngest."""
+def deletion_rank(pod: Pod) -> tuple[bool, bool, bool, int, float, str]:
+    """The first are deleted: without a node, not running, not ready, the cheapest, the youngest."""
     created = pod.metadata.creation_timestamp
+    cost = pod.metadata.annotations.get(DELETION_COST, "")
     return (
         bool(pod.spec.node_name),
         pod.status.phase == "Running",
         is_pod_ready(pod),
+        int(cost) if cost.removeprefix("-").isdecimal() else 0,
         -created.timestamp() if created else 0.0,
         pod.metadata.name,
     )

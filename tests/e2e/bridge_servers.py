@@ -20,7 +20,7 @@ from gangline.api.resources import ENDPOINTS, SERVICES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import load_config
 from gangline.kube.informers.informer import Informer, object_key
-from gangline.local.network.cluster_network import ServiceForwarder
+from gangline.local.network.cluster_network import ServiceForwarder, ServiceRoute
 from gangline.local.network.dns import DnsServer, DnsZone, service_records
 
 AGAIN_S = 0.1
@@ -59,7 +59,7 @@ async def serve(zone: DnsZone, kubeconfig: Path, address: str) -> None:
     assert server.port
     target = (server.hostname, server.port)
     forwarder = ServiceForwarder()
-    assert await forwarder.apply({(address, server.port): (target,)})
+    assert await forwarder.apply({(address, server.port): ServiceRoute((target,))})
     await asyncio.Event().wait()
 
 

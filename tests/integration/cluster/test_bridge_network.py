@@ -21,7 +21,7 @@ from gangline.local.network.bridge import (
     remove_kernel_objects,
     run_command,
 )
-from gangline.local.network.cluster_network import ServiceForwarder
+from gangline.local.network.cluster_network import ServiceForwarder, ServiceRoute
 from gangline.local.network.dns import DnsServer, DnsZone, host_resolvers
 
 pytestmark = [
@@ -75,7 +75,7 @@ async def test_pods_reach_each_other_and_services_with_their_own_address(
     await process.stdout.readline()
     forwarder = ServiceForwarder()
     service = str(network.ranges.services.network_address + 5)
-    assert await forwarder.apply({(service, 8080): ((one.ip, 80),)})
+    assert await forwarder.apply({(service, 8080): ServiceRoute(((one.ip, 80),))})
 
     call = "import socket;print(socket.create_connection(('{}',{}),5).recv(99).decode())"
     assert await inside(two, call.format(one.ip, 80)) == two.ip

@@ -37,10 +37,14 @@ from gangline.local.controllers.context import (
     QueueLoop,
     enqueue_changes,
 )
+from gangline.local.network.cluster_network import (
+    MANAGED_BY_LABEL,
+    MANAGER,
+    MIRROR,
+    SERVICE_NAME_LABEL,
+)
 
-SERVICE_NAME_LABEL = "kubernetes.io/service-name"
-MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
-MANAGER = "endpointslicemirroring-controller.k8s.io"
+SKIP_LABEL = "endpointslice.kubernetes.io/skip-mirror"
 
 
 def mirror_endpoints(endpoints: Endpoints) -> dict[str, EndpointSlice]:
@@ -59,21 +63,25 @@ def slice_content(slice_: EndpointSlice) -> tuple[object, ...]:
 
 def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointSlice:
     meta = endpoints.metadata
-    owner = OwnerReference(
-        api_version="v1",
-        kind="Endpoints",
-        name=meta.name,
-        uid=meta.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
+    service = [owner for owner in meta.owner_references if owner.kind == "Service"]
+    owners = service or [
+        OwnerReference(
+            api_version="v1",
+            kind="Endpoints",
+            name=meta.name,
+            uid=meta.uid,
+            controller=True,
+            block_owner_deletion=True,
+        )
+    ]
+    manager = MANAGER if service else MIRROR
     addresses = [*subset.addresses, *subset.not_ready_addresses]
     return EndpointSlice(
         metadata=ObjectMeta(
             name=name,
             namespace=meta.namespace,
-            labels={**meta.labels, SERVICE_NAME_LABEL: meta.name, MANAGED_BY_LABEL: MANAGER},
-            owner_references=[owner],
+            labels={**meta.labels, SERVICE_NAME_LABEL: meta.name, MANAGED_BY_LABEL: manager},
+            owner_references=owners,
         ),
         address_type="IPv6" if addresses and ":" in addresses[0].ip else "IPv4",
         endpoints=[
@@ -103,7 +111,9 @@ class EndpointSliceController(QueueLoop):
         self._client = context.client
         self._endpoints = context.informers.informer(ENDPOINTS)
         self._slices = context.informers.informer(
-            ENDPOINT_SLICES, labels=f"{MANAGED_BY_LABEL}={MANAGER}", indexes={"service": _service}
+            ENDPOINT_SLICES,
+            labels=f"{MANAGED_BY_LABEL} in ({MANAGER},{MIRROR})",
+            indexes={"service": _service},
         )
         self._controller: Controller[ObjectKey] = Controller("endpoint-slices", self._reconcile)
         self._endpoints.add_listener(self._endpoints_changed)
@@ -123,7 +133,8 @@ class EndpointSliceController(QueueLoop):
 
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         endpoints = self._endpoints.get(key.namespace, key.name)
-        desired = mirror_endpoints(endpoints) if endpoints is not None else {}
+        skipped = endpoints is None or endpoints.metadata.labels.get(SKIP_LABEL) == "true"
+        desired = mirror_endpoints(endpoints) if endpoints is not None and not skipped else {}
         slices = self._slices.by_index("service", f"{key.namespace}/{key.name}")
         present = {slice_.metadata.name: slice_ for slice_ in slices}
         for name, slice_ in desired.items():

@@ -317,6 +317,10 @@ class BridgeNetwork:
             self._files.remove(pod_uid)
         self._locks.pop(pod_uid, None)
 
+    def namespaces(self) -> dict[str, str | None]:
+        """The network namespaces of all pods by address; None is the host's."""
+        return {attachment.ip: attachment.netns_path for attachment in self._attached.values()}
+
     async def _on_host(self, pod_uid: str, pod: PodName) -> NetworkAttachment:
         resolv = await asyncio.to_thread(_read, Path("/etc/resolv.conf"))
         text = await asyncio.to_thread(_read, Path("/etc/hosts"))

@@ -5,8 +5,11 @@ follow a few milliseconds later, so that many changes are applied together.
 
 Service addresses are TCP listeners that forward connections to the endpoints of a service. The
 routing table is data (`service_routes`); the forwarder opens and closes listeners to match it. A
-service without a ready endpoint has no listener, so that clients are refused immediately, as on
-Kubernetes. UDP ports are not forwarded.
+service without a ready endpoint that listens has no listener, so that clients are refused
+immediately, as on Kubernetes. UDP ports are not forwarded.
+
+The endpoints of a service are those of its Endpoints object, and those of EndpointSlices that
+others than this cluster's controllers write.
 """
 
 import asyncio
@@ -14,34 +17,69 @@ import contextlib
 import ipaddress
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from gangline.api.core.core import Endpoints, Service
+from gangline.api.core.core import Endpoints, EndpointSlice, Service
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.core.service import EndpointAddress, EndpointSubset
 from gangline.api.meta.objects import Object
-from gangline.api.resources import ENDPOINTS, PODS, SERVICES
+from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS, PODS, SERVICES
 from gangline.kube.informers.informer import ObjectKey, SharedInformerFactory, object_key
 from gangline.local.network import bridge
 from gangline.local.network.addresses import NetworkError, PodNetwork, api_service_port
 from gangline.local.network.bridge import BridgeNetwork
 from gangline.local.network.dns import HEADLESS, DnsServer, DnsZone, host_resolvers, service_records
+from gangline.local.network.listening import SocketAddress, listening_addresses
 from gangline.local.network.loopback import LoopbackNetwork
 
 log = logging.getLogger(__name__)
 
-SocketAddress: TypeAlias = tuple[str, int]
-ServiceRoutes: TypeAlias = Mapping[SocketAddress, tuple[SocketAddress, ...]]
+SERVICE_NAME_LABEL = "kubernetes.io/service-name"
+MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
+MANAGER, MIRROR = (
+    f"{name}-controller.k8s.io" for name in ("endpointslice", "endpointslicemirroring")
+)
+"""Controllers of this cluster: slices of the first have the pods that a service selects, those of
+the second what others wrote into Endpoints.
+"""
+
+
+class ServiceRoute(NamedTuple):
+    targets: tuple[SocketAddress, ...]
+    affinity_s: float = 0.0
+    """Seconds for which a client stays with its target after its last connection; 0 for none."""
+
+
+ServiceRoutes: TypeAlias = Mapping[SocketAddress, ServiceRoute]
+FindListening: TypeAlias = Callable[[set[SocketAddress]], Awaitable[set[SocketAddress]]]
 CHUNK = 1 << 16
 CONNECT_TIMEOUT_S = 3.0
+AFFINITY_S = 10800.0
+
+
+def add_slices(endpoints: Endpoints | None, slices: Iterable[EndpointSlice]) -> Endpoints | None:
+    """Return the endpoints of a service with those of further slices."""
+    subsets = [] if endpoints is None else list(endpoints.subsets)
+    for slice_ in slices:
+        ready: dict[bool, list[EndpointAddress]] = {True: [], False: []}
+        for endpoint in slice_.endpoints if slice_.address_type == "IPv4" else ():
+            # An unknown readiness counts as ready, as the API says.
+            serves = endpoint.conditions is None or endpoint.conditions.ready is not False
+            ready[serves] += [
+                EndpointAddress(ip=ip, hostname=endpoint.hostname) for ip in endpoint.addresses[:1]
+            ]
+        subsets.append(EndpointSubset(ready[True], ready[False], slice_.ports))
+    return Endpoints(subsets=subsets) if subsets else endpoints
 
 
 def service_routes(services: Iterable[tuple[Service, Endpoints | None]]) -> ServiceRoutes:
     """Map each (cluster address, port) to its ready endpoints."""
-    table: dict[SocketAddress, tuple[SocketAddress, ...]] = {}
+    table: dict[SocketAddress, ServiceRoute] = {}
     for service, endpoints in services:
         address = service.spec.cluster_ip
         if endpoints is None or address in ("", HEADLESS):
@@ -51,8 +89,15 @@ def service_routes(services: Iterable[tuple[Service, Endpoints | None]]) -> Serv
                 continue
             targets = tuple(sorted(_targets(endpoints, port.name)))
             if targets:
-                table[address, port.port] = targets
+                table[address, port.port] = ServiceRoute(targets, _affinity_s(service))
     return table
+
+
+def _affinity_s(service: Service) -> float:
+    if service.spec.session_affinity != "ClientIP":
+        return 0.0
+    config = service.spec.session_affinity_config or {}
+    return (config.get("clientIP") or {}).get("timeoutSeconds") or AFFINITY_S
 
 
 def _targets(endpoints: Endpoints, port_name: str) -> set[SocketAddress]:
@@ -68,23 +113,42 @@ def _targets(endpoints: Endpoints, port_name: str) -> set[SocketAddress]:
 class _Listener:
     """One open service port."""
 
-    def __init__(self, targets: tuple[SocketAddress, ...]) -> None:
-        self.targets = targets
+    def __init__(self, route: ServiceRoute) -> None:
+        self.route = route
         self.server: asyncio.Server | None = None
         self._counter = count()
+        self._last: dict[str, tuple[SocketAddress, float]] = {}
+        """The target and time of each client's last connection, if clients stay with theirs."""
 
-    def targets_in_turn(self) -> tuple[SocketAddress, ...]:
-        """The targets in round-robin order, starting with the next one."""
-        first = next(self._counter) % len(self.targets)
-        return self.targets[first:] + self.targets[:first]
+    def targets_for(self, client: str) -> tuple[SocketAddress, ...]:
+        """The targets in round-robin order; that of the client comes first if it stays with it."""
+        targets, affinity_s = self.route
+        first = next(self._counter) % len(targets)
+        in_turn = targets[first:] + targets[:first]
+        now = time.monotonic()
+        if affinity_s:
+            self._last = {ip: use for ip, use in self._last.items() if now - use[1] < affinity_s}
+            target, _ = self._last.get(client, (in_turn[0], now))
+            in_turn = (*([target] if target in targets else []), *in_turn)
+        return in_turn
+
+    def record_use(self, client: str, target: SocketAddress) -> None:
+        if self.route.affinity_s:
+            self._last[client] = (target, time.monotonic())
 
 
 class ServiceForwarder:
     """Owns one listener for each route and copies bytes in both directions."""
 
-    def __init__(self) -> None:
+    def __init__(self, find_listening: FindListening | None = None) -> None:
+        """Without ``find_listening`` all targets count as listening."""
         self._listeners: dict[SocketAddress, _Listener] = {}
         self._connections: set[asyncio.Task[None]] = set()
+        self._find_listening = find_listening
+        self.waits_for_targets = False
+        """True if a route has no listener because none of its targets listens."""
+        self.on_lost_targets: Callable[[], None] = lambda: None
+        """Called when a listener was closed because no target accepts connections any more."""
 
     async def apply(self, table: ServiceRoutes) -> bool:
         """Open, change and close listeners so that they match ``table``.
@@ -94,12 +158,20 @@ class ServiceForwarder:
         """
         for gone in self._listeners.keys() - table.keys():
             self._close(self._listeners.pop(gone))
-        for address, targets in table.items():
+        closed = {
+            address: route for address, route in table.items() if address not in self._listeners
+        }
+        listening = {target for route in closed.values() for target in route.targets}
+        if self._find_listening is not None and closed:
+            listening = await self._find_listening(listening)
+        ready = {address for address, to in closed.items() if not listening.isdisjoint(to.targets)}
+        self.waits_for_targets = len(ready) < len(closed)
+        for address, route in table.items():
             if listener := self._listeners.get(address):
-                listener.targets = targets
-            else:
-                await self._open(address, _Listener(targets))
-        return self._listeners.keys() >= table.keys()
+                listener.route = route
+            elif address in ready:
+                await self._open(address, _Listener(route))
+        return self._listeners.keys() >= ready
 
     async def stop(self) -> None:
         """Close all listeners and abort all connections."""
@@ -114,7 +186,10 @@ class ServiceForwarder:
             assert task is not None
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
-            await _proxy_connection(listener.targets_in_turn(), reader, writer)
+            connected = await _proxy_connection(listener, reader, writer)
+            if not connected and self._listeners.get(address) is listener:
+                self._close(self._listeners.pop(address))
+                self.on_lost_targets()
 
         try:
             listener.server = await asyncio.start_server(serve, *address)
@@ -131,16 +206,16 @@ class ServiceForwarder:
 
 
 async def _proxy_connection(
-    targets: tuple[SocketAddress, ...], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
+    listener: _Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> bool:
     """Connect to the first target that accepts, and copy until both sides have closed their
-    streams.
+    streams. Returns False if no target accepts.
     """
     try:
-        far = await _connect(targets)
+        far = await _connect(listener, writer.get_extra_info("peername")[0])
         if far is None:
             writer.transport.abort()
-            return
+            return False
         far_reader, far_writer = far
         try:
             async with asyncio.TaskGroup() as group:
@@ -154,15 +229,18 @@ async def _proxy_connection(
             far_writer.close()
     finally:
         writer.close()
+    return True
 
 
 async def _connect(
-    targets: tuple[SocketAddress, ...],
+    listener: _Listener, client: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-    for host, port in targets:
+    for target in listener.targets_for(client):
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                return await asyncio.open_connection(host, port)
+                streams = await asyncio.open_connection(*target)
+            listener.record_use(client, target)
+            return streams
     return None
 
 
@@ -177,6 +255,8 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 BATCH_S = 0.01
 RETRY_S = 5.0
+PROBE_S = 0.1
+"""Seconds between checks whether a target listens that did not at the last one."""
 
 
 class NetworkUpdater:
@@ -201,8 +281,16 @@ class NetworkUpdater:
         self._names_changed = names_changed
         self._work = asyncio.Event()
         self._work.set()
+        self._renamed = True
+        forwarder.on_lost_targets = self._work.set
         self._services = informers.informer(SERVICES)
         self._endpoints = informers.informer(ENDPOINTS)
+        self._slices = informers.informer(
+            ENDPOINT_SLICES,
+            labels=f"{SERVICE_NAME_LABEL},{MANAGED_BY_LABEL} notin ({MANAGER},{MIRROR})",
+            indexes={"service": lambda slice_: [_service_name(slice_)]},
+        )
+        self._slices.add_listener(self._slice_changed)
         pods = informers.informer(PODS)
         self._services.add_listener(self._service_changed)
         self._endpoints.add_listener(self._service_changed)
@@ -211,10 +299,13 @@ class NetworkUpdater:
     async def run(self) -> None:
         """Apply changes until cancelled."""
         while True:
-            await self._work.wait()
-            await asyncio.sleep(BATCH_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_S if self._forwarder.waits_for_targets else None):
+                    await self._work.wait()
+                    await asyncio.sleep(BATCH_S)
             self._work.clear()
-            if self._names_changed is not None:
+            if self._renamed and self._names_changed is not None:
+                self._renamed = False
                 self._names_changed()
             merged = {address: to for part in self._routes.values() for address, to in part.items()}
             if not await self._forwarder.apply(merged):
@@ -224,9 +315,17 @@ class NetworkUpdater:
     def _service_changed(self, old: Object | None, new: Object | None) -> None:
         changed = new or old
         assert changed is not None
-        key = object_key(changed)
+        self._update_service(object_key(changed))
+
+    def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        for slice_ in (old, new):
+            if slice_ is not None:
+                self._update_service(ObjectKey(*_service_name(slice_).split("/")))
+
+    def _update_service(self, key: ObjectKey) -> None:
         service = self._services.get(key.namespace, key.name)
-        endpoints = self._endpoints.get(key.namespace, key.name)
+        slices = self._slices.by_index("service", f"{key.namespace}/{key.name}")
+        endpoints = add_slices(self._endpoints.get(key.namespace, key.name), slices)
         records = service_records(service, endpoints) if service is not None else None
         table = service_routes([(service, endpoints)]) if service is not None else {}
         renamed = self._zone.set_service(key, records)
@@ -235,6 +334,7 @@ class NetworkUpdater:
             self._routes[key] = table
         else:
             self._routes.pop(key, None)
+        self._renamed |= renamed
         if renamed or rerouted:
             self._work.set()
 
@@ -246,7 +346,12 @@ class NetworkUpdater:
             self._zone.set_pod(before[0], None)
         if after is not None:
             self._zone.set_pod(*after)
+        self._renamed = True
         self._work.set()
+
+
+def _service_name(slice_: EndpointSlice) -> str:
+    return f"{slice_.metadata.namespace}/{slice_.metadata.labels[SERVICE_NAME_LABEL]}"
 
 
 def _address(pod: Pod | None) -> tuple[str, str] | None:
@@ -272,7 +377,7 @@ class ClusterNetwork:
         self._mode = mode
         self._cidr = pod_cidr
         self._zone = DnsZone()
-        self._forwarder = ServiceForwarder()
+        self._forwarder = ServiceForwarder(self._find_listening)
         self._dns: DnsServer | None = None
         self._pods: BridgeNetwork | LoopbackNetwork | None = None
         self.limitation = ""
@@ -349,7 +454,7 @@ class ClusterNetwork:
             informers,
             self._zone,
             self._forwarder,
-            fixed={(address, api_service_port()): (api_server,)},
+            fixed={(address, api_service_port()): ServiceRoute((api_server,))},
             names_changed=pods.rewrite_hosts_files if isinstance(pods, LoopbackNetwork) else None,
         )
 
@@ -360,6 +465,12 @@ class ClusterNetwork:
             await self._dns.stop()
         if self._pods is not None:
             await self._pods.close()
+
+    async def _find_listening(self, targets: set[SocketAddress]) -> set[SocketAddress]:
+        """Return the targets that listen; those outside the cluster are taken to do so."""
+        places = self._opened().namespaces()
+        inside = {target: places[target[0]] for target in targets if target[0] in places}
+        return (targets - inside.keys()) | await asyncio.to_thread(listening_addresses, inside)
 
     def _opened(self) -> BridgeNetwork | LoopbackNetwork:
         if self._pods is None:

@@ -11,11 +11,12 @@ If none answers, the client gets SERVFAIL immediately and need not wait for its 
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import cast
@@ -37,6 +38,7 @@ class RecordType(IntEnum):
     """The record types of the zone."""
 
     A = 1
+    CNAME = 5
     PTR = 12
     AAAA = 28
     SRV = 33
@@ -71,7 +73,7 @@ class DnsRecord:
 
     type: RecordType
     value: str
-    """An address (A) or a name (PTR, SRV)."""
+    """An address (A) or a name (CNAME, PTR, SRV)."""
 
     name: str = ""
     port: int = 0
@@ -83,6 +85,8 @@ class DnsAnswer:
 
     code: ResponseCode = ResponseCode.NO_ERROR
     records: tuple[DnsRecord, ...] = ()
+    alias: str = ""
+    """A name outside the cluster whose records belong to the answer; empty for none."""
 
 
 def parse_query(packet: bytes) -> DnsQuestion:
@@ -102,7 +106,13 @@ def parse_query(packet: bytes) -> DnsQuestion:
     return DnsQuestion(name, message.q.qtype, message, max(PLAIN_UDP_SIZE, *sizes, 0))
 
 
-def build_response(question: DnsQuestion, answer: DnsAnswer, *, limit: int | None = None) -> bytes:
+def build_response(
+    question: DnsQuestion,
+    answer: DnsAnswer,
+    *,
+    limit: int | None = None,
+    further: Sequence[dnslib.RR] = (),
+) -> bytes:
     """Build the response; one above ``limit`` bytes is truncated for a retry over TCP."""
     query = question.message
     header = dnslib.DNSHeader(
@@ -112,6 +122,7 @@ def build_response(question: DnsQuestion, answer: DnsAnswer, *, limit: int | Non
     for record in answer.records:
         name = record.name or query.q.qname
         response.add_answer(dnslib.RR(name, record.type, rdata=_payload(record), ttl=TTL_SECONDS))
+    response.add_answer(*further)
     packed: bytes = response.pack()
     if limit is not None and len(packed) > limit:
         header.tc = 1
@@ -123,6 +134,8 @@ def _payload(record: DnsRecord) -> dnslib.RD:
     match record.type:
         case RecordType.A:
             return dnslib.A(record.value)
+        case RecordType.CNAME:
+            return dnslib.CNAME(record.value)
         case RecordType.SRV:
             return dnslib.SRV(priority=0, weight=100, port=record.port, target=record.value)
         case _:
@@ -131,6 +144,8 @@ def _payload(record: DnsRecord) -> dnslib.RD:
 
 REVERSE = ".in-addr.arpa"
 NAME_ERROR = DnsAnswer(ResponseCode.NAME_ERROR)
+SERVER_FAILURE = DnsAnswer(ResponseCode.SERVER_FAILURE)
+MAX_ALIASES = 8
 HEADLESS = "None"
 
 
@@ -152,10 +167,13 @@ def service_dns_name(service: Service) -> str:
 
 
 def service_records(service: Service, endpoints: Endpoints | None) -> ServiceRecords:
-    """Return the records of a service: its cluster IP, or every endpoint's address if it is
-    headless.
+    """Return the records of a service: its cluster IP, every endpoint's address if it is
+    headless, or the name that it is an alias for.
     """
     full = service_dns_name(service)
+    if service.spec.type == "ExternalName":
+        name = service.spec.external_name.rstrip(".").lower()
+        return ServiceRecords({full: (DnsRecord(RecordType.CNAME, name),)} if name else {})
     address = service.spec.cluster_ip
     if address and address != HEADLESS:
         forward = {full: (DnsRecord(RecordType.A, address),)}
@@ -240,8 +258,8 @@ class DnsZone:
 
     def address_records(self) -> Iterable[tuple[str, str]]:
         """List (address, full name) of every address record, for hosts files."""
-        for name, records in self._forward.items():
-            for record in records:
+        for name in self._forward:
+            for record in self._answer(self._records_of(name), RecordType.A).records:
                 if record.type is RecordType.A:
                     yield record.value, name
         for ip, namespace in self._pods.items():
@@ -264,7 +282,22 @@ class DnsZone:
     def _answer(self, records: tuple[DnsRecord, ...] | None, kind: int) -> DnsAnswer:
         if records is None:
             return NAME_ERROR
+        if records[0].type is RecordType.CNAME and kind != RecordType.CNAME:
+            return self._follow(records[0], kind)
         return DnsAnswer(records=tuple(record for record in records if record.type == kind))
+
+    def _follow(self, alias: DnsRecord, kind: int) -> DnsAnswer:
+        chain = [alias]
+        while len(chain) <= MAX_ALIASES:
+            name = chain[-1].value
+            if not name.endswith(f".{DOMAIN}"):
+                return DnsAnswer(records=tuple(chain), alias=name)
+            records = self._records_of(name) or ()
+            own = [replace(r, name=name) for r in records if r.type in (kind, RecordType.CNAME)]
+            chain += own
+            if not own or own[0].type is not RecordType.CNAME:
+                return DnsAnswer(records=tuple(chain))
+        return SERVER_FAILURE
 
     def _lookup_reverse(self, name: str, kind: int) -> DnsAnswer | None:
         parts = name.removesuffix(REVERSE).split(".")
@@ -289,7 +322,6 @@ FORWARD_TIMEOUT_S = 1.0
 TCP_IDLE_S = 10.0
 MAX_FORWARDED = 100
 TCP_LENGTH = struct.Struct(">H")
-SERVER_FAILURE = DnsAnswer(ResponseCode.SERVER_FAILURE)
 
 
 def host_resolvers(resolv_conf: Path = Path("/etc/resolv.conf")) -> list[str]:
@@ -335,7 +367,7 @@ class _QueryProtocol(asyncio.DatagramProtocol):
         except DnsMessageError:
             return
         answer = self._server.answer_from_zone(question)
-        if answer is None:
+        if answer is None or answer.alias:
             self._server.forward_in_background(question, data, self.transport, addr)
         else:
             self.transport.sendto(build_response(question, answer, limit=question.udp_size), addr)
@@ -404,13 +436,27 @@ class DnsServer:
             return
 
         async def run() -> None:
-            transport.sendto(await self._forward(question, packet), addr)
+            transport.sendto(await self._resolve(question, packet, question.udp_size), addr)
 
         self._own(asyncio.create_task(run()))
 
     def _own(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _resolve(self, question: DnsQuestion, packet: bytes, limit: int | None) -> bytes:
+        """Answer from the zone, with the help of the host's resolvers if needed."""
+        answer = self.answer_from_zone(question)
+        if answer is None:
+            return await self._forward(question, packet)
+        further: list[dnslib.RR] = []
+        if answer.alias:
+            query = dnslib.DNSRecord(dnslib.DNSHeader(rd=1))
+            query.add_question(dnslib.DNSQuestion(answer.alias, question.type))
+            reply = await self._forward(question, query.pack())
+            with contextlib.suppress(dnslib.DNSError, dnslib.BufferError, ValueError):
+                further = dnslib.DNSRecord.parse(reply).rr
+        return build_response(question, answer, limit=limit, further=further)
 
     async def _forward(self, question: DnsQuestion, packet: bytes) -> bytes:
         for resolver in self._resolvers:
@@ -442,12 +488,7 @@ class DnsServer:
                     head = await reader.readexactly(TCP_LENGTH.size)
                     packet = await reader.readexactly(TCP_LENGTH.unpack(head)[0])
                 question = parse_query(packet)
-                answer = self.answer_from_zone(question)
-                reply = (
-                    build_response(question, answer)
-                    if answer
-                    else await self._forward(question, packet)
-                )
+                reply = await self._resolve(question, packet, None)
                 writer.write(TCP_LENGTH.pack(len(reply)) + reply)
                 await writer.drain()
         except (OSError, EOFError, TimeoutError, DnsMessageError):

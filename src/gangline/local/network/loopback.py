@@ -76,6 +76,10 @@ class LoopbackNetwork:
             self._pool.release(attached[1].ip)
             self._files.remove(pod_uid)
 
+    def namespaces(self) -> dict[str, str | None]:
+        """The network namespaces of all pods by address; None is the host's."""
+        return {attachment.ip: None for _, attachment in self._attached.values()}
+
     def rewrite_hosts_files(self) -> None:
         """Rewrite the hosts file of every pod from the zone."""
         texts = {

@@ -1,9 +1,12 @@
 """Endpoints as slices."""
 
+import msgspec
+
 from gangline.api.core.core import Endpoints
 from gangline.api.core.service import EndpointAddress, EndpointPort, EndpointSubset
-from gangline.api.meta.objects import ObjectMeta
+from gangline.api.meta.objects import ObjectMeta, OwnerReference
 from gangline.local.controllers.endpoints import (
+    MANAGED_BY_LABEL,
     SERVICE_NAME_LABEL,
     mirror_endpoints,
     slice_content,
@@ -62,3 +65,20 @@ def test_slices_differ_only_in_service_fields() -> None:
     assert slice_content(one["web-0"]) == slice_content(other["web-0"])
     moved = mirror_endpoints(endpoints(subset("10.0.0.9")))
     assert slice_content(one["web-0"]) != slice_content(moved["web-0"])
+
+
+def test_a_slice_of_a_selecting_service_is_managed_as_in_kubernetes() -> None:
+    selected = endpoints(subset("10.0.0.1"))
+    owner = OwnerReference(kind="Service", name="web", uid="s")
+    selected = msgspec.structs.replace(
+        selected, metadata=msgspec.structs.replace(selected.metadata, owner_references=[owner])
+    )
+    managed = {
+        slice_.metadata.labels[MANAGED_BY_LABEL]: slice_.metadata.owner_references[0].kind
+        for given in (selected, endpoints(subset("10.0.0.1")))
+        for slice_ in mirror_endpoints(given).values()
+    }
+    assert managed == {
+        "endpointslice-controller.k8s.io": "Service",
+        "endpointslicemirroring-controller.k8s.io": "Endpoints",
+    }

@@ -1,21 +1,33 @@
 """Service forwarding: ready endpoints only, and complete streams in both directions."""
 
 import asyncio
+import contextlib
 
 import dnslib
+import pytest
 
 from gangline.api.core.service import (
+    Endpoint,
     EndpointAddress,
+    EndpointConditions,
     EndpointPort,
     Endpoints,
+    EndpointSlice,
     EndpointSubset,
     Service,
     ServicePort,
     ServiceSpec,
 )
 from gangline.api.meta.objects import ObjectMeta
-from gangline.local.network.cluster_network import ServiceForwarder, SocketAddress, service_routes
+from gangline.local.network.cluster_network import (
+    ServiceForwarder,
+    ServiceRoute,
+    SocketAddress,
+    add_slices,
+    service_routes,
+)
 from gangline.local.network.dns import DnsServer, DnsZone
+from gangline.local.network.listening import listening_addresses
 
 
 def test_routes_follow_ports_by_name_and_leave_out_what_is_not_ready() -> None:
@@ -36,7 +48,7 @@ def test_routes_follow_ports_by_name_and_leave_out_what_is_not_ready() -> None:
         ports=[EndpointPort(name="a", port=8080), EndpointPort(name="b", port=8081)],
     )
     table = service_routes([(service, Endpoints(subsets=[subset]))])
-    assert table == {("10.9.0.1", 80): (("10.1.0.1", 8080), ("10.1.0.2", 8080))}
+    assert table == {("10.9.0.1", 80): ServiceRoute((("10.1.0.1", 8080), ("10.1.0.2", 8080)))}
     assert service_routes([(service, None)]) == {}
 
 
@@ -74,7 +86,7 @@ async def _ask(address: SocketAddress, content: bytes) -> bytes:
 async def test_connections_take_turns_and_half_closed_ones_still_get_their_answer() -> None:
     (first, a), (second, b) = await _server(b"a"), await _server(b"b")
     listen, forwarder = await _free_port(), ServiceForwarder()
-    assert await forwarder.apply({listen: (a, b)})
+    assert await forwarder.apply({listen: ServiceRoute((a, b))})
     payload = b"x" * 1_000_000
     answers = [await _ask(listen, payload) for _ in range(2)]
     assert sorted(answer[:1] for answer in answers) == [b"a", b"b"]
@@ -87,7 +99,7 @@ async def test_connections_take_turns_and_half_closed_ones_still_get_their_answe
 async def test_dead_endpoint_is_skipped() -> None:
     server, alive = await _server(b"alive")
     dead, listen, forwarder = await _free_port(), await _free_port(), ServiceForwarder()
-    await forwarder.apply({listen: (dead, alive)})
+    await forwarder.apply({listen: ServiceRoute((dead, alive))})
     assert [await _ask(listen, b"") for _ in range(2)] == [b"alive", b"alive"]
     await forwarder.stop()
     server.close()
@@ -96,7 +108,7 @@ async def test_dead_endpoint_is_skipped() -> None:
 async def test_service_without_endpoints_refuses_connections() -> None:
     server, alive = await _server(b"")
     listen, forwarder = await _free_port(), ServiceForwarder()
-    await forwarder.apply({listen: (alive,)})
+    await forwarder.apply({listen: ServiceRoute((alive,))})
     await forwarder.apply({})
     try:
         await asyncio.open_connection(*listen)
@@ -106,13 +118,73 @@ async def test_service_without_endpoints_refuses_connections() -> None:
     server.close()
 
 
+async def test_a_service_refuses_connections_until_something_listens_behind_it() -> None:
+    async def find(targets: set[SocketAddress]) -> set[SocketAddress]:
+        return listening_addresses(dict.fromkeys(targets))
+
+    target, listen = await _free_port(), await _free_port()
+    forwarder, lost = ServiceForwarder(find), asyncio.Event()
+    forwarder.on_lost_targets = lost.set
+    routes = {listen: ServiceRoute((target,))}
+    await forwarder.apply(routes)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*listen)
+    assert forwarder.waits_for_targets
+    server = await asyncio.start_server(lambda _, writer: writer.close(), *target)
+    await forwarder.apply(routes)
+    assert not forwarder.waits_for_targets
+    assert await _ask(listen, b"") == b""
+    server.close()
+    await server.wait_closed()
+    with contextlib.suppress(ConnectionError):  # The first one finds out that none listens.
+        await _ask(listen, b"")
+    await lost.wait()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*listen)
+    await forwarder.stop()
+
+
+async def test_a_client_stays_with_its_endpoint_if_the_service_says_so() -> None:
+    (first, a), (second, b) = await _server(b"a"), await _server(b"b")
+    listen, forwarder = await _free_port(), ServiceForwarder()
+    await forwarder.apply({listen: ServiceRoute((a, b), affinity_s=60)})
+    answers = [await _ask(listen, b"") for _ in range(4)]
+    assert len(set(answers)) == 1
+    await forwarder.stop()
+    first.close()
+    second.close()
+
+
+def test_endpoint_slices_of_others_are_endpoints_of_their_service() -> None:
+    service = Service(
+        metadata=ObjectMeta(name="s", namespace="ns"),
+        spec=ServiceSpec(
+            cluster_ip="10.9.0.1",
+            ports=[ServicePort(name="a", port=80)],
+            session_affinity="ClientIP",
+            session_affinity_config={"clientIP": {"timeoutSeconds": 5}},
+        ),
+    )
+    endpoints = [
+        Endpoint(["10.1.0.1"], EndpointConditions(ready=True)),
+        Endpoint(["10.1.0.2"], EndpointConditions(ready=False)),
+        Endpoint(["10.1.0.3"]),
+    ]
+    slice_ = EndpointSlice(
+        address_type="IPv4", endpoints=endpoints, ports=[EndpointPort(name="a", port=8080)]
+    )
+    targets = (("10.1.0.1", 8080), ("10.1.0.3", 8080))
+    table = service_routes([(service, add_slices(None, [slice_]))])
+    assert table == {("10.9.0.1", 80): ServiceRoute(targets, 5)}
+
+
 async def test_a_taken_address_is_reported_and_opened_later() -> None:
     server, taken = await _server(b"")
     forwarder = ServiceForwarder()
-    assert not await forwarder.apply({taken: (("127.0.0.1", 1),)})
+    assert not await forwarder.apply({taken: ServiceRoute((("127.0.0.1", 1),))})
     server.close()
     await server.wait_closed()
-    assert await forwarder.apply({taken: (("127.0.0.1", 1),)})
+    assert await forwarder.apply({taken: ServiceRoute((("127.0.0.1", 1),))})
     await forwarder.stop()
 
 

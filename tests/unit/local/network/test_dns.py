@@ -55,6 +55,14 @@ def zone() -> DnsZone:
         EndpointAddress(ip="10.1.0.3"),
     )
     zone.set_service(("ns", "gang"), service_records(service("gang", "None"), members))
+    for name, target in (
+        ("alias", f"gang.ns.{DOMAIN}"),
+        ("outer", "Example.com."),
+        ("circle", f"circle.ns.{DOMAIN}"),
+    ):
+        spec = ServiceSpec(type="ExternalName", external_name=target)
+        external = Service(metadata=ObjectMeta(name=name, namespace="ns"), spec=spec)
+        zone.set_service(("ns", name), service_records(external, None))
     zone.set_pod("10.1.0.2", "ns")
     zone.set_pod("10.1.0.9", "other")
     return zone
@@ -102,6 +110,22 @@ def test_a_known_name_has_these_records(
     assert answer is not None
     assert answer.code is ResponseCode.NO_ERROR
     assert sorted(record.value for record in answer.records) == values
+
+
+def test_an_external_name_is_an_alias_with_the_records_behind_it(zone: DnsZone) -> None:
+    answer = zone.lookup(f"alias.ns.{DOMAIN}", RecordType.A)
+    assert answer is not None
+    assert [(record.type, record.name, record.value) for record in answer.records] == [
+        (RecordType.CNAME, "", f"gang.ns.{DOMAIN}"),
+        (RecordType.A, f"gang.ns.{DOMAIN}", "10.1.0.2"),
+        (RecordType.A, f"gang.ns.{DOMAIN}", "10.1.0.3"),
+    ]
+    outer = zone.lookup(f"outer.ns.{DOMAIN}", RecordType.A)
+    assert outer is not None
+    assert outer.alias == "example.com"
+    circle = zone.lookup(f"circle.ns.{DOMAIN}", RecordType.A)
+    assert circle == DnsAnswer(ResponseCode.SERVER_FAILURE)
+    assert ("10.1.0.2", f"alias.ns.{DOMAIN}") in zone.address_records()
 
 
 @pytest.mark.parametrize(
@@ -190,6 +214,6 @@ def test_a_chain_of_compression_pointers_is_refused() -> None:
 
 
 def test_zone_stores_nothing_of_removed_services(zone: DnsZone) -> None:
-    for name in ("web", "gang"):
+    for name in ("web", "gang", "alias", "outer", "circle"):
         zone.set_service(("ns", name), None)
     assert (zone._services, zone._forward, zone._reverse) == ({}, {}, {})

@@ -7,6 +7,7 @@ what the init container does, as its runtime takes none.
 """
 
 import base64
+import errno
 import fnmatch
 import gzip
 import hashlib
@@ -38,7 +39,8 @@ class PackedCode:
     name: str
     parts: list[bytes]
     sha256: str
-    files: int
+    skipped: list[str]
+    """Links that lead nowhere or in a circle, with the reason."""
     commit: str = ""
     """Commit of the git repository that contains the folder; empty without a repository."""
     dirty: bool = False
@@ -55,48 +57,57 @@ class PackedCode:
 
 
 def pack_code(folder: Path) -> PackedCode:
-    """Pack a folder; equal files give equal bytes.
+    """Pack a folder as rsync would copy it, but links inside the folder are followed.
+
+    The digest is of names, modes and content; times do not count.
 
     Raises:
         CommandError: the folder cannot be read, or is too large to be sent.
     """
     if not folder.is_dir():
         raise _refused(f"--sync-source {str(folder)!r} is not a folder", "Give an existing folder.")
-    ignored = _ignored(folder)
-    files = list(_files(folder, ignored))
-    size = sum(path.stat().st_size for path in files)
-    if size > MAX_UNPACKED_BYTES:
-        raise _too_large(folder, size)
-    packed = _tar(folder, files)
+    tree = _Tree(folder, _ignored(folder))
+    try:
+        entries = list(tree.entries(folder, (folder.resolve(),)))
+        size = sum(source.stat().st_size for _, source in entries if source.is_file())
+        if size > MAX_UNPACKED_BYTES:
+            raise _too_large(folder, size)
+        packed, digest = _tar(entries)
+    except OSError as error:
+        hint = f"Make it readable, or list it in {folder / IGNORE_FILES[0]}."
+        raise _refused(f"{error.filename} cannot be read: {error.strerror}", hint) from error
     if len(packed) > MAX_BYTES:
         raise _too_large(folder, len(packed))
     commit, dirty = _git_state(folder)
     return PackedCode(
         name=folder.resolve().name or "code",
         parts=[packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)],
-        sha256=hashlib.sha256(packed).hexdigest(),
-        files=len(files),
+        sha256=digest,
+        skipped=tree.skipped,
         commit=commit,
         dirty=dirty,
     )
 
 
-def _tar(folder: Path, files: Sequence[Path]) -> bytes:
-    raw = io.BytesIO()
-    # No times and no owners: equal code must give equal bytes.
+def _tar(entries: Sequence[tuple[str, Path]]) -> tuple[bytes, str]:
+    raw, digest = io.BytesIO(), hashlib.sha256()
     with (
         gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
-        for path in files:
-            entry = archive.gettarinfo(str(path), str(path.relative_to(folder)))
-            entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = 0, 0, 0, "", ""
-            if entry.isfile():
-                with path.open("rb") as content:
-                    archive.addfile(entry, content)
-            else:
-                archive.addfile(entry)
-    return raw.getvalue()
+        for name, path in entries:
+            entry = archive.gettarinfo(str(path), name)
+            if entry.islnk():  # A second link to a file: its content comes again, as with rsync.
+                entry.type, entry.linkname, entry.size = tarfile.REGTYPE, "", path.stat().st_size
+            entry.uid, entry.gid, entry.uname, entry.gname = 0, 0, "", ""
+            written, entry.mtime = int(entry.mtime), 0
+            digest.update(entry.tobuf())
+            entry.mtime = written
+            content = path.read_bytes() if entry.isfile() else b""
+            entry.size = len(content)
+            digest.update(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return raw.getvalue(), digest.hexdigest()
 
 
 def _ignored(folder: Path) -> list[str]:
@@ -109,16 +120,42 @@ def _ignored(folder: Path) -> list[str]:
     return patterns
 
 
-def _files(folder: Path, ignored: Sequence[str]) -> Iterator[Path]:
-    for root, folders, names in os.walk(folder):
-        here = Path(root)
-        folders[:] = sorted(
-            entry for entry in folders if not _is_ignored(here / entry, folder, ignored)
-        )
-        for name in sorted(names):
-            path = here / name
-            if (path.is_file() or path.is_symlink()) and not _is_ignored(path, folder, ignored):
-                yield path
+class _Tree:
+    """The files and folders below a folder, in the order of their names."""
+
+    def __init__(self, top: Path, ignored: Sequence[str]) -> None:
+        self._top, self._ignored = top, ignored
+        self.skipped: list[str] = []
+
+    def entries(self, folder: Path, inside: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+        """Yield the name and the source of each entry. ``inside`` are the real folders around it.
+
+        A link that leads out of the tree stays a link: it may lead somewhere in the container.
+        """
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            path = folder / entry.name
+            if _is_ignored(path, self._top, self._ignored):
+                continue
+            name, real = path.relative_to(self._top).as_posix(), path
+            if entry.is_symlink():
+                try:
+                    real = path.resolve(strict=True)
+                except (OSError, RuntimeError) as error:
+                    loops = isinstance(error, RuntimeError) or error.errno == errno.ELOOP
+                    reason = "leads in a circle" if loops else "leads nowhere"
+                    self.skipped.append(f"{name} -> {os.readlink(path)} {reason}")
+                    continue
+                if real in inside:
+                    self.skipped.append(f"{name} -> {os.readlink(path)} leads in a circle")
+                    continue
+                if inside[0] not in real.parents:
+                    yield name, path
+                    continue
+            if real.is_dir():
+                yield name, real
+                yield from self.entries(path, (*inside, real.resolve()))
+            elif real.is_file():
+                yield name, real
 
 
 def _is_ignored(path: Path, folder: Path, patterns: Sequence[str]) -> bool:
@@ -186,7 +223,7 @@ _RSYNC = 'rsync -a -v "$RSYNC_SOURCE" /code'
 _UNPACK = """\
 set -e
 mkdir -p "/code/$CODE_NAME"
-cat /uploaded/part-* | tar -xzf - -C "/code/$CODE_NAME"
+cat /uploaded/part-* | tar -xpzf - -C "/code/$CODE_NAME"
 """
 
 

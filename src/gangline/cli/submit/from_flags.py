@@ -198,6 +198,8 @@ def _add_code(flags: JobFlags, options: dict[str, Any]) -> tuple[JobFlags, list[
     from gangline.cli.submit.code_sync import pack_code
 
     packed = pack_code(Path(source or "."))
+    for skipped in packed.skipped:
+        click.echo(f"Not uploaded: {skipped}", err=True)
     flags.pod.annotations.update(packed.annotations())
     return add_upload(flags, sync, packed.name, packed.parts)
 

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,41 @@ def test_local_folder_is_packed_without_ignored_files(
         made[0]["metadata"]["annotations"]["gangline.dev/code-sha256"] == pack_code(folder).sha256
     )
     assert upload["metadata"]["annotations"]["gangline.dev/belongs-to"] == "job"
+
+
+def test_local_folder_is_packed_as_by_rsync_and_bad_links_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "work"
+    (folder / "lib" / "empty").mkdir(parents=True)
+    (folder / "lib" / "run.sh").write_text("true")
+    (folder / "lib" / "run.sh").chmod(0o750)
+    os.utime(folder / "lib" / "run.sh", (1_000_000_000, 1_000_000_000))
+    (folder / "copy").symlink_to(folder / "lib")
+    (folder / "file").symlink_to("lib/run.sh")
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "nowhere").symlink_to("missing")
+    (folder / "self").symlink_to("self")
+    (folder / "lib" / "up").symlink_to("..")
+    made = objects(capsys, "pytorch", "--sync-mode", "local", "--sync-source", str(folder))
+    packed = base64.b64decode(made[1]["binaryData"]["part-000"])
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        members = {entry.name: entry for entry in archive.getmembers()}
+    names = ["copy", "copy/empty", "copy/run.sh", "file", "lib", "lib/empty", "lib/run.sh", "out"]
+    assert sorted(members) == names
+    assert members["out"].linkname == str(tmp_path)
+    for name in ("copy/run.sh", "file", "lib/run.sh"):
+        assert members[name].isfile()
+        assert (members[name].mode, members[name].mtime) == (0o750, 1_000_000_000)
+    packed_code = pack_code(folder)
+    assert packed_code.skipped == [
+        "copy/up -> .. leads in a circle",
+        "lib/up -> .. leads in a circle",
+        "nowhere -> missing leads nowhere",
+        "self -> self leads in a circle",
+    ]
+    os.utime(folder / "lib" / "run.sh")
+    assert pack_code(folder).sha256 == packed_code.sha256
 
 
 def test_too_large_folder_is_refused_with_a_remedy(

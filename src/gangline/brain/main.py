@@ -136,7 +136,7 @@ async def _lead(
     elector: LeaderElector,
 ) -> None:
     digest = DigestSettings(cluster=cluster, digest=store.digest)
-    collector = Collector(client, digest, settings.namespaces, settings.usage_s)
+    collector = Collector(client, digest, settings.namespaces, settings.usage_s, settings.segment_s)
     retention = RetentionSettings(
         records_days=settings.record_days, records_bytes=settings.record_bytes
     )

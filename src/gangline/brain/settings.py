@@ -1,5 +1,6 @@
 """The administrator's settings of the Brain."""
 
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -8,6 +9,8 @@ from uuid import uuid4
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.leader_election import LeaderElectionTiming
 from gangline.kube.probes import Address
+
+SEGMENT_VARIABLE = "GANGLINE_SEGMENT_SECONDS"
 
 
 class BadSettings(Exception):
@@ -45,6 +48,8 @@ class BrainSettings:
     """Seconds between evaluations. Segments close every 5 minutes, so faster ones find nothing."""
     usage_s: float = 30.0
     """Seconds between readings of the metrics API."""
+    segment_s: float = field(default_factory=lambda: float(os.environ.get(SEGMENT_VARIABLE, "300")))
+    """Length of a segment that is made from step numbers, as ``--segment-seconds`` of a master."""
     leader_election_namespace: str = "kube-system"
     leader_election_timing: LeaderElectionTiming = field(default_factory=LeaderElectionTiming)
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid4().hex[:8]}")

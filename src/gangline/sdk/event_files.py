@@ -35,9 +35,11 @@ class Scalar(NamedTuple):
     value: float
 
 
-def find_folder(manifest: Mapping[str, Any]) -> Path | None:
-    """Return the folder of the machine in which pods of a job write event files; None if the job
-    does not name one, or if it is no folder of a node.
+def find_folder(
+    manifest: Mapping[str, Any], variables: tuple[str, ...] = FOLDER_VARIABLES
+) -> Path | None:
+    """Return the folder of the machine in which pods of a job write event files, or the path that
+    another one of their variables names; None if the job has none, or if it is no path of a node.
     """
     for spec in _pod_specs(manifest):
         volumes = {
@@ -49,9 +51,10 @@ def find_folder(manifest: Mapping[str, Any]) -> Path | None:
             wanted = [
                 str(variable.get("value"))
                 for variable in container.get("env") or ()
-                if variable.get("name") in FOLDER_VARIABLES and variable.get("value")
+                if variable.get("name") in variables and variable.get("value")
             ]
-            wanted += [mount["mountPath"] for mount in mounts if mount["name"] == LOGS_VOLUME]
+            if variables is FOLDER_VARIABLES:
+                wanted += [mount["mountPath"] for mount in mounts if mount["name"] == LOGS_VOLUME]
             for folder in wanted:
                 path = PurePosixPath(container.get("workingDir") or "/", folder)
                 for mount in sorted(mounts, key=lambda mount: -len(mount["mountPath"])):

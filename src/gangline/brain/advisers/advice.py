@@ -4,6 +4,7 @@ Also the actions that applied it, and what became of them.
 """
 
 from enum import StrEnum
+from typing import TypeAlias
 
 import msgspec
 
@@ -44,18 +45,19 @@ class Confidence(StrEnum):
     HIGH = "high"
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why, as data: ``code`` chooses the sentence, ``arguments`` are all numbers and names in it.
+Argument: TypeAlias = str | int | float | list[str]
+Arguments: TypeAlias = dict[str, Argument]
 
-    Sentences are derived from this and parse back to it; so ``-o json`` and the sentence agree.
-    """
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why, as data: ``code`` chooses the sentence, ``arguments`` are its numbers and names."""
 
     code: str
     """CamelCase, as the reasons of conditions: ``HighestPeak``, ``ThroughputModel``, ..."""
-    arguments: dict[str, str | int | float | list[str]] = {}
+    arguments: Arguments = {}
 
 
-def because(code: str, /, **arguments: str | int | float | list[str]) -> Reason:
+def because(code: str, /, **arguments: Argument) -> Reason:
     return Reason(code=code, arguments=arguments)
 
 

@@ -19,9 +19,7 @@ from functools import lru_cache
 import msgspec
 
 from gangline.api.figures import plain_number
-from gangline.brain.advisers.advice import Advice, Reason, Unit, What, because
-
-Value = str | int | float | list[str]
+from gangline.brain.advisers.advice import Advice, Argument, Arguments, Reason, Unit, What, because
 
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,17 +29,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class QuantityKind:
     """How values of one kind are written."""
 
-    write: Callable[[Value], tuple[str, Value]]
+    write: Callable[[Argument], tuple[str, Argument]]
     """Returns the text of a value, and the value that the text shows."""
 
-    def text(self, value: Value) -> str:
+    def text(self, value: Argument) -> str:
         return self._stable(value)[0]
 
-    def displayed(self, value: Value) -> Value:
+    def displayed(self, value: Argument) -> Argument:
         """Return the value as its text shows it."""
         return self._stable(value)[1]
 
-    def _stable(self, value: Value) -> tuple[str, Value]:
+    def _stable(self, value: Argument) -> tuple[str, Argument]:
         """Write a value. One at the edge between two units is rounded until it is stable."""
         text, shown = self.write(value)
         for _ in range(3):
@@ -61,7 +59,7 @@ def three_digits(value: float) -> str:
 def _scaled(units: tuple[tuple[str, float, float], ...]) -> QuantityKind:
     """A kind with several units: name, size, and the value from which the next one is used."""
 
-    def write(value: Value) -> tuple[str, Value]:
+    def write(value: Argument) -> tuple[str, Argument]:
         number = _number(value)
         for name, size, limit in units:
             digits = three_digits(number / size)
@@ -72,18 +70,18 @@ def _scaled(units: tuple[tuple[str, float, float], ...]) -> QuantityKind:
     return QuantityKind(write)
 
 
-def _number(value: Value) -> float:
+def _number(value: Argument) -> float:
     if isinstance(value, str | list):
         raise TypeError(f"a number is needed, not {value!r}")
     return float(value)
 
 
-def _plain(value: Value) -> tuple[str, Value]:
+def _plain(value: Argument) -> tuple[str, Argument]:
     digits = three_digits(_number(value))
     return digits, float(digits)
 
 
-def _count(value: Value) -> tuple[str, Value]:
+def _count(value: Argument) -> tuple[str, Argument]:
     count = round(_number(value))
     return str(count), count
 
@@ -91,19 +89,19 @@ def _count(value: Value) -> tuple[str, Value]:
 def _counted(noun: str) -> QuantityKind:
     """A count with its noun, ``1 run`` or ``9 runs``."""
 
-    def write(value: Value) -> tuple[str, Value]:
+    def write(value: Argument) -> tuple[str, Argument]:
         count = round(_number(value))
         return (f"{count} {noun}" if count == 1 else f"{count} {noun}s"), count
 
     return QuantityKind(write)
 
 
-def _names(value: Value) -> tuple[str, Value]:
+def _names(value: Argument) -> tuple[str, Argument]:
     names = value if isinstance(value, list) else [str(value)]
     return ", ".join(names), names
 
 
-def _level(value: Value) -> tuple[str, Value]:
+def _level(value: Argument) -> tuple[str, Argument]:
     level = min(max(round(_number(value)), 0), len(_LEVELS) - 1)
     return _LEVELS[level], level
 
@@ -111,7 +109,7 @@ def _level(value: Value) -> tuple[str, Value]:
 def _time(form: str, unit_ms: int) -> QuantityKind:
     """A time in milliseconds, rounded down to a unit."""
 
-    def write(value: Value) -> tuple[str, Value]:
+    def write(value: Argument) -> tuple[str, Argument]:
         rounded_ms = int(_number(value)) // unit_ms * unit_ms
         at = _EPOCH + timedelta(milliseconds=rounded_ms)
         return form.format(at, month=_MONTHS[at.month - 1]), rounded_ms
@@ -339,13 +337,27 @@ TEMPLATES: dict[str, str] = {
     "SkewedServer": (
         "Parameter server {rank:count} on node {node:name} uses {used:percent} of its CPU, the "
         "others {others:percent} on average. Moving this one, with more CPU, suffices."
+        "[ It needs {wanted:millicores}; beside its memory a node has at most {free:millicores} "
+        "free ({best:name}).]"
+    ),
+    "NoNodeForServer": (
+        "Parameter server {rank:count} on node {node:name} uses {used:percent} of its CPU and "
+        "needs {wanted:millicores}. It cannot move: beside its memory a node has at most "
+        "{free:millicores} free ({best:name})."
     ),
     "HotServers": (
-        "Parameter servers use {used:percent} of their CPU, evenly. Nodes have enough CPU for more."
+        "Parameter servers use {used:percent} of their CPU, evenly, and move to more.[ They need "
+        "{wanted:millicores} each; nodes have {free:millicores} free for each.]"
     ),
     "HotServersFewerWorkers": (
-        "Parameter servers use {used:percent} of their CPU, evenly, and no node has enough for "
-        "more. With fewer workers they use {target:percent}."
+        "Parameter servers use {used:percent} of their CPU, evenly[, and need {wanted:millicores} "
+        "each; nodes have {free:millicores} free for each]. With fewer workers they use "
+        "{target:percent}."
+    ),
+    "MoreServedWorkers": (
+        "Parameter servers use at most {used:percent} of their CPU, and {rate:number} steps are "
+        "made in a second. The throughput of {sizes:n size} that ran predicts {goodput:percent} "
+        "more ({goodput_low:percent} to {goodput_high:percent}); servers then use {then:percent}."
     ),
     "ServerMemoryGrows": (
         "Memory of parameter server {rank:count} grows by {hourly:bytes} an hour, and reaches its "
@@ -516,7 +528,7 @@ def _is_implied(advice: Advice) -> bool:
     return advice.what is What.WARNING and advice.target == advice.reason.code
 
 
-def _fill(template: str, arguments: dict[str, Value]) -> str:
+def _fill(template: str, arguments: Arguments) -> str:
     def replace(token: re.Match[str]) -> str:
         key, kind, group = token.groups()
         if group is None:
@@ -527,7 +539,7 @@ def _fill(template: str, arguments: dict[str, Value]) -> str:
     return _TOKEN.sub(replace, template)
 
 
-def _shown(template: str, arguments: dict[str, Value]) -> list[tuple[str, QuantityKind]]:
+def _shown(template: str, arguments: Arguments) -> list[tuple[str, QuantityKind]]:
     """Return the arguments that the sentence shows, with their kinds."""
     shown = []
     for key, kind, group in _TOKEN.findall(template):
@@ -538,7 +550,7 @@ def _shown(template: str, arguments: dict[str, Value]) -> list[tuple[str, Quanti
     return shown
 
 
-def _has_all(group: str, arguments: dict[str, Value]) -> bool:
+def _has_all(group: str, arguments: Arguments) -> bool:
     keys = [key for key, _, _ in _TOKEN.findall(group)]
     if any(key not in arguments for key in keys):
         return False
@@ -546,5 +558,5 @@ def _has_all(group: str, arguments: dict[str, Value]) -> bool:
     return not group.startswith("+") or all(_is_positive(value) for value in values)
 
 
-def _is_positive(value: Value) -> bool:
+def _is_positive(value: Argument) -> bool:
     return not isinstance(value, int | float) or value > 0

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What, because
+from gangline.brain.advisers.advice import (
+    Advice,
+    Arguments,
+    Confidence,
+    Reason,
+    Unit,
+    What,
+    because,
+)
 from gangline.brain.advisers.similarity import (
     HALF_LIFE_MS,
     LEVEL_WEIGHTS,
@@ -187,8 +195,6 @@ def _survived(run: Run, role: str, kill: Kill) -> bool:
         for pod in run.pods
     )
 
-
-Arguments = dict[str, str | int | float | list[str]]
 
 UNCHANGED = 0.05
 """Smaller changes are no advice."""

@@ -14,10 +14,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
-from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What, because
+from gangline.brain.advisers.advice import (
+    Advice,
+    Arguments,
+    Confidence,
+    Reason,
+    Unit,
+    What,
+    because,
+)
 from gangline.brain.advisers.memory import (
     UNCHANGED,
-    Arguments,
     advise_memory,
     confidence_of,
     obstacle_to_lower,

@@ -27,6 +27,7 @@ from gangline.brain.advisers.workers import (
     floor_of,
     largest_micro_batch,
     marginal_gain,
+    possible_sizes,
     present_segment,
 )
 from gangline.brain.facts.records import RoleSize, Run
@@ -66,14 +67,6 @@ def _advise_workers(view: View) -> list[Advice]:
     return _by_goodput(view, runs) or _by_kept_count(view, runs)
 
 
-def _counts(view: View) -> list[int]:
-    job = view.run.job
-    unit = max(job.unit, 1)
-    first, last = job.workers_min or 1, job.workers_max or 1
-    first = max(-(-first // unit) * unit, unit)
-    return list(range(first, last + 1, unit))
-
-
 def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
     """The largest count whose last workers are worth their price, by the fitted model."""
     job, level = view.run.job, view.similar.level if view.similar else 0
@@ -86,7 +79,7 @@ def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
     micro = max(largest_micro_batch(run) for run in runs)
     worlds: dict[int, Configuration] = {}
     fewest, most = _possible_worlds(model)
-    for count in _counts(view):
+    for count in possible_sizes(view.run.job):
         at = configuration_at(reference, count, micro)
         if at is not None and fewest <= at.procs <= most:
             worlds[count] = at
@@ -168,7 +161,7 @@ def _kept_count(run: Run) -> int | None:
 
 def _by_kept_count(view: View, runs: list[Run]) -> list[Advice]:
     counts = [count for run in runs if (count := _kept_count(run))]
-    possible = _counts(view)
+    possible = possible_sizes(view.run.job)
     if not counts or not possible:
         return []
     middle = median(counts)

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from gangline.brain.advisers.advice import Advice, Confidence, Reason, What, because
+from gangline.brain.advisers.advice import Advice, Arguments, Confidence, Reason, What, because
 from gangline.brain.advisers.view import View
 from gangline.brain.facts.records import NodeSpeed, RankSpeed
 
@@ -167,7 +167,7 @@ def _group_warning(slow: int, ranks: int) -> Advice:
 
 
 def _rank_advice(view: View, rank: int, node: str, slower: float, ranks: int) -> Advice | None:
-    arguments: dict[str, str | int | float | list[str]] = {
+    arguments: Arguments = {
         "rank": rank,
         "node": node,
         "slower": slower,

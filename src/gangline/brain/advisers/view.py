@@ -1,6 +1,7 @@
 """What an adviser sees: one job, similar runs, the cluster, the time."""
 
 import math
+from bisect import bisect_right
 
 import msgspec
 
@@ -68,6 +69,37 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     node_speeds: tuple[NodeSpeed, ...] = ()
     exposure: Exposure = Exposure()
     """Of all jobs of the cluster, the last 30 days."""
+
+    def most_free(self, memory_bytes: int) -> tuple[str, int] | None:
+        """Return the node with the most free CPU, in millicores, of those with so much free memory.
+
+        Without such a node its name is empty, and the CPU 0; None if no node is known.
+        """
+        fitting = [node for node in self.nodes if node.free[1] >= memory_bytes]
+        most = max(fitting, key=lambda node: (node.free[0], node.name), default=None)
+        if most is None:
+            return ("", 0) if self.nodes else None
+        return most.name, most.free[0]
+
+    def most_free_for(self, pods: int, memory_bytes: int, most_millis: int) -> int | None:
+        """Return the most millicores that each of several pods can have beside its memory.
+
+        At most ``most_millis``, 0 if no pods fit; None if no node is known.
+        """
+        free = [node.free for node in self.nodes]
+
+        def fit(each: int) -> bool:
+            return pods <= sum(
+                min(cpu // each, memory // memory_bytes if memory_bytes else pods)
+                for cpu, memory in free
+            )
+
+        # What fits with more CPU fits with less.
+        return (
+            bisect_right(range(1, most_millis + 1), False, key=lambda n: not fit(n))
+            if free
+            else None
+        )
 
     @property
     def largest_memory_bytes(self) -> int | None:

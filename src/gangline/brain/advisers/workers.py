@@ -20,9 +20,17 @@ import numpy as np
 from msgspec.structs import replace
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
-from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, What, because
+from gangline.brain.advisers.advice import (
+    Advice,
+    Arguments,
+    Choice,
+    Confidence,
+    Reason,
+    What,
+    because,
+)
 from gangline.brain.advisers.view import View
-from gangline.brain.facts.records import Run
+from gangline.brain.facts.records import Job, Run
 from gangline.brain.models.throughput import Configuration, ThroughputModel
 
 IDLE_FLOOR = 0.5
@@ -85,23 +93,27 @@ def present_segment(run: Run) -> SegmentFacts | None:
     return None
 
 
+def possible_sizes(job: Job) -> list[int]:
+    """The numbers of workers within the bounds of a job, in whole node units; empty without."""
+    if job.workers_min is None or job.workers_max is None:
+        return []
+    unit = max(job.unit, 1)
+    least = max(-(-job.workers_min // unit), 1) * unit
+    return list(range(least, job.workers_max + 1, unit))
+
+
 def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     """Goodput of each size from the least to the largest, relative to the present size."""
     present = present_segment(view.run)
-    job = view.run.job
-    low, high = job.workers_min, job.workers_max
-    if present is None or low is None or high is None:
+    here = configuration_at(present, present.nodes) if present is not None else None
+    sizes = possible_sizes(view.run.job)
+    if present is None or here is None or not sizes:
         return []
-    here = configuration_at(present, present.nodes)
-    if here is None:
-        return []
-    unit = max(job.unit, 1)
-    sizes = {n for n in range(low, high + 1) if n % unit == 0}
     most = largest_micro_batch(view.run)
     configurations = {
-        size: configuration_at(present, size, most) for size in {*sizes, present.nodes}
+        size: configuration_at(present, size, most) for size in sorted({*sizes, present.nodes})
     }
-    places = {size: at for size, at in sorted(configurations.items()) if at is not None}
+    places = {size: at for size, at in configurations.items() if at is not None}
     step_s, times = model.samples([here, *places.values()])
     ends = np.quantile(times[0] / times[1:], (0.1, 0.9), axis=1).T
     choices = []
@@ -309,7 +321,7 @@ def _reason(
         for segment in view.run.segments
         if segment.quality == GOOD and segment.nodes == was
     ][-_RECENT:]
-    arguments: dict[str, str | int | float | list[str]] = {
+    arguments: Arguments = {
         "step": fmean(recent),
         "segments": len(recent),
         "goodput": best.goodput - 1,

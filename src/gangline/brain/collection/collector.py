@@ -63,6 +63,12 @@ from gangline.brain.collection.server_use import (
     ServerTable,
     poll_usage,
 )
+from gangline.brain.collection.step_progress import (
+    SEGMENT_S,
+    ReportedStep,
+    StepProgress,
+    reported_step,
+)
 from gangline.brain.facts.records import MemorySample, NodeCapacity, Outcome, Run
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
@@ -197,10 +203,11 @@ class Collector:
         settings: DigestSettings,
         namespaces: tuple[str, ...] = (),
         usage_s: float = POLL_S,
+        segment_s: float = SEGMENT_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._settings, self._clock = client, settings, clock
-        self._usage_s = usage_s
+        self._usage_s, self._segment_ms = usage_s, round(1000 * segment_s)
         self.jobs: dict[str, WatchedJob] = {}
         """By uid."""
         self.dropped_facts = 0
@@ -350,6 +357,12 @@ class Collector:
             self._changed.add(uid)
         return ""
 
+    def receive_steps(self, uid: str, steps: Iterable[ReportedStep]) -> None:
+        """Take step numbers that a job has written."""
+        job = self.jobs.get(uid)
+        if job is not None and job.observations.add_steps(steps):
+            self._changed.add(uid)
+
     def excludes(self, namespace: str) -> bool:
         """Return whether the label of a namespace excludes its jobs."""
         return namespace in self._excluded
@@ -405,7 +418,9 @@ class Collector:
         job = self.jobs.get(meta.uid)
         is_new = job is None
         if job is None:
-            job = WatchedJob(kind, meta, JobObservations(nodes=self._node_sizes))
+            progress = StepProgress(self._segment_ms)
+            observations = JobObservations(nodes=self._node_sizes, progress=progress)
+            job = WatchedJob(kind, meta, observations)
             self.jobs[meta.uid] = job
             age_s = self._clock() - digested.job.submitted_ms / 1000
             running = digested.job.outcome is Outcome.RUNNING
@@ -423,6 +438,8 @@ class Collector:
             self._observe_pod(pod)
         for pod in self.pods.by_index("job", meta.uid):
             self._observe_pod(pod)
+        if (reported := reported_step(kind.status(stored).trainer_status)) is not None:
+            self.receive_steps(meta.uid, [reported])
         # The watches have no common order: facts may arrive before their job.
         for facts in self._facts.by_index("job", meta.uid) if is_new else ():
             self._read_facts(facts)

@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gangline.api.failure import DEVICE_OUT_OF_MEMORY
+from gangline.api.jobs.elastic import WORKER
 from gangline.api.jobs.training_facts import (
     FACTS_MAX_SEGMENTS,
     FACTS_VERSION,
@@ -32,6 +33,7 @@ from gangline.api.jobs.training_facts import (
 from gangline.brain.advisers.stragglers import SLOW
 from gangline.brain.advisers.view import DevicePeak, NodeCheckResult
 from gangline.brain.collection.job_digest import ContainerRun, merge_runs
+from gangline.brain.collection.step_progress import ReportedStep, StepProgress
 from gangline.brain.facts.belief import believe, believe_report
 from gangline.brain.facts.records import Job, Outcome, PodRun, RankSpeed, Run
 
@@ -336,6 +338,10 @@ class JobObservations:
     nodes: Mapping[str, NodeSize] = field(default_factory=dict)
     """Sizes of all nodes: no pod uses more than its node has, whatever is reported of it."""
     watched_from_start: bool = False
+    has_reports: bool = False
+    """Whether its master has reported segments."""
+    progress: StepProgress = field(default_factory=StepProgress)
+    """Step numbers of a program without an agent."""
 
     def add_job(self, job: Job) -> bool:
         """Take a newer state of the job. Returns whether anything but its time has changed."""
@@ -355,14 +361,14 @@ class JobObservations:
     def add_facts(self, digested: DigestedFacts) -> bool:
         """Join what the master reported. Returns whether anything is new."""
         facts, changed = digested.facts, False
+        self.has_reports = self.has_reports or bool(facts.segments)
         for segment in facts.segments:
             # A segment is closed when it is reported; a copy with more steps is the later one.
             stored = self.segments.get(segment.key)
             if stored is None or stored.steps < segment.steps:
                 self.segments[segment.key] = segment
                 changed = True
-        for key in sorted(self.segments)[: max(0, len(self.segments) - MAX_SEGMENTS)]:
-            del self.segments[key]
+        self._drop_old_segments()
         self.windows = digested.windows
         if facts.device_shortages and facts.device_shortages != self.shortages:
             self.shortages = facts.device_shortages
@@ -381,6 +387,27 @@ class JobObservations:
             self.model = facts.model
             changed = True
         return changed
+
+    def add_steps(self, steps: Iterable[ReportedStep]) -> bool:
+        """Take step numbers of a job with parameter servers. Returns whether a segment closed."""
+        if self.has_reports or self.job is None or self.job.strategy != "ps":
+            return False
+        workers = [run for run in self.runs.values() if run.role == WORKER]
+
+        def workers_at(at_ms: int) -> int:
+            return sum(
+                run.started_ms <= at_ms and (run.ended_ms is None or at_ms < run.ended_ms)
+                for run in workers
+            )
+
+        closed = self.progress.add(steps, workers_at)
+        self.segments |= {segment.key: segment for segment in closed}
+        self._drop_old_segments()
+        return bool(closed)
+
+    def _drop_old_segments(self) -> None:
+        for key in sorted(self.segments)[: max(0, len(self.segments) - MAX_SEGMENTS)]:
+            del self.segments[key]
 
     def nodes_of_pods(self) -> dict[str, str]:
         """Return the node on which each pod runs, or ran last, where it is known."""

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from bisect import insort
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from gangline.api.quantity import QuantityError, parse_quantity
 from gangline.brain.advisers.view import ServerUse
@@ -94,19 +95,17 @@ MINUTES = 120
 
 
 @dataclass(slots=True)
-class _Minute:
-    at_ms: int
-    cpu_millis: int
-    memory_bytes: int
-    samples: int = 1
-
-
-@dataclass(slots=True)
 class _Server:
-    node: str = ""
-    cpu_limit_millis: int | None = None
-    memory_limit_bytes: int | None = None
-    minutes: deque[_Minute] = field(default_factory=lambda: deque(maxlen=MINUTES))
+    use: ServerUse
+    """Without samples."""
+    minutes: dict[int, list[PodSample]] = field(default_factory=dict)
+
+    def mean(self, name: str) -> tuple[int, ...]:
+        """The mean of each minute."""
+        return tuple(
+            sum(getattr(sample, name) for sample in samples) // len(samples)
+            for samples in self.minutes.values()
+        )
 
 
 class ServerTable:
@@ -127,40 +126,24 @@ class ServerTable:
 
         A server that moved, or has other limits, begins again: its past says nothing about it.
         """
+        use = ServerUse(
+            rank=rank, node=node, cpu_limit_millis=limits[0], memory_limit_bytes=limits[1]
+        )
         server = self._servers.get(rank)
-        place = (node, *limits)
-        if server is None or place != (
-            server.node,
-            server.cpu_limit_millis,
-            server.memory_limit_bytes,
-        ):
-            server = self._servers[rank] = _Server(node, *limits)
-        at_ms = now_ms - now_ms % MINUTE_MS
-        last = server.minutes[-1] if server.minutes else None
-        if last is None or last.at_ms != at_ms:
-            server.minutes.append(_Minute(at_ms, sample.cpu_millis, sample.memory_bytes))
-            return
-        last.cpu_millis += sample.cpu_millis
-        last.memory_bytes += sample.memory_bytes
-        last.samples += 1
+        if server is None or server.use != use:
+            server = self._servers[rank] = _Server(use)
+        server.minutes.setdefault(now_ms // MINUTE_MS, []).append(sample)
+        for minute in list(server.minutes)[:-MINUTES]:
+            del server.minutes[minute]
 
-    def keep(self, ranks: Iterable[int]) -> None:
-        """Forget all servers but these."""
-        kept = set(ranks)
-        self._servers = {rank: one for rank, one in self._servers.items() if rank in kept}
-
-    def use(self) -> tuple[ServerUse, ...]:
-        """Return the use of each server, by rank."""
+    def use(self, ranks: Collection[int]) -> tuple[ServerUse, ...]:
+        """Return the use of those servers of ``ranks`` that were measured, by rank."""
         return tuple(
-            ServerUse(
-                rank=rank,
-                node=server.node,
-                cpu_limit_millis=server.cpu_limit_millis,
-                memory_limit_bytes=server.memory_limit_bytes,
-                cpu_millis=tuple(minute.cpu_millis // minute.samples for minute in server.minutes),
-                memory_bytes=tuple(
-                    minute.memory_bytes // minute.samples for minute in server.minutes
-                ),
+            replace(
+                server.use,
+                cpu_millis=server.mean("cpu_millis"),
+                memory_bytes=server.mean("memory_bytes"),
             )
             for rank, server in sorted(self._servers.items())
+            if rank in ranks
         )

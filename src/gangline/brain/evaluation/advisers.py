@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gangline.api.brain.job_advice import AdviceEvidence
+from gangline.api.jobs.elastic import PS
 from gangline.brain.advisers import rightsize, start
 from gangline.brain.advisers.advice import Advice, Choice, Reason
 from gangline.brain.advisers.batch import advise_batch
@@ -96,7 +97,9 @@ def with_live_facts(
         save_seconds=present.save_seconds if present else None,
         checkpoint_interval_s=present.save_interval_seconds if present else None,
         restart_seconds=restart_seconds(segments),
-        servers=servers.use(),
+        servers=servers.use(
+            {pod.rank for pod in view.run.pods if pod.role == PS and pod.ended_ms is None}
+        ),
         exposure=exposure([view.run, *family], view.now_ms),
         node_exposure=of_nodes(nodes, mine),
     )

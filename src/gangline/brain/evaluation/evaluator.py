@@ -35,7 +35,7 @@ from gangline.brain.evaluation.advisers import (
     published,
     with_live_facts,
 )
-from gangline.brain.evaluation.capacity import FreeCapacity, GrowthCheck
+from gangline.brain.evaluation.capacity import FreeCapacity, GrowthCheck, NodeRequests
 from gangline.brain.evaluation.cluster_facts import ClusterHealth
 from gangline.brain.evaluation.cluster_round import (
     ClusterRound,
@@ -124,6 +124,7 @@ class Evaluator:
         self._actuator = Actuator(client)
         self._trials = Trials(history, self._actuator)
         self._capacity = FreeCapacity(growth_check)
+        self._requests = NodeRequests(client)
         self._memories: dict[str, _JobMemory] = {}
         """By uid of the job."""
         self._cluster_facts = ClusterHealth(collector, history)
@@ -294,6 +295,8 @@ class Evaluator:
             return None
         uid, now_ms = run.job.uid, self._now_ms()
         similar = await self._history.similar(run, now_ms)
+        if run.job.strategy == "ps":
+            cluster = await self._requests.applied(cluster, now_ms)
         samples = [sample for samples in watched.memory.values() for sample in samples]
         view = build_view(run, similar, cluster, now_ms, samples)
         nodes = self._cluster_facts.by_node

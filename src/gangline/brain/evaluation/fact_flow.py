@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from gangline.api.jobs.training_facts import FACTS_MAX_SEGMENTS
 from gangline.brain.collection.collector import Collector
 from gangline.brain.evaluation.history import History
 
@@ -36,6 +37,8 @@ class FactFlow:
             earlier = await self._history.earlier(uid)
             for pod in earlier.pods if earlier else ():
                 watched.observations.earlier[pod.role, pod.rank, pod.started_ms] = pod
+            for segment in earlier.segments[-FACTS_MAX_SEGMENTS:] if earlier else ():
+                watched.observations.segments.setdefault(segment.key, segment)
         self._earlier_loaded &= self._collector.jobs.keys()
         is_available = True
         for run in self._collector.changed_runs():

@@ -15,7 +15,7 @@ from enum import Enum
 from msgspec.structs import replace
 
 from gangline.api.failure import DEVICE_OUT_OF_MEMORY
-from gangline.api.jobs.elastic import AUTO, SCALE_TYPE_LABEL, ScalePlan
+from gangline.api.jobs.elastic import AUTO, PS, SCALE_TYPE_LABEL, ScalePlan
 from gangline.api.meta.objects import Object
 from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What, because
 from gangline.brain.advisers.view import View, expected_rest_s
@@ -384,7 +384,9 @@ class Trials:
         self, job: EvaluatedJob, action: GuardAction, sentence: str = ""
     ) -> ChangeResult:
         try:
-            done = await self._actuator.carry_out(job.stored, action, sentence)
+            pods = job.run.pods
+            servers = {pod.rank for pod in pods if pod.role == PS and pod.ended_ms is None}
+            done = await self._actuator.carry_out(job.stored, action, sentence, servers)
         except ApiError as error:
             log.warning("an action is repeated later: %s", error, extra={"action": action.id})
             return ChangeResult.LATER

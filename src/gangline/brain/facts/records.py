@@ -210,3 +210,10 @@ class NodeCapacity(msgspec.Struct, frozen=True, kw_only=True):
     gpus_free: int = 0
     cpu_millis: int = 0
     memory_bytes: int = 0
+    used: tuple[int, int] = (0, 0)
+    """Millicores and bytes that its pods have requested, where these were read."""
+
+    @property
+    def free(self) -> tuple[int, int]:
+        """Millicores and bytes that a new pod can request."""
+        return max(self.cpu_millis - self.used[0], 0), max(self.memory_bytes - self.used[1], 0)

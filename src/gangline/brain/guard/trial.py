@@ -15,7 +15,15 @@ from statistics import fmean, median
 import msgspec
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
-from gangline.brain.advisers.advice import Baseline, GuardAction, Reason, Verdict, What, because
+from gangline.brain.advisers.advice import (
+    Arguments,
+    Baseline,
+    GuardAction,
+    Reason,
+    Verdict,
+    What,
+    because,
+)
 from gangline.brain.guard.state import DEFAULTS, FACTS_DELAY_S, GuardSettings
 
 PRIOR_SD = 0.05
@@ -267,7 +275,7 @@ def _judgement(verdict: Verdict, code: str, **arguments: str | float) -> Judgeme
 
 
 def _measured(action: GuardAction, verdict: Verdict, code: str, ratio: Ratio) -> Judgement:
-    arguments: dict[str, str | int | float | list[str]] = {"measured": ratio.middle - 1}
+    arguments: Arguments = {"measured": ratio.middle - 1}
     surprise = None
     if action.predicted is not None:
         predicted = action.predicted

@@ -61,9 +61,22 @@ def plan_name(job: str, action_id: int) -> str:
     return f"{job}-brain-{action_id}"
 
 
-def scale_plan(job: Object, action: GuardAction, sentence: str = "") -> ScalePlan | None:
-    """Return the plan that carries an action out; None if no plan can."""
+def scale_plan(
+    job: Object, action: GuardAction, sentence: str = "", servers: Iterable[int] = ()
+) -> ScalePlan | None:
+    """Return the plan that carries an action out; None if no plan can.
+
+    More CPU for all parameter servers moves those that run, whose ranks are ``servers``.
+    """
     spec = _spec(job.metadata.name, action)
+    if spec is not None and action.what is What.PS_CPU and action.direction > 0:
+        sizes = spec.replica_resource_specs.values()
+        moved = [
+            PodMeta(type=PS, rank_index=rank, resource=size.resource)
+            for size in sizes
+            for rank in sorted(servers)
+        ]
+        spec = replace(spec, migrate_pods=spec.migrate_pods or moved)
     if spec is None:
         return None
     meta = job.metadata
@@ -182,18 +195,21 @@ class Actuator:
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 
-    async def carry_out(self, job: Object, action: GuardAction, sentence: str = "") -> bool:
+    async def carry_out(
+        self, job: Object, action: GuardAction, sentence: str = "", servers: Iterable[int] = ()
+    ) -> bool:
         """Create the plan of an action, or write its tuning. Returns whether it is in place.
+
+        ``servers`` are the ranks of the running parameter servers.
 
         Raises:
             ApiError: the API server did not take it; it is repeated in the next cycle.
         """
         if action.what in PLANNED:
-            return await self._create_plan(job, action, sentence)
+            return await self._create_plan(job, scale_plan(job, action, sentence, servers))
         return await self._tune(job, action)
 
-    async def _create_plan(self, job: Object, action: GuardAction, sentence: str) -> bool:
-        plan = scale_plan(job, action, sentence)
+    async def _create_plan(self, job: Object, plan: ScalePlan | None) -> bool:
         if plan is None:
             return False
         try:
@@ -201,7 +217,7 @@ class Actuator:
         except AlreadyExists:
             log.info("the plan exists already", extra={"plan": plan.metadata.name})
         else:
-            log.info("plan created", extra={"plan": plan.metadata.name, "what": action.what})
+            log.info("plan created", extra={"plan": plan.metadata.name})
         return True
 
     async def _tune(self, job: Object, action: GuardAction) -> bool:

@@ -10,9 +10,11 @@ watches go on; of ended jobs at most ``MAX_UNWRITTEN``.
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +25,7 @@ from gangline.api.masking import mask_data, mask_line, mask_lines, mask_manifest
 from gangline.api.verdict import Finding, finding_of_pod
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.server_use import PodSample
+from gangline.brain.collection.step_progress import ReportedStep, written_steps
 from gangline.brain.facts.job_record import MAX_LINES, Curves, JobRecord, LogTail, merge_records
 from gangline.brain.facts.records import Run
 from gangline.brain.record.account import reserved_seconds, with_ranks, with_scalars
@@ -57,6 +60,9 @@ CONCURRENT: Final = 8
 MAX_UNWRITTEN: Final = 2_000
 MAX_FAILURES: Final = 256
 """Failures of one job in memory, the last ones."""
+_PROGRESS: Final = ("GANGLINE_PROGRESS_FILE",)
+_LARGEST_PROGRESS: Final = 64 * 1024
+_STEP: Final = re.compile(rb"^\0*step (\d{1,15})\s*$", re.MULTILINE)
 BATCH: Final = 20
 """Records of one transaction."""
 
@@ -83,6 +89,8 @@ class _Recording:
     reads: set[asyncio.Task[None]] = field(default_factory=set)
     events: EventFolder | None = None
     """Where the job writes event files of TensorBoard; None if that is not known."""
+    progress_file: Path | None = None
+    """Where a program without an agent writes its steps; None if that is not known."""
     is_deleted: bool = False
     is_dirty: bool = True
     is_changed: bool = True
@@ -192,6 +200,7 @@ class Recorder:
             spec={"written": _written(kind, stored)},
             secrets=secret_values(manifest),
             events=EventFolder(folder) if folder else None,
+            progress_file=find_folder(manifest, _PROGRESS) if self._reads_folders else None,
         )
 
     async def _resume(self, uid: str, recording: _Recording) -> None:
@@ -413,12 +422,16 @@ class Recorder:
         recording.is_changed = True
 
     async def _read_events(self, recording: _Recording) -> None:
+        if recording.progress_file is not None:
+            step = await asyncio.to_thread(read_step, recording.progress_file)
+            self._collector.receive_steps(recording.job.uid, step)
         if recording.events is None:
             return
         async with self._requests:
             scalars = await asyncio.to_thread(recording.events.read)
             table = recording.record.curves.get("events", Curves())
             table = await asyncio.to_thread(with_scalars, table, scalars)
+            self._collector.receive_steps(recording.job.uid, written_steps(scalars))
         if scalars:
             curves = {**recording.record.curves, "events": table}
             recording.record = msgspec.structs.replace(recording.record, curves=curves)
@@ -562,6 +575,16 @@ class Recorder:
             if not self._recordings[uid].is_deleted:
                 self._done.add(uid)
             del self._recordings[uid]
+
+
+def read_step(path: Path) -> list[ReportedStep]:
+    """Return the step in a progress file, as of its last change; empty if there is none."""
+    try:
+        steps = _STEP.findall(path.read_bytes()[-_LARGEST_PROGRESS:])
+        changed_s = path.stat().st_mtime
+    except OSError:
+        return []
+    return [ReportedStep(round(1000 * changed_s), int(step)) for step in steps[-1:]]
 
 
 def _written(kind: JobKind, stored: Any) -> dict[str, Any]:

@@ -230,7 +230,11 @@ def test_p1_a_hot_server_is_found_in_readings_of_the_metrics_api() -> None:
                 sample = PodSample("team", f"ps-{number}", GIB, used)
                 servers.add(number, f"node-{number}", (4000, 8 * GIB), sample, at_ms)
     job = msgspec.structs.replace(JOB, strategy="ps")
-    advice = advise(view_of(observed(segments=[segment(5)]), servers, job)).advice
+    observations = observed(segments=[segment(5)])
+    for number in range(3):
+        run = ContainerRun(pod=f"ps-{number}", role="ps", rank=number, started_ms=NOW - MINUTE)
+        observations.add_run(run)
+    advice = advise(view_of(observations, servers, job)).advice
     assert [(item.rank, item.was) for item in advice if item.what is What.PS_CPU] == [(1, 4000)]
 
 
@@ -239,7 +243,7 @@ def test_a_server_that_moved_begins_again() -> None:
     sample = PodSample("team", "ps-0", GIB, 3900)
     servers.add(0, "node-0", (4000, None), sample, NOW - MINUTE)
     servers.add(0, "node-1", (8000, None), sample, NOW)
-    (use,) = servers.use()
+    (use,) = servers.use({0})
     assert (use.node, use.cpu_millis) == ("node-1", (3900,))
 
 

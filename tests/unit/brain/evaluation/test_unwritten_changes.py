@@ -28,9 +28,9 @@ class NothingToWrite:
         self._carry_out = actuator.carry_out
         monkeypatch.setattr(actuator, "carry_out", self)
 
-    async def __call__(self, stored: Any, change: Any, sentence: str) -> bool:
+    async def __call__(self, *change: Any) -> bool:
         self.tries += 1
-        return False if self.is_missing else await self._carry_out(stored, change, sentence)
+        return False if self.is_missing else await self._carry_out(*change)
 
 
 async def test_change_without_a_place_is_held_with_the_reason_and_counts_nowhere(

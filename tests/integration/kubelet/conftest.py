@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from gangline.api.core.pod import Pod
-from gangline.api.resources import PODS
+from gangline.api.resources import CONFIG_MAPS, PODS
 from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import AlreadyExists
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.records import BackoffSettings
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
@@ -102,6 +103,9 @@ class TestNode:
 
 @pytest.fixture
 async def node(client: ApiClient, tmp_path: Path) -> AsyncIterator[TestNode]:
+    authority = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "authority"}}
+    with suppress(AlreadyExists):
+        await client.create(CONFIG_MAPS, authority, "default")
     network = LoopbackNetwork(tmp_path, DnsZone())
     await network.open()
     groups = ControlGroups(f"gangline-test-{tmp_path.name[-20:]}")

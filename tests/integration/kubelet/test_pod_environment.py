@@ -96,6 +96,12 @@ async def test_a_pod_finds_the_token_of_its_account(node: Any, log_of: LogOf) ->
     await node.client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "own"}}, "default")
     pod = await run_to_end(node, script, serviceAccountName="own")
     assert (pod.status.phase, log_of()) == ("Succeeded", "default")
+    [volume], [mounted] = pod.spec.volumes, pod.spec.containers[0].volume_mounts
+    assert volume.name == mounted.name
+    assert volume.name.startswith("kube-api-access-")
+    assert mounted.mount_path == "/var/run/secrets/kubernetes.io/serviceaccount"
+    parts = [part.service_account_token for part in volume.projected.sources]
+    assert parts[0].expiration_seconds == 3607
     await node.run(
         "q",
         containers=[shell("! test -e /var/run/secrets/kubernetes.io/serviceaccount")],

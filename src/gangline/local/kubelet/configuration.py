@@ -25,6 +25,7 @@ from gangline.api.core.devices import RESOURCE_CLAIMS
 from gangline.api.core.pod import Pod
 from gangline.api.core.service import Service
 from gangline.api.core.storage import PersistentVolumeSpec
+from gangline.api.core.volumes import ServiceAccountTokenProjection
 from gangline.api.quantity import Quantity, parse_quantity
 from gangline.api.resource_list import CPU
 from gangline.api.resources import (
@@ -53,8 +54,7 @@ class TokenSpec(NamedTuple):
 
     audience: str = ""
     """Empty for the API server."""
-    lifetime_s: int | None = None
-    """None for the default of the kubelet."""
+    lifetime_s: int = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,15 +378,21 @@ def token_specs(pod: Pod) -> set[TokenSpec]:
         for volume in pod.spec.volumes
         for part in (volume.projected.sources if volume.projected else ())
     )
-    return {TokenSpec(part.audience, part.expiration_seconds) for part in parts if part is not None}
+    return {token_spec(part) for part in parts if part is not None}
 
 
-def has_refreshed_volumes(pod: Pod) -> bool:
-    """True if the pod has volumes that follow changes of API objects."""
-    return any(
-        volume.config_map or volume.secret or volume.projected or volume.downward_api
+def token_spec(projection: ServiceAccountTokenProjection) -> TokenSpec:
+    seconds = projection.expiration_seconds
+    return TokenSpec(projection.audience, 3600 if seconds is None else seconds)
+
+
+def refreshed_volumes(pod: Pod) -> list[str]:
+    """The names of the volumes that follow changes of API objects."""
+    return [
+        volume.name
         for volume in pod.spec.volumes
-    )
+        if volume.config_map or volume.secret or volume.projected or volume.downward_api
+    ]
 
 
 def _folder(volume: str, spec: PersistentVolumeSpec) -> Path:

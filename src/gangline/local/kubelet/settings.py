@@ -64,9 +64,6 @@ class KubeletSettings:
     refresh_s: float = 15.0
     """Seconds between updates of ConfigMap and Secret volumes."""
 
-    token_lifetime_s: int = 3607
-    """Seconds for which a token of a service account is valid unless its volume specifies it."""
-
     token_use_s: float | None = None
     """Seconds after which a token is renewed even if it is valid for longer; None: a day."""
 

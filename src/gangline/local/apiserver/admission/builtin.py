@@ -6,6 +6,7 @@ CustomResourceDefinition gets its names and conditions.
 """
 
 import ipaddress
+import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from gangline.api.cluster import workload
 from gangline.api.meta.json_objects import subobject
 from gangline.api.meta.objects import StatusCause
+from gangline.api.quantity import quantity_or_none
 from gangline.local.apiserver.core.errors import (
     StatusError,
     forbidden,
@@ -22,7 +24,7 @@ from gangline.local.apiserver.core.errors import (
     status_error,
 )
 from gangline.local.apiserver.core.negotiation import read_json
-from gangline.local.apiserver.core.prepare import format_timestamp
+from gangline.local.apiserver.core.prepare import SUFFIX_LETTERS, format_timestamp
 from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
 from gangline.local.apiserver.crds import complete_definition, crd_causes, crd_update_causes
 from gangline.local.apiserver.machinery.defaults import apply_priority, initial_status
@@ -30,6 +32,7 @@ from gangline.local.apiserver.storage.store import ObjectStore
 
 DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 NODE_PORTS = range(30000, 32768)
+API_ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
@@ -94,6 +97,8 @@ class BuiltinAdmission:
                 # Not again otherwise: a definition of an earlier rule could not be deleted.
                 check_crd(new, old)
             complete_definition(self._registry, new, format_timestamp(datetime.now(UTC)))
+        if not kind.group and kind.kind == "PersistentVolumeClaim":
+            self._check_growth(old, new)
         if kind.group or kind.kind != "Service":
             return
         spec, former = new.get("spec", {}), old.get("spec", {})
@@ -112,7 +117,8 @@ class BuiltinAdmission:
     def _apply_service_account(self, pod: Json) -> None:
         """Refuse a pod whose service account does not exist; ``default`` is created soon after.
 
-        An account that declines the mount of its token declines for pods that leave it open.
+        An account that declines the mount of its token declines for pods that leave it open. All
+        others get a volume with token, CA and namespace, as in Kubernetes.
         """
         spec, meta = pod.get("spec"), pod["metadata"]
         if not isinstance(spec, dict):
@@ -130,6 +136,10 @@ class BuiltinAdmission:
                 f'{meta["namespace"]}/{account}: serviceaccount "{account}" not found',
                 "pods", "", meta["name"],
             )  # fmt: skip
+        spec.setdefault("serviceAccountName", account)
+        spec.setdefault("serviceAccount", account)
+        if spec.get("automountServiceAccountToken") is not False:
+            _mount_api_access(spec)
 
     def _check_workload(self, group: Json) -> None:
         """Refuse a PodGroup whose Workload does not exist, or is being deleted."""
@@ -223,6 +233,25 @@ class BuiltinAdmission:
             defaults.sort(key=lambda meta: str(meta["name"]))
             newest = max(defaults, key=lambda meta: str(meta["creationTimestamp"]))
             spec["storageClassName"] = newest["name"]
+
+    def _check_growth(self, old: Json, new: Json) -> None:
+        """Refuse the growth of a claim whose storage class does not support it."""
+        sizes = (subobject(claim, "spec", "resources", "requests").get("storage")
+                 for claim in (old, new))  # fmt: skip
+        before, after = (quantity_or_none(size) for size in sizes)
+        if before is None or after is None or after <= before:
+            return
+        name, class_name = new["metadata"]["name"], str(old["spec"].get("storageClassName", ""))
+        record = self._store.cache("storageclasses.storage.k8s.io").latest(class_name)
+        why = ""
+        if subobject(old, "status").get("phase") != "Bound":
+            why = "only bound persistent volume claims can be expanded"
+        elif record is None or not read_json(record.body).get("allowVolumeExpansion"):
+            why = "only dynamically provisioned pvc can be resized and the storageclass that "
+            why += "provisions the pvc must support resize"
+        if why:
+            message = f'persistentvolumeclaims "{name}" is forbidden: {why}'
+            raise forbidden(message, "persistentvolumeclaims", "", name)
 
     def _allocate_cluster_ip(self, service: Json) -> None:
         spec = service.get("spec")
@@ -322,3 +351,25 @@ def _terminating(kind: ServedKind, name: str, namespace: str) -> StatusError:
     text = f"namespace {namespace} is being terminated"
     cause = StatusCause("NamespaceTerminating", text, "metadata.namespace")
     return forbidden(message, kind.plural, kind.group, name, [cause])
+
+
+def _mount_api_access(spec: Json) -> None:
+    """Mount the token of the account into the containers that mount nothing else there."""
+    suffix = "".join(secrets.choice(SUFFIX_LETTERS) for _ in range(5))
+    name, mounted = f"kube-api-access-{suffix}", False
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        mounts = container["volumeMounts"] = container.get("volumeMounts") or []
+        if all(mount.get("mountPath", "").rstrip("/") != API_ACCESS_PATH for mount in mounts):
+            mounts.append({"name": name, "mountPath": API_ACCESS_PATH, "readOnly": True})
+            mounted = True
+    if not mounted:
+        return
+    field = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
+    authority = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    sources: list[Json] = [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": authority},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": field}]}},
+    ]
+    volumes = spec["volumes"] = spec.get("volumes") or []
+    volumes.append({"name": name, "projected": {"sources": sources, "defaultMode": 0o644}})

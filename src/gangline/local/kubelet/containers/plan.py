@@ -30,7 +30,6 @@ from gangline.local.kubelet.runtime.interface import (
     ContainerPlan,
 )
 from gangline.local.kubelet.volumes.pod_volumes import PodFolders
-from gangline.local.kubelet.volumes.projection import ACCESS_PATH
 from gangline.local.network.addresses import NetworkAttachment
 
 NAMES = (
@@ -132,8 +131,6 @@ class PlanInputs:
     volumes: Mapping[str, Path]
     attachment: NetworkAttachment
     gpus: tuple[int, ...] = ()
-    api_access: Path | None = None
-    """The folder with the token of the pod's account."""
 
 
 def build_container_plan(
@@ -160,7 +157,6 @@ def build_container_plan(
             ContainerMount(inputs.attachment.hosts_path, "/etc/hosts"),
             ContainerMount(inputs.attachment.resolv_path, "/etc/resolv.conf"),
             _termination_log(container, state),
-            *_api_access(container, inputs.api_access),
             *(_mount(pod, volume_mount, inputs, env) for volume_mount in container.volume_mounts),
         ),
         root=inputs.image.root,
@@ -257,15 +253,6 @@ def _command_line(
 
 def _context(container: Container) -> SecurityContext:
     return container.security_context or SecurityContext()
-
-
-def _api_access(container: Container, folder: Path | None) -> list[ContainerMount]:
-    """The mount of the account's token, unless the container mounts something else there."""
-    own = any(
-        volume_mount.mount_path.rstrip("/") == ACCESS_PATH
-        for volume_mount in container.volume_mounts
-    )
-    return [] if folder is None or own else [ContainerMount(folder, ACCESS_PATH, read_only=True)]
 
 
 def _termination_log(container: Container, state: Path) -> ContainerMount:

@@ -73,9 +73,7 @@ async def plan_container_run(
         **gpu_variables(gpus, bool(node.spec.gpus)),
     }
     env = build_environment(context.pod, container, sources, base, node.services())
-    inputs = PlanInputs(
-        image, env, context.folders, context.volumes, context.attachment, gpus, context.api_access
-    )
+    inputs = PlanInputs(image, env, context.folders, context.volumes, context.attachment, gpus)
     return build_container_plan(context.pod, container, number, inputs)
 
 

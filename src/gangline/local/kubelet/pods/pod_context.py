@@ -58,9 +58,6 @@ class PodContext:
         self.attachment: NetworkAttachment | None = None
         self.volumes: Mapping[str, Path] = {}
         self.tokens = PodTokens(node.client, node.settings)
-        self.api_access: Path | None = None
-        """The folder with the token of the pod's account."""
-
         self.changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 

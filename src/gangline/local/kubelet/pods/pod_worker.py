@@ -16,8 +16,9 @@ from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.local.kubelet.configuration import (
     ContainerConfigError,
     DeviceClaimError,
-    has_refreshed_volumes,
     names_in_volumes,
+    refreshed_volumes,
+    token_specs,
 )
 from gangline.local.kubelet.logs import archive_logs
 from gangline.local.kubelet.pods.actions import PodActions, compute_pod_actions, grace_period_s
@@ -32,10 +33,12 @@ from gangline.local.kubelet.pods.pod_status import (
 )
 from gangline.local.kubelet.records import PodRecord, StartProblem, is_pod_finished
 from gangline.local.kubelet.volumes.pod_volumes import make_volumes, refresh_volumes, remove_files
-from gangline.local.kubelet.volumes.projection import write_api_access
 from gangline.local.network.addresses import NetworkAttachment, NetworkError, PodName
 
 log = logging.getLogger(__name__)
+
+API_ACCESS = "kube-api-access-"
+"""The prefix of the volumes that the API server adds to pods, as Kubernetes does."""
 
 _FORCED_GRACE_S = 2
 """The grace period of pods that were already removed from the server, as in Kubernetes."""
@@ -195,10 +198,8 @@ class PodWorker:
         except (NetworkError, ContainerConfigError, ApiError, OSError) as error:
             self._delay_preparation(error)
             return
-        if has_refreshed_volumes(self.context.pod):
+        if refreshed_volumes(self.context.pod):
             self.context.spawn(self._keep_volumes_fresh(), "volumes")
-        if self.context.api_access is not None:
-            self.context.spawn(self._renew_api_access(), "token")
         if ignored := unsupported_fields(self.context.pod, as_root=os.geteuid() == 0):
             self.context.record_event(
                 "Warning", "Ignored", f"without effect here: {', '.join(ignored)}"
@@ -231,29 +232,18 @@ class PodWorker:
         names = names_in_volumes(context.pod)
         sources = await fetch_value_sources(context, names)
         find_claim = context.node.configs.claim_folder
-        volumes = await make_volumes(context.pod, context.folders, sources, find_claim)
-        context.api_access = await write_api_access(
-            context.pod, context.folders.api_access, context.tokens, context.node.configs
-        )
-        return volumes
-
-    async def _renew_api_access(self) -> None:
-        """Replace the token of the pod's account before it expires."""
-        context = self.context
-        while True:
-            await asyncio.sleep(max(context.tokens.renewal_in_s(), context.node.settings.retry_s))
-            await context.node.online.wait()
-            try:
-                await write_api_access(
-                    context.pod, context.folders.api_access, context.tokens, context.node.configs
-                )
-            except (ApiError, OSError) as error:
-                log.debug("token not renewed: %s", error, extra={"pod": context.pod.metadata.name})
+        return await make_volumes(context.pod, context.folders, sources, find_claim)
 
     async def _keep_volumes_fresh(self) -> None:
         context = self.context
         while True:
-            await asyncio.sleep(context.node.settings.refresh_s)
+            delay_s = context.node.settings.refresh_s
+            if all(name.startswith(API_ACCESS) for name in refreshed_volumes(context.pod)):
+                # Only the token changes: thousands of pods need not read their files for it.
+                renewals = [context.tokens.renewal_in_s(spec) for spec in token_specs(context.pod)]
+                delay_s = max(delay_s, min(renewals, default=0.0))
+            await asyncio.sleep(delay_s)
+            await context.node.online.wait()
             names = names_in_volumes(context.pod)
             try:
                 sources = await fetch_value_sources(context, names)

@@ -38,11 +38,6 @@ class PodFolders:
     def volume(self, name: str) -> Path:
         return self.top / "volumes" / name
 
-    @property
-    def api_access(self) -> Path:
-        """The files with which containers reach the API server."""
-        return self.top / "api-access"
-
     def instance(self, container: str, number: int) -> Path:
         return self.top / "containers" / container / str(number)
 

@@ -4,10 +4,10 @@ As in Kubernetes the files are links into ``..data``, which is a link to a folde
 name. Invariant: an update replaces only this link, so all files change atomically. Owner, group and
 permission bits of the files are set before.
 
-A pod reaches the API server with the token of its service account, the CA and the namespace, which
-are mounted into every container at a fixed path unless the pod opts out. As in Kubernetes a token
-is bound to the pod, and renewed after 80 % of its lifetime, and after a day at the latest. While a
-renewal fails the present token is used until it expires.
+A pod reaches the API server with the token of its service account, the CA and the namespace, in a
+volume that the API server adds to the pod unless it opts out. As in Kubernetes a token is bound to
+the pod, and renewed after 80 % of its lifetime, and after a day at the latest. While a renewal
+fails the present token is used until it expires.
 """
 
 import os
@@ -32,7 +32,6 @@ from gangline.api.resources import SERVICE_ACCOUNTS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from gangline.local.kubelet.configuration import (
-    ConfigSource,
     ContainerConfigError,
     TokenSpec,
     ValueSources,
@@ -40,6 +39,7 @@ from gangline.local.kubelet.configuration import (
     find_container,
     object_content,
     resource_value,
+    token_spec,
 )
 from gangline.local.kubelet.settings import KubeletSettings
 
@@ -209,9 +209,7 @@ def _part(pod: Pod, part: VolumeProjection, mode: int, sources: ValueSources) ->
         return _fields(pod, part.downward_api.items, mode, sources)
     if part.service_account_token is not None:
         projection = part.service_account_token
-        token = sources.service_account_tokens.get(
-            TokenSpec(projection.audience, projection.expiration_seconds)
-        )
+        token = sources.service_account_tokens.get(token_spec(projection))
         if token is None:
             account = pod.spec.service_account_name or "default"
             raise ContainerConfigError(f'serviceaccount "{account}" not found')
@@ -270,8 +268,6 @@ def _checked_path(path: str) -> str:
 
 RENEW_AT = 0.8
 """The part of its lifetime after which a token is renewed."""
-API_TOKEN = TokenSpec()
-"""The token with which a pod reaches the API server."""
 LONGEST_USE_S = 24 * 3600.0
 
 
@@ -296,7 +292,7 @@ class PodTokens:
         self._clock = clock
         self._issued: dict[TokenSpec, _IssuedToken] = {}
 
-    async def get(self, pod: Pod, spec: TokenSpec = API_TOKEN) -> str:
+    async def get(self, pod: Pod, spec: TokenSpec) -> str:
         """Return a token; empty if the pod's account does not exist. Raises ApiError: the API
         server does not answer or refuses, and no valid token is left.
         """
@@ -316,7 +312,7 @@ class PodTokens:
         self._issued[spec] = issued
         return issued.text
 
-    def renewal_in_s(self, spec: TokenSpec = API_TOKEN) -> float:
+    def renewal_in_s(self, spec: TokenSpec) -> float:
         """Return the seconds until a token must be renewed; 0 if it is due or was not issued."""
         present = self._issued.get(spec)
         return max(0.0, present.renew_at - self._clock()) if present is not None else 0.0
@@ -324,8 +320,7 @@ class PodTokens:
     async def _request(self, pod: Pod, spec: TokenSpec) -> _IssuedToken:
         meta = pod.metadata
         bound = {"kind": "Pod", "apiVersion": "v1", "name": meta.name, "uid": meta.uid}
-        lifetime = spec.lifetime_s or self._settings.token_lifetime_s
-        requested: dict[str, Any] = {"expirationSeconds": lifetime, "boundObjectRef": bound}
+        requested: dict[str, Any] = {"expirationSeconds": spec.lifetime_s, "boundObjectRef": bound}
         if spec.audience:
             requested["audiences"] = [spec.audience]
         body = {
@@ -344,26 +339,3 @@ class PodTokens:
             now + min(lifetime_s * RENEW_AT, longest),
             now + lifetime_s,
         )
-
-
-ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-_AUTHORITY = "kube-root-ca.crt"
-_MODE = 0o644
-
-
-async def write_api_access(
-    pod: Pod, folder: Path, tokens: PodTokens, configs: ConfigSource
-) -> Path | None:
-    """Write the files for `ACCESS_PATH`; None if the pod's account does not exist or the pod opts
-    out. A later call renews the token if it is due. Raises ApiError, or OSError: the disk is full.
-    """
-    namespace = pod.metadata.namespace
-    declined = pod.spec.automount_service_account_token is False
-    token = "" if declined else await tokens.get(pod)
-    if not token:
-        return None
-    maps, _ = await configs.collect(namespace, ({_AUTHORITY}, set()))
-    content = {"namespace": namespace.encode(), **maps.get(_AUTHORITY, {})}
-    files = {name: ProjectedFile(value, _MODE) for name, value in content.items()}
-    write_payload(folder, {**files, "token": token_file(pod, token)}, volume_group(pod))
-    return folder

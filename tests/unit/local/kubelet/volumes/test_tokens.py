@@ -23,6 +23,9 @@ POD = msgspec.convert(
 )
 
 
+API = TokenSpec(lifetime_s=1000)
+
+
 class Server:
     """An API server that numbers its tokens, and fails after ``error`` is set."""
 
@@ -58,12 +61,12 @@ def clock() -> Clock:
 
 @pytest.fixture
 def tokens(server: Server, clock: Clock) -> PodTokens:
-    settings = KubeletSettings(data=Path("/nowhere"), token_lifetime_s=1000)
+    settings = KubeletSettings(data=Path("/nowhere"))
     return PodTokens(cast(ApiClient, server), settings, clock)
 
 
 async def test_a_token_is_bound_to_the_pod_by_uid(tokens: PodTokens, server: Server):
-    assert await tokens.get(POD) == "token-1"
+    assert await tokens.get(POD, API) == "token-1"
     assert await tokens.get(POD, TokenSpec("vault", 700)) == "token-2"
     bound = {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}
     path = "/api/v1/namespaces/ns/serviceaccounts/robot/token"
@@ -74,13 +77,13 @@ async def test_a_token_is_bound_to_the_pod_by_uid(tokens: PodTokens, server: Ser
 
 
 async def test_a_token_is_renewed_at_four_fifths_of_its_lifetime(tokens: PodTokens, clock: Clock):
-    assert tokens.renewal_in_s() == 0
-    assert await tokens.get(POD) == "token-1"
-    assert tokens.renewal_in_s() == 800
+    assert tokens.renewal_in_s(API) == 0
+    assert await tokens.get(POD, API) == "token-1"
+    assert tokens.renewal_in_s(API) == 800
     clock.now += 799
-    assert await tokens.get(POD) == "token-1"
+    assert await tokens.get(POD, API) == "token-1"
     clock.now += 1
-    assert await tokens.get(POD) == "token-2"
+    assert await tokens.get(POD, API) == "token-2"
 
 
 async def test_a_long_token_is_renewed_after_a_day(tokens: PodTokens, clock: Clock):
@@ -93,12 +96,12 @@ async def test_a_long_token_is_renewed_after_a_day(tokens: PodTokens, clock: Clo
 async def test_the_present_token_is_used_until_it_expires_while_the_server_is_away(
     tokens: PodTokens, server: Server, clock: Clock
 ):
-    assert await tokens.get(POD) == "token-1"
+    assert await tokens.get(POD, API) == "token-1"
     server.error = ApiError(Status(code=503))
     clock.now += 900
-    assert await tokens.get(POD) == "token-1"
+    assert await tokens.get(POD, API) == "token-1"
     clock.now += 100
     with pytest.raises(ApiError):
-        await tokens.get(POD)
+        await tokens.get(POD, API)
     server.error = NotFound(Status(code=404))
-    assert await tokens.get(POD) == ""
+    assert await tokens.get(POD, API) == ""

@@ -10,15 +10,15 @@ import pytest
 from gangline.api.meta.selectors import Requirement, Selector, parse_label_selector
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.placement.scratch import ScratchAllocation
-from gangline.scheduler.preemption import gang_search
-from gangline.scheduler.preemption.gang_search import (
+from gangline.scheduler.preemption import row_options
+from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, ReclaimState
+from gangline.scheduler.preemption.row_options import (
     RankedOption,
     RowOption,
     RowOptions,
     RowSearch,
     VictimSelection,
 )
-from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, ReclaimState
 from gangline.scheduler.preemption.victims import (
     NO_COST,
     Clearing,
@@ -437,8 +437,8 @@ def test_gains_are_counted_anew_after_a_change_of_free_amounts() -> None:
 
 
 def test_number_of_batches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gang_search, "BATCH", 1)
-    monkeypatch.setattr(gang_search, "MAX_BATCHES", 2)
+    monkeypatch.setattr(row_options, "BATCH", 1)
+    monkeypatch.setattr(row_options, "MAX_BATCHES", 2)
     names = [f"n{n}" for n in range(5)]
     found = world(devices(**dict.fromkeys(names, 1)), a=costs("a", *((name, 1) for name in names)))
     shape = found.options.of(found.work, found.chosen, pod("p", cpu=0, gpu=1))
@@ -453,7 +453,7 @@ def test_option_for_a_single_pod_is_the_best_of_all_rows(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are left out only if they cost more; the position of a row breaks ties."""
-    monkeypatch.setattr(gang_search, "BATCH", 4)
+    monkeypatch.setattr(row_options, "BATCH", 4)
     draw = random.Random(seed)
     names = [f"n{n}" for n in range(9)]
     gangs = {

@@ -27,6 +27,7 @@ ALL = {
     "client_speed": "client.client_speed",
     "job_list": "client.job_list",
     "log_following": "client.log_following",
+    "dashboard_load": "dashboard.load",
     "master_load": "elastic.master_load",
     "brain_store": "brain.store",
     "elastic_survivors": "elastic.survivors",
@@ -45,6 +46,7 @@ ALL = {
     "sizing": "sizing.measured",
     "sizing_times": "sizing.times",
     "sizing_plan_time": "sizing.plan_time",
+    "sizing_published": "sizing.published",
 }
 """Modules of ``benchmarks`` by the name of their benchmark, in the order of a complete run."""
 

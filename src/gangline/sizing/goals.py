@@ -21,7 +21,12 @@ IDLE_SHARE = 0.30
 """Waiting for the network or the pipeline may take this share of a step."""
 HOST_SHARE = 1.25
 """Host memory of a node beside what checkpoints in memory need, as a share of it."""
-LEAST_HOST_BYTES = 16e9
+PROCESS_BYTES = 8e9
+"""Host memory of the process of a GPU: CUDA, NCCL and libraries, pinned buffers, and the part of a
+checkpoint that it loads at a time.
+"""
+LOADER_BYTES = 1e9
+"""Host memory of a process that loads data."""
 MUCH_HOST = 4
 """More than this times the needed host memory is wasteful."""
 CPUS_PER_GPU = (1, 32)
@@ -71,7 +76,19 @@ class ResourceFinding:
 
 def host_memory_bytes(plan: Plan) -> float:
     """Host memory that a node of the training needs."""
-    return max(plan.checkpoints.host_bytes_per_node * HOST_SHARE, LEAST_HOST_BYTES)
+    loaders = plan.host.loader_workers if plan.host else 1
+    processes = plan.node_devices * (PROCESS_BYTES + loaders * LOADER_BYTES)
+    return processes + plan.checkpoints.host_bytes_per_node * HOST_SHARE + _offloaded_bytes(plan)
+
+
+def _offloaded_bytes(plan: Plan) -> float:
+    """Bytes of optimizer states of all ranks of a node that are in its memory."""
+    states, model = plan.request.states, plan.request.model
+    if not states.offloaded or not plan.choices:
+        return 0.0
+    layout = plan.choices[0].candidate.layout
+    kept = dataclasses.replace(states, optimizer=states.offloaded)
+    return model.memory(layout, kept).optimizer * plan.node_devices
 
 
 def node_cpus(plan: Plan) -> int:

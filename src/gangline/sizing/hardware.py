@@ -21,6 +21,8 @@ class Precision(StrEnum):
     MIXED_FP32_GRADIENTS = "mixed-fp32-gradients"
     BF16 = "bf16"
     """Everything in 16 bits, the moments too."""
+    FP8 = "fp8"
+    """As ``MIXED``, with the products of the layers in 8 bits."""
 
 
 class Optimizer(StrEnum):
@@ -45,10 +47,27 @@ class StateBytes:
     """Copies of the weights in another format, which are not sharded."""
     element: int = 2
     """Bytes of an activation's element."""
+    fp8: bool = False
+    """True if the products of the layers are computed in 8 bits."""
+    offloaded: float = 0.0
+    """Bytes of the optimizer's states in host memory, in place of ``optimizer``."""
+    adapter_rank: int = 0
+    """Rank of the adapters that are trained in place of the model (LoRA); 0: all is trained."""
+    frozen: float = 0.0
+    """Bytes for each parameter of a model that is not trained."""
+    compiled: bool = False
+    """True if ``torch.compile`` or hand-written kernels fuse the operations between products."""
+    fused_loss: bool = False
+    """True if the loss is computed without logits in 32 bits: compiled, chunked or fused."""
 
     @property
     def total(self) -> float:
         return self.weights + self.gradients + self.optimizer
+
+    @property
+    def quantized(self) -> bool:
+        """Whether frozen weights are converted before each product."""
+        return 0 < self.frozen < 2
 
 
 _WEIGHTS_GRADIENTS_MASTER = {
@@ -57,6 +76,7 @@ _WEIGHTS_GRADIENTS_MASTER = {
     Precision.MIXED: (2, 2, 4),
     Precision.MIXED_FP32_GRADIENTS: (2, 4, 4),
     Precision.BF16: (2, 2, 0),
+    Precision.FP8: (2, 2, 4),
 }
 _MOMENTS = {
     Optimizer.ADAM: 8.0,
@@ -68,18 +88,45 @@ _MOMENTS = {
 """Bytes with moments in 32 bits."""
 
 
-def state_bytes(precision: Precision, optimizer: Optimizer = Optimizer.ADAM) -> StateBytes:
-    """Return the bytes for each parameter."""
+_FROZEN = {"": 0.0, "lora": 2.0, "qlora": 0.516}
+"""Bytes of a frozen parameter: in 16 bits; in NF4 with double quantisation (Dettmers et al., 2023).
+"""
+
+
+def state_bytes(
+    precision: Precision,
+    optimizer: Optimizer = Optimizer.ADAM,
+    *,
+    adapter: str = "",
+    rank: int = 16,
+    offload: bool = False,
+    compiled: bool = False,
+    fused_loss: bool = False,
+) -> StateBytes:
+    """Return the bytes for each parameter.
+
+    Args:
+        adapter: ``lora`` or ``qlora`` if adapters are trained; empty: the model is.
+        rank: of the adapters.
+        offload: whether the optimizer and its states are in host memory.
+    """
     weights, gradients, master = _WEIGHTS_GRADIENTS_MASTER[precision]
     moments = _MOMENTS[optimizer]
     if precision is Precision.BF16 and optimizer in (Optimizer.ADAM, Optimizer.MOMENTUM):
         moments /= 2
+    kept = master + moments
     return StateBytes(
         weights,
         gradients,
-        master + moments,
+        0.0 if offload else kept,
         casts=2.0 if precision is Precision.AUTOCAST else 0.0,
         element=4 if precision is Precision.FP32 else 2,
+        fp8=precision is Precision.FP8,
+        offloaded=kept if offload else 0.0,
+        adapter_rank=rank if adapter else 0,
+        frozen=_FROZEN[adapter],
+        compiled=compiled,
+        fused_loss=fused_loss,
     )
 
 
@@ -110,7 +157,7 @@ class Device:
     """Operations per second in 16 bits."""
     memory_bytes: float
     efficiency: float
-    """Usual share of the peak that training of large models reaches; the centre of the prior."""
+    """Share of the peak that large matrix products of tuned trainings reach."""
     node_devices: int = 8
     bus_bandwidth: float = 20e9
     """Bytes per second of an all-reduce within a node (bus bandwidth)."""
@@ -118,6 +165,10 @@ class Device:
     """Bytes per second that a node sends over its network; all its adapters together."""
     fp32_flops: float = 0.0
     """Operations per second in 32 bits; 0: an eighth of ``peak_flops``."""
+    memory_bandwidth: float = 0.0
+    """Bytes per second of its memory; 0: a 160th of ``peak_flops``, as on A100."""
+    fp8: bool = False
+    """Whether it multiplies in 8 bits, twice as fast as in 16."""
     collective_s: float = 0.0
     """Seconds that a collective operation within a node takes however small it is."""
     overlaps: bool = True
@@ -126,35 +177,50 @@ class Device:
     """True where a reduce-scatter sends as much as an all-reduce, as gloo's does."""
     costs: MeasuredCosts = MeasuredCosts()
 
-    def peak(self, element: int) -> float:
-        """Operations per second with elements of 2 or 4 bytes."""
+    def peak(self, element: int, *, fp8: bool = False) -> float:
+        """Operations per second with elements of 2 or 4 bytes, or of 1 byte in products."""
         if element == 2:
-            return self.peak_flops
+            return self.peak_flops * (2 if fp8 else 1)
         return self.fp32_flops or self.peak_flops / 8
+
+    @property
+    def attention_efficiency(self) -> float:
+        """Share of the peak that the attention of tuned trainings reaches, where all pairs count.
+
+        Newer devices multiply faster than kernels of the attention can feed them.
+        """
+        return self.efficiency * (0.67 if self.fp8 else 0.74)
+
+    @property
+    def memory_rate(self) -> float:
+        return self.memory_bandwidth or self.peak_flops / 160
 
 
 _NVLINK2, _NVLINK3, _NVLINK4, _NVLINK5, _PCIE3, _PCIE4 = 130e9, 230e9, 360e9, 650e9, 10e9, 20e9
 _EDR8, _HDR8, _NDR8 = 50e9, 200e9, 400e9
+_AMPERE, _HOPPER = 0.78, 0.67
 
 DEVICES = (
-    Device("V100-16GB", 125e12, 16e9, 0.40, 8, _NVLINK2, _EDR8, 15.7e12),
-    Device("V100-32GB", 125e12, 32e9, 0.40, 8, _NVLINK2, _EDR8, 15.7e12),
-    Device("T4", 65e12, 16e9, 0.30, 4, _PCIE3, 12.5e9, 8.1e12),
-    Device("A10", 125e12, 24e9, 0.40, 4, _PCIE4, 12.5e9, 31.2e12),
-    Device("L4", 121e12, 24e9, 0.40, 4, _PCIE4, 12.5e9, 30.3e12),
-    Device("L40S", 362e12, 48e9, 0.35, 8, _PCIE4, 50e9, 91.6e12),
-    Device("RTX3090", 71e12, 24e9, 0.40, 4, _PCIE4, 12.5e9, 35.6e12),
-    Device("RTX4090", 165e12, 24e9, 0.40, 4, _PCIE4, 12.5e9, 82.6e12),
-    Device("A100-40GB", 312e12, 40e9, 0.50, 8, _NVLINK3, _HDR8, 19.5e12),
-    Device("A100-80GB", 312e12, 80e9, 0.50, 8, _NVLINK3, _HDR8, 19.5e12),
-    Device("A800-80GB", 312e12, 80e9, 0.48, 8, 160e9, _HDR8, 19.5e12),
-    Device("H100-80GB", 989.4e12, 80e9, 0.42, 8, _NVLINK4, _NDR8, 67e12),
-    Device("H100-PCIE", 756e12, 80e9, 0.40, 8, _PCIE4, _HDR8, 51e12),
-    Device("H800-80GB", 989.4e12, 80e9, 0.40, 8, 160e9, _NDR8, 67e12),
-    Device("H20", 148e12, 96e9, 0.60, 8, _NVLINK4, _NDR8, 44e12),
-    Device("H200", 989.4e12, 141e9, 0.42, 8, _NVLINK4, _NDR8, 67e12),
-    Device("B200", 2250e12, 180e9, 0.38, 8, _NVLINK5, _NDR8, 80e12),
-    Device("ASCEND-910B", 376e12, 64e9, 0.40, 8, 150e9, _HDR8, 94e12),
+    Device("V100-16GB", 125e12, 16e9, 0.60, 8, _NVLINK2, _EDR8, 15.7e12, 0.9e12),
+    Device("V100-32GB", 125e12, 32e9, 0.60, 8, _NVLINK2, _EDR8, 15.7e12, 0.9e12),
+    Device("T4", 65e12, 16e9, 0.45, 4, _PCIE3, 12.5e9, 8.1e12, 0.32e12),
+    Device("A10", 125e12, 24e9, 0.60, 4, _PCIE4, 12.5e9, 31.2e12, 0.6e12),
+    Device("L4", 121e12, 24e9, 0.55, 4, _PCIE4, 12.5e9, 30.3e12, 0.3e12, fp8=True),
+    Device("L40S", 362e12, 48e9, 0.55, 8, _PCIE4, 50e9, 91.6e12, 0.86e12, fp8=True),
+    Device("RTX3090", 71e12, 24e9, 0.65, 4, _PCIE4, 12.5e9, 35.6e12, 0.94e12),
+    Device("RTX4090", 165e12, 24e9, 0.65, 4, _PCIE4, 12.5e9, 82.6e12, 1.0e12, fp8=True),
+    Device("A100-40GB", 312e12, 40e9, _AMPERE, 8, _NVLINK3, _HDR8, 19.5e12, 1.55e12),
+    Device("A100-80GB", 312e12, 80e9, _AMPERE, 8, _NVLINK3, _HDR8, 19.5e12, 2.0e12),
+    Device("A800-80GB", 312e12, 80e9, _AMPERE, 8, 160e9, _HDR8, 19.5e12, 2.0e12),
+    Device("H100-80GB", 989.4e12, 80e9, _HOPPER, 8, _NVLINK4, _NDR8, 67e12, 3.35e12, fp8=True),
+    # Of Meta's Grand Teton, with 500 W: the peak is near that of the H100 NVL.
+    Device("H100-96GB", 835e12, 96e9, _HOPPER, 8, _NVLINK4, _NDR8, 58e12, 2.4e12, fp8=True),
+    Device("H100-PCIE", 756e12, 80e9, 0.55, 8, _PCIE4, _HDR8, 51e12, 2.0e12, fp8=True),
+    Device("H800-80GB", 989.4e12, 80e9, _HOPPER, 8, 160e9, _NDR8, 67e12, 3.35e12, fp8=True),
+    Device("H20", 148e12, 96e9, 0.85, 8, _NVLINK4, _NDR8, 44e12, 4.0e12, fp8=True),
+    Device("H200", 989.4e12, 141e9, _HOPPER, 8, _NVLINK4, _NDR8, 67e12, 4.8e12, fp8=True),
+    Device("B200", 2250e12, 180e9, 0.60, 8, _NVLINK5, _NDR8, 80e12, 8.0e12, fp8=True),
+    Device("ASCEND-910B", 376e12, 64e9, 0.55, 8, 150e9, _HDR8, 94e12, 1.6e12),
 )
 _DEFAULTS = {
     "V100": "V100-32GB", "A100": "A100-80GB", "H100": "H100-80GB", "A800": "A800-80GB",

@@ -1,9 +1,13 @@
 """How a training is spread over devices: data, tensor, pipeline, expert and context parallelism."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from gangline.sizing.model import ModelShape, Recompute, ShapeError
+
+EVERY = "every-"
+"""Before the number of layers of which one is computed again."""
 
 
 class Sharding(IntEnum):
@@ -38,6 +42,8 @@ class Layout:
     """Ranks of the data parallelism that share the experts."""
     sharding: Sharding = Sharding.NONE
     recompute: Recompute = Recompute.SELECTIVE
+    recompute_every: int = 2
+    """Layers of which one is computed again with ``Recompute.ALTERNATE``."""
     micro_batch: int = 1
     """Samples of a forward pass."""
     global_batch: int = 1
@@ -82,6 +88,12 @@ class Layout:
             parts.append(f"{self.sharding.title} {self.data}")
         return " x ".join(parts)
 
+    @property
+    def recompute_title(self) -> str:
+        if self.recompute is Recompute.ALTERNATE:
+            return f"{EVERY}{self.recompute_every}"
+        return self.recompute.value
+
     def check(self, shape: ModelShape) -> None:
         """Check that the model can be spread in this way.
 
@@ -100,9 +112,9 @@ class Layout:
                 "pipeline",
                 f"{self.pipeline} x {self.virtual} stages are more than the {shape.layers} layers",
             )
-        if self.pipeline > 1 and self.sharding > Sharding.OPTIMIZER:
+        if self.pipeline > 1 and self.sharding is Sharding.GRADIENTS:
             raise ShapeError(
-                "pipeline", "needs DDP or ZeRO-1: gradients are accumulated over micro-batches"
+                "pipeline", "needs DDP, ZeRO-1 or FSDP: gradients accumulate over micro-batches"
             )
         if self.expert > 1 and (not shape.experts or shape.experts % self.expert):
             raise ShapeError("expert", f"{self.expert} does not divide the {shape.experts} experts")
@@ -120,6 +132,71 @@ class Layout:
             raise ShapeError(
                 "virtual", f"needs micro-batches divisible by the {self.pipeline} stages"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutPins:
+    """Parts of a layout that are given; a search chooses the others."""
+
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    """Values of fields of ``Layout``, by their name."""
+    sharding: Sharding | None = None
+    recompute: Recompute | None = None
+
+    def choose(self, name: str, proposed: list[int]) -> list[int]:
+        """Return the given value of a field, else what is proposed."""
+        return [self.degrees[name]] if name in self.degrees else proposed
+
+
+FREE = LayoutPins()
+
+_PINS = {
+    "dp": "data", "tp": "tensor", "pp": "pipeline", "vpp": "virtual", "cp": "context",
+    "ep": "expert", "mbs": "micro_batch",
+}  # fmt: skip
+
+
+def parse_pins(text: str) -> LayoutPins:
+    """Read pinned parts of a layout such as ``dp=8,tp=8,zero=3,recompute=every-2``.
+
+    Raises:
+        ShapeError: a part is unknown, twice there or has no possible value.
+    """
+    degrees: dict[str, int] = {}
+    sharding, recompute = None, None
+    names = [part.partition("=")[0].strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if names.count(name) > 1:
+            raise ShapeError("layout", f"has {name} twice")
+    for name, part in zip(names, filter(str.strip, text.split(",")), strict=True):
+        value = part.partition("=")[2].strip().lower()
+        if name in _PINS:
+            degrees[_PINS[name]] = _count(name, value)
+        elif name == "zero":
+            if value not in ("0", "1", "2", "3"):
+                raise ShapeError("layout", f"zero is {value!r}, must be 0 (DDP) to 3 (FSDP)")
+            sharding = Sharding(int(value))
+        elif name == "recompute":
+            if value.startswith(EVERY):
+                degrees["recompute_every"] = _count(name, value.removeprefix(EVERY))
+                value = Recompute.ALTERNATE.value
+            try:
+                recompute = Recompute(value)
+            except ValueError:
+                choices = ", ".join(choice.value for choice in Recompute)
+                raise ShapeError(
+                    "layout", f"recompute is {value!r}, must be {choices} or every-2, every-3 ..."
+                ) from None
+        else:
+            choices = ", ".join([*_PINS, "zero", "recompute"])
+            raise ShapeError("layout", f"{name!r} is unknown; a layout has {choices}")
+    return LayoutPins(degrees, sharding, recompute)
+
+
+def _count(name: str, value: str) -> int:
+    if not (value.isascii() and value.isdigit() and int(value)):
+        raise ShapeError("layout", f"{name} is {value!r}, must be a number from 1 on")
+    return int(value)
 
 
 def powers(most: int) -> list[int]:

@@ -69,8 +69,14 @@ def expert_parameters(shape: ModelShape, layout: Layout) -> float:
     """Those of ``rank_parameters`` that only every ``layout.expert``-th data-parallel rank has."""
     if layout.expert == 1:
         return 0.0
-    layers = layout.stage_layers(shape.layers)
-    return layers * shape.experts * shape.expert_matrix / (layout.expert * layout.tensor)
+    return _stage_experts(shape, layout) / (layout.expert * layout.tensor)
+
+
+def _stage_experts(shape: ModelShape, layout: Layout) -> float:
+    """Parameters of all experts of the fullest pipeline stage."""
+    share = (shape.layers - shape.dense_layers) / shape.layers
+    layers = layout.stage_layers(shape.layers) * share
+    return layers * shape.experts * shape.expert_matrix
 
 
 def end_parameters(shape: ModelShape, layout: Layout) -> float:
@@ -86,10 +92,9 @@ def end_parameters(shape: ModelShape, layout: Layout) -> float:
 def _shared_parameters(shape: ModelShape, layout: Layout) -> float:
     if shape.exact_parameters and not shape.vocab and layout.expert == 1:
         return shape.exact_parameters / (layout.tensor * layout.pipeline)
-    spread = shape.experts * shape.expert_matrix if layout.expert > 1 else 0
-    layers = layout.stage_layers(shape.layers)
-    in_layers = layers * (shape.layer_parameters - spread) / layout.tensor
-    return in_layers + end_parameters(shape, layout)
+    spread = _stage_experts(shape, layout) if layout.expert > 1 else 0.0
+    in_layers = layout.stage_layers(shape.layers) * shape.mean_layer_parameters - spread
+    return in_layers / layout.tensor + end_parameters(shape, layout)
 
 
 def rank_states(
@@ -98,35 +103,59 @@ def rank_states(
     """Bytes of weights, gradients and optimizer states of the fullest rank.
 
     The ranks with the same experts share them: their number is smaller by ``layout.expert``.
+    Adapters have all states, the model that they adapt its weights only.
     """
     ranks = layout.data * layout.context
-    shared = zero_states(_shared_parameters(shape, layout), states, layout.sharding, ranks)
-    own = expert_parameters(shape, layout)
-    experts = zero_states(own, states, layout.sharding, ranks // layout.expert)
-    weights, gradients, optimizer = (a + b for a, b in zip(shared, experts, strict=True))
-    return weights, gradients, optimizer
+    parts = ((_shared_parameters(shape, layout), ranks),)
+    if layout.expert > 1:
+        parts += ((expert_parameters(shape, layout), ranks // layout.expert),)
+    totals = [0.0, 0.0, 0.0]
+    for parameters, sharers in parts:
+        if states.adapter_rank:
+            whole = Sharding.PARAMETERS if layout.sharding is Sharding.PARAMETERS else Sharding.NONE
+            totals[0] += parameters * states.frozen / (sharers if whole else 1)
+        trained = parameters * trained_share(shape, states)
+        for index, size in enumerate(zero_states(trained, states, layout.sharding, sharers)):
+            totals[index] += size
+    return totals[0], totals[1], totals[2]
+
+
+def trained_share(shape: ModelShape, states: StateBytes) -> float:
+    """Parameters that get gradients, as a share of those of the model."""
+    if not states.adapter_rank:
+        return 1.0
+    return shape.adapter_parameters(states.adapter_rank) / shape.parameters
 
 
 def layer_activations(shape: ModelShape, layout: Layout, *, element: int = 2) -> float:
-    """Bytes of the activations of a layer for one micro-batch."""
-    tokens = layout.micro_batch * shape.sequence / layout.context
-    if layout.recompute is Recompute.FULL:
-        return tokens * element * shape.hidden
-    return _stored(shape, layout, tokens, element)
+    """Bytes of the activations of a layer for one micro-batch, the mean of all layers.
+
+    Sequence parallelism shares also those between the parts of tensor parallelism.
+    """
+    tokens = layout.micro_batch * shape.sequence / layout.context / layout.tensor
+    inputs, hidden = tokens * element * shape.hidden, shape.hidden
+    match layout.recompute:
+        case Recompute.FULL:
+            return inputs
+        case Recompute.ALTERNATE:
+            every = layout.recompute_every
+            return (inputs + (every - 1) * stored_bytes(shape, tokens, element)) / every
+        case Recompute.OPERATIONS:  # input, queries, values, attention, up, down
+            widths = 2 * hidden + 2 * shape.query_width + shape.kv_width + shape.active_width
+            return tokens * element * widths
+        case Recompute.SELECTIVE:
+            return stored_bytes(shape, tokens, element)
+    scores = shape.heads * shape.sequence * (2 * element + 1 if shape.dropout else element)
+    return stored_bytes(shape, tokens, element) + tokens * scores
 
 
-def _stored(shape: ModelShape, layout: Layout, tokens: float, element: int) -> float:
+def stored_bytes(shape: ModelShape, tokens: float, element: int) -> float:
+    """Bytes of everything that a layer stores but scores of the attention."""
     hidden, mask = shape.hidden, shape.hidden if shape.dropout else 0
-    mlps = shape.active_experts if shape.experts else 1
-    outside: float = (
-        element * (2 * hidden + hidden + hidden) + 2 * mask
-    )  # norms, inputs of both parts
-    inside = element * (2 * shape.query_width + 2 * shape.kv_width)  # q, output; k, v
-    inside += element * mlps * (4 if shape.gated else 2) * shape.mlp_width
-    if layout.recompute is Recompute.NONE:
-        scores = shape.heads * shape.sequence
-        inside += scores * (2 * element + 1 if shape.dropout else element)
-    return tokens * (outside + inside) / layout.tensor  # sequence parallelism shares both
+    outside = element * 4 * hidden + 2 * mask  # norms, inputs of both parts
+    inside = 2 * shape.query_width + 2 * shape.kv_width  # q, output; k, v
+    inside += (4 if shape.gated else 2) * shape.active_width
+    return tokens * (outside + element * inside)
 
 
 def memory_use(shape: ModelShape, layout: Layout, states: StateBytes) -> MemoryUse:
@@ -140,10 +169,11 @@ def memory_use(shape: ModelShape, layout: Layout, states: StateBytes) -> MemoryU
     in_flight = min(in_flight, max(layout.micro_batches, 1))
     layers = layout.stage_layers(shape.layers)
     activations = in_flight * layers * layer_activations(shape, layout, element=states.element)
-    if layout.recompute is Recompute.FULL:  # one layer at a time is computed again
-        activations += _stored(shape, layout, tokens, states.element)
-    # Logits in the format of the products, then in 32 bits, and their gradient.
-    logits = tokens * shape.vocab * (states.element + 8) / layout.tensor
+    activations += _one_layer(shape, layout, states, tokens)
+    # Logits and their gradient in the format of the products and, unless fused, in 32 bits.
+    logits = tokens * shape.vocab / layout.tensor * states.element * 2
+    if not states.fused_loss:
+        logits += tokens * shape.vocab / layout.tensor * 8
     if layout.pipeline > 1:  # the first stage has the most activations, the last one the logits
         last = activations / in_flight + logits
         activations, logits = (activations, 0.0) if activations > last else (last - logits, logits)
@@ -153,6 +183,23 @@ def memory_use(shape: ModelShape, layout: Layout, states: StateBytes) -> MemoryU
     return MemoryUse(weights, gradients, optimizer, working, activations, logits, runtime)
 
 
+GATHERED = 6
+"""Tensors of all tokens of a layer that exist at one time on each rank of tensor parallelism: the
+inputs of the attention and of the MLP, their outputs before they are reduced, and two gradients.
+"""
+
+
+def _one_layer(shape: ModelShape, layout: Layout, states: StateBytes, tokens: float) -> float:
+    """Bytes of the layer that is computed again at the moment, and of what its ranks gather."""
+    gathered = 0.0
+    if layout.tensor > 1:
+        gathered = GATHERED * tokens * shape.hidden * states.element
+    if layout.recompute in (Recompute.NONE, Recompute.SELECTIVE):
+        return gathered
+    again = stored_bytes(shape, tokens / layout.tensor, states.element)
+    return gathered + again * (1 if states.compiled else 2)
+
+
 def runtime_bytes(allocated: float, devices: int) -> float:
     """Bytes that CUDA, NCCL and the allocator take beside ``allocated`` bytes."""
     collectives = COLLECTIVES_BYTES if devices > 1 else 0
@@ -160,14 +207,19 @@ def runtime_bytes(allocated: float, devices: int) -> float:
 
 
 def _working(shape: ModelShape, layout: Layout, states: StateBytes, parameters: float) -> float:
-    if layout.sharding is Sharding.PARAMETERS and layout.data * layout.context > 1:
+    trained = trained_share(shape, states)
+    ranks = layout.data * layout.context
+    if layout.sharding is Sharding.PARAMETERS and ranks > 1:
+        half = min(states.weights, 2) if states.element == 2 else states.weights
+        reduced = min(states.gradients, 4) * trained
+        if layout.pipeline > 1:  # the stage stays gathered, its gradients accumulate in 32 bits
+            return parameters * (half + 4 * trained)
         block: float = shape.largest_block
         if shape.exact_parameters and not shape.vocab:
             block = shape.exact_parameters / shape.layers
-        half = min(states.weights, 2) if states.element == 2 else states.weights
-        return 2 * block / layout.tensor * (half + min(states.gradients, 4))
+        return 2 * block / layout.tensor * (half + reduced)
     buckets = states.gradients if layout.data > 1 and layout.sharding is Sharding.NONE else 0
-    return parameters * (buckets + states.casts)
+    return parameters * (buckets * trained + (0 if states.adapter_rank else states.casts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,10 @@ from dataclasses import dataclass, replace
 
 from gangline import display
 from gangline.api.figures import format_count, format_figure, format_scaled, plain_number
-from gangline.sizing.calibration import (
-    Calibration,
-    Range,
-    efficiency_prior,
-    logit_range,
-    traced_prior,
-)
+from gangline.sizing.calibration import Calibration, Range
+from gangline.sizing.efficiency import Efficiency, Runs, logit_range
 from gangline.sizing.hardware import (
+    DEVICES,
     Device,
     Optimizer,
     Precision,
@@ -25,10 +21,11 @@ from gangline.sizing.hardware import (
     node_with,
     state_bytes,
 )
-from gangline.sizing.layout import Layout, Sharding
-from gangline.sizing.memory import MemoryUse
-from gangline.sizing.model import TOKENS_PER_PARAMETER, ShapeError
-from gangline.sizing.steptime import StepTime, bandwidth_needed
+from gangline.sizing.layout import FREE, LayoutPins
+from gangline.sizing.memory import trained_share
+from gangline.sizing.model import TOKENS_PER_PARAMETER, ModelShape, ShapeError, model_per_token
+from gangline.sizing.search import Candidate, SearchResult, near_batches, search
+from gangline.sizing.steptime import bandwidth_needed
 from gangline.sizing.storage import (
     LOADED_BYTES_PER_S,
     CheckpointPlan,
@@ -39,92 +36,6 @@ from gangline.sizing.storage import (
 )
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
-
-TIGHT = 0.95
-"""Share of a device's memory that the upper end of the range may take."""
-SAME_TIME = math.log(1.03)
-CHOICES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A layout with its memory and the time of a step."""
-
-    layout: Layout
-    memory: MemoryUse
-    step: StepTime
-    """At the middle of the efficiency's range."""
-
-    def is_tight(self, device: Device) -> bool:
-        """Whether it may fit, but not at the upper end of the range."""
-        return not _fits(self.memory, device) and self.memory.total <= device.memory_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """What a search found."""
-
-    fitting: tuple[Candidate, ...]
-    """Best first, one for each combination of parallelism, at most five."""
-    nearest: Candidate | None
-    """If none fits: the one with the least memory."""
-    problem: str = ""
-    """Why no layout could be tried at all."""
-
-
-def search(
-    model: TransformerModel | TracedModel,
-    device: Device,
-    devices: int,
-    global_batch: int,
-    states: StateBytes,
-    efficiency: float,
-) -> SearchResult:
-    """Try all layouts of a model on ``devices`` devices."""
-    best: dict[str, Candidate] = {}
-    nearest: tuple[Layout, MemoryUse] | None = None
-    problem = ""
-
-    def timed(layout: Layout, memory: MemoryUse) -> Candidate:
-        return Candidate(layout, memory, model.step(layout, states, device, efficiency))
-
-    for layout in model.layouts(device, devices, global_batch):
-        try:
-            model.check(layout)
-        except ShapeError as error:
-            problem = problem or str(error)
-            continue
-        memory = model.memory(layout, states)
-        if nearest is None or memory.high < nearest[1].high:
-            nearest = layout, memory
-        if _fits(memory, device):  # most do not: their time is not predicted
-            candidate = timed(layout, memory)
-            former = best.get(layout.title)
-            if former is None or _order(candidate) < _order(former):
-                best[layout.title] = candidate
-    if nearest is None and not problem:
-        problem = (
-            f"no data parallelism of {devices} devices divides the global batch {global_batch}"
-        )
-    fitting = tuple(sorted(best.values(), key=_order)[:CHOICES])
-    closest = timed(*nearest) if nearest and not fitting else None
-    return SearchResult(fitting, closest, "" if nearest else problem)
-
-
-def _fits(memory: MemoryUse, device: Device) -> bool:
-    """Whether it fits, even at the upper end of the range."""
-    return memory.high <= TIGHT * device.memory_bytes
-
-
-def _order(candidate: Candidate) -> tuple[int, int, int, float]:
-    layout, total = candidate.layout, candidate.step.total
-    return (
-        round(math.log(total) / SAME_TIME),
-        layout.kinds + (layout.sharding > Sharding.OPTIMIZER),
-        -layout.micro_batch,
-        total,
-    )
-
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 _SIZES = (1, 2, 4, 8, *(size << power for power in range(12) for size in (16, 24)), 65536)
@@ -150,8 +61,21 @@ class PlanRequest:
     """Samples of an optimizer step; 0: a usual one for the model's size."""
     precision: Precision = Precision.MIXED
     optimizer: Optimizer = Optimizer.ADAM
+    adapter: str = ""
+    """``lora`` or ``qlora`` if adapters are trained, not the model."""
+    adapter_rank: int = 16
+    offload: bool = False
+    """Whether the optimizer and its states are in host memory."""
+    compiled: bool = True
+    """Whether ``torch.compile`` or hand-written kernels fuse the operations between products."""
+    fused_loss: bool = False
+    """Whether the loss is computed without logits in 32 bits."""
+    pins: LayoutPins = FREE
+    """Parts of the layout that are given."""
+    runs: Runs = Runs.TUNED
+    """The public runs whose efficiency is assumed if none is measured."""
     efficiency: float = 0.0
-    """Measured share of the peak; 0: the prior of the device."""
+    """Measured share of the peak; 0: that of public runs."""
     price_per_device_hour: float = 0.0
     """Money for an hour of a device; 0: unknown. Prices are never built in."""
     deadline_s: float = 0.0
@@ -162,6 +86,19 @@ class PlanRequest:
     """Measured figures of the device; they replace the prior."""
     sample_cpu_s: float = 0.0
     """Measured seconds that a core takes to load and prepare a sample; 0: assumed by its size."""
+
+    @property
+    def states(self) -> StateBytes:
+        """Bytes that the training keeps for each parameter."""
+        return state_bytes(
+            self.precision,
+            self.optimizer,
+            adapter=self.adapter,
+            rank=self.adapter_rank,
+            offload=self.offload,
+            compiled=self.compiled,
+            fused_loss=self.fused_loss,
+        )
 
 
 CHOICE_HEAD = ("Layout", "Micro-batch", "Recompute", "Memory", "Step", "MFU", "Training")
@@ -191,7 +128,7 @@ class LayoutChoice:
         return (
             self.layout_title,
             self.candidate.layout.micro_batch,
-            self.candidate.layout.recompute.value,
+            self.candidate.layout.recompute_title,
             f"{format_figure(self.candidate.memory.total / 1e9)} GB",
             format_figure(self.step_s.middle, "s"),
             f"{self.utilisation:.0%}",
@@ -227,6 +164,8 @@ class Plan:
     """Processors for the best layout; None if none fits."""
     cost: Range | None
     """Money; None without a price."""
+    typical_s: Range | None
+    """Training with the best layout as typical runs take; None if the efficiency is measured."""
     misses: tuple[str, ...]
     """What the plan does not meet, and what would."""
     assumptions: tuple[str, ...]
@@ -269,8 +208,11 @@ class Plan:
         return "No layout fits; use a device with more memory."
 
 
-def make_plan(request: PlanRequest) -> Plan:
+def make_plan(request: PlanRequest, *, search_larger: bool = True) -> Plan:
     """Plan a training.
+
+    Args:
+        search_larger: whether the least number of devices is searched if no layout fits.
 
     Raises:
         ShapeError: the request contradicts itself; the message names the option.
@@ -286,18 +228,21 @@ def make_plan(request: PlanRequest) -> Plan:
     assumptions = [*_model_assumptions(model), *notes]
     if not request.tokens:
         assumptions.append(f"{TOKENS_PER_PARAMETER} tokens for each parameter")
-    efficiency = _efficiency(request, assumptions)
-    device, result = _search(request, batch, efficiency.middle)
+    efficiency = _efficiency(request)
+    device, result = _search(request, batch, efficiency)
     if result.problem:
-        raise ShapeError("batch", f"no layout is possible: {result.problem}")
+        raise _impossible(request, batch, result.problem)
+    best = result.fitting[0] if result.fitting else result.nearest
+    assert best is not None
+    _note_efficiency(request, best.efficiency, assumptions)
     planned = replace(request, device=device)
     if device.node_devices != request.device.node_devices:
         assumptions.append(_nodes_note(planned, request.device.node_devices))
-    checkpoints = plan_checkpoints(model.parameters, request.devices, device.node_devices)
+    trained = model.parameters * _trained(request)
+    checkpoints = plan_checkpoints(trained, request.devices, device.node_devices)
     useful = goodput_share(request.devices, checkpoints.interval_s)
     choices = tuple(
-        _choice(planned, candidate, batch, tokens, efficiency, useful)
-        for candidate in result.fitting
+        _choice(planned, candidate, batch, tokens, useful) for candidate in result.fitting
     )
     cost = _cost(request, choices)
     host = _host(planned, choices[0], assumptions) if choices else None
@@ -306,15 +251,18 @@ def make_plan(request: PlanRequest) -> Plan:
         tokens=tokens,
         global_batch=batch,
         parameters=model.parameters,
-        model_flops=model.sample_flops / model.sample_tokens * tokens,
+        model_flops=_sample_flops(request) / model.sample_tokens * tokens,
         compute_optimal_tokens=TOKENS_PER_PARAMETER * float(model.parameters),
-        efficiency=efficiency,
+        efficiency=best.efficiency,
         choices=choices,
         nearest=result.nearest,
-        fitting_devices=None if choices else _fitting_devices(request, efficiency.middle),
+        fitting_devices=_fitting_devices(request, efficiency)
+        if search_larger and not choices
+        else None,
         checkpoints=checkpoints,
         host=host,
         cost=cost,
+        typical_s=_typical_s(planned, choices, batch, tokens, useful),
         misses=_misses(request, choices, cost),
         assumptions=tuple(assumptions),
     )
@@ -343,6 +291,15 @@ def _check(request: PlanRequest) -> None:
         raise ShapeError(
             "efficiency", f"is {plain_number(request.efficiency)}, must be between 0 and 1"
         )
+    if request.precision is Precision.FP8 and not request.device.fp8:
+        able = ", ".join(device.name for device in DEVICES if device.fp8)
+        raise ShapeError(
+            "precision", f"is fp8, but {request.device.name} does not multiply in 8 bits; {able} do"
+        )
+    if request.adapter and isinstance(request.model, TracedModel):
+        raise ShapeError("adapter", "needs a transformer: the layers of a traced model are unknown")
+    if request.adapter_rank < 1:
+        raise ShapeError("adapter-rank", f"is {request.adapter_rank}, must be at least 1")
     if request.budget and not request.price_per_device_hour:
         raise ShapeError("budget", "needs a price: prices are never built in")
 
@@ -404,15 +361,17 @@ def _batch(request: PlanRequest) -> tuple[int, list[str]]:
     ]
 
 
-def _search(request: PlanRequest, batch: int, efficiency: float) -> tuple[Device, SearchResult]:
+def _search(
+    request: PlanRequest, batch: int, efficiency: Efficiency
+) -> tuple[Device, SearchResult]:
     """Search the layouts; return them with the device in the nodes that they fill."""
-    states = state_bytes(request.precision, request.optimizer)
+    states, pins = request.states, request.pins
     first: tuple[Device, SearchResult] | None = None
     for size in _node_sizes(request.devices, request.device.node_devices):
         device = request.device
         if size != device.node_devices and size < request.devices:
             device = node_with(device, size)
-        result = search(request.model, device, request.devices, batch, states, efficiency)
+        result = search(request.model, device, request.devices, batch, states, efficiency, pins)
         if result.fitting:
             return device, result
         if first is None or first[1].problem:
@@ -430,6 +389,18 @@ def _node_sizes(devices: int, node_devices: int) -> list[int]:
     if devices <= node_devices or devices % node_devices == 0:
         return [min(devices, node_devices)]
     return [size for size in range(node_devices, 0, -1) if devices % size == 0]
+
+
+def _impossible(request: PlanRequest, batch: int, problem: str) -> ShapeError:
+    """Say which batches near this one can be divided, or that a pinned layout cannot be."""
+    near = near_batches(request.model, request.device, request.devices, batch, request.pins)
+    if not near:
+        return ShapeError("layout" if request.pins.degrees else "batch", problem)
+    return ShapeError(
+        "batch",
+        f"{batch} samples cannot be divided over {request.devices} GPUs ({problem}); "
+        f"{' or '.join(map(str, near))} can",
+    )
 
 
 def _nodes_note(request: PlanRequest, node_devices: int) -> str:
@@ -464,24 +435,61 @@ def _model_assumptions(model: TransformerModel | TracedModel) -> tuple[str, ...]
     return ("no vocabulary: embeddings and logits are not counted",)
 
 
-def _efficiency(request: PlanRequest, assumptions: list[str]) -> Range:
+def _sample_flops(request: PlanRequest) -> float:
+    model = request.model
+    if request.adapter and isinstance(model, TransformerModel):
+        return model.sample_tokens * model_per_token(model.shape, frozen=True)
+    return model.sample_flops
+
+
+def _shape(model: TransformerModel | TracedModel) -> ModelShape | None:
+    return model.shape if isinstance(model, TransformerModel) else None
+
+
+def _trained(request: PlanRequest) -> float:
+    """Share of the parameters that are trained."""
+    shape = _shape(request.model)
+    return trained_share(shape, request.states) if shape else 1.0
+
+
+def _typical_s(
+    request: PlanRequest,
+    choices: tuple[LayoutChoice, ...],
+    batch: int,
+    tokens: float,
+    useful: float,
+) -> Range | None:
+    shape = _shape(request.model)
+    if not choices or shape is None or request.efficiency or request.calibration:
+        return None
+    best = choices[0].candidate
+    reached = Efficiency(runs=Runs.TYPICAL).of(shape, best.layout, request.states, request.device)
+    typical = replace(best, efficiency=reached)
+    return _choice(request, typical, batch, tokens, useful).training_s
+
+
+def _efficiency(request: PlanRequest) -> Efficiency:
     if request.efficiency:
-        return logit_range(request.efficiency, 1.05)
+        return Efficiency(logit_range(request.efficiency, 1.05))
+    if request.calibration:
+        return Efficiency(request.calibration.efficiency)
+    return Efficiency(runs=request.runs)
+
+
+def _note_efficiency(request: PlanRequest, reached: Range, assumptions: list[str]) -> None:
+    if request.efficiency:
+        return
     if request.calibration:
         assumptions.append(request.calibration.source)
-        return request.calibration.efficiency
-    if isinstance(request.model, TracedModel):
-        prior = traced_prior(request.device)
-        if request.model.is_lower_bound:
-            names = ", ".join(sorted(request.model.uncounted))
-            assumptions.append(f"operations are a lower bound: no formula for {names}")
-    else:
-        prior = efficiency_prior(request.model.shape, request.device)
+        return
+    if isinstance(request.model, TracedModel) and request.model.is_lower_bound:
+        names = ", ".join(sorted(request.model.uncounted))
+        assumptions.append(f"operations are a lower bound: no formula for {names}")
+    runs = f", {request.runs.title}" if isinstance(request.model, TransformerModel) else ""
     assumptions.append(
-        f"{prior.middle:.0%} of the peak of {request.device.name} while it computes, "
-        f"{prior.low:.0%} to {prior.high:.0%}; some published trainings are lower: measure it"
+        f"{reached.middle:.0%} of the peak of {request.device.name} while it computes, "
+        f"{reached.low:.0%} to {reached.high:.0%}{runs}; measure it with 'gangline plan calibrate'"
     )
-    return prior
 
 
 def _choice(
@@ -489,23 +497,22 @@ def _choice(
     candidate: Candidate,
     batch: int,
     tokens: float,
-    efficiency: Range,
     useful: float,
 ) -> LayoutChoice:
     model, device, layout = request.model, request.device, candidate.layout
-    states = state_bytes(request.precision, request.optimizer)
+    states, efficiency = request.states, candidate.efficiency
     slow, middle, fast = (
         model.step(layout, states, device, share).total
         for share in (efficiency.low, efficiency.middle, efficiency.high)
     )
     step_tokens = batch * model.sample_tokens
     steps = tokens / step_tokens
-    work = batch * model.sample_flops / layout.devices
+    work = batch * _sample_flops(request) / layout.devices
     return LayoutChoice(
         candidate,
         Range(fast, middle, slow),
         Range(step_tokens / slow, step_tokens / middle, step_tokens / fast),
-        work / (device.peak(states.element) * middle),
+        work / (device.peak(states.element, fp8=states.fp8) * middle),
         Range(*(steps * seconds / useful for seconds in (fast, middle, slow))),
         _limit(candidate, device),
         bandwidth_needed(
@@ -527,6 +534,7 @@ def _limit(candidate: Candidate, device: Device) -> str:
         "traffic between experts": step.expert,
         "keys and values of other ranks": step.context,
         "the optimizer": step.update,
+        "computing beside FSDP's traffic": step.contention,
         "copies of weights and gradients": step.copies,
     }
     name = max(shares, key=lambda key: shares[key])
@@ -583,7 +591,7 @@ def _span(seconds: float) -> str:
     return format_figure(seconds / DAY_S, "days")
 
 
-def _fitting_devices(request: PlanRequest, efficiency: float) -> int | None:
+def _fitting_devices(request: PlanRequest, efficiency: Efficiency) -> int | None:
     for devices in _SIZES:
         if devices <= request.devices:
             continue

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gangline.sizing.calibration import Range
-from gangline.sizing.hardware import state_bytes
+from gangline.sizing.goals import host_memory_bytes
 from gangline.sizing.plan import Candidate, LayoutChoice, Plan
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
@@ -23,6 +23,10 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "training": {
             "tokens": plan.tokens,
             "global_batch_samples": plan.global_batch,
+            "precision": request.precision.value,
+            "optimizer": request.optimizer.value,
+            "adapter": request.adapter or None,
+            "offload": request.offload,
             "model_flops": plan.model_flops,
             "compute_optimal_tokens": plan.compute_optimal_tokens,
         },
@@ -31,7 +35,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "devices": request.devices,
             "nodes": plan.nodes,
             "node_devices": plan.node_devices,
-            "peak_flops_per_s": request.device.peak(state_bytes(request.precision).element),
+            "peak_flops_per_s": _peak(plan),
             "memory_bytes": request.device.memory_bytes,
             "efficiency": _range(plan.efficiency),
         },
@@ -41,10 +45,18 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "checkpoints": asdict(plan.checkpoints),
         "data_bytes_per_s": plan.host.data_bytes_per_s if plan.host else None,
         "host": _host(plan),
+        "runs": None if plan.typical_s is None else request.runs.value,
+        "typical_training_s": _range(plan.typical_s) if plan.typical_s else None,
+        "node_memory_bytes": host_memory_bytes(plan) if plan.fits else None,
         "cost": _range(plan.cost) if plan.cost else None,
         "misses": list(plan.misses),
         "assumptions": list(plan.assumptions),
     }
+
+
+def _peak(plan: Plan) -> float:
+    states = plan.request.states
+    return plan.request.device.peak(states.element, fp8=states.fp8)
 
 
 def _shape(model: TransformerModel | TracedModel) -> dict[str, Any]:
@@ -97,7 +109,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
             "expert": layout.expert,
         },
         "sharding": layout.sharding.title,
-        "recompute": layout.recompute.value,
+        "recompute": layout.recompute_title,
         "micro_batch_samples": layout.micro_batch,
         "memory_bytes": {**asdict(memory), "total": memory.total, "high": memory.high},
         "step_parts_s": asdict(step),

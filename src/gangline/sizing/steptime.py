@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 
 from gangline.sizing.hardware import Device, StateBytes
 from gangline.sizing.layout import Layout, Sharding
-from gangline.sizing.memory import end_parameters, expert_parameters, rank_parameters
+from gangline.sizing.memory import (
+    end_parameters,
+    expert_parameters,
+    rank_parameters,
+    trained_share,
+)
 from gangline.sizing.model import ModelShape, Recompute, hardware_per_token
 
 LATENCY_S = 20e-6
@@ -44,15 +49,21 @@ def all_gather_bytes(volume: float, ranks: int) -> float:
 
 
 def sharded_bytes(
-    regathered: float, gathered_once: float, ranks: int, *, full_reduce: bool = False
+    regathered: float,
+    gathered_once: float,
+    ranks: int,
+    *,
+    trained: float = 1.0,
+    full_reduce: bool = False,
 ) -> float:
     """Bytes that a rank of FSDP or ZeRO-3 sends for one forward and backward pass.
 
     Args:
         regathered: bytes of parameters that are gathered for each of the two passes.
         gathered_once: bytes of those that stay gathered between the passes.
+        trained: share of the parameters that get gradients.
     """
-    reduced = (regathered + gathered_once) * (2 if full_reduce else 1)
+    reduced = (regathered + gathered_once) * trained * (2 if full_reduce else 1)
     return all_gather_bytes(2 * regathered + gathered_once + reduced, ranks)
 
 
@@ -74,24 +85,31 @@ def step_traffic(
     parameters = rank_parameters(shape, layout) - experts
     ranks = layout.data * layout.context
     passes = max(layout.micro_batches, 1)
+    trained = trained_share(shape, states)
     tokens = layout.micro_batch * shape.sequence / layout.context
     message = tokens * shape.hidden * states.element
     layers = layout.stage_layers(shape.layers)
     copied = 0.0
     if layout.sharding is Sharding.PARAMETERS:  # gathered forward and backward, then reduced
-        wire = min(states.weights, states.element)
+        wire = states.frozen or min(states.weights, states.element)
+        # With a pipeline the weights stay gathered, and gradients are reduced once.
+        gathers = 1 if layout.pipeline > 1 else passes
         # A tied embedding is used by the first and the last module: FSDP2 leaves it gathered.
         ends = end_parameters(shape, layout) if shape.tied else 0.0
         groups = (
             ((parameters - ends) * wire, ends * wire, ranks),
             (experts * wire, 0.0, ranks // layout.expert),
         )
-        data = passes * sum(sharded_bytes(*group, full_reduce=full_reduce) for group in groups)
-        copied = passes * sum(copied_bytes(*group) for group in groups)
+        data = gathers * sum(
+            sharded_bytes(*group, trained=trained, full_reduce=full_reduce) for group in groups
+        )
+        copied = gathers * sum(copied_bytes(*group) for group in groups)
     else:
-        data = all_reduce_bytes(parameters * states.gradients, ranks)
-        data += all_reduce_bytes(experts * states.gradients, ranks // layout.expert)
-    reductions = 6 if layout.recompute is Recompute.FULL else 4
+        gradients = states.gradients * trained
+        data = all_reduce_bytes(parameters * gradients, ranks)
+        data += all_reduce_bytes(experts * gradients, ranks // layout.expert)
+    again = {Recompute.FULL: 2.0, Recompute.ALTERNATE: 2 / layout.recompute_every}
+    reductions = 4 + again.get(layout.recompute, 0.0)
     tensor = reductions * layers * passes * all_reduce_bytes(message, layout.tensor)
     pipeline = 2 * passes * message * layout.virtual if layout.pipeline > 1 else 0.0
     dispatched = message * max(shape.active_experts, 1)
@@ -117,8 +135,18 @@ BACKWARD_SHARE = 2 / 3
 """Part of the computing that is the backward pass, behind which gradients are reduced."""
 LAST_BUCKET = 0.05
 """Part of the gradients whose reduction nothing hides: the last bucket, or the first block."""
+CONTENTION = 0.70
+"""Part of FSDP's hidden traffic that computing is slower by: collectives take processors and
+bandwidth of the memory from products, and layers wait for their block.
+"""
 BUCKET_BYTES = 25 * 2**20
 """Gradients that DDP reduces together (its default)."""
+TENSOR_EXPOSED = 0.48
+"""Part of the tensor parallelism's traffic that pipelined products do not hide."""
+HOST_LINK_BYTES_PER_S = 20e9
+"""Between a device and the memory of its host, in one direction."""
+HOST_UPDATES_PER_S = 5e9
+"""Parameters that Adam updates on the processors of a node (Ren et al., 2021: 10 B in 2 s)."""
 EXPOSED_LIMIT = 0.05
 """Communication that is not hidden may take this share of a step, for ``bandwidth_needed``."""
 
@@ -137,7 +165,9 @@ class StepTime:
     expert: float
     context: float = 0.0
     update: float = 0.0
-    """The optimizer, where a calibration has measured it; else a part of the efficiency."""
+    """The optimizer."""
+    contention: float = 0.0
+    """Slower computing behind FSDP's traffic."""
     copies: float = 0.0
     """Copies to and from the buffers of FSDP's exchanges, where a calibration has measured them."""
 
@@ -148,7 +178,9 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        return self.compute + self.bubble + self.exposed + self.update + self.copies
+        return (
+            self.compute + self.bubble + self.exposed + self.update + self.contention + self.copies
+        )
 
 
 def step_time(
@@ -156,8 +188,13 @@ def step_time(
 ) -> StepTime:
     """Predict the time of a step at an efficiency (share of the device's peak)."""
     tokens = layout.global_batch * shape.sequence
-    work = tokens * hardware_per_token(shape, layout.recompute) / layout.devices
-    output = tokens * 6 * shape.vocab * shape.hidden / layout.devices
+    frozen = bool(states.adapter_rank)
+    work = (
+        tokens
+        / layout.devices
+        * hardware_per_token(shape, layout.recompute, layout.recompute_every, frozen=frozen)
+    )
+    output = tokens * (4 if frozen else 6) * shape.vocab * shape.hidden / layout.devices
     layer_passes = layout.micro_batches * layout.stage_layers(shape.layers)
     compute = _slowest_stage(
         shape,
@@ -173,18 +210,30 @@ def step_time(
     sharded = layout.sharding is Sharding.PARAMETERS
     messages = 3 * layer_passes if sharded else sent.data / BUCKET_BYTES
     data = data_parallel_time(sent.data, compute, layout, device, messages=messages)
-    own = rank_parameters(shape, layout) / (ranks if layout.sharding > Sharding.NONE else 1)
+    own = rank_parameters(shape, layout) * trained_share(shape, states)
+    own /= ranks if layout.sharding > Sharding.NONE else 1
     return StepTime(
         compute,
         bubble,
         data,
-        _time(sent.tensor, group_bandwidth(device, 1, inner), inner, device),
+        _time(sent.tensor, group_bandwidth(device, 1, inner), inner, device) * TENSOR_EXPOSED,
         _time(sent.pipeline, group_bandwidth(device, inner * ranks, layout.pipeline), 1, device),
         _time(sent.expert, group_bandwidth(device, inner, layout.expert), 1, device),
         _time(sent.context, group_bandwidth(device, inner, layout.context), 1, device),
-        own * device.costs.update_s,
+        own * update_s(states, layout, device),
+        contention_s(sent.data, data, layout, device),
         sent.copied * device.costs.copy_s,
     )
+
+
+def update_s(states: StateBytes, layout: Layout, device: Device) -> float:
+    """Seconds of the optimizer for each parameter of a rank, on the device or in host memory."""
+    if not states.offloaded:
+        read_and_written = states.gradients + states.weights + 2 * states.optimizer
+        return device.costs.update_s or read_and_written / device.memory_rate
+    moved = states.gradients + states.weights
+    ranks = min(layout.devices, device.node_devices)
+    return moved / HOST_LINK_BYTES_PER_S + ranks / HOST_UPDATES_PER_S
 
 
 def _slowest_stage(shape: ModelShape, layout: Layout, layers_s: float, output_s: float) -> float:
@@ -208,7 +257,7 @@ def compute_time(
     Args:
         output: operations of the output layer.
     """
-    reached = device.peak(states.element) * efficiency
+    reached = device.peak(states.element, fp8=states.fp8) * efficiency
     return work / reached + output / (reached * device.costs.output_efficiency)
 
 
@@ -225,6 +274,15 @@ def data_parallel_time(
         return taken
     hidden = compute if layout.sharding is Sharding.PARAMETERS else compute * BACKWARD_SHARE
     return max(taken - hidden, LAST_BUCKET * taken)
+
+
+def contention_s(sent: float, exposed_s: float, layout: Layout, device: Device) -> float:
+    """Seconds that computing takes longer because FSDP's hidden traffic runs beside it."""
+    if layout.sharding is not Sharding.PARAMETERS or not device.overlaps:
+        return 0.0
+    ranks = layout.data * layout.context
+    taken = _time(sent, group_bandwidth(device, layout.tensor, ranks), ranks, device)
+    return CONTENTION * max(taken - exposed_s, 0.0)
 
 
 def _time(sent: float, bandwidth: float, ranks: int, device: Device) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gangline.sizing.hardware import Device, StateBytes
-from gangline.sizing.layout import Layout, Sharding, powers
+from gangline.sizing.layout import Layout, LayoutPins, Sharding, powers
 from gangline.sizing.memory import MemoryUse, runtime_bytes, zero_states
 from gangline.sizing.model import Recompute, ShapeError
 from gangline.sizing.steptime import (
@@ -16,9 +16,11 @@ from gangline.sizing.steptime import (
     StepTime,
     all_reduce_bytes,
     compute_time,
+    contention_s,
     copied_bytes,
     data_parallel_time,
     sharded_bytes,
+    update_s,
 )
 
 COVERED = 0.95
@@ -64,14 +66,22 @@ class TracedModel:
         """True if too many operators have no formula."""
         return self.coverage < COVERED
 
-    def layouts(self, device: Device, devices: int, global_batch: int) -> Iterator[Layout]:
+    def layouts(
+        self, device: Device, devices: int, global_batch: int, pins: LayoutPins
+    ) -> Iterator[Layout]:
         """Propose data parallelism with all micro-batches that divide."""
         del device
-        if global_batch % devices:
+        others = pins.degrees.keys() - {"data", "micro_batch"}
+        if pins.recompute or any(pins.degrees[name] > 1 for name in others):
+            raise ShapeError("layout", "a traced model is spread by dp, zero and mbs only")
+        if global_batch % devices or pins.degrees.get("data", devices) != devices:
             return
         share = global_batch // devices
-        for micro_batch in powers(min(share, MAX_MICRO_BATCH)):
-            for sharding in Sharding if devices > 1 else [Sharding.NONE]:
+        shardings = [*Sharding] if devices > 1 else [Sharding.NONE]
+        if pins.sharding is not None:
+            shardings = [pins.sharding]
+        for micro_batch in pins.choose("micro_batch", powers(min(share, MAX_MICRO_BATCH))):
+            for sharding in shardings:
                 yield Layout(
                     data=devices,
                     sharding=sharding,
@@ -117,12 +127,15 @@ class TracedModel:
         sent = self.traffic(layout, states, full_reduce=device.full_reduce)
         data = data_parallel_time(sent, compute, layout, device, messages=sent / BUCKET_BYTES)
         own = self.parameters / (layout.data if layout.sharding > Sharding.NONE else 1)
-        update = own * device.costs.update_s
+        update = own * update_s(states, layout, device)
         copied = 0.0
         if layout.sharding is Sharding.PARAMETERS:
             copied = layout.micro_batches * copied_bytes(self._wire_bytes(states), 0.0, layout.data)
         copies = copied * device.costs.copy_s
-        return StepTime(compute, 0.0, data, 0.0, 0.0, 0.0, update=update, copies=copies)
+        contention = contention_s(sent, data, layout, device)
+        return StepTime(
+            compute, 0.0, data, 0.0, 0.0, 0.0, update=update, contention=contention, copies=copies
+        )
 
     def traffic(self, layout: Layout, states: StateBytes, *, full_reduce: bool = False) -> float:
         """Predict the bytes that a rank sends in an optimizer step."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gangline.sizing.hardware import Device, StateBytes
-from gangline.sizing.layout import Layout, Sharding, powers
+from gangline.sizing.layout import Layout, LayoutPins, Sharding, powers
 from gangline.sizing.memory import MemoryUse, memory_use
 from gangline.sizing.model import ModelShape, Recompute, model_per_token
 from gangline.sizing.sources.guess import guess_shape
@@ -17,6 +17,8 @@ TOKEN_BYTES = 4
 """Of a token in a data set."""
 MOST_VIRTUAL = 4
 """Parts of the layers that a pipeline stage has at most, with interleaving."""
+SEARCHED = (Recompute.SELECTIVE, Recompute.OPERATIONS, Recompute.FULL)
+"""What is computed again in the layouts that are proposed."""
 LEAST_CONTEXT_TOKENS = 2048
 """Tokens of a sample that each rank has at least where ranks share samples."""
 
@@ -45,22 +47,23 @@ class TransformerModel:
     def sample_flops(self) -> float:
         return self.shape.sequence * model_per_token(self.shape)
 
-    def layouts(self, device: Device, devices: int, global_batch: int) -> Iterator[Layout]:
-        """Propose all powers of two and divisors of the number of devices."""
+    def layouts(
+        self, device: Device, devices: int, global_batch: int, pins: LayoutPins
+    ) -> Iterator[Layout]:
+        """Propose all powers of two and divisors of the number of devices, and what is pinned."""
         shape = self.shape
-        for tensor in powers(min(device.node_devices, devices)):
-            if shape.heads % tensor or devices % tensor:
-                continue
-            if devices > device.node_devices and device.node_devices % tensor:
-                continue  # a group would reach into another node
-            for pipeline in _divisors(devices // tensor):
-                if pipeline > shape.layers:
+        contexts = powers(max(shape.sequence // LEAST_CONTEXT_TOKENS, 1))
+        for tensor in pins.choose("tensor", self._tensors(device, devices)):
+            for pipeline in pins.choose("pipeline", _divisors(max(devices // tensor, 1))):
+                if pipeline > shape.layers and "pipeline" not in pins.degrees:
                     continue
-                for context in powers(max(shape.sequence // LEAST_CONTEXT_TOKENS, 1)):
+                for context in pins.choose("context", contexts):
                     data, rest = divmod(devices, tensor * pipeline * context)
-                    if rest or not data or global_batch % data:
+                    if rest or not data or pins.degrees.get("data", data) != data:
                         continue
-                    for expert in _experts(shape, data):
+                    if global_batch % data:
+                        continue
+                    for expert in pins.choose("expert", _experts(shape, data)):
                         degrees = Layout(
                             data=data,
                             tensor=tensor,
@@ -68,7 +71,16 @@ class TransformerModel:
                             context=context,
                             expert=expert,
                         )
-                        yield from _variants(shape, global_batch, degrees)
+                        yield from _variants(shape, global_batch, degrees, pins)
+
+    def _tensors(self, device: Device, devices: int) -> list[int]:
+        return [
+            tensor
+            for tensor in powers(min(device.node_devices, devices))
+            if not (self.shape.heads % tensor or devices % tensor)
+            # else a group would reach into another node
+            and (devices <= device.node_devices or device.node_devices % tensor == 0)
+        ]
 
     def check(self, layout: Layout) -> None:
         layout.check(self.shape)
@@ -108,12 +120,18 @@ def model_of_config(config: Mapping[str, Any], sequence: int = 0) -> Transformer
     return TransformerModel(shape_from_config(config, sequence))
 
 
-def _variants(shape: ModelShape, global_batch: int, degrees: Layout) -> Iterator[Layout]:
+def _variants(
+    shape: ModelShape, global_batch: int, degrees: Layout, pins: LayoutPins
+) -> Iterator[Layout]:
     share, pipeline = global_batch // degrees.data, degrees.pipeline
     shardings = [Sharding.NONE]
     if degrees.data * degrees.context > 1:
         shardings = [*Sharding][: 2 if pipeline > 1 else 4]
-    for micro_batch in powers(min(share, MAX_MICRO_BATCH)):
+    if pins.sharding is not None:
+        shardings = [pins.sharding]
+    recomputes = SEARCHED if pins.recompute is None else (pins.recompute,)
+    every = pins.degrees.get("recompute_every", 2)
+    for micro_batch in pins.choose("micro_batch", powers(min(share, MAX_MICRO_BATCH))):
         if share % micro_batch:
             continue
         virtuals = [
@@ -121,14 +139,15 @@ def _variants(shape: ModelShape, global_batch: int, degrees: Layout) -> Iterator
             for virtual in powers(min(shape.layers // pipeline, MOST_VIRTUAL))
             if virtual == 1 or (pipeline > 1 and share // micro_batch % pipeline == 0)
         ]
-        for virtual in virtuals:
+        for virtual in pins.choose("virtual", virtuals):
             for sharding in shardings:
-                for recompute in (Recompute.SELECTIVE, Recompute.FULL):
+                for recompute in recomputes:
                     yield replace(
                         degrees,
                         virtual=virtual,
                         sharding=sharding,
                         recompute=recompute,
+                        recompute_every=every,
                         micro_batch=micro_batch,
                         global_batch=global_batch,
                     )

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gangline.sizing.efficiency import Efficiency
 from gangline.sizing.hardware import (
     DEVICES,
     Optimizer,
@@ -15,10 +16,11 @@ from gangline.sizing.hardware import (
     find_device,
     state_bytes,
 )
-from gangline.sizing.layout import Layout, Sharding
+from gangline.sizing.layout import FREE, Layout, Sharding
 from gangline.sizing.memory import memory_use, rank_states
 from gangline.sizing.model import ModelShape, Recompute, ShapeError
-from gangline.sizing.plan import CHOICES, PlanRequest, make_plan, search
+from gangline.sizing.plan import PlanRequest, make_plan
+from gangline.sizing.search import CHOICES, search
 from gangline.sizing.sources.guess import guess_shape
 from gangline.sizing.steptime import bandwidth_needed, step_time, step_traffic
 from gangline.sizing.storage import daly_interval
@@ -39,7 +41,7 @@ H100 = find_device("H100")
 def test_every_proposed_layout_is_possible_and_fits(device, devices, parameters, power) -> None:  # type: ignore[no-untyped-def]
     shape = guess_shape(parameters, 2048, {}).shape
     batch = devices * 2**power
-    result = search(TransformerModel(shape), device, devices, batch, MIXED, 0.4)
+    result = search(TransformerModel(shape), device, devices, batch, MIXED, Efficiency())
     assert len(result.fitting) <= CHOICES
     for candidate in result.fitting:
         candidate.layout.check(shape)
@@ -250,7 +252,7 @@ def test_the_layers_of_llama_3_405b_are_interleaved_although_no_number_of_stages
     )
     proposed = [
         layout
-        for layout in TransformerModel(shape).layouts(H100, 16_384, 2048)
+        for layout in TransformerModel(shape).layouts(H100, 16_384, 2048, FREE)
         if (layout.tensor, layout.pipeline, layout.data) == (8, 16, 128)
     ]
     assert {layout.virtual for layout in proposed} == {1, 2, 4}

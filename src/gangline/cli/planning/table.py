@@ -136,7 +136,7 @@ def _choices(plan: "Plan") -> str:
         (
             _abbreviated(choice.candidate.layout),
             choice.candidate.layout.micro_batch,
-            choice.candidate.layout.recompute.value,
+            choice.candidate.layout.recompute_title,
             format_scaled(choice.candidate.memory.total, "B"),
             format_scaled(choice.step_s.middle, "s"),
             f"{choice.utilisation:.0%}",

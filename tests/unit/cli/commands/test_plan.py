@@ -122,8 +122,8 @@ def test_a_model_by_its_size_has_a_vocabulary_that_is_reported() -> None:
     plan = json.loads(result.output)
     assert plan["model"]["vocab"] == 128_256
     layout = plan["layouts"][0]
-    # Logits in 16 bits, then in 32 bits, and their gradient.
-    logits = layout["micro_batch_samples"] * 4096 * 128_256 * (2 + 4 + 4)
+    # Logits and their gradient, both in 16 and in 32 bits.
+    logits = layout["micro_batch_samples"] * 4096 * 128_256 * (2 + 2 + 4 + 4)
     assert layout["memory_bytes"]["logits"] == logits / layout["degrees"]["tensor"]
     assert any("a vocabulary of 128,256 tokens" in each for each in plan["assumptions"])
     table = " ".join(run(*SEVEN_BILLION, "--gpus", "8").output.split())
@@ -279,7 +279,8 @@ def test_the_peak_is_that_of_the_format_of_the_training() -> None:
     assert usual["hardware"]["peak_flops_per_s"] == 67e12
     faster = json.loads(run(*options, "--peak", "134T").output)
     times = [each["layouts"][0]["step_parts_s"]["compute"] for each in (usual, faster)]
-    assert times[0] == pytest.approx(2 * times[1])
+    # Operations between products are bound by the memory: they are not faster.
+    assert 1.9 * times[1] < times[0] < 2 * times[1]
 
 
 def test_causal_attention_needs_fewer_operations() -> None:

@@ -1,6 +1,7 @@
 """The controllers against a real API server; pods exist only as objects."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gangline.api.resources import (
     POD_DISRUPTION_BUDGETS,
     PODS,
     REPLICA_SETS,
+    SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
 )
@@ -429,3 +431,48 @@ async def test_a_budget_counts_the_pods_that_are_ready(controllers: ApiClient) -
         return found.status.disruptions_allowed == 1
 
     await until(allows_one)
+
+
+async def test_a_token_secret_is_filled_and_ends_with_its_account(controllers: ApiClient) -> None:
+    await controllers.create(SERVICE_ACCOUNTS, {"metadata": {"name": "robot"}}, NS)
+    annotations = {"kubernetes.io/service-account.name": "robot"}
+    secret = {
+        "metadata": {"name": "robot-token", "annotations": annotations},
+        "type": "kubernetes.io/service-account-token",
+    }
+    await controllers.create(SECRETS, secret, NS)
+
+    async def is_filled() -> bool:
+        data = (await controllers.get(SECRETS, "robot-token", NS)).data
+        return data.keys() == {"ca.crt", "namespace", "token"}
+
+    await until(is_filled)
+    filled = await controllers.get(SECRETS, "robot-token", NS)
+    token = base64.b64decode(filled.data["token"]).decode()
+    review = {"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1"}
+    path = "/apis/authentication.k8s.io/v1/tokenreviews"
+    reviewed = await controllers.request_json(
+        "POST", path, body={**review, "spec": {"token": token}}
+    )
+    assert reviewed["status"]["user"]["username"] == "system:serviceaccount:default:robot"
+    await controllers.delete(SERVICE_ACCOUNTS, "robot", NS)
+    await until(absent(controllers, SECRETS, "robot-token"))
+
+
+async def test_an_ephemeral_volume_gets_a_claim_that_the_pod_owns(controllers: ApiClient) -> None:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": spec}
+    volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}
+    made = await controllers.create(PODS, pod("user", volumes=[volume]), NS)
+
+    async def is_bound() -> bool:
+        claims = (await controllers.list(PERSISTENT_VOLUME_CLAIMS, NS)).items
+        return any(claim.status.phase == "Bound" for claim in claims)
+
+    await until(is_bound)
+    claim = await controllers.get(PERSISTENT_VOLUME_CLAIMS, "user-scratch", NS)
+    assert claim.metadata.controller is not None
+    assert claim.metadata.controller.uid == made.metadata.uid
+    assert claim.metadata.labels == {"a": "b"}
+    await controllers.delete(PODS, "user", NS, grace_seconds=0)
+    await until(absent(controllers, PERSISTENT_VOLUME_CLAIMS, "user-scratch"))

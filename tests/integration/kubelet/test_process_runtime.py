@@ -181,6 +181,33 @@ async def test_volumes_appear_where_the_machine_has_no_folder(
     assert not existing(made)
 
 
+@pytest.mark.parametrize("image", [False, True])
+async def test_a_read_only_root_leaves_volumes_writable(
+    runtime: ProcessRuntime, tmp_path: Path, image: bool
+) -> None:
+    volume, root = tmp_path / "volume", tmp_path / "image"
+    volume.mkdir()
+    mounts = [ContainerMount(volume, "/tmp/inside")]
+    places = "/made /usr/made /etc/made /tmp/made"
+    if image:
+        for name in ("usr", "tmp"):
+            (root / name).mkdir(parents=True)
+        for name in ("bin", "lib", "lib64"):
+            (root / name).symlink_to(f"usr/{name}")
+        mounts.append(ContainerMount(Path("/usr"), "/usr", read_only=True))
+        places = "/made /tmp/made"
+    script = (
+        f"for at in {places}; do if touch $at 2>/dev/null; then echo $at; fi; done; "
+        "set -e; echo 1 >/tmp/inside/made; echo 1 >/dev/shm/made; cat /tmp/inside/made"
+    )
+    plan = a_plan(
+        tmp_path, "/usr/bin/sh", "-c", script, mounts=tuple(mounts), read_only_root=True,
+        root=root if image else None,
+    )  # fmt: skip
+    ended, output = await run(runtime, plan)
+    assert (ended.code, output.stdout) == (0, b"1\n"), output.stderr
+
+
 async def test_temporary_files_are_private(runtime: ProcessRuntime, tmp_path: Path) -> None:
     plan = a_plan(tmp_path, "sh", "-c", "ls -A /tmp /run /dev/shm; echo x >/tmp/gangline-private")
     ended, output = await run(runtime, plan)

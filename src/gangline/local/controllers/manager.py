@@ -10,6 +10,7 @@ from gangline.local.controllers.context import ControllerContext, ControllerLoop
 from gangline.local.controllers.deployments.controller import DeploymentController
 from gangline.local.controllers.disruption import DisruptionController
 from gangline.local.controllers.endpoints import EndpointsController, EndpointSliceController
+from gangline.local.controllers.ephemeral_volumes import EphemeralVolumeController
 from gangline.local.controllers.garbage_collector.controller import GarbageCollector
 from gangline.local.controllers.jobs.controller import JobController
 from gangline.local.controllers.namespaces import NamespaceController, NamespaceDefaultsController
@@ -17,6 +18,7 @@ from gangline.local.controllers.node_lifecycle.controller import NodeLifecycleCo
 from gangline.local.controllers.pod_autoscaler.controller import PodAutoscalerController
 from gangline.local.controllers.replica_sets.controller import ReplicaSetController
 from gangline.local.controllers.resource_claims.controller import ResourceClaimController
+from gangline.local.controllers.token_secrets import TokenSecretController
 from gangline.local.controllers.volume_binder.controller import VolumeBinderController
 
 log = logging.getLogger(__name__)
@@ -26,11 +28,13 @@ RESTART_S = (0.5, 30.0)
 
 CONTROLLERS: tuple[type[ControllerLoop], ...] = (
     NamespaceDefaultsController,
+    TokenSecretController,
     EndpointsController,
     EndpointSliceController,
     ReplicaSetController,
     DeploymentController,
     JobController,
+    EphemeralVolumeController,
     VolumeBinderController,
     ResourceClaimController,
     NodeLifecycleController,

@@ -284,14 +284,17 @@ class ConfigSource:
         secrets = {name: await self._read("secret", namespace, name) for name in sorted(names[1])}
         return _present(maps), _present(secrets)
 
-    async def claim_folder(self, namespace: str, name: str) -> Path:
-        """The folder of a claim's volume. Raises ContainerConfigError: the claim does not exist, or
-        is not bound yet; ApiError.
+    async def claim_folder(self, namespace: str, name: str, owner_uid: str = "") -> Path:
+        """The folder of a claim's volume. Raises ContainerConfigError: the claim does not exist, is
+        not bound yet, or has another owner than ``owner_uid`` (if given); ApiError.
         """
         try:
             claim = await self._client.get(PERSISTENT_VOLUME_CLAIMS, name, namespace)
         except NotFound as error:
             raise ContainerConfigError(f'persistentvolumeclaim "{name}" not found') from error
+        owner = claim.metadata.controller
+        if owner_uid and (owner is None or owner.uid != owner_uid):
+            raise ContainerConfigError(f'PVC "{namespace}/{name}" was not created for the pod')
         if not claim.spec.volume_name or claim.status.phase != "Bound":
             raise ContainerConfigError(f'persistentvolumeclaim "{name}" is not bound yet')
         spec = (await self._client.get(PERSISTENT_VOLUMES, claim.spec.volume_name)).spec

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 import aiohttp
+from yarl import URL
 
 from gangline.api.core.container import Container
 from gangline.api.core.probe import (
@@ -77,6 +78,8 @@ def resolve_port(port: IntOrString, container: Container) -> int | None:
 
 
 _MAX_OUTPUT = 1024
+_MAX_REDIRECTS = 10
+_REDIRECTS = (301, 302, 303, 307, 308)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +149,28 @@ async def _run_http_get(action: HTTPGetAction, target: ProbeTarget) -> str | Non
     headers = {"User-Agent": f"kube-probe/{KUBERNETES_VERSION.rpartition('.')[0]}", "Accept": "*/*"}
     headers |= {http_header.name: http_header.value for http_header in action.http_headers}
     try:
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=_unverified_tls())) as session,
-            session.get(url, headers=headers, allow_redirects=False) as answer,
-        ):
-            if 200 <= answer.status < 400:
-                return None
-            return f"HTTP probe failed with statuscode: {answer.status}"
+        connector = aiohttp.TCPConnector(ssl=_unverified_tls())
+        async with aiohttp.ClientSession(connector=connector) as session:
+            return await _get(session, URL(url), headers)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         # A host name that IDNA refuses, or a header that HTTP does, is a ValueError.
         return f"Get {url!r}: {error}"
+
+
+async def _get(session: aiohttp.ClientSession, url: URL, headers: dict[str, str]) -> str | None:
+    """Follow redirects to the same host only, as the kubelet does; one that leaves it succeeds."""
+    for _ in range(_MAX_REDIRECTS + 1):
+        async with session.get(url, headers=headers, allow_redirects=False) as answer:
+            if not 200 <= answer.status < 400:
+                return f"HTTP probe failed with statuscode: {answer.status}"
+            target = answer.headers.get("Location")
+            if answer.status not in _REDIRECTS or not target:
+                return None
+        following = url.join(URL(target))
+        if following.host != url.host:
+            return None
+        url = following
+    return f"Get {str(url)!r}: stopped after {_MAX_REDIRECTS} redirects"
 
 
 def _unverified_tls() -> ssl.SSLContext:

@@ -31,6 +31,9 @@ class PodName:
     aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """``spec.hostAliases`` as pairs of an address and its names."""
 
+    uses_full_name: bool = False
+    """True if the pod's system has the full name (``setHostnameAsFQDN``)."""
+
     @property
     def host(self) -> str:
         """The pod's host name: that of its spec, else its name, at most 63 characters long."""
@@ -42,6 +45,11 @@ class PodName:
         if not self.subdomain:
             return (self.host,)
         return (f"{self.host}.{self.subdomain}.{self.namespace}.svc.{DOMAIN}", self.host)
+
+    @property
+    def system_name(self) -> str:
+        """The name that ``hostname`` prints in the pod."""
+        return self.names[0] if self.uses_full_name else self.host
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +153,7 @@ class PodFiles:
         return NetworkAttachment(
             ip=ip,
             netns_path=netns,
-            hostname=pod.host,
+            hostname=pod.system_name,
             hosts_path=folder / "hosts",
             resolv_path=folder / "resolv.conf",
         )

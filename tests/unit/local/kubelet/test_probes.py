@@ -1,5 +1,6 @@
 """Probes: their results in a row, their ports, and those that cannot even be sent."""
 
+import asyncio
 from typing import cast
 
 import msgspec
@@ -34,6 +35,30 @@ TARGET = ProbeTarget(Container(name="c"), cast("RunningContainer", None), "127.0
 )
 async def test_hosts_and_headers_that_cannot_be_sent_fail_the_probe(probe: Probe) -> None:
     assert await run_probe(probe, TARGET, 5)
+
+
+@pytest.mark.parametrize(
+    ("target", "succeeds"),
+    [
+        pytest.param("/fails", False, id="the same host is followed"),
+        pytest.param("http://other.example/", True, id="leaving the host succeeds"),
+        pytest.param("/start", False, id="a circle ends"),
+        pytest.param("", True, id="no location"),
+    ],
+)
+async def test_redirects_are_followed_to_the_same_host_only(target: str, succeeds: bool) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+        status = "302 Found" if path == b"/start" else "500 Broken"
+        location = f"Location: {target}\r\n" if target else ""
+        writer.write(f"HTTP/1.1 {status}\r\n{location}Content-Length: 0\r\n\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    problem = await run_probe(Probe(http_get=HTTPGetAction(port=port, path="/start")), TARGET, 5)
+    server.close()
+    assert (problem is None) is succeeds
 
 
 def test_a_probe_turns_after_enough_results_in_a_row() -> None:

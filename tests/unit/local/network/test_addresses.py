@@ -107,11 +107,13 @@ def test_a_pod_is_in_its_hosts_file_with_its_aliases() -> None:
     [
         (PodName("ns", "p"), "p"),
         (PodName("ns", "p", hostname="h"), "h"),
+        (PodName("ns", "p", uses_full_name=True), "p"),
+        (PodName("ns", "p", subdomain="s", uses_full_name=True), "p.s.ns.svc.cluster.local"),
         (PodName("ns", "x" * 62 + "-yz"), "x" * 62),
     ],
 )
 def test_a_host_name_is_the_specs_or_the_pods_and_short_enough(pod: PodName, host: str) -> None:
-    assert pod.host == host
+    assert pod.system_name == host
 
 
 def test_a_name_can_be_shortened_as_far_as_search_domains_would_complete_it() -> None:

@@ -13,7 +13,7 @@ from gangline.api.resource_list import PODS, is_extended_resource, pod_request
 from gangline.local.kubelet.records import PodFailureReason
 
 
-def unsupported_fields(pod: Pod, *, as_root: bool) -> list[str]:
+def unsupported_fields(pod: Pod, *, as_root: bool, mounts_files: bool = True) -> list[str]:
     """The fields of a pod's spec that have no effect here, in order of their names."""
     spec = pod.spec
     used = {
@@ -23,6 +23,9 @@ def unsupported_fields(pod: Pod, *, as_root: bool) -> list[str]:
         "ephemeralContainers": bool(spec.ephemeral_containers),
         "runtimeClassName": bool(spec.runtime_class_name),
         "dnsConfig": spec.dns_config is not None,
+        "setHostnameAsFQDN (needs namespaces)": bool(
+            spec.set_hostname_as_fqdn and not mounts_files
+        ),
     }
     shared = spec.security_context or PodSecurityContext()
     used["securityContext.sysctls"] = bool(shared.sysctls)
@@ -31,16 +34,19 @@ def unsupported_fields(pod: Pod, *, as_root: bool) -> list[str]:
         used["securityContext.runAsUser (needs root)"] = bool(shared.run_as_user)
     names = {name for name, given in used.items() if given}
     for container in [*spec.init_containers, *spec.containers]:
-        names |= _unsupported_in_container(container, as_root)
+        names |= _unsupported_in_container(container, as_root, mounts_files)
     return sorted(names)
 
 
-def _unsupported_in_container(container: Container, as_root: bool) -> set[str]:
+def _unsupported_in_container(container: Container, as_root: bool, mounts_files: bool) -> set[str]:
     own = container.security_context or SecurityContext()
     probes = (container.liveness_probe, container.readiness_probe, container.startup_probe)
     used = {
         "volumeDevices": bool(container.volume_devices),
         "grpc probe": any(probe is not None and probe.grpc is not None for probe in probes),
+        "securityContext.readOnlyRootFilesystem (needs namespaces)": bool(
+            own.read_only_root_filesystem and not mounts_files
+        ),
     }
     if not as_root:
         used["securityContext.capabilities (needs root)"] = own.capabilities is not None

@@ -47,7 +47,8 @@ from gangline.local.kubelet.records import (
 log = logging.getLogger(__name__)
 
 CRASH_LOOP = "CrashLoopBackOff"
-OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
+SCHEDULED = "PodScheduled"
+OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", SCHEDULED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,9 @@ def build_pod_status(
     # As in Kubernetes a pod counts as failed only after all its containers have ended.
     failure = decision.failure if decision.finished else None
     conditions = previous.conditions
+    if not is_condition_true(conditions, SCHEDULED):  # Nothing scheduled a pod with a preset node.
+        scheduled = Condition(type=SCHEDULED, status=TRUE)
+        conditions = set_condition(conditions, scheduled, _truncate_to_second(now))
     for condition in _conditions(pod, record, phase, inits, mains):
         conditions = set_condition(conditions, condition, _truncate_to_second(now))
     return msgspec.structs.replace(

@@ -37,6 +37,9 @@ from gangline.local.network.addresses import NetworkAttachment, NetworkError, Po
 
 log = logging.getLogger(__name__)
 
+MAX_HOSTNAME = 64
+"""The kernel's limit."""
+
 API_ACCESS = "kube-api-access-"
 """The prefix of the volumes that the API server adds to pods, as Kubernetes does."""
 
@@ -200,7 +203,10 @@ class PodWorker:
             return
         if refreshed_volumes(self.context.pod):
             self.context.spawn(self._keep_volumes_fresh(), "volumes")
-        if ignored := unsupported_fields(self.context.pod, as_root=os.geteuid() == 0):
+        mounts_files = self.context.node.runtime.mounts_files
+        if ignored := unsupported_fields(
+            self.context.pod, as_root=os.geteuid() == 0, mounts_files=mounts_files
+        ):
             self.context.record_event(
                 "Warning", "Ignored", f"without effect here: {', '.join(ignored)}"
             )
@@ -221,7 +227,17 @@ class PodWorker:
         if self.context.attachment is None:
             meta, spec = self.context.pod.metadata, self.context.pod.spec
             aliases = tuple((alias.ip, tuple(alias.hostnames)) for alias in spec.host_aliases)
-            pod = PodName(meta.namespace, meta.name, spec.hostname, spec.subdomain, aliases)
+            pod = PodName(
+                meta.namespace,
+                meta.name,
+                spec.hostname,
+                spec.subdomain,
+                aliases,
+                bool(spec.set_hostname_as_fqdn),
+            )
+            if len(pod.system_name) > MAX_HOSTNAME:
+                message = f"FQDN {pod.system_name} is too long ({MAX_HOSTNAME} characters at most)"
+                raise NetworkError(f"setHostnameAsFQDN: {message}")
             self.context.attachment = await self.context.node.network.attach(
                 meta.uid, pod, spec.host_network
             )

@@ -207,6 +207,11 @@ class ContainerRuntime(Protocol):
             OSError: the machine lacks a resource now (disk, processes): try again later.
         """
 
+    @property
+    def mounts_files(self) -> bool:
+        """True if containers have file systems of their own."""
+        ...
+
     def describe_limitations(self) -> str:
         """The limitations of this machine for pods; empty if there are none."""
 

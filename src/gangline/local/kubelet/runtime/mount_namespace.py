@@ -35,6 +35,7 @@ from gangline.local.kubelet.runtime.interface import (
 from gangline.local.kubelet.runtime.paths import (
     ROOT_HOME,
     is_within,
+    mount_points,
     mounts_below,
     private_folders,
     resolve_inside,
@@ -120,7 +121,6 @@ class MountNamespace:
         self._private = () if plan.root else private_folders()
         self.root = container_root(plan)
         """The folder that becomes the container's ``/``."""
-        self._write_protection = ",ro" if plan.read_only_root else ""
         self._trusted: dict[str, bool] = {}
         self._mounts = self._resolved_mounts()
         self.workdir = self._resolve(plan.workdir, self._mounts)
@@ -149,10 +149,30 @@ class MountNamespace:
         rename = f"hostname {name} 2>/dev/null || echo {name} >/proc/sys/kernel/hostname || :"
         return [
             *([rename] if self._plan.hostname else []),
+            *(f"mount -n -o remount,bind,ro {shlex.quote(at)}" for at in self._protected()),
             f"printf '\\000ready\\n' >&{REPORT_FD}",
             f"exec 2>&4 {REPORT_FD}>&- 4>&-",
             'exec "$@"',
         ]
+
+    def _protected(self) -> list[str]:
+        """The mounts that ``readOnlyRootFilesystem`` closes: all but volumes, devices and the
+        kernel's own file systems, as container engines do.
+        """
+        if not self._plan.read_only_root:
+            return []
+        if self._plan.root is not None:
+            return [self.root]
+        targets = [mount.target for mount in self._mounts]
+        covers = {_folder_to_cover(target) for target in (*targets, self.workdir)} - {"/"}
+        places = {*mount_points(), *covers, *self._private, "/run", "/tmp"} | {
+            entry.path for entry in os.scandir("/") if entry.is_dir(follow_symlinks=False)
+        }
+        hidden = [*("/proc", "/dev", "/sys"), *targets]
+        hidden += [str(folder) for folder in self._shared]
+        shown = {at for at in places if not any(is_within(at, folder) for folder in hidden)}
+        below_private = {at for at in shown if self._is_private(at) and at not in self._private}
+        return [self.root, *(self.root + at for at in sorted(shown - below_private) if at != "/")]
 
     def _resolved_mounts(self) -> list[ContainerMount]:
         """The volumes, outer ones first, at targets without symbolic links."""
@@ -211,8 +231,7 @@ class MountNamespace:
                 if entry.is_symlink():
                     stage.links.append((os.readlink(entry.path), self.root + entry.path))
                 elif entry.is_dir():
-                    options = "rbind" + self._write_protection
-                    stage.bind(Path(entry.path), self.root + entry.path, options)
+                    stage.bind(Path(entry.path), self.root + entry.path)
             stage.bind(self._plan.state_dir / "tmp", f"{self.root}/tmp")
             if ROOT_HOME in self._private:
                 stage.bind(self._plan.state_dir / "home", self.root + ROOT_HOME)

@@ -444,6 +444,10 @@ class ProcessRuntime:
         self._shared = shared
         self._setup_slots = asyncio.Semaphore(_MAX_CONCURRENT_SETUPS)
 
+    @property
+    def mounts_files(self) -> bool:
+        return self._isolation.level is not IsolationLevel.NONE
+
     def describe_limitations(self) -> str:
         return self._isolation.limitation
 

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.volumes import HostPathVolumeSource, Volume
@@ -15,8 +16,12 @@ from gangline.local.kubelet.volumes.projection import build_payload, volume_grou
 
 SHARED_MEMORY = Path("/dev/shm")
 
-FindClaim = Callable[[str, str], Awaitable[Path]]
-"""Returns the folder of a claim by namespace and name; raises `ContainerConfigError` if none."""
+
+class FindClaim(Protocol):
+    """Returns the folder of a claim; raises `ContainerConfigError` if there is none."""
+
+    def __call__(self, namespace: str, name: str, owner_uid: str = "") -> Awaitable[Path]: ...
+
 
 _KINDS: dict[str, Callable[[int], bool]] = {
     "Directory": stat.S_ISDIR,
@@ -118,7 +123,8 @@ async def _make(
     if volume.persistent_volume_claim is not None:
         return await find_claim(namespace, volume.persistent_volume_claim.claim_name)
     if volume.ephemeral is not None:
-        return await find_claim(namespace, f"{pod.metadata.name}-{volume.name}")
+        name = f"{pod.metadata.name}-{volume.name}"
+        return await find_claim(namespace, name, pod.metadata.uid)
     raise ContainerConfigError("its type is not available on this cluster")
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import PodStatus
+from gangline.api.meta.objects import Condition
 from gangline.local.kubelet.pods.actions import PodActions, compute_pod_actions, has_initialized
 from gangline.local.kubelet.pods.pod_status import StatusInputs, build_pod_status, pod_status_patch
 from gangline.local.kubelet.records import BackoffSettings, ContainerRecord, PodRecord, next_backoff
@@ -162,3 +163,14 @@ def test_pod_without_events_ends_or_has_a_requeue_time() -> None:
         record: PodRecord = a_record({"c": ended(1, backoff=next_backoff(ended(1), NOW, BACKOFF))})
         decision = compute_pod_actions(pod, record, NOW, BACKOFF)
         assert decision.finished or decision.start or decision.requeue_at
+
+
+def test_a_pod_that_nothing_scheduled_is_scheduled_and_other_writers_condition_stays() -> None:
+    def scheduled(previous: PodStatus) -> Condition:
+        pod, record = a_pod(), a_record()
+        status = build_pod_status(pod, record, PodActions(), previous, AROUND, NOW)
+        return next(c for c in status.conditions if c.type == "PodScheduled")
+
+    assert scheduled(PodStatus()).status == "True"
+    written = Condition(type="PodScheduled", status="True", reason="Placed")
+    assert scheduled(PodStatus(conditions=[written])) == written

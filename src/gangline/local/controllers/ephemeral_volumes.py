@@ -1,0 +1,82 @@
+"""Ephemeral volumes: each gets a claim, made from its template and owned by the pod."""
+
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.core.storage import PersistentVolumeClaim
+from gangline.api.core.volumes import PersistentVolumeClaimTemplate
+from gangline.api.meta.objects import ObjectMeta, OwnerReference
+from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS, PODS
+from gangline.kube.controller.controller import (
+    Controller,
+    ReconcileDone,
+    ReconcileResult,
+    RequeueAfter,
+)
+from gangline.kube.errors import AlreadyExists, ApiError
+from gangline.kube.informers.informer import ObjectKey, object_key
+from gangline.local.controllers.context import ControllerContext, QueueLoop
+
+REQUEUE_S = 10.0
+"""Seconds until a claim of another owner is looked at again."""
+
+
+def ephemeral_claims(pod: Pod) -> list[PersistentVolumeClaim]:
+    """Return the claims of a pod's ephemeral volumes."""
+    owner = OwnerReference(
+        api_version="v1",
+        kind="Pod",
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+    claims = []
+    for volume in pod.spec.volumes:
+        if volume.ephemeral is not None:
+            template = volume.ephemeral.volume_claim_template or PersistentVolumeClaimTemplate()
+            metadata = ObjectMeta(
+                name=f"{pod.metadata.name}-{volume.name}",
+                namespace=pod.metadata.namespace,
+                labels=template.metadata.labels,
+                annotations=template.metadata.annotations,
+                owner_references=[owner],
+            )
+            claims.append(PersistentVolumeClaim(metadata=metadata, spec=template.spec))
+    return claims
+
+
+class EphemeralVolumeController(QueueLoop):
+    def __init__(self, context: ControllerContext) -> None:
+        self._client, self._recorder = context.client, context.recorder
+        self._pods = context.informers.informer(PODS)
+        self._claims = context.informers.informer(PERSISTENT_VOLUME_CLAIMS)
+        self._controller: Controller[ObjectKey] = Controller("ephemeral-volumes", self._reconcile)
+        self._pods.add_listener(self._pod_changed)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if old is None and new is not None and any(v.ephemeral for v in new.spec.volumes):
+            self._controller.queue.add(object_key(new))
+
+    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+        pod = self._pods.get(key.namespace, key.name)
+        if pod is None or pod.metadata.deletion_timestamp or pod.status.phase in TERMINAL_PHASES:
+            return ReconcileDone()
+        for claim in ephemeral_claims(pod):
+            name = claim.metadata.name
+            present = self._claims.get(key.namespace, name)
+            try:
+                present = present or await self._client.create(
+                    PERSISTENT_VOLUME_CLAIMS, claim, key.namespace
+                )
+            except AlreadyExists:
+                present = await self._client.get(PERSISTENT_VOLUME_CLAIMS, name, key.namespace)
+            except ApiError as error:
+                message = f"ephemeral volume {name}: {error}"
+                self._recorder.event(pod, "Warning", "FailedBinding", message)
+                raise
+            owner = present.metadata.controller
+            if owner is None or owner.uid != pod.metadata.uid:
+                message = f'PVC "{key.namespace}/{name}" was not created for the pod'
+                self._recorder.event(pod, "Warning", "FailedBinding", message)
+                return RequeueAfter(REQUEUE_S)
+        return ReconcileDone()

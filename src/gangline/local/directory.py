@@ -11,6 +11,7 @@ time and URL of that process, and counts only while the process lives.
 import fcntl
 import os
 import re
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -23,6 +24,13 @@ from gangline.local.apiserver.storage.durable_files import make_directory, write
 DEFAULT_NAME = "default"
 RESTORING = "restoring"
 """The folder of a backup's files while they are moved into place."""
+MIN_FREE_BYTES = 64 << 20
+"""The log of the API server alone takes up to 32 MiB."""
+
+MIN_FREE_FILES = 1000
+MIN_OPEN_FILES = 1024
+"""Sockets of some clients, and pipes and logs of about a hundred containers."""
+
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -82,8 +90,8 @@ class ClusterDirectory:
         return self.folder / "run.json"
 
     def prepare(self) -> None:
-        """Create the directory, close it to other users, and check that it is writable. Raises
-        ClusterError: it cannot be created or written.
+        """Create the directory, close it to other users, and check that a cluster can run in it.
+        Raises ClusterError: it cannot be created or written, or a limit of the machine is too low.
         """
         if not NAME_PATTERN.fullmatch(self.name):
             raise ClusterError(
@@ -102,6 +110,7 @@ class ClusterDirectory:
                 f"cannot write to {self.folder}: {error.strerror}; "
                 "choose another folder with GANGLINE_HOME"
             ) from error
+        check_limits(self.folder)
 
     def refuse_interrupted_restore(self) -> None:
         """Refuse to start a cluster that has a part of a backup's state. Raises ClusterError: a
@@ -138,6 +147,29 @@ class ClusterDirectory:
             return self.kubeconfig
         write_durably(self.default_kubeconfig, self.kubeconfig.read_bytes())
         return self.default_kubeconfig
+
+
+def check_limits(folder: Path) -> None:
+    """Raise ClusterError, with the remedy, if the machine lets a cluster start and then fail."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < MIN_FREE_BYTES:
+        raise ClusterError(
+            f"the disk of {folder} has {free >> 20} MiB free, a cluster needs "
+            f"{MIN_FREE_BYTES >> 20}: free some space, or choose another folder with GANGLINE_HOME"
+        )
+    if disk.f_files and disk.f_favail < MIN_FREE_FILES:
+        raise ClusterError(
+            f"the disk of {folder} has inodes for {disk.f_favail} more files, a cluster needs "
+            f"{MIN_FREE_FILES}: remove files, or choose another folder with GANGLINE_HOME"
+        )
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < MIN_OPEN_FILES:
+        raise ClusterError(
+            f"at most {most} files may be open here, a cluster needs {MIN_OPEN_FILES}: raise the "
+            "hard limit, as by 'nofile' in /etc/security/limits.conf, LimitNOFILE of a service, or "
+            "--ulimit of a container"
+        )
 
 
 class ClusterLock:

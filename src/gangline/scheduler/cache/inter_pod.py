@@ -1,7 +1,8 @@
 """Inter-pod rules applied to the node table, including tentatively placed pods."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -25,6 +26,47 @@ from gangline.scheduler.types import (
 TentativePods = Sequence[tuple[PodInfo, int]]
 """Tentatively placed pods and their rows."""
 
+
+class StayingPods:
+    """The running pods that stay when all others have ended.
+
+    Args:
+        list_pods: returns them; called if a pod has rules, because there may be many.
+    """
+
+    def __init__(self, nodes: NodeTable, list_pods: Callable[[], Iterable[PodInfo]]) -> None:
+        self._nodes, self._list_pods = nodes, list_pods
+        self._size = len(nodes.infos)
+        self._counts: dict[PodSelection, Counts] = {}
+        self._owners: dict[PodSelection, Counts] | None = None
+
+    @cached_property
+    def _pods(self) -> TentativePods:
+        rows = self._nodes.rows
+        pods = self._list_pods()
+        return [(p, rows[p.node]) for p in pods if p.node is not None and p.node in rows]
+
+    def count(self, selection: PodSelection) -> Counts:
+        """Count the selected pods on each row."""
+        counts = self._counts.get(selection)
+        if counts is None:
+            counts = self._counts[selection] = np.zeros(self._size, dtype=np.int64)
+            for pod, row in self._pods:
+                counts[row] += selection.matches(pod)
+        return counts
+
+    def anti_affinity_owners(self) -> dict[PodSelection, Counts]:
+        """Return the required anti-affinity terms of the pods, with their owners on each row."""
+        if self._owners is None:
+            self._owners = {}
+            for pod, row in self._pods:
+                for owner in required_anti_affinity(pod):
+                    if owner not in self._owners:
+                        self._owners[owner] = np.zeros(self._size, dtype=np.int64)
+                    self._owners[owner][row] += 1
+        return self._owners
+
+
 _TOLERATES_ALL = (TolerationInfo(operator="Exists"),)
 FULL_WEIGHT = 100
 """The maximal weight in Kubernetes."""
@@ -37,11 +79,21 @@ def has_inter_pod_rules(nodes: NodeTable, pod: PodInfo) -> bool:
 
 
 def inter_pod_mask(
-    nodes: NodeTable, pod: PodInfo, placed: TentativePods, gone: TentativePods = ()
+    nodes: NodeTable,
+    pod: PodInfo,
+    placed: TentativePods,
+    gone: TentativePods = (),
+    staying: StayingPods | None = None,
 ) -> Mask:
-    """Return the rows that inter-pod rules allow; ``gone`` are running pods that count as ended."""
+    """Return the rows that inter-pod rules allow.
+
+    Args:
+        gone: running pods that count as ended.
+        staying: the running pods that do not count as ended; None: all but ``gone``. A pod may be
+            near others all the same: its affinity to them holds as long as they run.
+    """
     mask = np.ones(len(nodes.infos), dtype=bool)
-    for _, rows in _rules(nodes, pod, placed, gone):
+    for _, rows in _rules(nodes, pod, placed, gone, staying):
         mask &= rows
     return mask
 
@@ -124,7 +176,11 @@ def _pods_in_domain(
 
 
 def _rules(
-    nodes: NodeTable, pod: PodInfo, placed: TentativePods, gone: TentativePods = ()
+    nodes: NodeTable,
+    pod: PodInfo,
+    placed: TentativePods,
+    gone: TentativePods = (),
+    staying: StayingPods | None = None,
 ) -> Iterator[tuple[str, Mask]]:
     relations = pod.shape.constraints.inter_pod
     if relations is not None:
@@ -135,12 +191,15 @@ def _rules(
             for other, row in gone:
                 ended[row] += selection.matches(other)
             domains = [nodes.topology_domains_of(term.topology_key) for term in terms]
-            yield (
-                inter_pod.AFFINITY_MISMATCH,
-                inter_pod.affinity_mask(counts, domains, selection.matches(pod), ended),
-            )
+            own = selection.matches(pod)
+            rows = inter_pod.affinity_mask(counts, domains, own, ended)
+            if staying is not None:
+                # A pod that matches itself may be the first one after the others have ended.
+                counts = _count_selected(nodes, selection, placed, gone, staying)
+                rows |= inter_pod.affinity_mask(counts, domains, own, np.zeros_like(counts))
+            yield inter_pod.AFFINITY_MISMATCH, rows
         for selection in required_anti_affinity(pod):
-            counts = _count_selected(nodes, selection, placed, gone)
+            counts = _count_selected(nodes, selection, placed, gone, staying)
             parts = nodes.topology_domains_of(selection.topology_key)
             yield (
                 inter_pod.ANTI_AFFINITY_MISMATCH,
@@ -149,12 +208,12 @@ def _rules(
         hard = [spread for spread in relations.spread if spread.hard]
         for spread in hard:
             selection = PodSelection.of(pod, spread.pods, lasting_only=True)
-            counts = _count_selected(nodes, selection, placed, gone)
+            counts = _count_selected(nodes, selection, placed, gone, staying)
             parts = nodes.topology_domains_of(spread.pods.topology_key)
             eligible = _spread_domains(nodes, pod, spread, hard)
             rows = inter_pod.spread_mask(spread, counts, parts, eligible, selection.matches(pod))
             yield inter_pod.SPREAD_VIOLATED, rows
-    for owner, counts in _anti_affinity_owners(nodes, pod, placed, gone):
+    for owner, counts in _anti_affinity_owners(nodes, pod, placed, gone, staying):
         parts = nodes.topology_domains_of(owner.topology_key)
         yield inter_pod.EXISTING_ANTI_AFFINITY, inter_pod.anti_affinity_mask(counts, parts)
 
@@ -188,9 +247,11 @@ def _count_selected(
     selection: PodSelection,
     placed: TentativePods,
     gone: TentativePods = (),
+    staying: StayingPods | None = None,
 ) -> Counts:
     """Count the selected pods on each row."""
-    counts = nodes.count_pods(selection).copy()
+    running = nodes.count_pods(selection) if staying is None else staying.count(selection)
+    counts = running.copy()
     for other, row in placed:
         if selection.matches(other):
             counts[row] += 1
@@ -201,13 +262,20 @@ def _count_selected(
 
 
 def _anti_affinity_owners(
-    nodes: NodeTable, pod: PodInfo, placed: TentativePods, gone: TentativePods = ()
+    nodes: NodeTable,
+    pod: PodInfo,
+    placed: TentativePods,
+    gone: TentativePods = (),
+    staying: StayingPods | None = None,
 ) -> Iterator[tuple[PodSelection, Counts]]:
     """Yield the anti-affinity terms of other pods that select this pod, and the rows of their
     owners.
     """
     owners: dict[PodSelection, Counts] = {}
-    for owner, rows in nodes.anti_affinity_owners.items():
+    if staying is not None:
+        running = staying.anti_affinity_owners()
+        owners = {owner: rows.copy() for owner, rows in running.items() if owner.matches(pod)}
+    for owner, rows in nodes.anti_affinity_owners.items() if staying is None else ():
         if owner.matches(pod):
             owners[owner] = np.zeros(len(nodes.infos), dtype=np.int64)
             owners[owner][list(rows)] = list(rows.values())

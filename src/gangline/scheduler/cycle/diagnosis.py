@@ -90,6 +90,7 @@ class PlacementDiagnosis:
         shortages = self._scratch.shortages(unfit.shape)
         message = unavailable_message(self._scratch, unfit, shortages)
         claims = claims_message(self._scratch, unfit)
+        fits_amounts = _has_amounts(self._scratch, unfit)
         self._scratch.rollback(mark)
         capacity, held_for = self._capacity_without_reservations(gang, held)
         attempt = PlacementAttempt(
@@ -105,6 +106,9 @@ class PlacementDiagnosis:
             reserved_for=held_for,
             holders=self._holders(gang, capacity, shortages),
             claims=claims,
+            fits_amounts=fits_amounts,
+            is_uniform=len({pod.shape for pod in gang.pending}) == 1,
+            in_domain=gang.network is not None and gang.network.hard,
         )
         if not attempt.is_feasible and attempt.holders is not None:
             kept = self._lasting_pods(gang, capacity, attempt.holders.resource)
@@ -233,6 +237,16 @@ def _fits(scratch: ScratchAllocation, gang: PendingGang) -> bool:
     fits = gang.satisfied_by(placed_pods(scratch.since(mark)))
     scratch.rollback(mark)
     return fits
+
+
+def _has_amounts(scratch: ScratchAllocation, pod: PodInfo) -> bool:
+    """Return whether an eligible node has enough free of all that messages show as amounts."""
+    nodes, shape = scratch.nodes, pod.shape
+    rows = nodes.eligible(shape.constraints).accepted.copy()
+    for name, amount in shape.request:
+        if messages.is_amount(name):
+            rows &= scratch.free[nodes.columns[name]] >= amount
+    return bool(rows.any())
 
 
 def _amount(pod: PodInfo, resource: str) -> int:

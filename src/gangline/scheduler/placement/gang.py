@@ -604,11 +604,11 @@ class ReservationPlanner:
         drained = ScratchAllocation(
             nodes, nodes.allocatable - lasting, extra_score=self._free_fraction
         )
-        if nodes.storage.waiting_pods or nodes.devices.pending_users:
-            staying = nodes.lasting_pods.keys() - {pod.key for pod in evictable}
-            staying |= {pod.key for pod in running}
-            drained.volumes.end_all_but(staying)
-            drained.devices.end_all_but(staying)
+        ending = {pod.key for pod in evictable}
+        lasting_pods = nodes.lasting_pods
+        drained.end_all_but(
+            lambda: (*(lasting_pods[key] for key in lasting_pods.keys() - ending), *running)
+        )
         return drained
 
 
@@ -623,7 +623,7 @@ def unavailable_message(
     nodes = scratch.nodes
     shape = pod.shape
     refusals = nodes.count_filter_messages(shape.constraints)
-    if inter_pod.has_inter_pod_rules(nodes, pod):
+    if scratch.has_inter_pod_rules(shape):
         refusals += inter_pod.count_inter_pod_messages(nodes, pod, scratch.tentative())
     refusals = refusals + scratch.count_claim_messages(pod)
     if shortages is None:
@@ -650,7 +650,7 @@ def gang_capacity(scratch: ScratchAllocation, gang: PendingGang) -> GangCapacity
     amounts included.
     """
     nodes = scratch.nodes
-    asked = {name: amount for name, amount in gang.requested if messages.is_amount(name)}
+    asked = {name: n for name, n in _least_request(gang).items() if messages.is_amount(name)}
     accepts = accepting_rows(nodes, gang)
     columns = [nodes.columns[name] for name in asked]
     free = np.maximum(scratch.free_without_reservations()[columns], 0) * accepts
@@ -662,6 +662,19 @@ def gang_capacity(scratch: ScratchAllocation, gang: PendingGang) -> GangCapacity
         total=dict(zip(asked, allocatable.sum(axis=1).tolist(), strict=True)),
         eligible_nodes=int(np.count_nonzero(accepts)),
     )
+
+
+def _least_request(gang: PendingGang) -> dict[str, int]:
+    """Return the least of each resource with which a gang may start: any of its pods will do, while
+    ``requested`` is the sum of the first ones.
+    """
+    if len({pod.shape for pod in gang.pending}) == 1:
+        return dict(gang.requested)
+    pods = [dict(pod.shape.request) for pod in gang.pending]
+    return {
+        name: sum(sorted(pod.get(name, 0) for pod in pods)[: gang.needed])
+        for name, _ in gang.requested
+    }
 
 
 def accepting_rows(nodes: NodeTable, gang: PendingGang) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ one by one.
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from gangline.scheduler.cache.node_table import NodeTable
 from gangline.scheduler.cache.volume_limits import SharedAttachments
 from gangline.scheduler.placement.device_matching import DeviceMatching
 from gangline.scheduler.placement.volume_matching import VolumeMatching
+from gangline.scheduler.plugins.inter_pod import Mask
 from gangline.scheduler.plugins.scores import Amounts, Scores
 from gangline.scheduler.types import PodInfo, PodShape, shape_of
 
@@ -104,6 +105,8 @@ class ScratchAllocation:
         """True if a tentatively placed pod has inter-pod rules."""
         self._gone: list[tuple[PodInfo, int]] = []
         """Running pods that count as ended, with their rows."""
+        self._staying: inter_pod.StayingPods | None = None
+        """The running pods that do not count as ended; None: all but ``_gone``."""
         self._journal: list[Placement] = []
         self._shape_scores: dict[tuple[PodShape, int], _ShapeScores] = {}
         """By shape, and number of pods that are placed together."""
@@ -149,8 +152,10 @@ class ScratchAllocation:
         one_by_one = self.nodes.weights.scores_each_pod
         view: _ShapeScores | None = None
         row: int | None = None
-        while pods:
-            block = 1 if one_by_one else self.nodes.block_size(demand, len(pods))
+        start = 0  # a slice of the rest for each node would copy a large gang many times
+        while start < len(pods):
+            left = len(pods) - start
+            block = 1 if one_by_one else self.nodes.block_size(demand, left)
             former, view = view, self._scores_of(shape, demand, block)
             if self.within is None:
                 score = view.score
@@ -160,17 +165,17 @@ class ScratchAllocation:
                 score[row] = view.score[row]
             row = self._best(score)
             if row is None:
-                return pods
+                break
             if not one_by_one and _only_gets_better(view.inputs, row):
-                block = len(pods)
+                block = left
             count = min(self._pods_that_fit(demand, row), block)
-            self._place(Placement(tuple(pods[:count]), row, demand))
-            pods = pods[count:]
+            self._place(Placement(tuple(pods[start : start + count]), row, demand))
+            start += count
             if not one_by_one and self._shared is None:
                 self._last_placement = _LastPlacement(
                     shape, row, self.within, len(self._touched), score.item(row), view.inputs
                 )
-        return pods
+        return pods[start:]
 
     def _continue_on_last_row(
         self, shape: PodShape, demand: ResourceDemand, pods: Sequence[PodInfo]
@@ -237,7 +242,7 @@ class ScratchAllocation:
         score = self._scores_of(pod.shape, demand).score
         if self.has_inter_pod_rules(pod.shape):
             placed = self.tentative()
-            mask = inter_pod.inter_pod_mask(self.nodes, pod, placed, self._gone)
+            mask = self._inter_pod_mask(pod, placed)
             score = np.where(mask, score, -np.inf)
             score += inter_pod.inter_pod_score(self.nodes, pod, placed)
         else:
@@ -320,7 +325,7 @@ class ScratchAllocation:
             return False
         if (
             self.has_inter_pod_rules(pod.shape)
-            and not inter_pod.inter_pod_mask(self.nodes, pod, self.tentative(), self._gone)[row]
+            and not self._inter_pod_mask(pod, self.tentative())[row]
         ):
             return False
         if self.claims_refusal((pod,), row):
@@ -403,6 +408,19 @@ class ScratchAllocation:
             self.free[column, row] += amount
             self._touched.append(row)
 
+    def end_all_but(self, staying: Callable[[], Iterable[PodInfo]]) -> None:
+        """Count all running pods as ended, except these, for good. Their amounts are free already:
+        the caller has given the free amounts.
+        """
+        self._staying = inter_pod.StayingPods(self.nodes, staying)
+        if self._has_claims:
+            keys = {pod.key for pod in staying()}
+            self.volumes.end_all_but(keys)
+            self.devices.end_all_but(keys)
+
+    def _inter_pod_mask(self, pod: PodInfo, placed: inter_pod.TentativePods) -> Mask:
+        return inter_pod.inter_pod_mask(self.nodes, pod, placed, self._gone, self._staying)
+
     def detach_volumes(self, row: int, driver_column: int, count: int, claims: Set[int]) -> None:
         """Free attachments of a driver on a row.
 
@@ -444,7 +462,7 @@ class ScratchAllocation:
         # Scores are not copied: they belong to the free amounts.
         other = ScratchAllocation(self.nodes, free)
         other._journal = list(self._journal)
-        other._gone = list(self._gone)
+        other._gone, other._staying = list(self._gone), self._staying
         other.volumes, other.devices = self.volumes.copy(), self.devices.copy()
         other.within = self.within
         other._has_tentative_rules = self._has_tentative_rules

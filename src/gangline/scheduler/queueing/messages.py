@@ -13,6 +13,12 @@ from functools import lru_cache
 
 from gangline.api.figures import plain_number
 from gangline.api.resource_list import PODS
+from gangline.scheduler.plugins.inter_pod import (
+    AFFINITY_MISMATCH,
+    ANTI_AFFINITY_MISMATCH,
+    EXISTING_ANTI_AFFINITY,
+    SPREAD_VIOLATED,
+)
 from gangline.scheduler.plugins.volumes import CLAIM_IN_USE, VOLUME_AFFINITY_CONFLICT
 from gangline.scheduler.types import (
     ATTACHMENT_PREFIX,
@@ -74,6 +80,12 @@ _EXACT = 10
 _SHOWN_NAMES = 3
 _NO_NODES = "no nodes available to schedule pods"
 _POD_RULES = ("node affinity/selector", "untolerated taint")
+_INTER_POD_RULES = {
+    AFFINITY_MISMATCH: "its affinity to other pods",
+    ANTI_AFFINITY_MISMATCH: "its anti-affinity to other pods",
+    EXISTING_ANTI_AFFINITY: "the anti-affinity of other pods",
+    SPREAD_VIOLATED: "its topology spread constraints",
+}
 _NOT_TOGETHER = "node(s) didn't fit the pods of the gang together"
 _SHOWN_FIRST = ("cpu", "memory")
 _BINARY_UNITS = tuple(
@@ -142,6 +154,12 @@ class PlacementAttempt:
     """The users of the scarce resource."""
     claims: str = ""
     """What would help if only volumes or devices are missing."""
+    fits_amounts: bool = False
+    """True if a node has enough free for the unplaced pod, and something else excludes it."""
+    is_uniform: bool = True
+    """True if all pending pods have the same shape."""
+    in_domain: bool = False
+    """True if all pods must be within one domain of the network, or of a label."""
 
 
 def availability_message(
@@ -365,13 +383,35 @@ def _what_helps(attempt: PlacementAttempt) -> str:
     largest = {
         name: capacity.max_node_free[name] for name in requested if name in capacity.max_node_free
     }
+    limits = _other_limits(attempt)
+    if limits and attempt.fits_amounts:
+        return f"Nodes with that much free are excluded by {limits}."
     pods = max(1, attempt.missing - attempt.fitted)
+    needed = " with that much free" if attempt.is_uniform else ""
+    if limits or attempt.unplaced_pod.shape.constraints.inter_pod is not None:
+        needed += f" that accepts {'it' if pods == 1 else 'them'}"
+    most = ""
+    if any(amount < requested[name] for name, amount in largest.items()):
+        most = f", the most that one node has free is {amounts_text(largest)}"
     return (
-        "There is enough in total, but not on single nodes: "
-        f"a pod requests {amounts_text(requested)}, "
-        f"the most that one node has free is {amounts_text(largest)}. It starts when {pods} more "
-        f"of its pods {'finds' if pods == 1 else 'find'} a node with that much free."
+        f"There is enough in total, but not {_place(attempt)}: "
+        f"a pod requests {amounts_text(requested)}{most}. It starts when {pods} more "
+        f"of its pods {'finds' if pods == 1 else 'find'} a node{needed}."
     )
+
+
+def _place(attempt: PlacementAttempt) -> str:
+    return "within one domain" if attempt.in_domain else "on single nodes"
+
+
+def _other_limits(attempt: PlacementAttempt) -> str:
+    """Return what excludes nodes for the pod, apart from amounts; empty: nothing."""
+    limits = [text for rule, text in _INTER_POD_RULES.items() if rule in attempt.kubernetes_message]
+    if PODS in attempt.shortages:
+        limits.append("their number of pods")
+    if any(name.startswith(ATTACHMENT_PREFIX) for name in attempt.shortages):
+        limits.append("their number of attached volumes")
+    return " and ".join(limits)
 
 
 def _taken_ports(attempt: PlacementAttempt) -> str:
@@ -381,17 +421,9 @@ def _taken_ports(attempt: PlacementAttempt) -> str:
 
 
 def _infeasible_message(attempt: PlacementAttempt) -> str:
-    capacity = attempt.capacity
-    lacking = [
-        f"{_amount(name, asked)} {name} requested, {_amount(name, capacity.total[name])} in total"
-        for name, asked in capacity.requested.items()
-        if asked > capacity.total[name]
-    ]
-    ports = _taken_ports(attempt)
-    otherwise = f"ports {ports}" if ports else "there is enough in total, but not on single nodes"
-    why = f" ({'; '.join(lacking) or otherwise})"
     advice = (
-        f"It would not fit even if all running gangs had ended{why}: add nodes, or request less."
+        f"It would not fit even if all running gangs had ended ({_obstacle(attempt)}): add nodes, "
+        "or request less."
     )
     kept = attempt.holders
     if kept is None or not kept.lasting_pods:
@@ -401,6 +433,31 @@ def _infeasible_message(attempt: PlacementAttempt) -> str:
         f"{advice} Pods without a gang or a Job may never end, and it may not evict them; "
         f"{kept.resource} of the largest: {names}."
     )
+
+
+def _obstacle(attempt: PlacementAttempt) -> str:
+    """Return why a gang would not fit even if all running gangs had ended."""
+    capacity, kept = attempt.capacity, attempt.holders
+    lacking = [
+        f"{_amount(name, asked)} {name} requested, {_amount(name, capacity.total[name])} in total"
+        for name, asked in capacity.requested.items()
+        if asked > capacity.total[name]
+    ]
+    if lacking:
+        return "; ".join(lacking)
+    if kept is not None and kept.single_pods and kept.resource in capacity.requested:
+        asked, total = capacity.requested[kept.resource], capacity.total[kept.resource]
+        if asked > total - kept.single_pods:
+            return (
+                f"{_amount(kept.resource, asked)} {kept.resource} requested, "
+                f"{_amount(kept.resource, total)} in total, of which pods that may never end use "
+                f"{_amount(kept.resource, kept.single_pods)}"
+            )
+    if ports := _taken_ports(attempt):
+        return f"ports {ports}"
+    if attempt.fits_amounts and (limits := _other_limits(attempt)):
+        return f"nodes are excluded by {limits}"
+    return f"there is enough in total, but not {_place(attempt)}"
 
 
 def is_amount(resource: str) -> bool:

@@ -237,3 +237,29 @@ def test_terms_are_read() -> None:
     policies = [(spread.honors_affinity, spread.honors_taints) for spread in found.spread]
     assert policies == [(True, False), (False, True)]
     assert inter_pod_rules(LeanPodSpec(), {}) is None
+
+
+def test_nodes_are_reserved_for_a_gang_that_running_gangs_keep_away() -> None:
+    """Their pods end some time: until then no smaller job with the same label may take a node."""
+    state = cluster(
+        *hosts(2),
+        group("runs", 2),
+        *(pod(f"r{i}", on=f"n{i}", group="runs", labels=WEB) for i in range(2)),
+        *gang(2, constraints=APART, labels=WEB),
+    )
+    assert "Nodes are reserved for it: n0, n1" in decide(state).pending_reasons[0].message
+    for i in range(2):
+        state.set_pod(pod(f"r{i}", on=f"n{i}", labels=WEB))
+    assert "reserved" not in decide(state).pending_reasons[0].message
+
+
+def test_nodes_are_reserved_for_a_gang_that_must_be_near_pods_that_may_end() -> None:
+    state = cluster(
+        *hosts(2, cpu=4),
+        group("near", 1),
+        pod("near", on="n1", cpu=3, group="near", labels=WEB),
+        group("full", 1),
+        pod("full", on="n1", cpu=1, group="full"),
+        *gang(1, constraints=wanting(affinity=(web(),))),
+    )
+    assert "Nodes are reserved for it: n1" in decide(state).pending_reasons[0].message

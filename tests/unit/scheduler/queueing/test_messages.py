@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.queueing.messages import (
     MAX_MESSAGE,
     GangCapacity,
@@ -14,7 +15,14 @@ from gangline.scheduler.queueing.messages import (
     gang_message,
     queue_limit_message,
 )
-from gangline.scheduler.types import CycleResult, QueueInfo
+from gangline.scheduler.types import (
+    CycleResult,
+    InterPodRules,
+    NetworkTopologyRule,
+    PlacementConstraints,
+    PodTerm,
+    QueueInfo,
+)
 from unit.scheduler.builders import (
     ANYWHERE,
     GPU,
@@ -152,6 +160,26 @@ def test_message_of_a_preemptor_does_not_claim_it_never_fits() -> None:
     assert "It would not fit even if all running gangs had ended" in group_message(
         decide(without), "job"
     )
+
+
+def test_message_of_a_gang_that_never_fits_says_why() -> None:
+    """Pods that may never end, domains that are too small, and rules of single pods."""
+    job = gang("job", 2, cpu=4)
+    lasting = cluster(node("n1", cpu=4), node("n2", cpu=4), pod("alone", on="n1", cpu=3), *job)
+    assert "(8 cpu requested, 8 in total, of which pods that may never end use 3)" in group_message(
+        decide(lasting), "job"
+    )
+    zones = [node(f"n{zone}", cpu=4, labels={"zone": zone}) for zone in "ab"]
+    near = group("job", 2, network=NetworkTopologyRule(label="zone"))
+    message = group_message(decide(cluster(*zones, near, *job[1:])), "job")
+    assert "(there is enough in total, but not within one domain)" in message
+    apart = PlacementConstraints(
+        inter_pod=InterPodRules(anti_affinity=(PodTerm(parse_label_selector("app=a"), "zone"),))
+    )
+    alone = [pod(f"s{zone}", on=f"n{zone}", labels=(("app", "a"),)) for zone in "ab"]
+    state = cluster(*zones, *alone, pod("p", constraints=apart))
+    message = pod_message(decide(state), "p")
+    assert "(nodes are excluded by its anti-affinity to other pods)" in message
 
 
 def test_the_latest_start_is_stated_if_the_run_times_are_known() -> None:

@@ -137,7 +137,7 @@ def main() -> None:
     for runs in Runs:
         predictions = predict_all(runs)
         inside = sum(point.predicted.contains(point.tokens) for point in predictions)
-        print(f"{runs.title}: {inside} of {len(predictions)} inside their range\n")
+        print(f"{runs.label}: {inside} of {len(predictions)} inside their range\n")
         print(f"{table(predictions)}\n")
     print(source_links())
 

@@ -84,7 +84,7 @@ class Runs(StrEnum):
     TYPICAL = "typical"
 
     @property
-    def title(self) -> str:
+    def label(self) -> str:
         return "as measured by tuned public runs" if self is Runs.TUNED else "typical"
 
 

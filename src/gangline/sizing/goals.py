@@ -211,6 +211,9 @@ class PlannedTraining:
     precision: str
     optimizer: str
     gpu: str
+    adapter: str = ""
+    adapter_rank: int = 16
+    offload: bool = False
 
 
 def write_record(plan: Plan) -> str:
@@ -228,6 +231,10 @@ def write_record(plan: Plan) -> str:
         "optimizer": request.optimizer.value,
         "gpu": request.device.name,
     }
+    if request.adapter:
+        record |= {"adapter": request.adapter, "adapterRank": request.adapter_rank}
+    if request.offload:
+        record["offload"] = True
     return json.dumps(record, separators=(",", ":"))
 
 
@@ -254,6 +261,9 @@ def read_record(annotations: Mapping[str, str]) -> PlannedTraining | None:
             str(record["precision"]),
             str(record["optimizer"]),
             str(record["gpu"]),
+            str(record.get("adapter", "")),
+            int(record.get("adapterRank", 16)),
+            record.get("offload") is True,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ShapeError(ANNOTATION, f"is damaged: {error}") from error

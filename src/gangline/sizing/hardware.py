@@ -232,6 +232,9 @@ _UNUSED = re.compile(r"NVIDIA|TESLA|GEFORCE|SXM\d*|HBM\w*|MIG.*")
 """Words in the product names of drivers and node labels that our names have not."""
 
 
+_SHORT_MEMORY = re.compile(r"(\d)G$")
+
+
 def find_device(name: str) -> Device:
     """Find a device by its name in any case, such as ``H100`` or ``a100-40gb``.
 
@@ -242,6 +245,7 @@ def find_device(name: str) -> Device:
     """
     words = name.upper().replace(" ", "-").replace("_", "-").split("-")
     wanted = "-".join(word for word in words if not _UNUSED.fullmatch(word))
+    wanted = _SHORT_MEMORY.sub(r"\1GB", wanted)
     wanted = _DEFAULTS.get(wanted, wanted)
     for device in DEVICES:
         if device.name == wanted or device.name.replace("-", "") == wanted.replace("-", ""):

@@ -149,6 +149,8 @@ class LayoutPins:
 
 
 FREE = LayoutPins()
+PARTS = ("data", "tensor", "pipeline", "context")
+"""Degrees whose product is the number of devices."""
 
 _PINS = {
     "dp": "data", "tp": "tensor", "pp": "pipeline", "vpp": "virtual", "cp": "context",

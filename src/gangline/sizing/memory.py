@@ -106,9 +106,9 @@ def rank_states(
     Adapters have all states, the model that they adapt its weights only.
     """
     ranks = layout.data * layout.context
-    parts = ((_shared_parameters(shape, layout), ranks),)
+    parts = [(_shared_parameters(shape, layout), ranks)]
     if layout.expert > 1:
-        parts += ((expert_parameters(shape, layout), ranks // layout.expert),)
+        parts.append((expert_parameters(shape, layout), ranks // layout.expert))
     totals = [0.0, 0.0, 0.0]
     for parameters, sharers in parts:
         if states.adapter_rank:
@@ -153,7 +153,7 @@ def stored_bytes(shape: ModelShape, tokens: float, element: int) -> float:
     """Bytes of everything that a layer stores but scores of the attention."""
     hidden, mask = shape.hidden, shape.hidden if shape.dropout else 0
     outside = element * 4 * hidden + 2 * mask  # norms, inputs of both parts
-    inside = 2 * shape.query_width + 2 * shape.kv_width  # q, output; k, v
+    inside: float = 2 * shape.query_width + 2 * shape.kv_width  # q, output; k, v
     inside += (4 if shape.gated else 2) * shape.active_width
     return tokens * (outside + element * inside)
 

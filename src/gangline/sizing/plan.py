@@ -21,7 +21,7 @@ from gangline.sizing.hardware import (
     node_with,
     state_bytes,
 )
-from gangline.sizing.layout import FREE, LayoutPins
+from gangline.sizing.layout import FREE, PARTS, LayoutPins
 from gangline.sizing.memory import trained_share
 from gangline.sizing.model import TOKENS_PER_PARAMETER, ModelShape, ShapeError, model_per_token
 from gangline.sizing.search import Candidate, SearchResult, near_batches, search
@@ -47,6 +47,9 @@ have: GPT-3 XL 1 M, Llama 2 4 M, BLOOM 4 M, Llama 3 405B 16 M.
 """
 
 
+_ADAPTER_TOKENS = 100e6
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
     """What to plan."""
@@ -56,7 +59,9 @@ class PlanRequest:
     devices: int = 0
     """0: the least number that meets ``deadline_s`` and ``budget``, else one node."""
     tokens: float = 0.0
-    """Tokens of the complete training, of a traced model its samples; 0: 20 for each parameter."""
+    """Tokens of the complete training, of a traced model its samples; 0: 20 for each parameter,
+    100 million for adapters.
+    """
     global_batch: int = 0
     """Samples of an optimizer step; 0: a usual one for the model's size."""
     precision: Precision = Precision.MIXED
@@ -223,11 +228,13 @@ def make_plan(request: PlanRequest, *, search_larger: bool = True) -> Plan:
     if not request.devices:
         return _sized(request)
     model = request.model
-    tokens = request.tokens or TOKENS_PER_PARAMETER * float(model.parameters)
+    usual_tokens = TOKENS_PER_PARAMETER * float(model.parameters)
+    tokens = request.tokens or (_ADAPTER_TOKENS if request.adapter else usual_tokens)
     batch, notes = _batch(request)
     assumptions = [*_model_assumptions(model), *notes]
     if not request.tokens:
-        assumptions.append(f"{TOKENS_PER_PARAMETER} tokens for each parameter")
+        usual = f"{TOKENS_PER_PARAMETER} tokens for each parameter"
+        assumptions.append("100M tokens, usual for adapters" if request.adapter else usual)
     efficiency = _efficiency(request)
     device, result = _search(request, batch, efficiency)
     if result.problem:
@@ -395,7 +402,11 @@ def _impossible(request: PlanRequest, batch: int, problem: str) -> ShapeError:
     """Say which batches near this one can be divided, or that a pinned layout cannot be."""
     near = near_batches(request.model, request.device, request.devices, batch, request.pins)
     if not near:
-        return ShapeError("layout" if request.pins.degrees else "batch", problem)
+        parts = [size for name in PARTS if (size := request.pins.degrees.get(name, 1)) > 1]
+        if parts and request.devices % math.prod(parts):
+            product = " x ".join(map(str, parts))
+            problem = f"{product} ranks do not divide the {request.devices} GPUs"
+        return ShapeError("layout" if request.pins != FREE else "batch", problem)
     return ShapeError(
         "batch",
         f"{batch} samples cannot be divided over {request.devices} GPUs ({problem}); "
@@ -485,7 +496,7 @@ def _note_efficiency(request: PlanRequest, reached: Range, assumptions: list[str
     if isinstance(request.model, TracedModel) and request.model.is_lower_bound:
         names = ", ".join(sorted(request.model.uncounted))
         assumptions.append(f"operations are a lower bound: no formula for {names}")
-    runs = f", {request.runs.title}" if isinstance(request.model, TransformerModel) else ""
+    runs = f", {request.runs.label}" if isinstance(request.model, TransformerModel) else ""
     assumptions.append(
         f"{reached.middle:.0%} of the peak of {request.device.name} while it computes, "
         f"{reached.low:.0%} to {reached.high:.0%}{runs}; measure it with 'gangline plan calibrate'"

@@ -5,7 +5,8 @@ from typing import Any
 
 from gangline.sizing.calibration import Range
 from gangline.sizing.goals import host_memory_bytes
-from gangline.sizing.plan import Candidate, LayoutChoice, Plan
+from gangline.sizing.plan import LayoutChoice, Plan
+from gangline.sizing.search import Candidate
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
 

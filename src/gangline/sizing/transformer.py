@@ -61,7 +61,7 @@ class TransformerModel:
                     data, rest = divmod(devices, tensor * pipeline * context)
                     if rest or not data or pins.degrees.get("data", data) != data:
                         continue
-                    if global_batch % data:
+                    if global_batch % data or not _can_shard(pins, data, pipeline, context):
                         continue
                     for expert in pins.choose("expert", _experts(shape, data)):
                         degrees = Layout(
@@ -118,6 +118,13 @@ def model_of_config(config: Mapping[str, Any], sequence: int = 0) -> Transformer
         ShapeError: the architecture is unknown, or a key is missing or wrong.
     """
     return TransformerModel(shape_from_config(config, sequence))
+
+
+def _can_shard(pins: LayoutPins, data: int, pipeline: int, context: int) -> bool:
+    """Whether the pinned sharding has ranks to share with, and no pipeline beside FSDP."""
+    if pins.sharding is None or pins.sharding <= Sharding.OPTIMIZER:
+        return True
+    return data * context > 1 and (pipeline == 1 or "pipeline" in pins.degrees)
 
 
 def _variants(

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.sizing.model import ModelShape, ShapeError
+from gangline.sizing.model import ModelShape, ShapeError, attention_per_token
 from gangline.sizing.sources.guess import guess_shape
 from gangline.sizing.sources.huggingface import shape_from_config
 
@@ -32,6 +33,82 @@ GPT_2 = {
     "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
     "vocab_size": 50257,
 }  # fmt: skip
+
+
+def of(kind: str, layers: int, hidden: int, heads: int, kv: int, ffn: int, vocab: int,
+       **more: object) -> dict[str, Any]:  # fmt: skip
+    return {
+        "model_type": kind, "num_hidden_layers": layers, "hidden_size": hidden,
+        "num_attention_heads": heads, "num_key_value_heads": kv, "intermediate_size": ffn,
+        "vocab_size": vocab, "max_position_embeddings": 4096, **more,
+    }  # fmt: skip
+
+
+DEEPSEEK = of(
+    "deepseek_v3", 61, 7168, 128, 128, 18432, 129280, q_lora_rank=1536, kv_lora_rank=512,
+    qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128, n_routed_experts=256,
+    n_shared_experts=1, num_experts_per_tok=8, moe_intermediate_size=2048,
+    first_k_dense_replace=3, attention_bias=False,
+)  # fmt: skip
+GPT_OSS = of(
+    "gpt_oss", 36, 2880, 64, 8, 2880, 201088, head_dim=64, num_local_experts=128,
+    num_experts_per_tok=4, sliding_window=128,
+)  # fmt: skip
+SCOUT = of(
+    "llama4_text", 48, 5120, 40, 8, 8192, 202048, head_dim=128, num_local_experts=16,
+    num_experts_per_tok=1, interleave_moe_layer_step=1, intermediate_size_mlp=16384,
+)  # fmt: skip
+GLM_45_AIR = of(
+    "glm4_moe", 46, 4096, 96, 8, 10944, 151552, head_dim=128, moe_intermediate_size=1408,
+    n_routed_experts=128, n_shared_experts=1, num_experts_per_tok=8, first_k_dense_replace=1,
+    attention_bias=True, use_qk_norm=False,
+)  # fmt: skip
+QWEN_3_30B = of(
+    "qwen3_moe", 48, 2048, 32, 4, 6144, 151936, head_dim=128, moe_intermediate_size=768,
+    num_experts=128, num_experts_per_tok=8,
+)  # fmt: skip
+GEMMA_3_27B = {
+    "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 5376, "num_hidden_layers": 62, "num_attention_heads": 32,
+        "num_key_value_heads": 16, "head_dim": 128, "intermediate_size": 21504,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (DEEPSEEK, 671_026_404_352),
+        (GPT_OSS, 116_829_156_672),
+        (GPT_OSS | {"num_hidden_layers": 24, "num_local_experts": 32}, 20_914_757_184),
+        (of("gemma2", 26, 2304, 8, 4, 9216, 256000, head_dim=256), 2_614_341_888),
+        (of("gemma3_text", 26, 1152, 4, 1, 6912, 262144, head_dim=256), 999_885_952),
+        (GEMMA_3_27B, 27_009_346_304),
+        (of("olmo2", 32, 4096, 32, 32, 11008, 100352), 7_298_617_344),
+        (of("olmo2", 64, 5120, 40, 8, 27648, 100352), 32_234_279_936),
+        ({"model_type": "llama4", "text_config": SCOUT}, 107_769_861_120),
+        (SCOUT | {"num_local_experts": 128, "interleave_moe_layer_step": 2}, 400_711_848_960),
+        (of("glm4", 40, 4096, 32, 2, 13696, 151552, attention_bias=True), 9_400_279_040),
+        (GLM_45_AIR, 106_852_245_504),
+        (QWEN_3_30B, 30_532_122_624),
+    ],
+    ids=lambda value: value.get("model_type") if isinstance(value, dict) else "",
+)
+def test_current_architectures_have_the_parameters_of_their_library(
+    config: dict[str, Any], parameters: int
+) -> None:
+    """Counted in the models of ``transformers`` 5 that these configurations make."""
+    assert shape_from_config(config).parameters == parameters
+
+
+def test_experts_and_windows_count_as_operations_where_a_token_meets_them() -> None:
+    deepseek = shape_from_config(DEEPSEEK)
+    # 37 billion parameters are active (DeepSeek-AI, 2024); the input embeddings do not multiply.
+    assert deepseek.active_matrix == pytest.approx(37.55e9 - 129280 * 7168, rel=0.005)
+    gemma = shape_from_config(of("gemma2", 26, 2304, 8, 4, 9216, 256000, head_dim=256), 8192)
+    windowed = attention_per_token(gemma) / attention_per_token(replace(gemma, windowed_layers=0))
+    assert windowed == (13 + 13 * 4096 / 8192) / 26
 
 
 @pytest.mark.parametrize(

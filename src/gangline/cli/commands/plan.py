@@ -6,7 +6,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -33,6 +33,7 @@ from gangline.cli.render.output import serialize, without_rounding_errors
 if TYPE_CHECKING:
     from gangline.cli.planning.job_request import JobSource
     from gangline.sizing.calibration import Calibration
+    from gangline.sizing.curve import CurvePoint
     from gangline.sizing.goals import JobRequest, PlannedTraining
     from gangline.sizing.hardware import Device
     from gangline.sizing.plan import Plan, PlanRequest
@@ -86,7 +87,7 @@ def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -
     }
     notes = (
         f"{layout.title}: micro-batch {layout.micro_batch}, global batch {layout.global_batch}, "
-        f"recompute {layout.recompute.value}, {request.precision.value} precision",
+        f"recompute {layout.recompute_title}, {request.precision.value} precision",
         f"{best.candidate.memory.total / 1e9:.0f} GB of {request.device.name}, "
         f"{format_scaled(best.step_s.middle, 's')} a step",
     )
@@ -97,11 +98,36 @@ def _gibibytes(size: float) -> int:
     return max(-(-int(size) // 2**30), 1)
 
 
-PRECISIONS = ("mixed", "mixed-fp32-gradients", "autocast", "bf16", "fp32")
+PRECISIONS = ("mixed", "mixed-fp32-gradients", "autocast", "bf16", "fp8", "fp32")
 NOTHING_FITS = 3
 """Exit status when no layout fits, a goal is missed, or a checked job requests too little."""
 DEFAULT_GPU = "H100"
 NO_CALIBRATION = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCount:
+    """A number of GPUs, and their kind if it is given with it."""
+
+    count: int
+    kind: str = ""
+
+
+class _GpuCount(click.ParamType[GpuCount]):
+    """A number such as 64, or a number and a kind such as 64xA100-40G."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> GpuCount:
+        text = str(value).strip()
+        count, _, kind = text.replace("*", "x", 1).partition("x")
+        if not (count.isascii() and count.isdigit() and int(count)):
+            self.fail(f"{text!r} is not a number of GPUs such as 64 or 64xA100-40G", param, ctx)
+        if text != count and not kind.strip():
+            self.fail(f"{text!r} names no kind of GPU after the x", param, ctx)
+        return GpuCount(int(count), kind.strip())
 
 
 class PlanFlags(ModelFlags):
@@ -112,7 +138,7 @@ class PlanFlags(ModelFlags):
     tokens: float | None
     batch: int | None
     gpu: str | None
-    gpus: int | None
+    gpus: "GpuCount | None"
     nodes: int | None
     node_gpus: int | None
     peak: float | None
@@ -124,6 +150,13 @@ class PlanFlags(ModelFlags):
     calibration: str | None
     precision: str | None
     optimizer: str | None
+    adapter: str | None
+    adapter_rank: int | None
+    offload: bool
+    compiled: bool
+    fused_loss: bool
+    layout: str | None
+    runs: str
     price: float | None
     deadline: float | None
     budget: float | None
@@ -134,6 +167,7 @@ class PlanFlags(ModelFlags):
     kubeconfig: str | None
     context: str | None
     output: str
+    html: Path | None
     name: str
     image: str
     estimator: str
@@ -164,9 +198,11 @@ class PlanCommand(Command):
 @command(
     "plan",
     examples=r"""
-        gangline plan --params 7B --tokens 300B --gpu H100 --gpus 64
+        gangline plan --params 7B --tokens 300B --gpus 64xH100
         gangline plan --params 7B --tokens 300B --deadline 14d --price 2.5
-        gangline plan --config config.json --gpu A100-40GB --nodes 8 -o json
+        gangline plan --model config.json --gpus 64xA100-40G --html plan.html
+        gangline plan --params 70B --gpus 64 --layout tp=8,zero=3,recompute=full
+        gangline plan --params 70B --adapter qlora --gpus 1
         gangline plan --params 7B --gpus 16 -o job -- train.py --epochs 3
         gangline plan --trace train.py:make_model --input 8x3x224x224 \
           --samples 1.28M --epochs 90
@@ -192,6 +228,29 @@ class PlanCommand(Command):
         type=click.Choice(["adam", "adam-8bit", "adafactor", "momentum", "sgd"]),
     ),
     click.option(
+        "--adapter",
+        type=click.Choice(["lora", "qlora"]),
+        help="Train adapters only; qlora: beside weights of 4 bits.",
+    ),
+    click.option("--adapter-rank", type=COUNT, help="Rank of the adapters.  [default: 16]"),
+    click.option(
+        "--offload", is_flag=True, help="Keep the optimizer and its states in host memory."
+    ),
+    click.option(
+        "--compile/--no-compile",
+        "compiled",
+        default=True,
+        help="Whether torch.compile or fused kernels are used.  [default: compile]",
+    ),
+    click.option(
+        "--fused-loss", is_flag=True, help="The loss needs no logits in 32 bits: chunked or fused."
+    ),
+    click.option(
+        "--layout",
+        metavar="PARTS",
+        help="Pin parts of the layout, such as dp=8,tp=8,zero=3,recompute=op.",
+    ),
+    click.option(
         "--causal",
         is_flag=True,
         help="Count the attention to earlier tokens only, half of the pairs.",
@@ -206,7 +265,9 @@ class PlanCommand(Command):
     "Hardware",
     click.option("--gpu", help=f"The kind of GPU.  [default: {DEFAULT_GPU}]"),
     click.option(
-        "--gpus", type=COUNT, help="Number of GPUs; default: the fewest for the goals, or a node."
+        "--gpus",
+        type=_GpuCount(),
+        help="Number of GPUs, such as 64 or 64xA100-40G; default: the fewest for the goals.",
     ),
     click.option("--nodes", type=COUNT, help="Number of nodes, in place of --gpus."),
     click.option("--gpus-per-node", "node_gpus", type=COUNT, help="GPUs of a node."),
@@ -220,7 +281,14 @@ class PlanCommand(Command):
     click.option(
         "--efficiency",
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
-        help="Measured share of the peak; default: calibrated, or usual.",
+        help="Measured share of the peak; default: calibrated, or that of public runs.",
+    ),
+    click.option(
+        "--runs",
+        type=click.Choice(["tuned", "typical"]),
+        default="tuned",
+        show_default=True,
+        help="The public runs whose efficiency is assumed.",
     ),
     click.option(
         "--calibration",
@@ -251,6 +319,12 @@ class PlanCommand(Command):
     help="Format of the result.",
     type=click.Choice(["table", "json", "yaml", "job"]),
 )
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the plan as a page, too.",
+)
 @click.option("--name", default="train", show_default=True, help="With -o job: the job's name.")
 @click.option(
     "--image", default="pytorch/pytorch:latest", show_default=True, help="With -o job: the image."
@@ -270,6 +344,7 @@ def plan_command(command: tuple[str, ...], **flags: Unpack[PlanFlags]) -> None:
     With -o job a PyTorchJob that runs COMMAND is printed, ready for 'kubectl apply'.
     'gangline plan calibrate' measures this machine; see 'gangline plan calibrate --help'.
     """
+    from gangline.sizing.curve import time_curve
     from gangline.sizing.hardware import UnknownDeviceError
     from gangline.sizing.model import ShapeError
     from gangline.sizing.plan import make_plan
@@ -279,15 +354,19 @@ def plan_command(command: tuple[str, ...], **flags: Unpack[PlanFlags]) -> None:
     try:
         request = _request(flags, job)
         plan = make_plan(request)
+        is_shown = flags["output"] == "table" or flags["html"]
+        curve = time_curve(request, plan) if is_shown and not (job and not flags["like"]) else ()
     except UnknownDeviceError as error:
         raise CommandError(f"--gpu: {error} (--peak and --memory)", code=ExitCode.USAGE) from error
     except ShapeError as error:
-        prefix = "config.json: " if flags["config"] else "" if "/" in error.field else "--"
+        prefix = "" if "/" in error.field else "--"
         raise CommandError(f"{prefix}{error}", code=ExitCode.USAGE) from error
     if job and not flags["like"]:
         _print_check(job, plan, flags["output"])
         return
-    _print(plan, flags, command)
+    if flags["html"]:
+        _write_page(flags["html"], plan, curve)
+    _print(plan, curve, flags, command)
     if plan.misses or not plan.fits:
         raise click.exceptions.Exit(NOTHING_FITS)
 
@@ -307,6 +386,13 @@ def _check_flags(flags: PlanFlags, command: tuple[str, ...]) -> None:
         raise click.UsageError("--samples and --epochs need --trace; else give --tokens")
     elif flags["python"]:
         raise click.UsageError("--python has no effect without --trace")
+    if flags["adapter_rank"] and not flags["adapter"]:
+        raise click.UsageError("--adapter-rank has no effect without --adapter")
+    if flags["gpu"] and flags["gpus"] and flags["gpus"].kind:
+        raise click.UsageError(
+            f"--gpus {flags['gpus'].count}x{flags['gpus'].kind} names the kind of GPU, too: "
+            "omit --gpu"
+        )
     if flags["budget"] and not flags["price"]:
         raise click.UsageError("--budget needs --price: prices are never built in")
     _check_calibration(flags)
@@ -362,8 +448,10 @@ def _job(flags: PlanFlags) -> "JobSource | None":
 
 def _request(flags: PlanFlags, job: "JobSource | None") -> "PlanRequest":
     from gangline.cli.planning.job_request import read_job_request
+    from gangline.sizing.efficiency import Runs
     from gangline.sizing.goals import read_record
     from gangline.sizing.hardware import Optimizer, Precision, state_bytes
+    from gangline.sizing.layout import parse_pins
     from gangline.sizing.plan import PlanRequest
 
     record = read_record(job.annotations) if job else None
@@ -381,7 +469,8 @@ def _request(flags: PlanFlags, job: "JobSource | None") -> "PlanRequest":
     efficiency = flags["efficiency"] or 0.0
     if job and job.steps_per_s and requested and batch and not efficiency:
         reached = model.sample_flops * batch * job.steps_per_s / requested.gpus
-        efficiency = min(reached / device.peak(element), 0.99)
+        fp8 = precision is Precision.FP8
+        efficiency = min(reached / device.peak(element, fp8=fp8), 0.99)
     return PlanRequest(
         model=model,
         device=device,
@@ -392,6 +481,13 @@ def _request(flags: PlanFlags, job: "JobSource | None") -> "PlanRequest":
         global_batch=batch,
         precision=precision,
         optimizer=optimizer,
+        adapter=flags["adapter"] or (record.adapter if record else ""),
+        adapter_rank=flags["adapter_rank"] or (record.adapter_rank if record else 16),
+        offload=flags["offload"] or bool(record and record.offload),
+        compiled=flags["compiled"],
+        fused_loss=flags["fused_loss"],
+        pins=parse_pins(flags["layout"] or ""),
+        runs=Runs(flags["runs"]),
         efficiency=efficiency,
         price_per_device_hour=flags["price"] or 0.0,
         deadline_s=flags["deadline"] or 0.0,
@@ -455,7 +551,8 @@ def _gpu_name(
     flags: PlanFlags, record: "PlannedTraining | None", requested: "JobRequest | None"
 ) -> str:
     stated = requested.gpu if requested else ""
-    return flags["gpu"] or stated or (record.gpu if record else "") or DEFAULT_GPU
+    kind = flags["gpus"].kind if flags["gpus"] else ""
+    return flags["gpu"] or kind or stated or (record.gpu if record else "") or DEFAULT_GPU
 
 
 def _device(
@@ -489,7 +586,7 @@ def _device(
 
 
 def _devices(flags: PlanFlags, device: "Device", requested: "JobRequest | None") -> int:
-    gpus, nodes = flags["gpus"], flags["nodes"]
+    gpus, nodes = flags["gpus"].count if flags["gpus"] else 0, flags["nodes"]
     if gpus and nodes and gpus != nodes * device.node_devices:
         raise click.UsageError(
             f"--gpus {gpus} contradicts --nodes {nodes} with {device.node_devices} GPUs each; "
@@ -500,7 +597,18 @@ def _devices(flags: PlanFlags, device: "Device", requested: "JobRequest | None")
     return gpus or (nodes or 0) * device.node_devices
 
 
-def _print(plan: "Plan", flags: PlanFlags, command: tuple[str, ...]) -> None:
+def _write_page(file: Path, plan: "Plan", curve: "tuple[CurvePoint, ...]") -> None:
+    from gangline.cli.planning.page import plan_page
+
+    try:
+        file.write_text(plan_page(plan, curve), encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"--html: {error}", code=ExitCode.USAGE) from error
+
+
+def _print(
+    plan: "Plan", curve: "tuple[CurvePoint, ...]", flags: PlanFlags, command: tuple[str, ...]
+) -> None:
     from gangline.cli.planning.table import deepspeed_table, plan_table, shortfall
     from gangline.sizing.report import plan_document
 
@@ -509,7 +617,7 @@ def _print(plan: "Plan", flags: PlanFlags, command: tuple[str, ...]) -> None:
         return
     match flags["output"]:
         case "table":
-            click.echo(plan_table(plan))
+            click.echo(plan_table(plan, curve))
         case "job" if not plan.fits:
             raise CommandError(f"no layout fits, so there is no job: {shortfall(plan)}")
         case "job":

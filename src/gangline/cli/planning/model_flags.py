@@ -53,8 +53,13 @@ class _Shape(click.ParamType[str]):
 AMOUNT = _Quantity(
     "number", "7e9 or 7B", {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "": 1.0}
 )
+_SPANS = {"minute": 60.0, "hour": 3600.0, "day": 86_400.0, "week": 604_800.0}
 DURATION = _Quantity(
-    "duration", "36h or 7d", {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+    "duration",
+    "36h or 7d",
+    {f"{name}s": seconds for name, seconds in _SPANS.items()}
+    | _SPANS
+    | {name[0]: seconds for name, seconds in _SPANS.items()},
 )
 SECONDS = _Quantity("time", "5ms or 0.2s", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 SHAPE = _Shape()
@@ -105,9 +110,12 @@ class ModelFlags(TypedDict):
 _OPTIONS = section(
     "Model",
     click.option(
+        "--model",
         "--config",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        help="The model's config.json of Hugging Face.",
+        "config",
+        metavar="CONFIG",
+        type=click.Path(path_type=Path, exists=True),
+        help="The model's config.json of Hugging Face, or its folder.",
     ),
     click.option(
         "--trace",
@@ -238,6 +246,7 @@ def read_shape(flags: ModelFlags) -> "GuessedShape":
     Raises:
         ShapeError, CommandError, UsageError: as ``read_model``.
     """
+    from gangline.sizing.model import ShapeError
     from gangline.sizing.sources.guess import (
         GuessedShape,
         described_shape,
@@ -246,8 +255,11 @@ def read_shape(flags: ModelFlags) -> "GuessedShape":
     from gangline.sizing.sources.huggingface import shape_from_config
 
     if flags["config"]:
-        shape = shape_from_config(_read_config(flags["config"]), flags["sequence"] or 0)
-        return GuessedShape(shape, ())
+        config = _read_config(flags["config"])
+        try:
+            return GuessedShape(shape_from_config(config, flags["sequence"] or 0), ())
+        except ShapeError as error:
+            raise CommandError(f"config.json: {error}", code=ExitCode.USAGE) from error
     sequence = flags["sequence"] or DEFAULT_SEQUENCE
     dimensions = {name: flags[name] or 0 for name in DIMENSIONS}  # type: ignore[literal-required]
     dimensions |= {"gated": flags["gated"], "tied": not flags["untied"]}
@@ -257,13 +269,14 @@ def read_shape(flags: ModelFlags) -> "GuessedShape":
         given = option_names(flags, (*DIMENSIONS, *SWITCHES))
         beside = f" beside {', '.join(given)}" if given else ""
         raise click.UsageError(
-            f"the model is missing: give --config FILE, --params NUMBER, or {_listed(missing)}"
+            f"the model is missing: give --model CONFIG, --params NUMBER, or {_listed(missing)}"
             f"{beside}"
         )
     return described_shape(sequence, dimensions)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
+    path = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(path.read_text())
     except (ValueError, OSError) as error:

@@ -10,6 +10,7 @@ from gangline.cli.render.output import format_table
 
 if TYPE_CHECKING:
     from gangline.sizing.calibration import Range
+    from gangline.sizing.curve import CurvePoint
     from gangline.sizing.goals import ResourceFinding
     from gangline.sizing.layout import Layout
     from gangline.sizing.plan import LayoutChoice, Plan
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 GIGABYTE = 1e9
 WIDTH = 80
 _INDENT = 11
+_BAR = 32
+"""Characters of a bar."""
 _REASON_INDENT = 21
 _UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTPEZ]?(?:B|bit|FLOP)|[µm]?s|min|h|d)\b)")
 """The space between a figure and its unit."""
@@ -31,9 +34,9 @@ _SHARED = (
 """What data parallelism of each kind of sharding does."""
 
 
-def plan_table(plan: "Plan") -> str:
+def plan_table(plan: "Plan", curve: "tuple[CurvePoint, ...]" = ()) -> str:
     """Return everything that a plan says to people."""
-    return "\n".join(_lines(plan))
+    return "\n".join(_lines(plan, curve))
 
 
 def deepspeed_table(plan: "Plan") -> str:
@@ -83,7 +86,7 @@ def shortfall(plan: "Plan") -> str:
     return f"{text} Use a GPU with more memory"
 
 
-def _lines(plan: "Plan") -> Iterator[str]:
+def _lines(plan: "Plan", curve: "tuple[CurvePoint, ...]") -> Iterator[str]:
     request = plan.request
     yield _line("Model", f"{format_count(plan.parameters)} parameters, {_dimensions(plan)}")
     yield _line(
@@ -93,17 +96,61 @@ def _lines(plan: "Plan") -> Iterator[str]:
     )
     memory = f"{request.device.memory_bytes / GIGABYTE:.0f} GB each"
     yield _line("Hardware", f"{request.devices} x {request.device.name}, {memory}")
+    yield from _answers(plan)
     yield ""
     if plan.choices:
         yield _choices(plan)
         yield ""
         yield from _best(plan)
+        yield from _curve_lines(plan, curve)
     else:
         yield _line("Unfit", f"no layout fits: {shortfall(plan)}")
     for miss in plan.misses:
         yield _line("Missed", miss)
     for assumed in plan.assumptions:
         yield _line("Assumed", assumed)
+
+
+def _answers(plan: "Plan") -> Iterator[str]:
+    """Say whether the training fits, and how long it takes."""
+    limit = plan.request.device.memory_bytes
+    candidate = plan.choices[0].candidate if plan.choices else plan.nearest
+    if candidate is None:
+        return
+    used, high = candidate.memory.total, candidate.memory.high
+    figures = f"{format_figure(used / GIGABYTE)} of {limit / GIGABYTE:.0f} GB"
+    verdict = "yes" if plan.fits else "no "
+    yield f"{'Fits':<{_INDENT}}{verdict} {memory_bar(used, high, limit)} {figures}"
+    if plan.choices:
+        kind = "" if plan.typical_s is None else f", {plan.request.runs.label}"
+        yield _line("Takes", f"{_span(plan.choices[0].training_s)}{kind}")
+        if plan.typical_s and plan.request.runs.value == "tuned":
+            yield _line("", f"{_span(plan.typical_s)}, typical")
+
+
+def memory_bar(used: float, high: float, limit: float, width: int = _BAR) -> str:
+    """Draw the used part of a memory, and its range, against the limit."""
+    full = min(round(used / limit * width), width)
+    most = min(max(round(high / limit * width), full), width)
+    return "█" * full + "▒" * (most - full) + "░" * (width - most)
+
+
+def _curve_lines(plan: "Plan", curve: "tuple[CurvePoint, ...]") -> Iterator[str]:
+    """Draw the time over the number of GPUs."""
+    timed = [point.training_s.middle for point in curve if point.training_s]
+    if not timed:
+        return
+    yield ""
+    width = max(len(str(point.devices)) for point in curve)
+    for point in curve:
+        head = f"{'Curve' if point is curve[0] else '':<{_INDENT}}{point.devices:>{width}} GPUs "
+        if point.training_s is None:
+            yield f"{head} does not fit, or cannot be divided"
+            continue
+        bar = "█" * max(round(point.training_s.middle / max(timed) * _BAR), 1)
+        cost = f", costs {point.cost.middle:,.0f}" if point.cost else ""
+        here = "  <- this plan" if point.devices == plan.request.devices else ""
+        yield f"{head} {bar} {span_middle(point.training_s)}{cost}{here}"
 
 
 def _line(name: str, text: str, indent: int = _INDENT) -> str:
@@ -251,11 +298,21 @@ def _preference(plan: "Plan") -> str:
     return f"It is as fast as {second.layout_title}, and simpler"
 
 
+def span_middle(seconds: "Range") -> str:
+    """Write the median with its unit."""
+    unit, name = _unit_of(seconds.middle)
+    return f"{format_figure(seconds.middle / unit)} {name}"
+
+
 def _span(seconds: "Range", dash: str = " - ") -> str:
     """Write the three percentiles with one unit."""
-    units = ((86_400.0, 2, "d"), (3600.0, 2, "h"), (60.0, 2, "min"), (1.0, 1, "s"))
-    fitting = ((unit, name) for unit, least, name in units if seconds.middle >= least * unit)
-    unit, name = next(fitting, (1e-3, "ms"))
+    unit, name = _unit_of(seconds.middle)
     values = (duration / unit for duration in (seconds.low, seconds.middle, seconds.high))
     numbers = map(format_figure, values)
     return f"{dash.join(numbers)} {name}"
+
+
+def _unit_of(seconds: float) -> tuple[float, str]:
+    units = ((86_400.0, 2, "d"), (3600.0, 2, "h"), (60.0, 2, "min"), (1.0, 1, "s"))
+    fitting = ((unit, name) for unit, least, name in units if seconds >= least * unit)
+    return next(fitting, (1e-3, "ms"))

@@ -32,6 +32,25 @@ def test_evenness_is_how_far_the_used_parts_lie_apart(
     assert found.tolist() == pytest.approx([expected], abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("resource", "weight"),
+    [
+        ("cpu", 2),
+        ("memory", 3),
+        ("nvidia.com/gpu", 7),
+        ("example.com/fpga", 4),
+        ("kubernetes.io/batch-cpu", 0),
+        ("pods", 0),
+        ("hugepages-2Mi", 0),
+    ],
+)
+def test_packing_weight_of_a_resource_is_that_of_its_kind_unless_it_has_its_own(
+    resource: str, weight: float
+) -> None:
+    weights = ScoreWeights(cpu=2, memory=3, device=7, resources=(("example.com/fpga", 4),))
+    assert weights.resource_weight(resource) == weight
+
+
 def half_used(weights: ScoreWeights) -> SchedulerCache:
     """On one node CPU is in use, on the other memory."""
     return cluster(

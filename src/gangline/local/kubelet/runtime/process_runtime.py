@@ -60,7 +60,11 @@ from gangline.local.kubelet.runtime.mount_namespace import (
     MountNamespace,
     container_root,
 )
-from gangline.local.kubelet.runtime.process_tree import child_pids, process_tree_usage
+from gangline.local.kubelet.runtime.process_tree import (
+    child_pids,
+    process_tree_usage,
+    proportional_memory,
+)
 from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool, describe_container
 from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
 from gangline.local.kubelet.runtime.warm_start.static_worlds import StartRule, StaticWorlds
@@ -233,7 +237,10 @@ class ProcessContainer:
         while True:
             await asyncio.sleep(_MEMORY_WATCH_S)
             usage = await asyncio.to_thread(process_tree_usage, self.init_pid)
-            if usage is not None and usage.memory_bytes > limit:
+            if usage is None or usage.memory_bytes <= limit:
+                continue
+            exact = await asyncio.to_thread(proportional_memory, self.init_pid)
+            if exact is None or exact > limit:
                 self._oom_killed = True
                 self.kill()
                 return

@@ -51,3 +51,24 @@ def process_tree_usage(pid: int) -> ContainerUsage | None:
             if line.startswith(("RssAnon:", "RssShmem:"))
         )
     return ContainerUsage(cpu_ns, memory) if memory or cpu_ns else None
+
+
+def proportional_memory(pid: int) -> int | None:
+    """Memory without file cache of a process and its descendants, as a control group counts it.
+
+    Pages that a fork shares with its parent are one page. To read this takes longer than
+    ``process_tree_usage``, which counts them for each process; None if the kernel has no figure.
+    """
+    memory = 0
+    for member in walk_process_tree(pid):
+        try:
+            lines = Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        except OSError:
+            return None
+        figures = [line for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:"))]
+        if lines and not figures:
+            return None
+        memory += sum(int(line.split()[1]) * 1024 for line in figures)
+    return memory

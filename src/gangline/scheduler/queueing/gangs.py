@@ -236,7 +236,7 @@ def _single_pod_gang(pod: PodInfo) -> PendingGang:
         requested=pod.shape.request,
         max_run_time_s=pod.max_run_time_s,
         has_inter_pod_rules=pod.shape.constraints.inter_pod is not None,
-        equivalence_key=_equivalence_key(pod.shape, pod.role),
+        equivalence_key=_equivalence_key(pod.shape, pod.role, pod.may_preempt),
     )
 
 
@@ -378,7 +378,13 @@ def make_pending_gang(
         network=group.network,
         requested=_total(ordered[: max(missing, sum(count for _, count in roles))]),
         equivalence_key=_equivalence_key(
-            frozenset(shapes.items()), missing, roles, group.role_affinity, group.network, near
+            frozenset(shapes.items()),
+            missing,
+            roles,
+            group.role_affinity,
+            group.network,
+            near,
+            all(pod.may_preempt for pod in waiting),
         ),
     )
     if group.subgroups:

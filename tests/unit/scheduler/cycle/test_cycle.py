@@ -1,5 +1,7 @@
 """A cycle places complete gangs or nothing, in scheduling order, on real nodes."""
 
+from typing import Any
+
 import pytest
 
 from gangline.scheduler.cache.cache import SchedulerCache
@@ -374,6 +376,23 @@ def test_a_pod_that_would_fit_alone_has_a_reason() -> None:
     state = cluster(node("a", cpu=4), node("b", cpu=4), group("job", 2, network=rule), *members)
     [waits] = decide(state).pending_reasons
     assert "2 node(s) didn't fit the pods of the gang together." in waits.message
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_pod_that_never_preempts_does_not_stop_an_equal_one_that_does(grouped: bool) -> None:
+    def waiting(name: str, age: float, **fields: Any) -> list[Any]:
+        groups = [group(name, 1, age, priority=9)] if grouped else []
+        of = {"group": name} if grouped else {}
+        return [*groups, pod(f"{name}-0", cpu=4, priority=9, age=age, **of, **fields)]
+
+    state = cluster(
+        *(node(name, cpu=4) for name in "ab"),
+        *(pod(f"low-{name}", cpu=4, on=name) for name in "ab"),
+        *waiting("never", 2, may_preempt=False),
+        *waiting("preempts", 1),
+    )
+    [eviction] = decide(state).evictions
+    assert eviction.pod.startswith("d/low-")
 
 
 def test_gang_that_is_skipped_as_equal_to_others_is_checked_against_the_limit_of_its_queue() -> (

@@ -388,8 +388,8 @@ def test_a_pod_that_never_preempts_does_not_stop_an_equal_one_that_does(grouped:
     state = cluster(
         *(node(name, cpu=4) for name in "ab"),
         *(pod(f"low-{name}", cpu=4, on=name) for name in "ab"),
-        *waiting("never", 2, may_preempt=False),
-        *waiting("preempts", 1),
+        *waiting("never", 1, may_preempt=False),
+        *waiting("preempts", 2),
     )
     [eviction] = decide(state).evictions
     assert eviction.pod.startswith("d/low-")

@@ -211,6 +211,10 @@ def _env_causes(path: str, container: Json) -> Causes:
         yield from _field_causes(
             child(where, "valueFrom.fieldRef"), subobject(source, "fieldRef"), ENV_FIELDS
         )
+        resource = subobject(source, "resourceFieldRef").get("resource")
+        if isinstance(resource, str) and not _RESOURCE_FIELD.fullmatch(resource):
+            place = child(where, "valueFrom.resourceFieldRef.resource")
+            yield field_causes.unsupported(place, resource, ("limits.cpu", "requests.memory", "…"))
         for name in ("configMapKeyRef", "secretKeyRef"):
             if isinstance(source.get(name), dict) and not source[name].get("key"):
                 yield field_causes.required(child(where, f"valueFrom.{name}.key"))
@@ -226,6 +230,7 @@ VOLUME_FIELDS = ("metadata.name", "metadata.namespace", "metadata.labels", "meta
 ENV_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName",
               "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP",
               "status.podIPs")  # fmt: skip
+_RESOURCE_FIELD = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-.+)")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['[^']+'\]")
 
 

@@ -321,6 +321,8 @@ def test_stateful_set_rolls_and_retains_its_claims() -> None:
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "volumeClaimTemplates": [
             {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
                 "metadata": {"name": "data"},
                 "spec": {"volumeMode": "Filesystem"},
                 "status": {"phase": "Pending"},

@@ -111,12 +111,13 @@ def compile_webhooks(plural: str, body: bytes) -> list[CompiledWebhook]:
     configuration is invalid; validation prevents storing one.
     """
     configuration = msgspec.json.decode(body, type=CONFIGURATION_TYPES[plural])
-    return [
-        CompiledWebhook(
-            webhook, _selector(webhook, "namespace_selector"), _selector(webhook, "object_selector")
-        )
-        for webhook in configuration.webhooks
-    ]
+    return [compile_webhook(webhook) for webhook in configuration.webhooks]
+
+
+def compile_webhook(webhook: Webhook) -> CompiledWebhook:
+    return CompiledWebhook(
+        webhook, _selector(webhook, "namespace_selector"), _selector(webhook, "object_selector")
+    )
 
 
 def _selector(webhook: Webhook, name: str) -> Selector:

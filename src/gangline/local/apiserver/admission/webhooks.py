@@ -10,10 +10,22 @@ Objects are passed in their stored form. Each webhook gets the version that its 
 
 import asyncio
 import logging
+from functools import partial
+from typing import NamedTuple, cast
 
 import msgspec
 
 from gangline.api.cluster.admission import GROUP, AdmissionResponse
+from gangline.local.apiserver.admission.policies import (
+    BINDINGS,
+    POLICIES,
+    MatchedPolicy,
+    PolicyBinding,
+    check_policy,
+    load_policies,
+    match_policies,
+    names_match,
+)
 from gangline.local.apiserver.admission.webhook_call import (
     CONFIGURATION_TYPES,
     MUTATING,
@@ -40,6 +52,7 @@ from gangline.local.apiserver.admission.webhook_call import (
 )
 from gangline.local.apiserver.core import conversion, prepare
 from gangline.local.apiserver.core.errors import forbidden, internal, not_found, timed_out
+from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.machinery.patches import PatchError, json_equal, json_patch
@@ -56,6 +69,14 @@ DEADLINE_MESSAGE = "request did not complete within requested timeout - context 
 ReviewedKind = tuple[str, str, str]
 
 
+class AdmissionMatch(NamedTuple):
+    """What reviews a write."""
+
+    mutating: list[MatchedWebhook]
+    validating: list[MatchedWebhook]
+    policies: list[MatchedPolicy]
+
+
 class WebhookAdmission:
     """The configured webhooks."""
 
@@ -63,10 +84,12 @@ class WebhookAdmission:
         self._store = store
         self._registry = registry
         self._link = link
+        self._policies: list[PolicyBinding] | None = None
+        """None: they have changed."""
         self._configured: dict[str, dict[str, list[CompiledWebhook]]] = {
             name: {} for name in CONFIGURATION_TYPES
         }
-        self._matched: dict[tuple[str, ...], tuple[list[MatchedWebhook], list[MatchedWebhook]]] = {}
+        self._matched: dict[tuple[str, ...], AdmissionMatch] = {}
         self._generation = -1
         self._has_webhooks = False
 
@@ -76,13 +99,14 @@ class WebhookAdmission:
             cache = self._store.cache(f"{plural}.{GROUP}")
             for record in cache.records.values():
                 self._configured[plural][record.key] = _compile_or_skip(plural, record)
+            self._store.add_listener(f"{plural}.{GROUP}", partial(self._on_change, plural))
+        for plural in (POLICIES, BINDINGS):
+            self._store.add_listener(f"{plural}.{GROUP}", self._on_policy_change)
         self._has_webhooks = any(self._configured.values())
-        self._store.add_listener(
-            f"{MUTATING}.{GROUP}", lambda event: self._on_change(MUTATING, event)
-        )
-        self._store.add_listener(
-            f"{VALIDATING}.{GROUP}", lambda event: self._on_change(VALIDATING, event)
-        )
+
+    def _on_policy_change(self, event: CacheEvent) -> None:
+        self._policies = None
+        self._matched.clear()
 
     def _on_change(self, plural: str, event: CacheEvent) -> None:
         configured, record = self._configured[plural], event.record
@@ -111,20 +135,20 @@ class WebhookAdmission:
             dry_run: True if nothing is stored although the query does not request a dry run.
             shown: group, version and kind of the reviewed object if not of the request's kind.
         """
-        if not self._has_webhooks:
+        if self._policies is None:
+            self._policies = load_policies(self._store)
+        if not self._has_webhooks and not self._policies:
             return None
-        mutating, validating = self._match(
-            WriteAttributes(operation, request.kind, request.subresource)
-        )
-        if not mutating and not validating:
+        matched = self._match(WriteAttributes(operation, request.kind, request.subresource))
+        if not any(matched):
             return None
         dry = dry_run or request.dry_run
         review_input = ReviewInput(
             request, operation, request_options(request, operation, options), shown, dry
         )
-        return WebhookReview(self._store, self._link, review_input, mutating, validating)
+        return WebhookReview(self._store, self._registry, self._link, review_input, matched)
 
-    def _match(self, subject: WriteAttributes) -> tuple[list[MatchedWebhook], list[MatchedWebhook]]:
+    def _match(self, subject: WriteAttributes) -> AdmissionMatch:
         if self._generation != self._registry.generation:
             self._matched.clear()
             self._generation = self._registry.generation
@@ -134,9 +158,10 @@ class WebhookAdmission:
         if matches is None:
             others = (k for k in self._registry if k.storage_name == kind.storage_name)
             forms = [kind, *(k for k in others if k is not kind)]
-            matches = (
+            matches = AdmissionMatch(
                 match_webhooks(self._hooks(MUTATING), subject, forms),
                 match_webhooks(self._hooks(VALIDATING), subject, forms),
+                match_policies(self._policies or (), subject, forms),
             )
             self._matched[key] = matches
         return matches
@@ -164,16 +189,16 @@ class WebhookReview:
     def __init__(
         self,
         store: ObjectStore,
+        registry: Registry,
         link: WebhookClient,
         review_input: ReviewInput,
-        mutating: list[MatchedWebhook],
-        validating: list[MatchedWebhook],
+        matched: AdmissionMatch,
     ) -> None:
         self._store = store
+        self._registry = registry
         self._link = link
         self._input = review_input
-        self._mutating = mutating
-        self._validating = validating
+        self._mutating, self._validating, self._policies = matched
         self._deadline = asyncio.get_running_loop().time() + TOTAL_TIMEOUT_S
 
     async def admit(self, old: Json | None, new: Json) -> Json:
@@ -209,9 +234,12 @@ class WebhookReview:
         return new
 
     async def validate(self, old: Json | None, new: Json | None) -> None:
-        """Call the validating webhooks concurrently. Raises StatusError: a webhook denies the
-        write, or fails.
+        """Evaluate the policies, then call the validating webhooks concurrently. Raises
+        StatusError: a policy or a webhook denies the write, or fails.
         """
+        for matched in self._policies:
+            if all(self._selectors_match(hook, old, new) for hook in matched.bound.matches):
+                self._check_policy(matched, old, new)
         matching = [
             webhook for webhook in self._validating if self._selectors_match(webhook.hook, old, new)
         ]
@@ -219,6 +247,29 @@ class WebhookReview:
         for outcome in await asyncio.gather(*answers, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    def _check_policy(self, matched: MatchedPolicy, old: Json | None, new: Json | None) -> None:
+        shown = self._input
+        request, form = shown.request, matched.kind
+        subject = WriteAttributes(shown.operation, request.kind, request.subresource)
+        if not names_match(matched, subject, request.name):
+            return
+        before, after = (
+            None if state is None else self._in_version(form, state) for state in (old, new)
+        )
+        record = self._store.cache("namespaces.").latest(request_namespace(request, new) or "")
+        data = {
+            "object": after,
+            "oldObject": before,
+            "request": self._shown_request(form),
+            "namespaceObject": None if record is None else read_json(record.body),
+        }
+        check_policy(self._store, self._registry, request, matched.bound, data)
+
+    def _shown_request(self, form: ServedKind) -> Json:
+        """Return the request as expressions see it."""
+        request = admission_request(self._input, form, "", (None, None))
+        return cast(Json, msgspec.to_builtins(request))
 
     def _selectors_match(self, hook: CompiledWebhook, old: Json | None, new: Json | None) -> bool:
         return (
@@ -232,14 +283,13 @@ class WebhookReview:
         be evaluated, and the webhook's failure policy is not Ignore.
         """
         # Most clusters have no conditions: the library takes 50 ms to load.
-        from gangline.local.apiserver.machinery.cel.rules import compile_expression
+        from gangline.local.apiserver.machinery.cel.rules import evaluate
 
         request = self._input.request
-        shown = msgspec.to_builtins(admission_request(self._input, request.kind, "", (None, None)))
-        data = {"object": new, "oldObject": old, "request": shown}
+        data = {"object": new, "oldObject": old, "request": self._shown_request(request.kind)}
         failed = ""
         for condition in hook.spec.match_conditions:
-            outcome = compile_expression(condition.expression).eval(data=data).plain_value()
+            outcome = evaluate(condition.expression, data)
             if outcome is False:
                 return False
             if outcome is not True:

@@ -7,7 +7,7 @@ object may be removed.
 
 import secrets
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -32,6 +32,7 @@ from gangline.local.apiserver.machinery.managed_fields import (
     track_update,
 )
 from gangline.local.apiserver.machinery.validation.builtin import validate_create, validate_update
+from gangline.local.apiserver.machinery.validation.metadata import metadata_causes
 
 SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 SUFFIX_LENGTH: Final = 5
@@ -181,14 +182,21 @@ def check_identity(request: ApiRequest, obj: Any) -> Json:
             f"in version {kind.api_version!r}"
         )
     obj["apiVersion"], obj["kind"] = given
-    meta = obj.setdefault("metadata", {})
+    if obj.get("metadata") is None:
+        obj["metadata"] = {}
+    meta = obj["metadata"]
     if not isinstance(meta, dict):
         raise bad_request("metadata must be an object")
     for name, empty in OMITTED_WHEN_EMPTY.items():
         if meta.get(name, name) in (empty, None):
             del meta[name]
     _check_namespace(request, meta)
-    if request.verb != "create" and meta.setdefault("name", request.name) != request.name:
+    if request.verb != "create" and not meta.get("name"):
+        raise bad_request(
+            f"the name of the object ({request.name} based on URL) was undeterminable: "
+            "name must be provided"
+        )
+    if request.verb != "create" and meta["name"] != request.name:
         raise bad_request(
             f"the name of the object ({meta['name']}) does not match the name on the URL "
             f"({request.name})"
@@ -217,11 +225,9 @@ def assign_name(request: ApiRequest, meta: Json) -> None:
     if not name and isinstance(prefix, str) and prefix:
         name = meta["name"] = generate_name(prefix)
     if not name or not isinstance(name, str):
-        cause = StatusCause(
-            "FieldValueRequired", "Required value: name or generateName is required",
-            "metadata.name",
-        )  # fmt: skip
-        raise invalid(request.kind.group, request.kind.kind, "", [cause])
+        kind, obj = request.kind, {"metadata": meta}
+        causes = [*metadata_causes(kind.group, kind.kind, obj, kind.namespaced, kind.custom)]
+        raise invalid(kind.group, kind.kind, "", causes or kind.schema.validate({"metadata": meta}))
     request.name = name
 
 
@@ -278,29 +284,37 @@ def _name(obj: Json) -> str:
 
 def validate_creation(kind: ServedKind, obj: Json) -> None:
     """Refuse an invalid new object with all its errors. Raises StatusError: 422."""
-    causes = kind.schema.validate(obj)
-    # Type errors are reported alone: the other rules expect valid types.
-    causes = causes or validate_create(
-        kind.group, kind.kind, obj, kind.namespaced, custom=kind.custom
+    causes = _all_causes(
+        kind.schema.validate(obj),
+        lambda: validate_create(kind.group, kind.kind, obj, kind.namespaced, custom=kind.custom),
     )
     causes = causes or kind.rule_causes(obj, None)
     if causes:
         raise invalid(kind.group, kind.kind, _name(obj), causes)
 
 
+def _all_causes(
+    found: list[StatusCause], validate: Callable[[], list[StatusCause]]
+) -> list[StatusCause]:
+    """Add the errors of the kind's rules to those of its schema. Type errors are reported alone:
+    the rules expect valid types.
+    """
+    if any(cause.reason == "FieldValueTypeInvalid" for cause in found):
+        return found
+    fields = {cause.field for cause in found}
+    return found + [cause for cause in validate() if cause.field not in fields]
+
+
 def validate_change(request: ApiRequest, old: Json, new: Json) -> None:
     """Refuse an invalid change with all its errors. Raises StatusError: 422."""
     kind = request.kind
-    causes = kind.schema.validate(new)
-    causes = causes or validate_update(
-        kind.group,
-        kind.kind,
-        old,
-        new,
-        kind.namespaced,
-        request.subresource,
-        custom=kind.custom,
-    )
+    causes = _all_causes(
+        kind.schema.validate(new),
+        lambda: validate_update(
+            kind.group, kind.kind, old, new, kind.namespaced, request.subresource,
+            custom=kind.custom,
+        ),
+    )  # fmt: skip
     causes = causes or kind.rule_causes(new, old)
     if causes:
         raise invalid(kind.group, kind.kind, request.name, causes)

@@ -16,6 +16,7 @@ from gangline.api.cluster.autoscaling import HorizontalPodAutoscalerV1
 from gangline.api.cluster.workload import GROUP as SCHEDULING
 from gangline.api.meta.objects import StatusCause
 from gangline.api.resources import BUILT_IN_RESOURCES
+from gangline.api.schema.field_table import find_message
 from gangline.api.schema.openapi import openapi_schema
 from gangline.local.apiserver.machinery.schema.builtin_schemas import message_schema
 from gangline.local.apiserver.machinery.schema.structural import StructuralSchema
@@ -255,21 +256,27 @@ EVENT_FIELDS = (
 POD_SUBRESOURCES = ("status", "binding", "eviction", "log", "exec", "attach", "portforward")
 OTHER_VERSIONS = {("autoscaling", "v1", "HorizontalPodAutoscaler"): HorizontalPodAutoscalerV1}
 """Structs of versions without a reader in this package. Only their schemas are used."""
+READ_IN_PART = (("batch", "v1", "Job"), ("node.k8s.io", "v1", "RuntimeClass"))
+"""Kinds whose structs lack fields that other components read."""
 WITH_STATUS = {"subresources": ("status",), "resets_status": True}
 
 
-def _schema(group: str, version: str, kind: str) -> Callable[[], Json] | None:
+def _schema(group: str, version: str, kind: str) -> Json:
+    """Return the schema of the structs that the code reads, or else that of Kubernetes' types."""
     version_kind = (group, version, kind)
     resource_type = next(
         (r for r in BUILT_IN_RESOURCES if (r.group, r.version, r.kind) == version_kind), None
     )
     type_: Any = resource_type.type if resource_type else OTHER_VERSIONS.get(version_kind)
-    return partial(openapi_schema, type_) if type_ else None
+    message = find_message(f"{group}/{version}" if group else version, kind)
+    if type_ and version_kind not in READ_IN_PART:
+        return openapi_schema(type_)
+    return message_schema(message) if message else ANY_OBJECT_SCHEMA
 
 
 def _kind(group: str, kind: str, plural: str, **more: object) -> ServedKind:
     group_name, _, version = group.rpartition("/")
-    more.setdefault("schema_source", _schema(group_name, version, kind))
+    more.setdefault("schema_source", partial(_schema, group_name, version, kind))
     return ServedKind(group_name, version, kind, plural, **more)  # type: ignore[arg-type]
 
 
@@ -313,8 +320,7 @@ def active_kinds() -> list[ServedKind]:
         _kind("apps/v1", "ReplicaSet", "replicasets", short_names=("rs",),
               selectable=("status.replicas",), **workload),
         _kind("batch/v1", "Job", "jobs", categories=every, counts_generations=True,
-              selectable=("status.successful",),
-              schema_source=partial(message_schema, "batch/v1#Job"), **WITH_STATUS),
+              selectable=("status.successful",), **WITH_STATUS),
         _kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
               short_names=("hpa",), categories=every, counts_generations=True, **WITH_STATUS),
         _kind("autoscaling/v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
@@ -330,8 +336,7 @@ def active_kinds() -> list[ServedKind]:
         _kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", short_names=("pdb",),
               counts_generations=True, **WITH_STATUS),
         _cluster("storage.k8s.io/v1", "StorageClass", "storageclasses", short_names=("sc",)),
-        _cluster("node.k8s.io/v1", "RuntimeClass", "runtimeclasses",
-                 schema_source=partial(message_schema, "node.k8s.io/v1#RuntimeClass")),
+        _cluster("node.k8s.io/v1", "RuntimeClass", "runtimeclasses"),
         _kind(rbac, "Role", "roles"),
         _kind(rbac, "RoleBinding", "rolebindings"),
         _cluster(rbac, "ClusterRole", "clusterroles"),
@@ -351,11 +356,7 @@ def active_kinds() -> list[ServedKind]:
 def device_kinds() -> list[ServedKind]:
     """Return the kinds of Dynamic Resource Allocation, with Kubernetes' schemas."""
 
-    def described(kind: str, plural: str, **more: object) -> ServedKind:
-        version = "resource.k8s.io/v1"
-        schema = partial(message_schema, f"{version}#{kind}")
-        return _kind(version, kind, plural, schema_source=schema, **more)
-
+    described = partial(_kind, "resource.k8s.io/v1")
     counted = {"namespaced": False, "counts_generations": True}
     return [
         described("DeviceClass", "deviceclasses", **counted),
@@ -413,9 +414,8 @@ def kinds_of_other_components() -> list[ServedKind]:
     """
 
     def described(api_version: str, kind: str, plural: str, **more: object) -> ServedKind:
-        schema = partial(message_schema, f"{api_version}#{kind}")
         note = f"{kind} objects are stored by this cluster, but none of its components acts on them"
-        return _kind(api_version, kind, plural, schema_source=schema, note=note, **more)
+        return _kind(api_version, kind, plural, note=note, **more)
 
     cluster = {"namespaced": False}
     counted = {"counts_generations": True}
@@ -434,10 +434,10 @@ def kinds_of_other_components() -> list[ServedKind]:
         described(admission, "MutatingAdmissionPolicy", "mutatingadmissionpolicies", **policies),
         described(admission, "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings",
                   **policies),
-        described(admission, "ValidatingAdmissionPolicy", "validatingadmissionpolicies",
-                  **policies, **WITH_STATUS),
-        described(admission, "ValidatingAdmissionPolicyBinding",
-                  "validatingadmissionpolicybindings", **policies),
+        _kind(admission, "ValidatingAdmissionPolicy", "validatingadmissionpolicies",
+              **policies, **WITH_STATUS),
+        _kind(admission, "ValidatingAdmissionPolicyBinding",
+              "validatingadmissionpolicybindings", **policies),
         described("certificates.k8s.io/v1", "CertificateSigningRequest",
                   "certificatesigningrequests", **cluster, short_names=("csr",),
                   subresources=("status", "approval"), resets_status=True,

@@ -48,6 +48,7 @@ DAEMON_SET_COUNTS = (
     "desiredNumberScheduled",
     "numberReady",
 )
+BUDGET_COUNTS = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
 PERCENT_POLICY: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
 DEFAULT_SCALING_RULES: Mapping[str, Json] = {
     "scaleUp": {
@@ -116,8 +117,12 @@ def initial_status(group: str, kind: str, obj: Json) -> Json | None:
             return {"phase": "Pending"}
         case ("", "Service"):
             return {"loadBalancer": {}}
-        case ("apps", "ReplicaSet"):
+        case ("", "ReplicationController") | ("apps", "ReplicaSet"):
             return {"replicas": 0}
+        case ("autoscaling", "HorizontalPodAutoscaler"):
+            return {"currentReplicas": 0, "desiredReplicas": 0}
+        case ("policy", "PodDisruptionBudget"):
+            return dict.fromkeys(BUDGET_COUNTS, 0)
         case ("apps", "StatefulSet"):
             return {"replicas": 0, "availableReplicas": 0}
         case ("apps", "DaemonSet"):
@@ -227,6 +232,8 @@ def _default_container(container: Json, host_network: bool) -> None:
     for variable in objects_in(container.get("env")):
         if field := subobject(variable, "valueFrom", "fieldRef"):
             fill_absent(field, {"apiVersion": "v1"})
+        if amount := subobject(variable, "valueFrom", "resourceFieldRef"):
+            fill_absent(amount, {"divisor": "0"})
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
         if probe := subobject(container, name):
             # In a probe, zero means an absent value.
@@ -333,6 +340,14 @@ def default_job(obj: Json) -> None:
     default_template(subobject(spec, "template"))
     if not spec["manualSelector"]:
         _generate_selector(obj, spec)
+    _labels_of_template(obj)
+
+
+def _labels_of_template(obj: Json) -> None:
+    """Give an object without labels those of its pods."""
+    metadata, labels = subobject(obj, "metadata"), subobject(obj, "spec", "template", "metadata")
+    if metadata and labels.get("labels") and not metadata.get("labels"):
+        metadata["labels"] = copy_json(labels["labels"])
 
 
 def _generate_selector(obj: Json, spec: Json) -> None:
@@ -347,6 +362,14 @@ def _generate_selector(obj: Json, spec: Json) -> None:
     labels = subobject(template, "metadata", "labels")
     for key, value in (("controller-uid", uid), ("job-name", name)):
         fill_absent(labels, {key: value, f"{BATCH}/{key}": value})
+
+
+def _replication_controller(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    labels = subobject(spec, "template", "metadata").get("labels")
+    fill_absent(spec, {"replicas": 1} | ({"selector": copy_json(labels)} if labels else {}))
+    default_template(subobject(spec, "template"))
+    _labels_of_template(obj)
 
 
 def _stateful_set(obj: Json) -> None:
@@ -365,6 +388,7 @@ def _stateful_set(obj: Json) -> None:
     retention = subobject(spec, "persistentVolumeClaimRetentionPolicy")
     fill_absent(retention, {"whenDeleted": "Retain", "whenScaled": "Retain"})
     for claim in objects_in(spec.get("volumeClaimTemplates")):
+        fill_absent(claim, {"apiVersion": "v1", "kind": "PersistentVolumeClaim"})
         fill_absent(subobject(claim, "spec"), {"volumeMode": "Filesystem"})
         fill_absent(claim, {"status": {"phase": "Pending"}})
     default_template(subobject(spec, "template"))
@@ -586,6 +610,8 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "PersistentVolume"): _persistent_volume,
     ("", "PersistentVolumeClaim"): partial(_fill, ("spec",), {"volumeMode": "Filesystem"}),
     ("", "Pod"): default_pod,
+    ("", "PodTemplate"): lambda obj: default_template(subobject(obj, "template")),
+    ("", "ReplicationController"): _replication_controller,
     ("", "Secret"): partial(_fill, (), {"type": "Opaque"}),
     ("", "Service"): _service,
     (ADMISSION, "MutatingWebhookConfiguration"): _webhooks,

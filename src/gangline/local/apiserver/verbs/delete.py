@@ -73,10 +73,12 @@ def read_deletion_request(request: ApiRequest, options: Any) -> DeletionRequest:
     expected = expect_object(given.get("preconditions"), "preconditions")
     uid = expect_string(expected.get("uid"), "preconditions.uid")
     revision = expect_string(expected.get("resourceVersion"), "preconditions.resourceVersion")
-    dry_run = request.dry_run or given.get("dryRun") == ["All"]
+    dry_run = given.get("dryRun") or []
+    if dry_run not in ([], ["All"]):
+        raise _invalid_options(field_causes.unsupported("dryRun", dry_run, ("All",)))
     # API rule: a negative grace period means one second.
     grace = 1 if grace is not None and grace < 0 else grace
-    return DeletionRequest(grace, policy, uid, revision, dry_run)
+    return DeletionRequest(grace, policy, uid, revision, request.dry_run or bool(dry_run))
 
 
 def _invalid_options(cause: StatusCause) -> StatusError:

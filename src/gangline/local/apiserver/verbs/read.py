@@ -11,10 +11,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from gangline.api.meta.field_causes import forbidden, unsupported
 from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
 from gangline.local.apiserver.core import conversion
-from gangline.local.apiserver.core.errors import bad_request, expired, not_found, timed_out
+from gangline.local.apiserver.core.errors import (
+    bad_request,
+    expired,
+    invalid,
+    not_found,
+    timed_out,
+)
 from gangline.local.apiserver.core.negotiation import (
     JSON,
     YAML,
@@ -93,6 +100,7 @@ def open_list(store: ObjectStore, request: ApiRequest) -> ListQuery:
     """
     chosen = compile_selection(request)
     limit = max(request.int_param("limit") or 0, 0)  # as in Kubernetes, below 0 is no limit
+    request.int_param("timeoutSeconds")  # of a watch, but checked for lists too
     cache = store.cache(request.kind.storage_name)
     token = request.params.get("continue", "")
     after = ""
@@ -165,15 +173,18 @@ def _check_available(cache: WatchCache, revision: int, after: str, newest: int) 
 def _requested_revision(store: ObjectStore, cache: WatchCache, request: ApiRequest) -> int:
     text = request.params.get("resourceVersion", "")
     match = request.params.get("resourceVersionMatch", "")
-    if match and match not in ("Exact", "NotOlderThan"):
-        raise bad_request(f'resourceVersionMatch: Unsupported value: "{match}"')
+    where, cause = "resourceVersionMatch", None
     if match and not text:
-        raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+        cause = forbidden(where, f"{where} is forbidden unless resourceVersion is provided")
+    elif match and match not in ("Exact", "NotOlderThan"):
+        cause = unsupported(where, match, ("Exact", "NotOlderThan"))
+    elif match == "Exact" and text == "0":
+        cause = forbidden(where, f'{where} "Exact" is forbidden for resourceVersion "0"')
+    if cause is not None:
+        raise invalid("meta.k8s.io", "ListOptions", "", [cause])
     requested = check_revision_reached(store, text)
     if match != "Exact":
         return 0
-    if requested == 0:
-        raise bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
     if requested < cache.horizon:
         raise expired(f"The resourceVersion for the provided list is too old: {requested}")
     return requested

@@ -132,11 +132,12 @@ ChangeFunction = Callable[[Json], Json]
 
 CONDITIONAL_UPDATES = frozenset(
     {
-        ("apiextensions.k8s.io", "CustomResourceDefinition"),
-        ("coordination.k8s.io", "Lease"),
-        ("policy", "PodDisruptionBudget"),
+        "APIService", "CSIDriver", "CSINode", "CSIStorageCapacity", "CustomResourceDefinition",
+        "Lease", "MutatingAdmissionPolicy", "MutatingWebhookConfiguration", "PodDisruptionBudget",
+        "RuntimeClass", "ValidatingAdmissionPolicy", "ValidatingWebhookConfiguration",
+        "VolumeAttachment",
     }
-)
+)  # fmt: skip
 """Built-in kinds that are only replaced by those who have seen the present state."""
 RESTRICTIONS = {
     "": prepare.restrict_to_main,
@@ -440,7 +441,7 @@ class WritePath:
         revision = meta.get("resourceVersion")
         if revision and revision != str(record.rv):
             raise conflict(kind.plural, kind.group, request.name, MODIFIED_MESSAGE)
-        if not revision and (kind.custom or (kind.group, kind.kind) in CONDITIONAL_UPDATES):
+        if not revision and (kind.custom or kind.kind in CONDITIONAL_UPDATES):
             prepare.reject_unconditional(request)
 
     async def _commit(

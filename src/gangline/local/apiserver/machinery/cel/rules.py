@@ -10,7 +10,7 @@ evaluation is bounded by the object: its values to the power of the nested loops
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
@@ -29,9 +29,10 @@ from gangline.local.apiserver.machinery.schema.nodes import (
     additional_properties,
 )
 
-__all__ = ["RULES", "RuleError", "SchemaRules", "compile_expression", "rule_causes"]
+__all__ = ["RULES", "RuleError", "SchemaRules", "compile_expression", "evaluate", "rule_causes"]
 
 RULES = "x-kubernetes-validations"
+RULE_VARIABLES = ("self", "oldSelf", "formerSelf")
 MAX_STEPS = 5_000_000
 """Values to the power of the nested loops of a rule."""
 MAX_RULE_CHARS = 10_000
@@ -56,22 +57,23 @@ class RuleError(ValueError):
 
 
 @cache
-def _environment() -> cel.Env:
+def _environment(names: Sequence[str]) -> cel.Env:
     extensions = [
         ext_optional.ExtOptional(), ext_strings.ExtStrings(), ext_math.ExtMath(),
         ext_encoders.ExtEncoders(), kubernetes_functions(),
     ]  # fmt: skip
-    names = ("self", "oldSelf", "formerSelf", "object", "oldObject", "request")
     return cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN), extensions=extensions)
 
 
 @cache
-def compile_expression(text: str) -> cel.Expression:
-    """Compile an expression. Raises RuleError: it is not valid, or uses what is not supported."""
+def compile_expression(text: str, names: Sequence[str] = RULE_VARIABLES) -> cel.Expression:
+    """Compile an expression that knows the variables ``names``. Raises RuleError: it is not valid,
+    or uses what is not supported.
+    """
     if len(text) > MAX_RULE_CHARS:
         raise RuleError(f"has more than {MAX_RULE_CHARS} characters")
     try:
-        return _environment().compile(text)
+        return _environment(names).compile(text)
     except (RuntimeError, ValueError, UnicodeEncodeError) as error:
         reason = str(error).partition("ERROR: ")[2] or str(error)
         raise RuleError(f"compilation failed: {reason.splitlines()[0]}") from None
@@ -91,6 +93,15 @@ def loop_depth(text: str) -> int:
             stack.append(piece != "(")
             deepest = max(deepest, sum(stack))
     return deepest
+
+
+def evaluate(text: str, data: Mapping[str, Any]) -> Any:
+    """Return the value of an expression on an admitted object, or a RuleError."""
+    depth = loop_depth(text)
+    if depth and _count(data["object"]) ** depth > MAX_STEPS:
+        return RuleError("too many values for the expression")
+    value = compile_expression(text, tuple(data)).eval(data=dict(data))
+    return RuleError(value.plain_value()) if value.type() == cel.Type.ERROR else value.plain_value()
 
 
 def escape_name(name: str) -> str:

@@ -10,7 +10,7 @@ import binascii
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from gangline.api import names
 from gangline.api.cluster.admission import GROUP as ADMISSION
@@ -23,13 +23,17 @@ from gangline.api.validation.field_rules import (
     Causes,
     enum_causes,
     label_causes,
-    minimum_causes,
     name_causes,
     port_causes,
     quantity_causes,
     rule_causes,
 )
-from gangline.api.validation.pods import access_mode_causes, claim_causes, pod_causes
+from gangline.api.validation.pods import (
+    access_mode_causes,
+    claim_causes,
+    pod_causes,
+    template_causes,
+)
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation import devices, pod_groups, webhooks
 from gangline.local.apiserver.machinery.validation.metadata import (
@@ -37,19 +41,20 @@ from gangline.local.apiserver.machinery.validation.metadata import (
     check_path_segment,
     metadata_causes,
     metadata_update_causes,
-    selector_causes,
 )
+from gangline.local.apiserver.machinery.validation.table import table_causes, table_update_causes
 from gangline.local.apiserver.machinery.validation.webhooks import webhook_causes
 from gangline.local.apiserver.machinery.validation.workloads import (
     autoscaler_causes,
-    count_or_share_causes,
     cron_job_causes,
     deployment_causes,
     job_causes,
     job_update_causes,
     pod_update_causes,
     replica_set_causes,
-    selector_update_causes,
+    replication_controller_causes,
+    stateful_set_causes,
+    stateful_set_update_causes,
 )
 
 __all__ = ["validate_create", "validate_update"]
@@ -319,6 +324,7 @@ def validate_create(
 ) -> list[StatusCause]:
     """Return all errors of a new object."""
     causes = list(metadata_causes(group, kind, obj, namespaced, custom))
+    causes += table_causes(group, kind, obj)
     if (validator := VALIDATORS.get((group, kind))) is not None:
         causes += validator(obj)
     return causes
@@ -346,11 +352,11 @@ def validate_update(
         return causes + list(status(old, new)) if status is not None else causes
     if (update := UPDATE_VALIDATORS.get((group, kind))) is not None:
         causes += update(old, new)
-    validator = VALIDATORS.get((group, kind))
-    if validator is not None and _without_metadata_and_status(new) != _without_metadata_and_status(
-        old
-    ):
-        causes += validator(new)
+    causes += table_update_causes(group, kind, old, new)
+    if _without_metadata_and_status(new) != _without_metadata_and_status(old):
+        causes += table_causes(group, kind, new)
+        if (validator := VALIDATORS.get((group, kind))) is not None:
+            causes += validator(new)
     return causes
 
 
@@ -444,8 +450,19 @@ def _claim(obj: Json) -> Causes:
 
 def _claim_update(old: Json, new: Json) -> Causes:
     before, after = dict(subobject(old, "spec")), dict(subobject(new, "spec"))
+    size, former = (
+        quantity_or_none(subobject(spec, "resources", "requests").get("storage"))
+        for spec in (after, before)
+    )
+    granted = quantity_or_none(subobject(old, "status", "capacity").get("storage"))
+    if size is None or former is None or (size < former and (granted is None or size <= granted)):
+        detail = "field can not be less than status.capacity"
+        yield field_causes.forbidden("spec.resources.requests.storage", detail)
+    # A claim grows, or takes back a growth that has not happened, once it is bound.
+    is_bound = subobject(old, "status").get("phase") == "Bound"
     for spec in (before, after):
-        spec.pop("resources", None)
+        if is_bound or size == former:
+            spec.pop("resources", None)
     if not before.get("volumeName"):
         # The volume controller sets volumeName once, when it binds the claim.
         after.pop("volumeName", None)
@@ -466,9 +483,25 @@ def _volume(obj: Json) -> Causes:
         yield from quantity_causes("spec.capacity[storage]", capacity, positive=True)
     if not [name for name in spec if name not in NON_SOURCE_FIELDS and spec[name] is not None]:
         yield field_causes.required("spec", "must specify a volume type")
-    policies = ("Delete", "Recycle", "Retain")
-    policy = spec.get("persistentVolumeReclaimPolicy")
-    yield from enum_causes("spec.persistentVolumeReclaimPolicy", policy, policies)
+
+
+def _volume_update(old: Json, new: Json) -> Causes:
+    before, after = subobject(old, "spec"), subobject(new, "spec")
+    if any(before.get(name) != after.get(name) for name in {*before, *after} - NON_SOURCE_FIELDS):
+        detail = "spec.persistentvolumesource is immutable after creation"
+        yield field_causes.forbidden("spec.persistentvolumesource", detail)
+    for name in ("volumeMode", "nodeAffinity"):
+        if before.get(name) != after.get(name) and (name in before or name == "volumeMode"):
+            yield field_causes.invalid(name, after.get(name), "field is immutable")
+
+
+def _event(obj: Json) -> Causes:
+    namespace, about = subobject(obj, "metadata").get("namespace"), subobject(obj, "involvedObject")
+    # Events about objects of the cluster are in the namespace default.
+    is_global = not about.get("namespace") and namespace in ("default", "kube-system")
+    if not is_global and about.get("namespace") != namespace:
+        detail = "does not match event.namespace"
+        yield field_causes.invalid("involvedObject.namespace", about.get("namespace"), detail)
 
 
 def _priority_class(obj: Json) -> Causes:
@@ -479,14 +512,11 @@ def _priority_class(obj: Json) -> Causes:
     if isinstance(value, int) and value > MAX_USER_PRIORITY and not name.startswith("system-"):
         detail = f"maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"
         yield field_causes.forbidden("value", detail)
-    policies = ("Never", "PreemptLowerPriority")
-    yield from enum_causes("preemptionPolicy", obj.get("preemptionPolicy"), policies)
 
 
 def _priority_class_update(old: Json, new: Json) -> Causes:
-    for field in ("value", "preemptionPolicy"):
-        if old.get(field) != new.get(field):
-            yield field_causes.forbidden(field, "may not be changed in an update.")
+    if old.get("value") != new.get("value"):
+        yield field_causes.forbidden("value", "may not be changed in an update.")
 
 
 def _disruption_budget(obj: Json) -> Causes:
@@ -494,33 +524,10 @@ def _disruption_budget(obj: Json) -> Causes:
     if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
         detail = "minAvailable and maxUnavailable cannot be both set"
         yield field_causes.invalid("spec", spec, detail)
-    for name in ("minAvailable", "maxUnavailable"):
-        yield from count_or_share_causes(f"spec.{name}", spec.get(name))
-    yield from selector_causes("spec.selector", subobject(spec, "selector"))
-    policies = ("AlwaysAllow", "IfHealthyBudget")
-    policy = spec.get("unhealthyPodEvictionPolicy")
-    yield from enum_causes("spec.unhealthyPodEvictionPolicy", policy, policies)
-
-
-def _lease(obj: Json) -> Causes:
-    spec = subobject(obj, "spec")
-    yield from minimum_causes("spec.leaseDurationSeconds", spec.get("leaseDurationSeconds"), 1)
-    yield from minimum_causes("spec.leaseTransitions", spec.get("leaseTransitions"), 0)
-
-
-def _node(obj: Json) -> Causes:
-    for index, taint in enumerate(subobject(obj, "spec").get("taints") or []):
-        where = indexed("spec.taints", index)
-        effect: Any = taint.get("effect") if isinstance(taint, dict) else None
-        if not effect:
-            yield field_causes.required(child(where, "effect"))
-        effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-        yield from enum_causes(child(where, "effect"), effect, effects)
 
 
 VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("", "ConfigMap"): _config_map,
-    ("", "Node"): _node,
     ("", "PersistentVolume"): _volume,
     ("", "PersistentVolumeClaim"): _claim,
     ("", "Pod"): _pod,
@@ -529,14 +536,16 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("", "Service"): service_causes,
     (ADMISSION, "MutatingWebhookConfiguration"): webhook_causes,
     (ADMISSION, "ValidatingWebhookConfiguration"): webhook_causes,
+    ("", "Event"): _event,
+    ("", "PodTemplate"): lambda obj: template_causes("template", subobject(obj, "template")),
+    ("", "ReplicationController"): replication_controller_causes,
     ("apps", "DaemonSet"): replica_set_causes,
     ("apps", "Deployment"): deployment_causes,
     ("apps", "ReplicaSet"): replica_set_causes,
-    ("apps", "StatefulSet"): replica_set_causes,
+    ("apps", "StatefulSet"): stateful_set_causes,
     ("autoscaling", "HorizontalPodAutoscaler"): autoscaler_causes,
     ("batch", "CronJob"): cron_job_causes,
     ("batch", "Job"): job_causes,
-    ("coordination.k8s.io", "Lease"): _lease,
     ("policy", "PodDisruptionBudget"): _disruption_budget,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     **RBAC_VALIDATORS,
@@ -546,13 +555,13 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "ConfigMap"): _data_update,
+    ("", "PersistentVolume"): _volume_update,
     ("", "PersistentVolumeClaim"): _claim_update,
     ("", "Pod"): pod_update_causes,
     ("", "ResourceQuota"): quota_update_causes,
     ("", "Secret"): _data_update,
     ("", "Service"): service_update_causes,
-    ("apps", "Deployment"): selector_update_causes,
-    ("apps", "ReplicaSet"): selector_update_causes,
+    ("apps", "StatefulSet"): stateful_set_update_causes,
     ("batch", "Job"): job_update_causes,
     (RBAC, "ClusterRoleBinding"): binding_update_causes,
     (RBAC, "RoleBinding"): binding_update_causes,

@@ -74,7 +74,7 @@ def metadata_causes(
         yield field_causes.required("metadata.name", "name or generateName is required")
     if name:
         yield from rule_causes(rule, "metadata.name", name)
-    elif isinstance(prefix, str):
+    if isinstance(prefix, str):
         # The server appends letters and digits, so the prefix may end in a dash.
         yield from rule_causes(rule, "metadata.generateName", prefix.rstrip("-.") or prefix)
     if namespaced and not metadata.get("namespace"):

@@ -1,13 +1,9 @@
 """Validation of webhook configurations, and of kinds that no component of this cluster acts on.
 
-Enums and required fields are left to the schema. CEL expressions of match conditions are refused:
-ignoring one would call a webhook for requests that its author excluded. Other kinds have those
-rules of Kubernetes that keep their objects usable for their readers: required fields, and fields
-that cannot change.
+Enums and required fields are left to the schema and to the table of field rules.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,58 +17,20 @@ from gangline.api.validation.field_rules import (
     enum_causes,
     name_causes,
     port_causes,
-    quantity_causes,
     rule_causes,
 )
-from gangline.local.apiserver.machinery.cel import missing_library
+from gangline.local.apiserver.machinery.cel import (
+    CONDITION_VARIABLES,
+    POLICY_VARIABLES,
+    missing_library,
+)
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation.metadata import selector_causes
 
 ADMISSION = "admissionregistration.k8s.io"
-CERTIFICATES = "certificates.k8s.io"
 NETWORK = "networking.k8s.io"
 STORAGE = "storage.k8s.io"
 MAX_SERVICE_RANGES = 2
-ACTIONS = ("Audit", "Deny", "Warn")
-
-REQUIRED: Mapping[tuple[str, str], tuple[str, ...]] = {
-    (ADMISSION, "ValidatingAdmissionPolicy"): ("spec.matchConstraints",),
-    (ADMISSION, "ValidatingAdmissionPolicyBinding"): ("spec.policyName", "spec.validationActions"),
-    (CERTIFICATES, "CertificateSigningRequest"): (
-        "spec.request", "spec.signerName", "spec.usages",
-    ),
-    (NETWORK, "IPAddress"): ("spec.parentRef.resource", "spec.parentRef.name"),
-    (NETWORK, "ServiceCIDR"): ("spec.cidrs",),
-    (STORAGE, "CSIStorageCapacity"): ("storageClassName",),
-    (STORAGE, "VolumeAttachment"): ("spec.attacher", "spec.nodeName", "spec.source"),
-    (STORAGE, "VolumeAttributesClass"): ("driverName",),
-}  # fmt: skip
-"""Fields that must have a value."""
-IMMUTABLE: Mapping[tuple[str, str], tuple[str, ...]] = {
-    (NETWORK, "IPAddress"): ("spec",),
-    (STORAGE, "CSIStorageCapacity"): ("nodeTopology", "storageClassName"),
-    (STORAGE, "VolumeAttachment"): ("spec",),
-    (STORAGE, "VolumeAttributesClass"): ("driverName", "parameters"),
-}
-"""Fields that keep the value they were created with."""
-
-
-def _value_at(obj: Json, path: str) -> Any:
-    *parents, name = path.split(".")
-    return subobject(obj, *parents).get(name)
-
-
-def _required(paths: tuple[str, ...], obj: Json) -> Causes:
-    for path in paths:
-        if not _value_at(obj, path):
-            yield field_causes.required(path)
-
-
-def _immutable(paths: tuple[str, ...], old: Json, new: Json) -> Causes:
-    for path in paths:
-        value = _value_at(new, path)
-        if value != _value_at(old, path):
-            yield field_causes.invalid(path, value, "field is immutable")
 
 
 def _policy(obj: Json) -> Causes:
@@ -80,27 +38,32 @@ def _policy(obj: Json) -> Causes:
     if not spec.get("validations") and not spec.get("auditAnnotations"):
         detail = "validations or auditAnnotations must contain at least one item"
         yield field_causes.required("spec.validations", detail)
+    for index, condition in enumerate(objects_in(spec.get("matchConditions"))):
+        where = indexed("spec.matchConditions", index)
+        yield from _condition(where, condition, POLICY_VARIABLES)
+    for index, variable in enumerate(objects_in(spec.get("variables"))):
+        where = child(indexed("spec.variables", index), "expression")
+        yield from _expression(where, variable.get("expression"), POLICY_VARIABLES)
+    reasons = ("Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized")
     for index, rule in enumerate(objects_in(spec.get("validations"))):
-        if not rule.get("expression"):
-            yield field_causes.required(child(indexed("spec.validations", index), "expression"))
-    yield from enum_causes("spec.failurePolicy", spec.get("failurePolicy"), ("Fail", "Ignore"))
+        where = indexed("spec.validations", index)
+        yield from enum_causes(child(where, "reason"), rule.get("reason"), reasons)
+        for name in ("expression", "messageExpression"):
+            if name in rule or name == "expression":
+                yield from _expression(child(where, name), rule.get(name), POLICY_VARIABLES)
 
 
-def _policy_binding(obj: Json) -> Causes:
-    actions = subobject(obj, "spec").get("validationActions")
-    for index, action in enumerate(actions if isinstance(actions, list) else ()):
-        yield from enum_causes(indexed("spec.validationActions", index), action, ACTIONS)
+def _mutating_policy(obj: Json) -> Causes:
+    detail = "MutatingAdmissionPolicy is not supported: use a mutating webhook"
+    yield field_causes.forbidden("spec", detail)
 
 
 def _node_drivers(obj: Json) -> Causes:
     seen = set[object]()
     for index, driver in enumerate(objects_in(subobject(obj, "spec").get("drivers"))):
-        where = indexed("spec.drivers", index)
-        for name in ("name", "nodeID"):
-            if not driver.get(name):
-                yield field_causes.required(child(where, name))
         if driver.get("name") in seen:
-            yield field_causes.duplicate(child(where, "name"), driver["name"])
+            where = child(indexed("spec.drivers", index), "name")
+            yield field_causes.duplicate(where, driver["name"])
         seen.add(driver.get("name"))
 
 
@@ -117,15 +80,10 @@ def _node_drivers_update(old: Json, new: Json) -> Causes:
             )  # fmt: skip
 
 
-def _capacity(obj: Json) -> Causes:
-    for name in ("capacity", "maximumVolumeSize"):
-        if (amount := obj.get(name)) is not None:
-            yield from quantity_causes(name, amount)
-
-
 def _attachment(obj: Json) -> Causes:
     source = subobject(obj, "spec", "source")
-    given = [name for name in ("inlineVolumeSpec", "persistentVolumeName") if source.get(name)]
+    names_of_sources = ("inlineVolumeSpec", "persistentVolumeName")
+    given = [name for name in names_of_sources if source.get(name) is not None]
     if source and len(given) != 1:
         detail = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
         yield field_causes.required("spec.source", detail)
@@ -138,30 +96,20 @@ def _service_ranges(obj: Json) -> Causes:
 
 
 def _service_ranges_update(old: Json, new: Json) -> Causes:
-    before, after = _value_at(old, "spec.cidrs"), _value_at(new, "spec.cidrs")
+    before, after = (subobject(obj, "spec").get("cidrs") for obj in (old, new))
     # A range of the other address family may be added.
     if isinstance(before, list) and (not isinstance(after, list) or after[: len(before)] != before):
         yield field_causes.invalid("spec.cidrs", after, "field is immutable")
 
 
-_RULES: Mapping[tuple[str, str], Callable[[Json], Causes]] = {
+VALIDATORS: Mapping[tuple[str, str], Callable[[Json], Causes]] = {
+    (ADMISSION, "MutatingAdmissionPolicy"): _mutating_policy,
     (ADMISSION, "ValidatingAdmissionPolicy"): _policy,
-    (ADMISSION, "ValidatingAdmissionPolicyBinding"): _policy_binding,
     (NETWORK, "ServiceCIDR"): _service_ranges,
     (STORAGE, "CSINode"): _node_drivers,
-    (STORAGE, "CSIStorageCapacity"): _capacity,
     (STORAGE, "VolumeAttachment"): _attachment,
 }
-
-
-def _causes(kind: tuple[str, str], obj: Json) -> Causes:
-    yield from _required(REQUIRED.get(kind, ()), obj)
-    if (rule := _RULES.get(kind)) is not None:
-        yield from rule(obj)
-
-
-VALIDATORS = {kind: partial(_causes, kind) for kind in {*REQUIRED, *_RULES}}
-UPDATE_VALIDATORS = {kind: partial(_immutable, paths) for kind, paths in IMMUTABLE.items()} | {
+UPDATE_VALIDATORS: Mapping[tuple[str, str], Callable[[Json, Json], Causes]] = {
     (NETWORK, "ServiceCIDR"): _service_ranges_update,
     (STORAGE, "CSINode"): _node_drivers_update,
 }
@@ -200,22 +148,27 @@ def _hook(path: str, hook: Json) -> Causes:
     yield from _client(f"{path}.clientConfig", subobject(hook, "clientConfig"))
 
 
-def _condition(path: str, condition: Json) -> Causes:
+def _condition(
+    path: str, condition: Json, variables: Sequence[str] = CONDITION_VARIABLES
+) -> Causes:
+    yield from name_causes(names.validate_label_key, f"{path}.name", condition.get("name"))
+    yield from _expression(f"{path}.expression", condition.get("expression"), variables)
+
+
+def _expression(path: str, expression: Any, variables: Sequence[str]) -> Causes:
     if missing := missing_library():
         yield field_causes.forbidden(path, missing)
+        return
+    if not expression:
+        yield field_causes.required(path)
         return
     # Most clusters have no conditions: the library takes 50 ms to load.
     from gangline.local.apiserver.machinery.cel.rules import RuleError, compile_expression
 
-    yield from name_causes(names.validate_label_key, f"{path}.name", condition.get("name"))
-    expression = condition.get("expression")
-    if not expression:
-        yield field_causes.required(f"{path}.expression")
-        return
     try:
-        compile_expression(str(expression))
+        compile_expression(str(expression), variables)
     except RuleError as error:
-        yield field_causes.invalid(f"{path}.expression", expression, str(error))
+        yield field_causes.invalid(path, expression, str(error))
 
 
 def _name(path: str, name: Any) -> Causes:

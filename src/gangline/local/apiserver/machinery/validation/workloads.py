@@ -17,7 +17,6 @@ from gangline.api.core.workloads import JOB_UID_LABEL
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
 from gangline.api.meta.json_objects import objects_in, subobject
-from gangline.api.meta.objects import StatusCause
 from gangline.api.validation.field_rules import (
     Causes,
     enum_causes,
@@ -28,10 +27,8 @@ from gangline.api.validation.field_rules import (
 )
 from gangline.api.validation.pods import template_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
-from gangline.local.apiserver.machinery.validation.metadata import (
-    check_path_segment,
-    selector_causes,
-)
+from gangline.local.apiserver.machinery.validation.metadata import selector_causes
+from gangline.local.apiserver.machinery.validation.table import count_or_share_causes
 
 _COUNTS = (
     "parallelism",
@@ -193,11 +190,6 @@ def cron_job_causes(obj: Json) -> Causes:
     zone = spec.get("timeZone")
     if isinstance(zone, str) and zone not in available_timezones():
         yield field_causes.invalid("spec.timeZone", zone, f"unknown time zone {zone}")
-    policies = ("Allow", "Forbid", "Replace")
-    yield from enum_causes("spec.concurrencyPolicy", spec.get("concurrencyPolicy"), policies)
-    counts = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
-    for name in counts:
-        yield from minimum_causes(f"spec.{name}", spec.get(name), 0)
     job = subobject(spec, "jobTemplate", "spec")
     if subobject(job, "selector"):
         detail = "`selector` will be auto-generated"
@@ -406,16 +398,15 @@ def _toleration_keys(spec: Json) -> set[str]:
     }
 
 
-def replica_set_causes(obj: Json) -> Causes:
+def replica_set_causes(obj: Json, *, checks_pods: bool = True) -> Causes:
     spec = subobject(obj, "spec")
-    yield from minimum_causes("spec.replicas", spec.get("replicas"), 0)
-    yield from minimum_causes("spec.minReadySeconds", spec.get("minReadySeconds"), 0)
     yield from _controller_selector(spec)
     template = subobject(spec, "template")
     if not template:
         yield field_causes.required("spec.template")
         return
-    yield from template_causes("spec.template", template)
+    if checks_pods:
+        yield from template_causes("spec.template", template)
     policy = subobject(template, "spec").get("restartPolicy")
     yield from enum_causes("spec.template.spec.restartPolicy", policy, ("Always",))
 
@@ -423,12 +414,7 @@ def replica_set_causes(obj: Json) -> Causes:
 def deployment_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
     yield from replica_set_causes(obj)
-    for name in ("revisionHistoryLimit", "progressDeadlineSeconds"):
-        yield from minimum_causes(f"spec.{name}", spec.get(name), 0)
     strategy = subobject(spec, "strategy")
-    yield from enum_causes(
-        "spec.strategy.type", strategy.get("type"), ("Recreate", "RollingUpdate")
-    )
     rolling = strategy.get("rollingUpdate")
     if strategy.get("type") == "Recreate" and rolling is not None:
         detail = "may not be specified when strategy `type` is 'Recreate'"
@@ -437,10 +423,31 @@ def deployment_causes(obj: Json) -> Causes:
         yield from _rolling_update(rolling)
 
 
-def selector_update_causes(old: Json, new: Json) -> Causes:
-    before, after = subobject(old, "spec").get("selector"), subobject(new, "spec").get("selector")
-    if before != after:
-        yield field_causes.invalid("spec.selector", after, "field is immutable")
+def replication_controller_causes(obj: Json) -> Causes:
+    """Check it as a ReplicaSet: its selector has labels only, by default those of its template."""
+    spec = subobject(obj, "spec")
+    labels = spec.get("selector") or subobject(spec, "template", "metadata").get("labels")
+    yield from replica_set_causes({"spec": {**spec, "selector": {"matchLabels": labels}}})
+
+
+def stateful_set_causes(obj: Json) -> Causes:
+    """Check it as a ReplicaSet, but not its pods: Kubernetes does not know all of their volumes."""
+    yield from replica_set_causes(obj, checks_pods=False)
+
+
+_STATEFUL_SET_CHANGES = (
+    "minReadySeconds", "ordinals", "persistentVolumeClaimRetentionPolicy", "replicas",
+    "revisionHistoryLimit", "template", "updateStrategy",
+)  # fmt: skip
+
+
+def stateful_set_update_causes(old: Json, new: Json) -> Causes:
+    before, after = subobject(old, "spec"), subobject(new, "spec")
+    fixed = {*before, *after} - {*_STATEFUL_SET_CHANGES}
+    if any(before.get(name) != after.get(name) for name in fixed):
+        allowed = ", ".join(f"'{name}'" for name in _STATEFUL_SET_CHANGES)
+        detail = f"updates to statefulset spec for fields other than {allowed} are forbidden"
+        yield field_causes.forbidden("spec", detail)
 
 
 def _controller_selector(spec: Json) -> Causes:
@@ -471,14 +478,6 @@ def _rolling_update(rolling: Json) -> Causes:
         yield field_causes.invalid("spec.strategy.rollingUpdate.maxUnavailable", 0, detail)
 
 
-def count_or_share_causes(path: str, value: object) -> "list[StatusCause]":
-    """Check a number of pods, or their share in percent."""
-    if isinstance(value, str) and not (value.endswith("%") and value[:-1].isdigit()):
-        detail = "a valid percent string must be a numeric string followed by an ending '%'"
-        return [field_causes.invalid(path, value, detail)]
-    return list(minimum_causes(path, value, 0))
-
-
 METRIC_SOURCES = {kind: kind[0].lower() + kind[1:] for kind in METRIC_TYPES}
 MAX_STABILIZATION_WINDOW_S = 3600
 MAX_POLICY_PERIOD_S = 1800
@@ -486,19 +485,12 @@ MAX_POLICY_PERIOD_S = 1800
 
 def autoscaler_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
-    low, high = spec.get("minReplicas"), spec.get("maxReplicas")
-    yield from minimum_causes("spec.minReplicas", low, 1)
+    low, high = spec.get("minReplicas"), spec.get("maxReplicas", 0)
     if isinstance(high, int) and high < 1:
         yield field_causes.invalid("spec.maxReplicas", high, "must be greater than 0")
     elif isinstance(high, int) and isinstance(low, int) and high < low:
         detail = "must be greater than or equal to `minReplicas`"
         yield field_causes.invalid("spec.maxReplicas", high, detail)
-    target = subobject(spec, "scaleTargetRef")
-    for name in ("kind", "name"):
-        value = target.get(name)
-        if not value:
-            yield field_causes.required(f"spec.scaleTargetRef.{name}")
-        yield from rule_causes(check_path_segment, f"spec.scaleTargetRef.{name}", value)
     for index, metric in enumerate(objects_in(spec.get("metrics"))):
         yield from _metric(indexed("spec.metrics", index), metric)
     for direction in ("scaleUp", "scaleDown"):

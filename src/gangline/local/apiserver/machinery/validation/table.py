@@ -1,0 +1,210 @@
+"""Rules of single fields of built-in kinds, from the table ``field_rules.toml``.
+
+A section has the rules of the kinds in its title (``GROUP KIND``, the core group is ``v1``). A key
+is a path: ``[]`` stands for all items of a list, ``{}`` for all values of a map. An absent object
+counts as an empty one, unless ``?`` follows its name. Rules are separated by semicolons:
+
+* ``required``, ``in VALUES``, ``min NUMBER``, ``max NUMBER``, or the name of a rule in ``_FORMS``;
+* ``immutable`` and ``kept``, for updates: the value must not change, as an invalid value or as a
+  forbidden change.
+"""
+
+import ipaddress
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from gangline.api import names
+from gangline.api.meta import field_causes
+from gangline.api.meta.field_causes import child, indexed
+from gangline.api.validation.field_rules import (
+    Causes,
+    enum_causes,
+    minimum_causes,
+    port_causes,
+    quantity_causes,
+    rule_causes,
+)
+from gangline.local.apiserver.machinery.schema.nodes import Json
+from gangline.local.apiserver.machinery.validation.metadata import (
+    check_path_segment,
+    selector_causes,
+)
+
+__all__ = ["count_or_share_causes", "table_causes", "table_update_causes"]
+
+_ABSENT = (None, "", [], {})
+_CHANGES = ("immutable", "kept")
+
+
+class _FieldRule(NamedTuple):
+    path: Sequence[str]
+    name: str
+    arguments: Sequence[str]
+
+
+def table_causes(group: str, kind: str, obj: Json) -> Causes:
+    """Yield the errors of an object's fields."""
+    for rule in _table().get((group, kind), ()):
+        if rule.name not in _CHANGES:
+            for where, value in _values(obj, rule.path, ""):
+                yield from _field_causes(rule, where, value)
+
+
+def table_update_causes(group: str, kind: str, old: Json, new: Json) -> Causes:
+    """Yield the errors of changed fields that must not change."""
+    for rule in _table().get((group, kind), ()):
+        if rule.name not in _CHANGES:
+            continue
+        before, after = dict(_values(old, rule.path, "")), dict(_values(new, rule.path, ""))
+        if before == after:
+            continue
+        where = ".".join(rule.path)
+        if rule.name == "kept":
+            yield field_causes.forbidden(where, f"updates to {where} are forbidden.")
+        else:
+            yield field_causes.invalid(where, after.get(where), "field is immutable")
+
+
+@cache
+def _table() -> Mapping[tuple[str, str], list[_FieldRule]]:
+    text = resources.files(__package__).joinpath("field_rules.toml").read_text()
+    table: dict[tuple[str, str], list[_FieldRule]] = {}
+    for title, fields in tomllib.loads(text).items():
+        for kind in title.split(", "):
+            group, _, name = kind.partition(" ")
+            rules = table.setdefault(("" if group == "v1" else group, name), [])
+            for path, listed in fields.items():
+                parts = path.replace("[]", ".[]").replace("{}", ".{}").split(".")
+                for rule in listed.split("; "):
+                    what, *arguments = rule.split()
+                    rules.append(_FieldRule(parts, what, arguments))
+    return table
+
+
+def _values(obj: Any, path: Sequence[str], where: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each field that a path names. Values of wrong types have none."""
+    if not path:
+        yield where, obj
+        return
+    step, rest = path[0].removesuffix("?"), path[1:]
+    if step == "[]":
+        for index, item in enumerate(obj if isinstance(obj, list) else ()):
+            yield from _values(item, rest, indexed(where, index))
+    elif step == "{}":
+        for key, value in (obj if isinstance(obj, dict) else {}).items():
+            yield from _values(value, rest, indexed(where, key))
+    elif obj is None or isinstance(obj, dict):
+        value = (obj or {}).get(step)
+        if value is not None or step == path[0]:
+            yield from _values(value, rest, child(where, step))
+
+
+def _field_causes(rule: _FieldRule, where: str, value: Any) -> Causes:
+    match rule.name:
+        case "required":
+            if value in _ABSENT:
+                yield field_causes.required(where)
+        case "in":
+            is_item = rule.path[-1] == "[]"
+            yield from enum_causes(where, value or ("" if is_item else None), rule.arguments)
+        case "min":
+            yield from minimum_causes(where, value, int(rule.arguments[0]))
+        case "max":
+            if isinstance(value, int) and value > (limit := int(rule.arguments[0])):
+                yield field_causes.invalid(where, value, f"must be at most {limit}")
+        case name if value not in _ABSENT or (name == "share" and value == ""):
+            yield from _FORMS[name](where, value)
+
+
+def count_or_share_causes(path: str, value: object) -> Causes:
+    """Check a number of pods, or their share in percent."""
+    if isinstance(value, str) and not (value.endswith("%") and value[:-1].isdigit()):
+        detail = "a valid percent string must be a numeric string followed by an ending '%'"
+        yield field_causes.invalid(path, value, detail)
+    yield from minimum_causes(path, value, 0)
+
+
+def _name(rule: Callable[[str], names.NameProblem | None]) -> Callable[[str, Any], Causes]:
+    return lambda path, value: rule_causes(rule, path, value)
+
+
+def _port(path: str, value: Any) -> Causes:
+    yield from port_causes(path, value)
+    yield from rule_causes(names.validate_port_name, path, value)
+
+
+def _selector(path: str, value: Any) -> Causes:
+    if isinstance(value, dict):
+        yield from selector_causes(path, value)
+
+
+def _host(path: str, value: Any) -> Causes:
+    if _is_address(value):
+        yield field_causes.invalid(path, value, "must be a DNS name, not an IP address")
+    name = value.removeprefix("*.") if isinstance(value, str) else value
+    yield from rule_causes(names.validate_dns_subdomain, path, name)
+
+
+def _endpoints(path: str, value: Any) -> Causes:
+    if isinstance(value, dict) and not (value.get("addresses") or value.get("notReadyAddresses")):
+        yield field_causes.required(path, "must specify `addresses` or `notReadyAddresses`")
+
+
+def _backend(path: str, value: Any) -> Causes:
+    if not isinstance(value, dict):
+        return
+    service, resource = value.get("service"), value.get("resource")
+    if service and resource:
+        yield field_causes.invalid(path, "", "cannot set both resource and service backends")
+    elif not service and not resource:
+        yield field_causes.required(path, "service or resource must be given")
+    port = service.get("port") if isinstance(service, dict) else None
+    if isinstance(port, dict) and port.get("name") and port.get("number"):
+        yield field_causes.invalid(path, "", "cannot set both port name & port number")
+
+
+def _absolute(path: str, value: Any) -> Causes:
+    if isinstance(value, str) and not value.startswith("/"):
+        yield field_causes.invalid(path, value, "must be an absolute path")
+
+
+def _is_address(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(ipaddress.ip_address(value))
+    except ValueError:
+        return False
+
+
+def _address(path: str, value: Any) -> Causes:
+    if isinstance(value, str) and not _is_address(value):
+        yield field_causes.invalid(path, value, "must be a valid IP address, (e.g. 10.9.8.7)")
+
+
+def _address_range(path: str, value: Any) -> Causes:
+    try:
+        ipaddress.ip_network(value, strict=False)
+    except ValueError:
+        yield field_causes.invalid(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24)")
+
+
+_FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
+    "absolute": _absolute,
+    "backend": _backend,
+    "cidr": _address_range,
+    "dns-label": _name(names.validate_dns_label),
+    "host": _host,
+    "ip": _address,
+    "label-value": _name(names.validate_label_value),
+    "label-key": _name(names.validate_label_key),
+    "path-segment": _name(check_path_segment),
+    "port": _port,
+    "quantity": quantity_causes,
+    "selector": _selector,
+    "endpoints": _endpoints,
+    "service-name": _name(names.validate_service_name),
+    "share": count_or_share_causes,
+    "subdomain": _name(names.validate_dns_subdomain),
+}

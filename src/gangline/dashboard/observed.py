@@ -82,6 +82,8 @@ class ObservedJob:
 
     kind: JobKind
     stored: Any
+    revision: int
+    """That of the cluster when the job or one of its objects changed last."""
     built: Job | None = None
 
     @property
@@ -120,6 +122,8 @@ class ObservedCluster:
     """By namespace and name."""
     _jobs: dict[JobKey, ObservedJob] = field(default_factory=dict)
     _by_uid: dict[str, ObservedJob] = field(default_factory=dict)
+    _namespaces: dict[JobKind, frozenset[str]] | None = None
+    """Those that have jobs, by kind; None until it is computed."""
     _pods_of: defaultdict[str, dict[str, WatchedPod]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -158,8 +162,11 @@ class ObservedCluster:
             entry = self._by_uid.pop(old.metadata.uid, None)
             if entry is not None and self._jobs.get(entry.key) is entry:
                 del self._jobs[entry.key]
+                self._namespaces = None
         if new is not None:
-            entry = ObservedJob(kind, new)
+            entry = ObservedJob(kind, new, self.revision + 1)
+            if entry.key not in self._jobs:
+                self._namespaces = None
             self._jobs[entry.key] = self._by_uid[new.metadata.uid] = entry
         self.note_change()
 
@@ -196,6 +203,10 @@ class ObservedCluster:
     def store_event(self, old: Event | None, new: Event | None) -> None:
         if new is not None:
             self.events[new.metadata.namespace][new.metadata.name] = new
+            about = new.involved_object
+            pod = self.pods.get((new.metadata.namespace, about.name))
+            owner = pod.metadata.controller if pod else None
+            self._touch(owner.uid if owner else about.uid)
         elif old is not None:
             self.events[old.metadata.namespace].pop(old.metadata.name, None)
         self.note_change()
@@ -223,8 +234,11 @@ class ObservedCluster:
                 del table[uid]
         else:
             table[uid][name] = item
+        self._touch(uid)
+
+    def _touch(self, uid: str) -> None:
         if (entry := self._by_uid.get(uid)) is not None:
-            entry.built = None
+            entry.built, entry.revision = None, self.revision + 1
 
     def __iter__(self) -> Iterator[ObservedJob]:
         return iter(list(self._jobs.values()))
@@ -233,10 +247,12 @@ class ObservedCluster:
         return len(self._jobs)
 
     def namespaces(self) -> dict[JobKind, frozenset[str]]:
-        by_kind: defaultdict[JobKind, set[str]] = defaultdict(set)
-        for entry in self._jobs.values():
-            by_kind[entry.kind].add(entry.stored.metadata.namespace)
-        return {kind: frozenset(names) for kind, names in by_kind.items()}
+        if self._namespaces is None:
+            by_kind: defaultdict[JobKind, set[str]] = defaultdict(set)
+            for entry in self._jobs.values():
+                by_kind[entry.kind].add(entry.stored.metadata.namespace)
+            self._namespaces = {kind: frozenset(names) for kind, names in by_kind.items()}
+        return self._namespaces
 
     def find(self, key: JobKey) -> ObservedJob | None:
         return self._jobs.get(key)

@@ -124,12 +124,7 @@ async def _overview(request: PageRequest) -> View:
 
 
 async def _jobs(request: PageRequest) -> View:
-    shown = read_filter(request.query)
-    view = jobs_view(request.seen, shown)
-    entries = (request.seen.cluster.find((row.namespace, row.kind, row.name)) for row in view.rows)
-    jobs = [request.seen.see(entry).job for entry in entries if entry]
-    accounts = request.sources.accounts(jobs)
-    return jobs_view(request.seen, shown, accounts) if accounts else view
+    return jobs_view(request.seen, read_filter(request.query), request.sources.accounts)
 
 
 async def _queues(request: PageRequest) -> View:
@@ -176,8 +171,13 @@ async def _why(request: PageRequest) -> View:
     shown, sources = request.job(), request.sources
     job, seen = shown.job, request.seen
     logs = Question("get", "", "pods", job.namespace, subresource="log")
-    # The end of the logs is only for those who may read logs.
-    if await request.viewer.rights.may(logs) and seen.scope.sees(POD_KIND, job.namespace):
+    # Without a failure there is nothing to read. The end of the logs is only for those who may
+    # read logs.
+    has_failed = job.state in {JobState.FAILED, JobState.RESTARTING} or any(
+        replica.exit_code or replica.restarts for replica in job.replicas
+    )
+    may_read = has_failed and await request.viewer.rights.may(logs)
+    if may_read and seen.scope.sees(POD_KIND, job.namespace):
         diagnosis = await sources.diagnoses.of((job.uid, job.state), job).get()
     else:
         diagnosis = diagnose_observed(seen, shown)

@@ -52,8 +52,6 @@ from gangline.dashboard.rights import Question, Scope, read_scope, readable
 from gangline.dashboard.settings import DashboardSettings
 from gangline.dashboard.sources import Sources
 from gangline.dashboard.streams import (
-    INTERVAL_S,
-    REFRESH_S,
     RenderCache,
     Stream,
     appended,
@@ -231,7 +229,8 @@ class Dashboard:
         """
         session: Session = request[SESSION]
         viewer = await self.viewers.viewer(session.identity, session.name)
-        scope = await self._scope(viewer)
+        async with viewer.scope_lock:  # the streams of one viewer ask at the same moment
+            scope = await self._scope(viewer)
         query = {name: tuple(request.query.getall(name)) for name in request.query}
         seen = Observation(self.cluster, scope, self.clock(), viewer.name)
         return PageRequest(
@@ -353,16 +352,14 @@ class Dashboard:
             try:
                 while not self.stopping.is_set():
                     revision = self.cluster.revision
-                    began = time.monotonic()
                     changed = {
                         name: html for name, (html, mark) in parts.items() if sent.get(name) != mark
                     }
                     if changed:
                         await stream.send(message(changed, str(revision)))
                         sent |= {name: parts[name][1] for name in changed}
-                    await stream.keep_alive()
-                    await wait_until(self.cluster.wait_for_change(revision), REFRESH_S)
-                    await asyncio.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began)))
+                    waiting = self.cluster.wait_for_change(revision)
+                    await stream.rest(waiting, eager=bool(page.tab))
                     opened = await self._open(request)
                     parts = await self._parts(page, request, opened)
             except (Unauthorized, Forbidden, PageRefused, PageMissing) as error:
@@ -393,7 +390,8 @@ class Dashboard:
         query = tuple(sorted(opened.query.items()))
         place = tuple(sorted(opened.match.items()))
         key = (page.name, place, query, opened.seen.scope.key, viewer, language)
-        return await self._rendered.parts(key, self.cluster.revision, render)
+        revision = opened.job().entry.revision if page.tab else self.cluster.revision
+        return await self._rendered.parts(key, revision, render)
 
     async def _usage_csv(self, request: web.Request) -> web.StreamResponse:
         view = await compute_usage(await self._open(request))
@@ -461,7 +459,6 @@ class Dashboard:
         shared.readers += 1
         try:
             while not self.stopping.is_set():
-                began = time.monotonic()
                 lines, position = shared.since(position)
                 shown = [line for line in lines if not text or text in line.text.lower()]
                 if shown:
@@ -470,9 +467,7 @@ class Dashboard:
                 if shared.has_ended:
                     await stream.send(named("complete"))
                     break
-                await stream.keep_alive()
-                await wait_until(shared.wait(position), REFRESH_S)
-                await asyncio.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began)))
+                await stream.rest(shared.wait(position))
                 await self._open_log(request, await self._open(request))
         except (Unauthorized, Forbidden, PageRefused, PageMissing) as error:
             await stream.send(named("ended", type(error).__name__))

@@ -8,9 +8,11 @@ own, and do not delay the pages.
 
 import asyncio
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -34,6 +36,9 @@ _SHARE = 10.0
 """Readings take at most one part in so many of the time."""
 MAX_KEYS = 500
 """Values of one kind that are remembered."""
+MAX_FORECAST = 2_000
+"""Of more pods that wait, no explanation simulates when they start: the scheduler states on the
+pod groups when it expects that."""
 ON_REQUEST_S, ACCOUNT_S, USAGE_S, CHECK_S = 2.0, 5.0, 15.0, 60.0
 
 
@@ -108,13 +113,24 @@ class CachedByKey(Generic[T]):
 
 
 async def in_thread(config: ClusterConfig, work: Callable[[ApiClient], Awaitable[T]]) -> T:
-    """Run ``work`` in a thread, with an event loop and a client of its own."""
+    """Run ``work`` in a thread, with an event loop and a client of its own.
+
+    The thread is a daemon: a long computation does not keep a server that stops.
+    """
+    done: Future[T] = Future()
 
     async def connected() -> T:
         async with ApiClient(config, "gangline-dashboard", count_requests=False) as client:
             return await work(client)
 
-    return await asyncio.to_thread(lambda: asyncio.run(connected()))
+    def run() -> None:
+        try:
+            done.set_result(asyncio.run(connected()))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="dashboard: reading", daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 class Sources:
@@ -136,6 +152,7 @@ class Sources:
         self.pod_usage: CachedByKey[Mapping[tuple[str, str], ResourceUsage]] = CachedByKey(
             lambda namespace: pod_usage(client, namespace), USAGE_S, changed
         )
+        self._computing = asyncio.Lock()
         self._accounts: CachedByKey[Goodput | None] = CachedByKey(
             lambda job: read_goodput(client, job), ACCOUNT_S, changed
         )
@@ -172,12 +189,18 @@ class Sources:
         from gangline.scheduler.reporting.live import explain_live
         from gangline.scheduler.reporting.replay import read_deployed_settings
 
+        forecast = len(self.cluster.pods_on("")) <= MAX_FORECAST
+
         async def explain(client: ApiClient) -> Sequence[Any]:
             settings = await read_deployed_settings(client)
             pods = [replica.name for replica in job.replicas]
-            return await explain_live(client, settings, job.namespace, pods)
+            return await explain_live(client, settings, job.namespace, pods, forecast=forecast)
 
-        return await in_thread(self.client.config, explain) if job.replicas else ()
+        if not job.replicas:
+            return ()
+        # One at a time: a reading is as long as its wait, so all together take a tenth of the time.
+        async with self._computing:
+            return await in_thread(self.client.config, explain)
 
     async def _diagnose(self, job: Job) -> Diagnosis:
         jobs = JobClient(self.client, job.kind.trainer)

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 """Shortest time between two messages of one part."""
+PAUSE_S = 0.2
+"""Shortest time between two looks at a job, whose changes are known one by one."""
 REFRESH_S = 5.0
 """A page is computed again after this time: figures that are read, not observed, may be new."""
 COMMENT_S = 15.0
@@ -89,7 +91,8 @@ class RenderCache:
         self._rendered.move_to_end(key)
         while len(self._rendered) > MAX_RENDERED:
             self._rendered.popitem(last=False)
-        state = revision, int(time.monotonic() / REFRESH_S)
+        # Pages are not all computed at the same moment, hence the offset.
+        state = revision, int(time.monotonic() / REFRESH_S + hash(key) % 1024 / 1024)
         async with rendered.lock:
             if rendered.state != state:
                 parts = await render()
@@ -126,7 +129,19 @@ class Stream:
             raise ConnectionResetError("the reader does not read") from error
         self._sent_at = time.monotonic()
 
-    async def keep_alive(self) -> None:
+    async def rest(self, waiting: Awaitable[Any], *, eager: bool = False) -> None:
+        """Wait for news, but not so long that the connection or the page becomes stale; ``eager``
+        if looking at the news costs little.
+
+        Raises:
+            ConnectionError: the reader is gone.
+        """
+        await wait_until(waiting, REFRESH_S)
+        since_sent = time.monotonic() - self._sent_at
+        await asyncio.sleep(max(PAUSE_S if eager else INTERVAL_S, INTERVAL_S - since_sent))
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the reader is gone")
         if time.monotonic() - self._sent_at >= COMMENT_S:
             await self.send(b":\n\n")
 

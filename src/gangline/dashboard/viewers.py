@@ -53,6 +53,7 @@ class Viewer:
     scope: Scope | None = None
     """What the viewer saw last."""
     scope_read_at: float = 0.0
+    scope_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Viewers:
@@ -70,9 +71,9 @@ class Viewers:
         await self._stack.aclose()
 
     async def viewer(self, identity: Identity, name: str) -> Viewer:
-        await self._close_idle()
         viewer = self._viewers.get(identity)
         if viewer is None:
+            await self._close_idle()
             client = self._server
             if identity != Identity():
                 config = identity.config(self._server.config)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from aiohttp import CookieJar
+from aiohttp import CookieJar, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from gangline.dashboard.actions import ActionRunner
@@ -22,6 +22,15 @@ from gangline.dashboard.sources import Sources
 from gangline.dashboard.viewers import Identity, Viewer
 from gangline.kube.errors import Unreachable
 from unit.dashboard.observed_state import NOW, Recorded, StubServer, example
+
+
+class Server(TestServer):
+    """As the product's: a handler is not cancelled when its reader goes away."""
+
+    __test__ = False
+
+    async def _make_runner(self, **options: Any) -> web.BaseRunner:
+        return await super()._make_runner(**options | {"handler_cancellation": False})
 
 
 class StubViewers:
@@ -83,7 +92,8 @@ async def make_site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeSite]:
         raise Unreachable("only observed objects are here")
 
     monkeypatch.setattr("gangline.dashboard.sources.in_thread", unreachable)
-    monkeypatch.setattr("gangline.dashboard.server.INTERVAL_S", 0.01)
+    monkeypatch.setattr("gangline.dashboard.streams.INTERVAL_S", 0.01)
+    monkeypatch.setattr("gangline.dashboard.streams.PAUSE_S", 0.01)
     async with AsyncExitStack() as stack:
 
         async def make(recorded: Recorded | None = None, **given: Any) -> Site:
@@ -98,7 +108,7 @@ async def make_site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeSite]:
             sources = Sources(client, recorded.cluster)
             runner = ActionRunner(events)  # type: ignore[arg-type]
             dashboard = Dashboard(settings, sources, parts, runner, lambda: NOW)
-            test_server = TestServer(dashboard.application(), host="127.0.0.1")
+            test_server = Server(dashboard.application(), host="127.0.0.1")
             browser = TestClient(test_server, cookie_jar=CookieJar(unsafe=True))
             await stack.enter_async_context(browser)
             stack.push_async_callback(dashboard.hub.aclose)

@@ -216,6 +216,47 @@ async def test_readers_share_rendering_and_ask_the_api_server_no_more_than_one(
     assert len(site.server.asked) == asked
 
 
+async def test_page_of_a_job_is_rendered_again_only_when_the_job_changes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline.dashboard.streams.REFRESH_S", 1e9)
+    part = Renderer.part
+    rendered: list[str] = []
+
+    def counted(self: Renderer, page: str, name: str, view: object) -> str:
+        rendered.append(f"{page}:{name}")
+        return part(self, page, name, view)
+
+    monkeypatch.setattr(Renderer, "part", counted)
+    recorded = site.recorded
+    async with site.client.get(f"{JOB}/stream") as stream, site.client.get("/jobs/stream") as jobs:
+        await next_event(stream)
+        await next_event(jobs)
+        recorded.job("other", condition("Running", 1))
+        assert "other" in await next_event(jobs)
+        assert rendered.count("job:headline") == 1
+        recorded.pod("running", 1, "Failed", exit_code=1)
+        assert "worker-1 " in await next_event(stream)
+        recorded.event("Pod/running-worker-1", "BackOff", "restarting failed container", 1)
+        assert "restarting failed container" in await next_event(stream)
+
+
+async def test_streams_that_were_closed_leave_nothing_behind(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline.dashboard.streams.REFRESH_S", 0.01)
+    before = len(asyncio.all_tasks())
+    for path in ("/jobs/stream", f"{JOB}/stream", f"{JOB}/logs/lines") * 20:
+        async with site.client.get(path) as stream:
+            assert stream.status == 200
+            stream.close()
+    async with asyncio.timeout(10):
+        # The log itself is read for a little longer, by one task that waits for its next reader.
+        while len(asyncio.all_tasks()) > before + 2:
+            await asyncio.sleep(0.01)
+    assert len(site.dashboard.viewers.viewers) == 1  # type: ignore[attr-defined]
+
+
 async def test_stream_is_refused_before_it_opens_and_ends_when_rights_are_taken(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

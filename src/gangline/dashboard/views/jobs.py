@@ -11,7 +11,7 @@ import msgspec
 
 from gangline.dashboard.views.base import Observation, Row, SeenJob, View
 from gangline.sdk.goodput import Goodput
-from gangline.sdk.jobs import JobState
+from gangline.sdk.jobs import Job, JobState
 
 PAGE_SIZE = 100
 NO_ACCOUNTS: Mapping[str, Goodput] = {}
@@ -117,18 +117,22 @@ class JobsView(View, frozen=True):
 
 
 def jobs_view(
-    seen: Observation, shown: JobFilter, accounts: Mapping[str, Goodput] = NO_ACCOUNTS
+    seen: Observation,
+    shown: JobFilter,
+    read_accounts: Callable[[Sequence[Job]], Mapping[str, Goodput]] = lambda jobs: NO_ACCOUNTS,
 ) -> JobsView:
-    """Return one page of the list; ``accounts`` has the goodput of jobs by UID."""
+    """Return one page of the list; ``read_accounts`` returns the goodput of jobs by UID."""
     jobs = list(seen.jobs())
     matching = [job for job in jobs if shown.accepts(job)]
     keys = {id(job): _sort_key(job, shown.sort) for job in matching}
     matching.sort(key=lambda job: keys[id(job)], reverse=shown.sort.startswith("-"))
-    matching.sort(key=lambda job: not _is_own(job, seen.viewer))
+    if seen.viewer:
+        matching.sort(key=lambda job: not _is_own(job, seen.viewer))
     start = _start(matching, keys, shown, seen.viewer)
     page = matching[start : start + PAGE_SIZE]
     has_more = len(matching) > start + len(page)
     last = page[-1] if page else None
+    accounts = read_accounts([job.job for job in page])
     return JobsView(
         rows=tuple(job_row(job, accounts) for job in page),
         matching=len(matching),

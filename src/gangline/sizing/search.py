@@ -13,7 +13,7 @@ from gangline.sizing.efficiency import Efficiency
 from gangline.sizing.hardware import Device, StateBytes
 from gangline.sizing.layout import FREE, Layout, LayoutPins, Sharding
 from gangline.sizing.memory import MemoryUse
-from gangline.sizing.model import ShapeError
+from gangline.sizing.model import Recompute, ShapeError
 from gangline.sizing.steptime import StepTime
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
@@ -65,6 +65,7 @@ def search(
     best: dict[str, Candidate] = {}
     nearest: tuple[Layout, MemoryUse] | None = None
     fitted: Layout | None = None
+    too_large: set[tuple[int, int, int, Sharding]] = set()
     problem = ""
 
     shape = model.shape if isinstance(model, TransformerModel) else None
@@ -86,6 +87,9 @@ def search(
             continue
         if fitted is not None and _differ_by_recompute(fitted, layout):
             continue  # slower: it computes more again than needed
+        degrees = (layout.tensor, layout.context, layout.expert, layout.sharding)
+        if layout.pipeline == 1 and degrees in too_large:
+            continue  # a smaller micro-batch did not fit
         memory = model.memory(layout, states)
         if nearest is None or memory.high < nearest[1].high:
             nearest = layout, memory
@@ -95,6 +99,8 @@ def search(
             former = best.get(layout.title)
             if former is None or _order(candidate) < _order(former):
                 best[layout.title] = candidate
+        elif layout.pipeline == 1 and layout.recompute in (Recompute.FULL, pins.recompute):
+            too_large.add(degrees)
     if nearest is None and not problem:
         problem = (
             f"no data parallelism of {devices} devices divides the global batch {global_batch}"

@@ -115,6 +115,7 @@ def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
 
     Two layers of the model take 45 steps, then the output layer, the optimizer and all-reduces of
     several sizes are timed. The result replaces the usual efficiency of the GPU in 'gangline plan'.
+    On processors samples are shortened and steps left out, so that it ends in two minutes.
     """
 
     from gangline.cli.planning.programs import run_calibration

@@ -28,9 +28,10 @@ _SHADES = ("#0b57d0", "#1a73e8", "#4f98f5", "#8ab4f8", "#188038", "#e37400", "#8
 
 def plan_page(plan: "Plan", curve: "tuple[CurvePoint, ...]") -> str:
     """Return the page."""
-    candidates = [choice.candidate for choice in plan.choices] or [plan.nearest]
+    memory = [choice.candidate for choice in plan.choices]
+    if plan.nearest:
+        memory.append(plan.nearest)
     title = f"{plan.request.devices} x {plan.request.device.name}: plan of a training"
-    memory = [candidate for candidate in candidates if candidate is not None]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
         f"</title><style>{_STYLE}</style></head><body>\n<h1>{escape(title)}</h1>\n"

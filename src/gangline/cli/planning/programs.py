@@ -7,9 +7,12 @@ import tempfile
 import time
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+import click
 
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.sizing.sources.timed_slice import PROGRESS
 
 TRACE_TIMEOUT_S = 300
 CALIBRATION_TIMEOUT_S = 900
@@ -62,7 +65,8 @@ def run_calibration(python: str, slice_spec: dict[str, Any], processes: int) -> 
                     started.append(
                         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
                     )
-            codes = _wait(started)
+            with Path(folder, "errors-0").open() as said:
+                codes = _wait(started, said)
             output = started[0].communicate()[0] if not any(codes) else ""
         except OSError as error:
             raise CommandError(f"--python: {error}", code=ExitCode.USAGE) from error
@@ -77,10 +81,18 @@ def run_calibration(python: str, slice_spec: dict[str, Any], processes: int) -> 
     return _last_object(output)
 
 
-def _wait(processes: "list[subprocess.Popen[str]]") -> list[int]:
-    """Wait until all have ended, or one has failed: the others would wait for it."""
-    deadline = time.monotonic() + CALIBRATION_TIMEOUT_S
+def _wait(processes: "list[subprocess.Popen[str]]", progress: TextIO) -> list[int]:
+    """Wait until all have ended, or one has failed: the others would wait for it.
+
+    Lines of ``progress`` say what is timed next.
+    """
+    began = time.monotonic()
+    deadline = began + CALIBRATION_TIMEOUT_S
     while True:
+        for line in progress:
+            if line.startswith(PROGRESS):
+                passed = time.monotonic() - began
+                click.echo(f"{passed:4.0f} s  {line.removeprefix(PROGRESS).strip()}", err=True)
         codes = [process.poll() for process in processes]
         if any(codes) or None not in codes:
             return [code or 0 for code in codes]

@@ -5,7 +5,9 @@
 Runs in the interpreter that has torch, where Gangline need not be installed: it imports the
 standard library and torch only. Rank 0 prints one JSON object, which is the calibration's file.
 The slice is two layers of a transformer, or the complete model of FILE:FUNCTION. 45 steps of the
-layers are timed: with half of the samples, with them, and with twice as many.
+layers are timed: with half of the samples, with them, and with twice as many. Where that would take
+minutes, as on processors, samples are shorter and steps are fewer. What is timed next is a line of
+the standard error that begins with ``PROGRESS``.
 """
 
 import argparse
@@ -30,6 +32,19 @@ COPIED = 2**23
 SWEEP = tuple(2**power for power in range(12, 27, 2))
 """Bytes of the all-reduces: 4 KiB to 64 MiB."""
 EXIT_REFUSED = 3
+PROGRESS = "progress: "
+LIMIT_S = 6.0
+"""Seconds of a measurement, after which fewer steps are taken; some parts have several of them."""
+LEAST_TIMES = 3
+STEP_S = 0.4
+"""Seconds that a step of the layers may take with the given number of samples."""
+LEAST_LENGTH = 16
+"""Tokens of a sample that is shortened."""
+
+
+def report(text: str) -> None:
+    """Say what is timed next."""
+    print(f"{PROGRESS}{text}", file=sys.stderr, flush=True)
 
 
 def sample_counts(batch: int) -> list[int]:
@@ -45,12 +60,15 @@ class DeviceClock:
         self._wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
         self._now = time.process_time if processor_time else time.perf_counter
 
-    def seconds(self, function: Callable[[], Any], times: int) -> list[float]:
-        """Run it twice for nothing, then some times; return what each took."""
+    def seconds(
+        self, function: Callable[[], Any], times: int, limit_s: float = LIMIT_S
+    ) -> list[float]:
+        """Run it twice for nothing, then at most ``times`` times; return what each took."""
+        ends = time.monotonic() + limit_s
         for _ in range(2):
             function()
-        taken = []
-        for _ in range(times):
+        taken: list[float] = []
+        while len(taken) < times and (len(taken) < LEAST_TIMES or time.monotonic() < ends):
             self._wait()
             begun = self._now()
             function()
@@ -111,6 +129,7 @@ def time_layers(torch: Any, clock: DeviceClock, spec: dict[str, Any], place: dic
     layers = layers.to(**place)
     runs = []
     for samples in sample_counts(spec["batch"]):
+        report(f"two layers, {samples} samples of {spec['sequence']} tokens")
         states = torch.randn(samples, spec["sequence"], spec["hidden"], **place)
         states.requires_grad_()
 
@@ -142,6 +161,7 @@ def time_model(torch: Any, clock: DeviceClock, spec: dict[str, Any], place: dict
     model = (made[0] if isinstance(made, tuple) else made).to(device=place["device"])
     runs = []
     for samples in sample_counts(spec["batch"]):
+        report(f"the model, {samples} samples")
         shape = [samples, *spec["input"][1:]]
         inputs = (
             torch.zeros(shape, dtype=torch.long, device=place["device"])
@@ -168,6 +188,7 @@ def time_output(torch: Any, clock: DeviceClock, spec: dict[str, Any], place: dic
     """Time the output layer and the loss; None without a vocabulary."""
     if not spec.get("vocab"):
         return None
+    report("the output layer and the loss")
     output = torch.nn.Linear(spec["hidden"], spec["vocab"], bias=False, **place)
     tokens = spec["batch"] * spec["sequence"]
     states = torch.randn(tokens, spec["hidden"], requires_grad=True, **place)
@@ -187,6 +208,7 @@ def time_update(torch: Any, clock: DeviceClock, model: Any, ranks: int, paramete
     A tensor is added where the model has more parameters than the slice: states that fit into the
     caches are updated several times as fast.
     """
+    report("the optimizer")
     updated = [parameter for parameter in model.parameters() if parameter.grad is not None]
     missing = min(parameters, UPDATED) - sum(parameter.numel() for parameter in updated)
     if missing > 0:
@@ -215,6 +237,7 @@ def time_copy(torch: Any, clock: DeviceClock, place: dict[str, Any]) -> Any:
 
 def time_product(torch: Any, clock: DeviceClock, place: dict[str, Any]) -> Any:
     """Time a large matrix product, whose speed counts as the device's peak."""
+    report("a large product")
     size = PRODUCT * 4 if place["device"].type == "cuda" else PRODUCT // 2
     left, right = torch.randn(size, size, **place), torch.randn(size, size, **place)
     return {"flops": 2.0 * size**3, "seconds": clock.seconds(lambda: left @ right, STEPS)}
@@ -224,10 +247,25 @@ def time_sweep(torch: Any, clock: DeviceClock, place: dict[str, Any]) -> list[An
     """Time all-reduces of several sizes."""
     runs = []
     for size in SWEEP:
+        report(f"an all-reduce of {size >> 10} KiB")
         tensor = torch.zeros(size // 4, device=place["device"])
-        seconds = clock.seconds(partial(torch.distributed.all_reduce, tensor), STEPS)
+        reduce = partial(torch.distributed.all_reduce, tensor)
+        seconds = clock.seconds(reduce, STEPS, float("inf"))  # as often on all ranks
         runs.append({"bytes": size, "seconds": seconds})
     return runs
+
+
+def shortened(torch: Any, spec: dict[str, Any], product: Any, ranks: int) -> dict[str, Any]:
+    """Return the slice with as many tokens as its layers compute in ``STEP_S``."""
+    rate = torch.tensor(product["flops"] / min(product["seconds"]))
+    if ranks > 1:  # the slowest decides for all
+        rate = rate.to("cuda") if torch.distributed.get_backend() == "nccl" else rate
+        torch.distributed.all_reduce(rate, op=torch.distributed.ReduceOp.MIN)
+    token = LAYERS * layer_flops(spec, 1) / spec["sequence"]
+    most = STEP_S * float(rate) / token
+    batch = min(spec["batch"], 2) if spec["batch"] * spec["sequence"] > most else spec["batch"]
+    length = min(spec["sequence"], max(int(most) // batch // LEAST_LENGTH, 1) * LEAST_LENGTH)
+    return {**spec, "batch": batch, "sequence": length}
 
 
 def measure(torch: Any, given: argparse.Namespace, spec: dict[str, Any]) -> dict[str, Any]:
@@ -251,6 +289,8 @@ def measure(torch: Any, given: argparse.Namespace, spec: dict[str, Any]) -> dict
         )
         torch.distributed.barrier()
     product = time_product(torch, clock, place)
+    if "trace" not in spec:
+        spec = shortened(torch, spec, product, given.ranks)
     time_slice = time_model if "trace" in spec else time_layers
     layers, model = time_slice(torch, clock, spec, place)
     content = {

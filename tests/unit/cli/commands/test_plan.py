@@ -93,8 +93,22 @@ def job(tmp_path: Path) -> Path:
         ("--layers 2 --hidden 96 --heads 6 --kv-heads 4", "4 do not divide the 6 heads"),
         (
             "--layers 1 --hidden 64 --heads 1 --gpus 7 --batch 3",
-            "no data parallelism of 7 devices divides the global batch 3",
+            "3 samples cannot be divided over 7 GPUs (no data parallelism of 7 devices divides the "
+            "global batch 3); 7 can",
         ),
+        ("--params 7B --gpus 64 --batch 100 --layout dp=64", "64 or 128 can"),
+        ("--params 7B --gpus 64 --layout dp=3", "--layout: 3 ranks do not divide the 64 GPUs"),
+        ("--params 7B --layout tp=8,tp=4", "--layout: has tp twice"),
+        ("--params 7B --layout xp=8", "'xp' is unknown; a layout has dp, tp, pp"),
+        ("--params 7B --layout tp=0", "tp is '0', must be a number from 1 on"),
+        ("--params 7B --layout zero=4", "zero is '4', must be 0 (DDP) to 3 (FSDP)"),
+        ("--params 7B --layout recompute=some", "must be none, selective, op, alternate, full"),
+        ("--params 7B --gpus 64xH1000", "unknown GPU 'H1000'"),
+        ("--params 7B --gpus many", "'many' is not a number of GPUs such as 64 or 64xA100-40G"),
+        ("--params 7B --gpus 64x", "names no kind of GPU"),
+        ("--params 7B --gpus 8xA100 --gpu H100", "names the kind of GPU, too"),
+        ("--params 7B --gpu A100 --precision fp8", "A100-80GB does not multiply in 8 bits"),
+        ("--params 7B --adapter-rank 8", "--adapter-rank has no effect without --adapter"),
     ],
 )
 def test_impossible_requests_are_refused_with_the_option_that_is_wrong(
@@ -103,6 +117,111 @@ def test_impossible_requests_are_refused_with_the_option_that_is_wrong(
     result = run(*arguments.split())
     assert result.exit_code != 0
     assert text in message(result)
+
+
+def plan_of(*arguments: str) -> Any:
+    result = run(*arguments, "-o", "json")
+    assert result.exit_code in (0, NOTHING_FITS), message(result)
+    return json.loads(result.output)
+
+
+def test_the_kind_and_the_number_of_gpus_are_given_together() -> None:
+    plan = plan_of("--params", "7B", "--gpus", "64xA100-40G", "--tokens", "1T")
+    assert plan["hardware"]["device"] == "A100-40GB"
+    assert plan["hardware"]["devices"] == 64
+    assert plan["typical_training_s"]["p50"] > plan["layouts"][0]["training_s"]["p50"]
+
+
+def test_pinned_parts_of_a_layout_are_in_all_proposed_ones() -> None:
+    pins = "tp=4,zero=3,mbs=3,recompute=every-3"
+    plan = plan_of("--params", "7B", "--gpus", "16", "--batch", "48", "--layout", pins)
+    for layout in plan["layouts"]:
+        assert layout["degrees"]["tensor"] == 4
+        assert layout["degrees"]["pipeline"] == 1
+        assert (layout["sharding"], layout["micro_batch_samples"]) == ("FSDP", 3)
+        assert layout["recompute"] == "every-3"
+
+
+def test_states_of_adapters_of_a_quantised_model_fit_on_one_gpu() -> None:
+    def states(*options: str) -> float:
+        plan = plan_of("--params", "7B", "--gpus", "1xH200", *options)
+        memory = plan["layouts"][0]["memory_bytes"]
+        return sum(memory[part] for part in ("weights", "gradients", "optimizer"))
+
+    assert states() == pytest.approx(16 * 7e9, rel=1e-4)
+    assert states("--optimizer", "adam-8bit") == pytest.approx(10 * 7e9, rel=1e-4)
+    assert states("--offload") == pytest.approx(4 * 7e9, rel=1e-4)
+    adapters = 16 * 32 * 16 * (6 * 4096 + 2 * 4096 + 2 * (4096 + 16500))
+    assert states("--adapter", "lora") == pytest.approx(2 * 7e9 + adapters, rel=0.01)
+    assert states("--adapter", "qlora") == pytest.approx(0.516 * 7e9 + adapters, rel=0.01)
+
+
+def test_products_in_8_bits_are_faster_but_not_twice() -> None:
+    steps = [
+        plan_of(*SEVEN_BILLION, "--gpus", "8xH100", "--precision", precision)["layouts"][0][
+            "step_s"
+        ]["p50"]
+        for precision in ("mixed", "fp8")
+    ]
+    assert 1.2 < steps[0] / steps[1] < 2
+
+
+def test_host_memory_grows_with_the_processes_and_with_an_offloaded_optimizer() -> None:
+    def needed(*options: str) -> float:
+        return float(plan_of("--params", "70B", *options)["node_memory_bytes"])
+
+    # Eight processes of CUDA were killed at 36 GiB.
+    assert needed("--gpus", "512xH100") > 8 * 8e9
+    offloaded = needed("--gpus", "64xH100", "--offload") - needed("--gpus", "64xH100")
+    assert offloaded == pytest.approx(12 * 70e9 / 8, rel=0.01)
+
+
+def test_the_table_says_whether_it_fits_how_long_it_takes_and_draws_both() -> None:
+    result = run(*SEVEN_BILLION, "--gpus", "64xH100", "--price", "2")
+    lines = result.output.splitlines()
+    (fits,) = [line for line in lines if line.startswith("Fits")]
+    assert fits.split()[1] == "yes"
+    used, limit = float(fits.split()[-4]), 80
+    assert fits.count("█") == round(used / limit * 32)
+    assert any("as measured by tuned public runs" in line for line in lines)
+    assert any(line.endswith(", typical") for line in lines)
+    curve = [line for line in lines if " GPUs  █" in line]
+    assert [int(line.partition(" GPUs")[0].split()[-1]) for line in curve] == [16, 32, 64, 128, 256]
+    bars = [line.count("█") for line in curve]
+    assert bars == sorted(bars, reverse=True)
+    assert "<- this plan" in curve[2]
+    unfit = run("--params", "70B", "--gpus", "8xH100").output
+    assert f"no  {'█' * 32}" in unfit
+
+
+def test_a_page_needs_nothing_else_and_has_the_memory_and_the_curve(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    assert run(*SEVEN_BILLION, "--gpus", "64xH100", "--html", str(page)).exit_code == 0
+    html = page.read_text()
+    assert "http" not in html
+    assert "<script" not in html
+    assert html.count("<svg") == 2
+    assert "64 GPUs (this plan)" in html
+    assert "limit: 80 GB" in html
+
+
+def test_a_folder_of_a_model_is_planned_and_errors_name_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
+              "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 100,
+              "max_position_embeddings": 128}  # fmt: skip
+    file.write_text(json.dumps(config))
+    assert plan_of("--model", str(tmp_path), "--gpus", "1")["model"]["vocab"] == 100
+    file.write_text(json.dumps(config | {"hidden_size": "wide"}))
+    assert "config.json: hidden_size: is 'wide'" in message(run("--model", str(tmp_path)))
+
+
+def test_a_recorded_plan_keeps_its_adapters(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    options = ("--params", "70B", "--gpus", "1xH100", "--adapter", "qlora", "--adapter-rank", "8")
+    file.write_text(run(*options, "-o", "job").output)
+    result = run("-f", str(file))
+    assert result.exit_code == 0, result.output
 
 
 def test_dimensions_that_agree_with_a_rounded_number_of_parameters_are_planned() -> None:

@@ -15,6 +15,8 @@ node, and ``orders`` collects the restarts to send. The rules:
 5. A node that joins with the rank of another one replaces it; the other one is refused from then
    on.
 
+6. Members whose workers survive a change of members join again while these keep running.
+
 Near nodes get neighbouring ranks. All of the state is persisted, so that a new master continues
 where the old one ended.
 
@@ -441,8 +443,11 @@ class Rendezvous:
         if not size or (now < self._last_call_end() and not self._has_all_nodes()):
             return
         joins = _order_by_topology(_choose_members(state.waiting.values(), size, state.world))
+        first = state.world.members[0].node_id if state.world else None
+        # The first node has the store of workers that keep running, so it stays the first one.
+        joins.sort(key=lambda join: not (join.continues and join.node_id == first))
         state.round += 1
-        state.world = _build_world(joins, state.round)
+        state.world = _build_world(joins, state.round, first)
         for join in joins:
             del state.waiting[join.node_id]
         state.members = {
@@ -595,8 +600,9 @@ def _rank_key(join: Join) -> _RankKey:
     return (join.node_rank if join.node_rank >= 0 else _LAST_RANK, join.node_id)
 
 
-def _build_world(joins: list[Join], number: int) -> WorldInfo:
+def _build_world(joins: list[Join], number: int, first: int | None) -> WorldInfo:
     members, first_rank = [], 0
+    are_equal = len({join.local_world_size for join in joins}) == 1
     for group_rank, join in enumerate(joins):
         members.append(
             WorldMember(
@@ -615,6 +621,7 @@ def _build_world(joins: list[Join], number: int) -> WorldInfo:
         members=tuple(members),
         store_host=joins[0].host,
         store_port=joins[0].store_port,
+        continues=joins[0].continues and joins[0].node_id == first and are_equal,
     )
 
 

@@ -141,6 +141,7 @@ class ElasticAgent:
         """Sessions of the last workers: each leads one."""
         self._workers = LocalWorkers(settings, base)
         self._workers.is_warm = lambda: self._spares.is_warm if self._spares else None
+        self._workers.are_kept = lambda: self._survivors is not None and self._survivors.are_kept
         rendezvous.attach_workers(self._workers)
 
     async def run(self) -> AgentResult:
@@ -241,7 +242,8 @@ class ElasticAgent:
         self._survivors = self._follow_survivors(world, group)
         self._workers.begin_attempt(group, world)
         self._budget.record_start(world.attempt, time.monotonic())
-        await self._unless_signal(group.start(self._base))
+        if not world.is_running:
+            await self._unless_signal(group.start(self._base))
         self._sessions = group.sessions
         if not has_store:
             self._rendezvous.announce_start(world)
@@ -251,19 +253,22 @@ class ElasticAgent:
 
     def _follow_survivors(self, world: WorldSpec, group: WorkerGroup) -> NodeSurvivors | None:
         """Let workers that can go on without a lost one find the agents of this attempt."""
-        size = self._settings.local_world_size
-        if not self._settings.serves_store or world.world_size != size * world.group_world_size:
+        settings, size = self._settings, self._settings.local_world_size
+        if not settings.serves_store or world.world_size != size * world.group_world_size:
             return None
         coordinator: CoordinatorService | RemoteCoordinator
         if self._store:
             nodes = [rank // size for rank in range(world.world_size)]
-            decider = Coordinator(nodes, self._settings.min_workers, self._settings.successors)
+            decider = Coordinator(
+                nodes, settings.min_workers, settings.min_nodes, settings.successors
+            )
             coordinator = CoordinatorService(self._store, decider, self._workers.record_replacement)
         elif world.first_rank:
-            coordinator = RemoteCoordinator(world.store_host, world.store_port)
+            node = None if world.is_running else world.group_rank
+            coordinator = RemoteCoordinator(world.store_host, world.store_port, node)
         else:
             return None
-        return NodeSurvivors(self._settings, world, group, coordinator, self._base)
+        return NodeSurvivors(settings, world, group, coordinator, self._base)
 
     async def _open_store(self, world: WorldSpec) -> bool:
         """Open the store of an attempt on rank 0's node. Returns False if this node has none."""

@@ -145,9 +145,9 @@ async def wait_for_hang(
     pause = _sample_pause_s(settings)
     while True:
         now = time.monotonic()
-        if workers is not group.workers:  # a worker was replaced
+        if workers is not group.workers or group.is_held:  # a worker was lost or replaced
             workers, watch = group.workers, HangDetector(settings, now, times)
-        if watch.is_hung([_sample(worker) for worker in group.workers], now):
+        if workers and watch.is_hung([_sample(worker) for worker in group.workers], now):
             return DetectedHang(watch.since, watch.reported_phase, watch.limit_s)
         if idle := watch.idle_workers(now):
             if await _waits_in_collective(group, idle, settings.gather_s):

@@ -116,6 +116,8 @@ class LocalWorkers:
         self._environment = {**base, "TORCHELASTIC_RUN_ID": settings.run_id}
         self.is_warm: Callable[[], bool | None] = lambda: None
         """Returns whether the next workers start without imports; None if that is disabled."""
+        self.are_kept: Callable[[], bool] = lambda: False
+        """Returns whether the workers keep running when nodes leave or join."""
         self._group: WorkerGroup | None = None
         self._tracker: ProgressTracker | None = None
         self._meter: UsageMeter | None = None
@@ -143,6 +145,14 @@ class LocalWorkers:
             reports_steps=before is not None and before.reports_steps,
         )
         self._group, self._meter, self._stacks_task = group, UsageMeter(group), None
+
+    @property
+    def survives(self) -> bool:
+        return self._group is not None and self.are_kept()
+
+    def continue_in(self, world: WorldSpec) -> None:
+        if self._tracker:
+            self._tracker.round, self._tracker.attempt = world.round, world.attempt
 
     def end_attempt(self) -> None:
         """Record that the workers are about to end.

@@ -40,6 +40,8 @@ class WorldSpec:
     store_port: int
     round: int = 0
     """Number of changes of membership."""
+    is_running: bool = False
+    """True if the workers of the other nodes run already, and those of this node join them."""
 
 
 def free_port() -> int:
@@ -85,6 +87,15 @@ class StopNotice:
 
 class WorkerControl(Protocol):
     """Control of this node's workers, for the master and other nodes."""
+
+    @property
+    def survives(self) -> bool:
+        """True if the workers keep running when nodes leave or join."""
+        ...
+
+    def continue_in(self, world: WorldSpec) -> None:
+        """Report the workers, which keep running, as those of another world."""
+        ...
 
     def report(self) -> NodeProgress:
         """Return the present progress, or the last one after the workers have ended."""

@@ -97,6 +97,8 @@ class AgentSettings:
     """
     min_workers: int = 0
     """Workers that continue while a lost one has no successor; 0 for all. See ``survivors``."""
+    min_nodes: int = 1
+    """Nodes that continue when another one is lost."""
     successors: int = 1
     """Processes on each node that wait to take the place of a lost worker; with 0 they are started
     when one is lost.

@@ -12,6 +12,7 @@ Each attempt has a store of its own, so keys of dead workers cannot remain in it
 
 import asyncio
 import logging
+import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +31,10 @@ _NUMBERS = 1 << 63
 _STOP_WAITING = _READY = b"\0"
 _WAIT_CANCELED = _NOT_READY = b"\1"
 _VALIDATE = 0
+_PROBES_S = {socket.TCP_KEEPIDLE: 2, socket.TCP_KEEPINTVL: 1, socket.TCP_KEEPCNT: 6}
+"""Times of probes of a connection that is watched; one of few, and each is one small packet."""
+_SILENCE_MS = 8000
+"""The same time for a connection on which something was sent."""
 
 
 class _IncompleteError(Exception):
@@ -81,12 +86,12 @@ class AgentStore:
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
         self._queues: dict[bytes, deque[bytes]] = {}
-        self._waiting: dict[bytes, dict[_Connection, None]] = {}
+        self._waiting: dict[bytes, dict[StoreConnection, None]] = {}
         """Connections that wait for a key, in the order of their requests."""
-        self._barriers: dict[bytes, list[_Connection]] = {}
-        self._connections: set[_Connection] = set()
+        self._barriers: dict[bytes, list[StoreConnection]] = {}
+        self._connections: set[StoreConnection] = set()
         self._server: asyncio.Server | None = None
-        self.listeners: dict[bytes, Callable[[bytes], None]] = {}
+        self.listeners: dict[bytes, Callable[[bytes, StoreConnection], None]] = {}
         """Receivers of what is pushed to a queue, instead of those that wait for it."""
 
     @classmethod
@@ -95,7 +100,7 @@ class AgentStore:
         store = cls()
         loop = asyncio.get_running_loop()
         store._server = await loop.create_server(
-            lambda: _Connection(store), None, port, backlog=_BACKLOG
+            lambda: StoreConnection(store), None, port, backlog=_BACKLOG
         )
         return store
 
@@ -105,10 +110,10 @@ class AgentStore:
         for connection in [*self._connections]:
             connection.abort()
 
-    def add_connection(self, connection: "_Connection") -> None:
+    def add_connection(self, connection: "StoreConnection") -> None:
         self._connections.add(connection)
 
-    def remove_connection(self, connection: "_Connection") -> None:
+    def remove_connection(self, connection: "StoreConnection") -> None:
         self._connections.discard(connection)
         self.cancel_wait(connection)
 
@@ -154,7 +159,7 @@ class AgentStore:
     def keys(self) -> Sequence[bytes]:
         return [*self._values]
 
-    def wait(self, connection: "_Connection", keys: Sequence[bytes]) -> None:
+    def wait(self, connection: "StoreConnection", keys: Sequence[bytes]) -> None:
         """Answer a connection when all keys have arrived."""
         missing = {key for key in keys if not self.has_all([key])}
         connection.missing = missing
@@ -163,7 +168,7 @@ class AgentStore:
         for key in missing:
             self._waiting.setdefault(key, {})[connection] = None
 
-    def cancel_wait(self, connection: "_Connection") -> None:
+    def cancel_wait(self, connection: "StoreConnection") -> None:
         for key in connection.missing:
             waiting = self._waiting.get(key, {})
             waiting.pop(connection, None)
@@ -181,10 +186,10 @@ class AgentStore:
             self.cancel_wait(connection)
             connection.reply(_WAIT_CANCELED)
 
-    def push(self, key: bytes, value: bytes) -> None:
+    def push(self, key: bytes, value: bytes, peer: "StoreConnection") -> None:
         """Append to a queue, and wake one connection that waits for it."""
         if listener := self.listeners.get(key):
-            listener(value)
+            listener(value, peer)
             return
         self._queues.setdefault(key, deque()).append(value)
         waiting = self._waiting.get(key)
@@ -201,7 +206,7 @@ class AgentStore:
     def queue_length(self, key: bytes) -> int:
         return len(self._queues.get(key, ()))
 
-    def enter_barrier(self, connection: "_Connection", key: bytes, size: int) -> None:
+    def enter_barrier(self, connection: "StoreConnection", key: bytes, size: int) -> None:
         """Answer all connections at a barrier when there are ``size`` of them."""
         arrived = self._barriers.setdefault(key, [])
         arrived.append(connection)
@@ -211,7 +216,7 @@ class AgentStore:
                 waiting.reply(_STOP_WAITING)
 
 
-class _Connection(asyncio.Protocol):
+class StoreConnection(asyncio.Protocol):
     """The connection of one process."""
 
     def __init__(self, store: AgentStore) -> None:
@@ -221,6 +226,7 @@ class _Connection(asyncio.Protocol):
         self._is_validated = False
         self.missing: set[bytes] = set()
         """Keys for which the peer waits."""
+        self._notify_lost: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -230,6 +236,13 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._store.remove_connection(self)
+        self._notify_lost()
+
+    def watch(self, notify_lost: Callable[[], None]) -> None:
+        """Call a function when the connection ends, or its machine is silent."""
+        self._notify_lost = notify_lost
+        if self._transport:
+            probe_silence(self._transport)
 
     def abort(self) -> None:
         if self._transport:
@@ -270,6 +283,15 @@ class _Connection(asyncio.Protocol):
         handler(self._store, self, arguments)
 
 
+def probe_silence(transport: asyncio.BaseTransport) -> None:
+    """Let a connection end some seconds after its peer's machine has died."""
+    connection = transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in _PROBES_S.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
+
+
 def _number(number: int) -> bytes:
     return struct.pack("=q", number)
 
@@ -278,27 +300,27 @@ def _text(text: bytes) -> bytes:
     return struct.pack("=Q", len(text)) + text
 
 
-def _multi_set(store: AgentStore, _: _Connection, read: _Arguments) -> None:
+def _multi_set(store: AgentStore, _: StoreConnection, read: _Arguments) -> None:
     for key, value in [(read.text(), read.text()) for _ in range(read.count())]:
         store.set(key, value)
 
 
-def _cancel_wait(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
+def _cancel_wait(store: AgentStore, peer: StoreConnection, _: _Arguments) -> None:
     store.cancel_wait(peer)
     peer.reply(_WAIT_CANCELED)
 
 
-def _pop(store: AgentStore, peer: _Connection, read: _Arguments) -> None:
+def _pop(store: AgentStore, peer: StoreConnection, read: _Arguments) -> None:
     length, value = store.pop(read.text())
     peer.reply(_number(length) + (_text(value) if value is not None else b""))
 
 
-def _list_keys(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
+def _list_keys(store: AgentStore, peer: StoreConnection, _: _Arguments) -> None:
     peer.reply(_number(len(store.keys())) + b"".join(map(_text, store.keys())))
 
 
 # Each handler reads all arguments before it changes anything: an incomplete request is repeated.
-_HANDLERS: dict[int, Callable[[AgentStore, _Connection, _Arguments], None]] = {
+_HANDLERS: dict[int, Callable[[AgentStore, StoreConnection, _Arguments], None]] = {
     1: lambda store, _, read: store.set(read.text(), read.text()),
     2: lambda store, peer, read: peer.reply(
         _text(store.compare_set(read.text(), read.text(), read.text()))
@@ -314,7 +336,7 @@ _HANDLERS: dict[int, Callable[[AgentStore, _Connection, _Arguments], None]] = {
     11: _multi_set,
     12: _cancel_wait,
     13: lambda _, peer, read: peer.reply(struct.pack("=I", read.number("=I"))),
-    14: lambda store, _, read: store.push(read.text(), read.text()),
+    14: lambda store, peer, read: store.push(read.text(), read.text(), peer),
     15: _pop,
     16: lambda store, peer, read: peer.reply(_number(store.queue_length(read.text()))),
     17: _list_keys,

@@ -7,10 +7,12 @@ an exit ends the attempt.
 
 import asyncio
 import logging
+import secrets
 import signal
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ from gangline.elastic.agent.process import StartError, end_processes
 from gangline.elastic.agent.rendezvous import WorldSpec
 from gangline.elastic.agent.replace_rank import ReplaceServer
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.store import AgentStore
+from gangline.elastic.agent.store import AgentStore, StoreConnection, probe_silence
 from gangline.elastic.agent.worker_group import WorkerGroup
 from gangline.elastic.survivors.orders import (
     GROUPS_PREFIX,
@@ -37,6 +39,7 @@ from gangline.elastic.survivors.orders import (
     order_key,
 )
 from gangline.elastic.survivors.protocol import (
+    Arrived,
     Coordinator,
     Ended,
     Fallback,
@@ -45,7 +48,9 @@ from gangline.elastic.survivors.protocol import (
     Kill,
     Lost,
     Message,
+    NodeLost,
     Order,
+    Place,
     Refused,
     Replace,
     Replacement,
@@ -65,6 +70,8 @@ _RETRY_S = 0.2
 class CoordinatorService:
     """Runs the coordinator beside the store of the attempt."""
 
+    agent = ""
+
     def __init__(
         self,
         store: AgentStore,
@@ -75,6 +82,8 @@ class CoordinatorService:
         self._store, self._coordinator = store, coordinator
         self._on_replacement = on_replacement
         self._count = 0
+        self._places: dict[str, int] = {}
+        """The node of each agent."""
         self._timer: asyncio.TimerHandle | None = None
         self.listeners: list[Callable[[Order], None]] = []
         store.listeners[MESSAGES_KEY] = self._receive
@@ -82,6 +91,11 @@ class CoordinatorService:
     @property
     def order_count(self) -> int:
         return self._count
+
+    @property
+    def is_active(self) -> bool:
+        """True if losses are got over here now."""
+        return self._coordinator.is_active
 
     def send(self, message: Message) -> None:
         """Take a message of this node or of another one."""
@@ -92,12 +106,13 @@ class CoordinatorService:
         self._coordinator.replacements.clear()
 
     def close(self) -> None:
+        self._coordinator.is_over = True
         self._store.listeners.pop(MESSAGES_KEY, None)
         self.listeners.clear()
         if self._timer:
             self._timer.cancel()
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: bytes, peer: StoreConnection) -> None:
         try:
             message = decode_message(data)
         except msgspec.DecodeError as error:
@@ -105,13 +120,24 @@ class CoordinatorService:
             return
         if isinstance(message, Warm):
             log.info("a successor is warm")
+        if isinstance(message, Arrived):
+            if message.node is not None:
+                self._places[message.agent] = message.node
+            peer.watch(partial(self._lose_agent, message.agent))
         self.send(message)
+
+    def _lose_agent(self, agent: str) -> None:
+        if (node := self._places.pop(agent, None)) is not None and not self._coordinator.is_over:
+            log.warning("the agent of node %d is gone", node)
+            self.send(NodeLost(node))
 
     def _write(self, orders: Sequence[Order]) -> None:
         for order in orders:
             if isinstance(order, Form | Hold):
                 # Members that form the group before wait for one that is lost.
                 self._store.refuse_waits(GROUPS_PREFIX)
+            if isinstance(order, Place):
+                self._places[order.agent] = order.node
             self._store.set(order_key(self._count), msgspec.json.encode(order))
             self._count += 1
         if self._timer:
@@ -131,9 +157,14 @@ class CoordinatorService:
 class RemoteCoordinator:
     """The coordinator on another node, reached through the store of the attempt."""
 
-    def __init__(self, host: str, port: int) -> None:
-        """Prepare; `follow` connects."""
+    def __init__(self, host: str, port: int, node: int | None) -> None:
+        """Connect in the background.
+
+        Args:
+            node: number of this node; None if the workers of the others run already.
+        """
         self._address = host, port
+        self.agent, self._node = secrets.token_hex(8), node
         self._writer: asyncio.StreamWriter | None = None
         self.order_count = 0
         self.listeners: list[Callable[[Order], None]] = []
@@ -152,7 +183,9 @@ class RemoteCoordinator:
     async def _follow(self) -> None:
         try:
             reader, self._writer = await self._connect()
+            probe_silence(self._writer.transport)
             self._writer.write(HELLO)
+            self.send(Arrived(self.agent, self._node))
             while True:
                 self._writer.write(encode_wait(self.order_count))
                 await reader.readexactly(1)
@@ -190,7 +223,11 @@ class NodeSurvivors:
         base: Mapping[str, str],
     ) -> None:
         """Follow the orders of a coordinator for a group that is about to start."""
-        self._settings, self._world, self._group, self._base = settings, world, group, base
+        self._settings, self._group, self._base = settings, group, base
+        self._node = None if world.is_running else world.group_rank
+        """Number of this node; None until it has a place beside workers that run."""
+        self._are_first = True
+        """True while the processes that start are the first workers."""
         self._coordinator = coordinator
         self._order: Form | None = None
         """The present group; None while the script has not formed one."""
@@ -203,6 +240,13 @@ class NodeSurvivors:
         coordinator.listeners.append(self._follow)
         group.variables = self._variables
 
+    @property
+    def are_kept(self) -> bool:
+        """True if the workers keep running when nodes leave or join."""
+        if isinstance(self._coordinator, CoordinatorService) and not self._coordinator.is_active:
+            return False
+        return self._order is not None and not self._is_over
+
     async def wait_for_end(self) -> list[WorkerFailure]:
         """Wait until all workers have succeeded, or one has failed that is not replaced."""
         while True:
@@ -212,7 +256,8 @@ class NodeSurvivors:
                 return failures
             ended = [worker.process.ended for worker in self._group.workers]
             living = {future for future in ended if not future.done()}
-            if not living and not failures:
+            is_vacant = not self._group.workers and not self._is_over
+            if not living and not failures and not is_vacant:
                 return []
             if len(living) + len(failures) < len(ended):
                 self._report_success()
@@ -264,7 +309,7 @@ class NodeSurvivors:
 
     def _variables(self, slot: int) -> dict[str, str]:
         variables = {SLOT_VARIABLE: str(slot), FOLDER_VARIABLE: str(self._group.folder)}
-        if slot >= self._world.world_size:
+        if not self._are_first:
             variables[SUCCESSOR_VARIABLE] = str(self._coordinator.order_count)
         return variables
 
@@ -296,16 +341,21 @@ class NodeSurvivors:
 
     def _follow(self, order: Order) -> None:
         match order:
+            case Place(agent, node) if self._node is None and agent == self._coordinator.agent:
+                self._node = node
             case Form():
                 if self._order is None:
                     self._run(self._server.listen())
                 self._order = order
                 self._seat_members()
-            case Start(slot, node, seat) if node == self._world.group_rank:
+            case Hold():
+                self._group.is_held = True
+            case Start(slot, node, seat) if node == self._node:
                 self._run(self._start(slot, seat))
             case Kill(slot, reason):
                 self._kill([slot], reason)
-            case Fallback(reason, blamed):
+            case Fallback(reason, blamed) if not self._is_over:
+                log.info("ranks are not replaced any more: %s", reason)
                 self._is_over = True
                 self._kill(blamed, reason)
         self._changed.set()
@@ -327,9 +377,10 @@ class NodeSurvivors:
         order, slots = self._order, self._group.slots
         if order is None or order.epoch == 1:
             return
+        self._group.is_held = False
         for rank, (slot, seat) in enumerate(zip(order.members, order.seats, strict=True)):
             if slot in slots:
-                local_rank = seat - self._world.first_rank
+                local_rank = seat % self._settings.local_world_size
                 slots[slot] = replace(slots[slot], rank=rank, local_rank=local_rank)
         for slot in order.leaves:
             slots.pop(slot, None)
@@ -337,9 +388,8 @@ class NodeSurvivors:
         self._group.workers = [slots[slot] for slot in order.members if slot in slots]
 
     async def _start(self, slot: int, seat: int | None) -> None:
-        local_rank = slot % self._settings.local_world_size
-        if seat is not None:
-            local_rank = seat - self._world.first_rank
+        self._are_first = False
+        local_rank = (slot if seat is None else seat) % self._settings.local_world_size
         try:
             worker = await self._group.start_successor(slot, local_rank, self._base)
         except (StartError, OSError) as error:

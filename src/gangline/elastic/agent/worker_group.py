@@ -110,6 +110,8 @@ class WorkerGroup:
         """All workers and successors by their slot, which for the first workers is the rank."""
         self.variables: Callable[[int], Mapping[str, str]] = lambda _slot: {}
         """Returns further variables of a slot."""
+        self.is_held = False
+        """True while the workers wait for the successor of a lost one."""
         self.sessions: set[int] = set()
         """Sessions of all processes that were started: each leads one."""
 

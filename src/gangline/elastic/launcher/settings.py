@@ -107,7 +107,8 @@ def build_settings(
         tunes_batch=flags.auto_tunning,
         brain_url=_brain_url(flags.brain),
         save_command=_FLUSH_COMMAND,
-        min_workers=_at_least("min_workers", flags.min_workers, 1) or 0,
+        min_workers=_min_workers(flags, config, workers),
+        min_nodes=config.min_nodes,
         successors=_successors(flags, environment),
         affinity=_affinity(flags, workers),
         logs=_log_settings(flags, environment),
@@ -144,6 +145,12 @@ def _at_least(name: str, value: int | None, least: int) -> int | None:
     if value is not None and value < least:
         raise FlagError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
     return value
+
+
+def _min_workers(flags: argparse.Namespace, config: RendezvousConfig, workers: int) -> int:
+    """Return how many workers continue without a lost one; 0 for all."""
+    of_nodes = config.min_nodes * workers if config.min_nodes < config.max_nodes else 0
+    return _at_least("min_workers", flags.min_workers, 1) or of_nodes
 
 
 def _successors(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:

@@ -455,6 +455,8 @@ class Join(ProtocolMessage):
     """Once the minimum has joined, the world waits this time after each arrival for more nodes."""
     join_timeout_s: float = 600.0
     """The rendezvous fails if the minimum has not joined within this time."""
+    continues: bool = False
+    """True if its workers keep running meanwhile, and go on if those of the first node do."""
 
 
 class WorldMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -484,6 +486,8 @@ class WorldInfo(ProtocolMessage, tag="World"):
     store_port: int
     attempt: int = 0
     """0 from the master; agents that restart in place without it increase the number."""
+    continues: bool = False
+    """True if the workers of the world before keep running, with the store of its first node."""
 
     @property
     def world_size(self) -> int:

@@ -15,7 +15,8 @@ all workers and agents read:
    they `Hold` until there is a successor.
 4. Members form the group, exchange their steps, and restore those that are behind (`plan_restore`).
    They send `Formed`. A loss meanwhile leads to a further epoch.
-5. A successor that becomes warm takes a vacant seat: `Form` again, the group grows.
+5. A successor that becomes warm takes a vacant seat: `Form` again, the group grows. When a node is
+   lost, all of its seats are vacant, until a node that has `Arrived` gets its `Place`.
 6. A member that has done all steps is `Finished`, and ends when the protocol has ended.
 
 Invariants: a `Form` names only slots that were alive when it was written, in the order of their
@@ -30,8 +31,10 @@ from typing import Final
 
 import msgspec
 
-FORM_S: Final = 10.0
-"""Time in which members must connect with each other."""
+HEARD_S: Final = 10.0
+"""Time in which a living member hears of an epoch, whatever it computes."""
+FORM_S: Final = 60.0
+"""Time in which members must end what they compute, and connect with each other."""
 RESTORE_S: Final = 300.0
 """Time in which state must be copied to those that are behind."""
 SUCCESSOR_S: Final = 60.0
@@ -63,6 +66,13 @@ class Warm(msgspec.Struct, frozen=True, tag=True):
 
     slot: int
     handle: str = ""
+
+
+class Heard(msgspec.Struct, frozen=True, tag=True):
+    """A member knows of an epoch, and joins it when it has ended what it computes."""
+
+    slot: int
+    epoch: int
 
 
 class Connected(msgspec.Struct, frozen=True, tag=True):
@@ -119,7 +129,35 @@ class Replace(msgspec.Struct, frozen=True, tag=True):
     """True if the rank is of no use any more: it is not waited for its successor."""
 
 
-Message = Hello | Ready | Warm | Connected | Formed | Finished | Refused | Lost | Ended | Replace
+class Arrived(msgspec.Struct, frozen=True, tag=True):
+    """The agent of another node follows the orders."""
+
+    agent: str
+    node: int | None = None
+    """Its number; None for a node that has joined later, and waits for its `Place`."""
+
+
+class NodeLost(msgspec.Struct, frozen=True, tag=True):
+    """The agent of a node is gone, and its workers with it."""
+
+    node: int
+
+
+Message = (
+    Hello
+    | Ready
+    | Warm
+    | Heard
+    | Connected
+    | Formed
+    | Finished
+    | Refused
+    | Lost
+    | Ended
+    | Replace
+    | Arrived
+    | NodeLost
+)
 
 
 class Form(msgspec.Struct, frozen=True, tag=True):
@@ -152,6 +190,13 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     """The seat that it is for; None for any seat of the node."""
 
 
+class Place(msgspec.Struct, frozen=True, tag=True):
+    """The number of a node that has joined later."""
+
+    agent: str
+    node: int
+
+
 class Kill(msgspec.Struct, frozen=True, tag=True):
     """End a process that is replaced."""
 
@@ -166,7 +211,7 @@ class Fallback(msgspec.Struct, frozen=True, tag=True):
     blamed: list[int] = []
 
 
-Order = Form | Hold | Start | Kill | Fallback
+Order = Form | Hold | Start | Place | Kill | Fallback
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +256,12 @@ class _Loss:
 class Coordinator:
     """Decides about epochs. Times are of a monotonic clock."""
 
-    nodes: Sequence[int]
-    """The node of each seat."""
+    nodes: list[int]
+    """The node of each seat; every node has as many as the first one."""
     minimum: int = 0
     """Members that continue without a successor; 0 for all of them."""
+    min_nodes: int = 1
+    """Nodes that continue when another one is lost."""
     successors: int = 1
     """Successors to keep warm on each node; with 0 they are started for a seat that was lost."""
     epoch: int = 0
@@ -231,9 +278,12 @@ class Coordinator:
     _warm: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     _failed: dict[int, int] = field(default_factory=dict)
     """Successors of a node that have ended early."""
+    _gone: set[int] = field(default_factory=set)
+    """Nodes that are lost."""
     _next_slot: int = 0
     _members: list[int] = field(default_factory=list)
     _ranks: dict[int, int] = field(default_factory=dict)
+    _heard: set[int] = field(default_factory=set)
     _connected: set[int] = field(default_factory=set)
     _formed: dict[int, Formed] = field(default_factory=dict)
     _loss: _Loss | None = None
@@ -276,6 +326,8 @@ class Coordinator:
                 return self._refill()
             case Warm(slot, handle):
                 return self._hear_warm(slot, handle, now)
+            case Heard(slot, epoch):
+                self._hear_heard(slot, epoch, now)
             case Connected(slot, epoch, handle):
                 self._hear_connected(slot, epoch, handle, now)
             case Formed():
@@ -284,12 +336,22 @@ class Coordinator:
                 return self._fall_back("the training ends")
             case Refused(slot, reason):
                 return self._fall_back(f"rank {self.rank_of(slot)} cannot continue: {reason}")
+            case _:
+                return self._handle_agent(message, now)
+        return []
+
+    def _handle_agent(self, message: Message, now: float) -> list[Order]:
+        match message:
             case Lost(slot):
                 return self._hear_lost(slot, now)
             case Ended(slot):
                 return self._hear_ended(slot)
             case Replace():
                 return self._hear_replace(message)
+            case Arrived(agent, None) if self.is_active:
+                return [Place(agent, self._place_node()), *self._refill()]
+            case NodeLost(node):
+                return self._hear_node_lost(node, now)
         return []
 
     def tick(self, now: float) -> list[Order]:
@@ -298,9 +360,9 @@ class Coordinator:
             return []
         if None in self._seats and not self._is_forming():
             return self._fall_back("no successor was ready in time")
-        done = self._formed.keys() if self._connected >= {*self._members} else self._connected
-        late = [slot for slot in self._members if slot not in done]
-        return self._fall_back("these ranks did not answer in time", late)
+        stages = self._heard, self._connected, {*self._formed}
+        late = next(missing for done in stages if (missing := {*self._members} - done))
+        return self._fall_back("these ranks did not answer in time", sorted(late))
 
     # What workers report.
 
@@ -317,15 +379,22 @@ class Coordinator:
         node, seat = self._warm[slot] = self._starting.pop(slot)
         self._handles[slot] = handle
         if None in self._seats:
-            return [] if self._is_forming() else self._reform(now)
+            return [] if self._is_forming() or self._is_filling(node) else self._reform(now)
         for replaced, reason in self._replaced.items():
             number = self._seats.index(replaced)
             if node == self.nodes[number] and seat in (None, number):
                 return [Kill(replaced, reason)]
         return []
 
+    def _hear_heard(self, slot: int, epoch: int, now: float) -> None:
+        if epoch == self.epoch:
+            self._heard.add(slot)
+            if self._heard >= {*self._members} and not self._connected:
+                self._deadline = now + FORM_S
+
     def _hear_connected(self, slot: int, epoch: int, handle: str, now: float) -> None:
         if epoch == self.epoch:
+            self._heard.add(slot)
             self._connected.add(slot)
             self._handles[slot] = handle
             if self._connected >= {*self._members}:
@@ -361,20 +430,34 @@ class Coordinator:
     def _hear_lost(self, slot: int, now: float) -> list[Order]:
         if slot in self._starting or slot in self._warm:
             return self._lose_successor(slot)
-        if slot not in self._seats:
-            return []
-        rank = self.rank_of(slot)
+        return self._lose([slot], now) if slot in self._seats else []
+
+    def _hear_node_lost(self, node: int, now: float) -> list[Order]:
+        for places in (self._starting, self._warm):
+            for slot in [slot for slot, place in places.items() if place[0] == node]:
+                del places[slot]
+        self._gone.add(node)
+        self._failed.pop(node, None)
+        seats = zip(self._seats, self.nodes, strict=True)
+        slots = [slot for slot, place in seats if place == node and slot is not None]
+        return self._lose(slots, now) if slots else []
+
+    def _lose(self, slots: Sequence[int], now: float) -> list[Order]:
         if not self.is_active:
-            return self._fall_back(f"rank {rank} was lost before the others could continue")
+            return self._fall_back(
+                f"rank {self.rank_of(slots[0])} was lost before the others could continue"
+            )
         if self._repeats >= MAX_REPEATS:
             return self._fall_back(f"{MAX_REPEATS + 1} losses at step {self._last_step}")
-        self._seats[self._seats.index(slot)] = None
-        self._leaves.append(slot)
-        self._replaced.pop(slot, None)
         if self._loss is None:
             self._loss = _Loss(now)
-        if rank is not None and rank not in self._loss.ranks:
-            self._loss.ranks += (rank,)
+        for slot in slots:
+            self._seats[self._seats.index(slot)] = None
+            self._leaves.append(slot)
+            self._replaced.pop(slot, None)
+            rank = self.rank_of(slot)
+            if rank is not None and rank not in self._loss.ranks:
+                self._loss.ranks += (rank,)
         return [*self._reform(now), *self._refill()]
 
     def _lose_successor(self, slot: int) -> list[Order]:
@@ -384,7 +467,7 @@ class Coordinator:
         if orders := self._refill():
             return orders
         is_held = self._deadline is not None and not self._members
-        if is_held and not self._starting:
+        if is_held and not self._starting and not self._gone:
             return self._fall_back("no successor can be started")
         return []
 
@@ -409,6 +492,25 @@ class Coordinator:
     def _is_forming(self) -> bool:
         return bool(self._members) and not self._formed.keys() >= {*self._members}
 
+    def _is_filling(self, node: int) -> bool:
+        """Return whether further successors are about to fill the vacant seats of a node."""
+        seats = zip(self._seats, self.nodes, strict=True)
+        vacant = sum(slot is None and place == node for slot, place in seats)
+        warm = sum(place == node for place, _ in self._warm.values())
+        return warm < vacant and any(place == node for place, _ in self._starting.values())
+
+    def _place_node(self) -> int:
+        """Give a node that has joined the seats of one that is lost, or further seats."""
+        if self._gone:
+            node = min(self._gone)
+            self._gone.remove(node)
+            return node
+        node = max(self.nodes) + 1
+        size = self.nodes.count(self.nodes[0])
+        self.nodes += [node] * size
+        self._seats += [None] * size
+        return node
+
     def _successor_for(self, number: int) -> int | None:
         places = self._warm.items()
         node = self.nodes[number]
@@ -431,11 +533,12 @@ class Coordinator:
         if self._loss is None:  # a successor for a vacant seat
             self._loss = _Loss(now)
         self._fill_seats()
-        if sum(slot is not None for slot in self._seats) < self.minimum:
+        are_enough = sum(slot is not None for slot in self._seats) >= self.minimum
+        if not are_enough or len({*self.nodes} - self._gone) < self.min_nodes:
             self._members, self._formed = [], {}
             self._deadline = now + SUCCESSOR_S
             orders = self._refill()
-            if not self._starting:
+            if not self._starting and not self._gone:
                 return self._fall_back("no successor can be started")
             return [Hold(self.epoch), *orders]
         self._loss.has_successor = None not in self._seats
@@ -446,8 +549,8 @@ class Coordinator:
         self.epoch += 1
         self._members = [slot for _, slot in taken]
         self._ranks |= {slot: rank for rank, slot in enumerate(self._members)}
-        self._connected, self._formed = set(), {}
-        self._deadline = now + FORM_S
+        self._heard, self._connected, self._formed = set(), set(), {}
+        self._deadline = now + HEARD_S
         leaves, self._leaves = self._leaves, []
         handles = [self._handles.get(slot, "") for slot in self._members]
         return [Form(self.epoch, self._members, [number for number, _ in taken], handles, leaves)]
@@ -459,7 +562,7 @@ class Coordinator:
         orders: list[Order] = []
         places = [*self._starting.values(), *self._warm.values()]
         for node in dict.fromkeys(self.nodes):
-            if self._failed.get(node, 0) >= MAX_FAILED_SUCCESSORS:
+            if node in self._gone or self._failed.get(node, 0) >= MAX_FAILED_SUCCESSORS:
                 continue
             vacant = [
                 number

@@ -47,6 +47,7 @@ from gangline.elastic.survivors.protocol import (
     Finished,
     Form,
     Formed,
+    Heard,
     Hello,
     Hold,
     Message,
@@ -234,7 +235,8 @@ class SurvivorGroup:
         while self._client is not None and not self._is_over:
             if self._is_broken:
                 self._recover()
-            self._send(Finished(self._slot))
+            with contextlib.suppress(OSError):  # the store has ended: the orders are over, too
+                self._send(Finished(self._slot))
             with self._condition:
                 self._condition.wait_for(lambda: self._is_broken or self._is_over)
 
@@ -544,6 +546,8 @@ class SurvivorGroup:
                     break
                 is_named = isinstance(order, Form) and self._slot in order.members
                 if is_named or (isinstance(order, Hold) and not self._is_rehearsal):
+                    if isinstance(order, Form):
+                        self._send(Heard(self._slot, order.epoch))
                     # The group before ends first: the main thread forms the next one as soon as
                     # the order is there, and its connections must not be cut.
                     self._is_broken = True

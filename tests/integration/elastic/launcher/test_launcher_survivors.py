@@ -26,18 +26,18 @@ class Training:
     """A training of ranks that end at given points."""
 
     def __init__(self, launch: Launch, folder: Path, *flags: str) -> None:
-        self._launch, self._folder, self._flags = launch, folder, flags
+        self._launch, self.folder, self._flags = launch, folder, flags
         folder.mkdir()
 
     def start(self, mode: str, ranks: int, steps: int, *points: str) -> Run:
         self.run = self._launch(
             "--standalone", "--nproc-per-node", ranks, *self._flags, SCRIPT, mode, steps,
-            self._folder, *points,
+            self.folder, *points,
         )  # fmt: skip
         return self.run
 
     def go(self, number: int) -> None:
-        (self._folder / f"go-{number}").touch()
+        (self.folder / f"go-{number}").touch()
 
     def steps(self) -> list[tuple[int, ...]]:
         """Return step, rank, world size and process of all finished steps."""
@@ -61,7 +61,7 @@ class Training:
             time.sleep(0.01)
 
     def _lines(self) -> list[tuple[str, ...]]:
-        files = self._folder.glob("steps-*")
+        files = self.folder.glob("steps-*")
         return [match.groups() for file in files for match in STEP.finditer(file.read_text())]
 
 
@@ -192,6 +192,52 @@ def test_rank_of_another_node_is_replaced_by_a_successor_of_that_node(
     assert "rank 1 was replaced at step 6; " in hosts[0].output
 
 
+class Nodes:
+    """A training on several nodes of one rank; the first one has the master."""
+
+    def __init__(self, launch: Launch, folder: Path, port: int, nnodes: str) -> None:
+        self._launch, self._port, self._nnodes = launch, port, nnodes
+        self.training = Training(launch, folder)
+        self.runs: list[Run] = []
+
+    def add(self, steps: int) -> Run:
+        folder, host = self.training.folder, len(self.runs) == 0
+        run = self._launch(
+            "--nnodes", self._nnodes, "--nproc-per-node", 1, "--node-rank", min(len(self.runs), 1),
+            "--rdzv-id", "nodes", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+            f"127.0.0.1:{self._port}", "--rdzv-conf", f"is_host={int(host)},last_call_timeout=1",
+            SCRIPT, "survive", steps, folder,
+        )  # fmt: skip
+        self.runs.append(run)
+        self.training.run = self.runs[0]
+        return run
+
+
+def end_all(nodes: Nodes) -> None:
+    for run in nodes.runs:
+        run.process.send_signal(signal.SIGTERM)
+    for run in nodes.runs:
+        run.wait()
+
+
+def test_others_train_on_without_a_lost_node_and_with_its_replacement(
+    launch: Launch, tmp_path: Path, free_port: int
+) -> None:
+    nodes = Nodes(launch, tmp_path / "nodes", free_port, "1:2")
+    first, second = nodes.add(100_000), nodes.add(100_000)
+    first.until("a successor is warm")
+    nodes.training.until(lambda: len(nodes.training.processes(1)) == 1)
+    second.process.kill()
+    first.until("rank 1 was lost, 1 continue at step ")
+    nodes.add(100_000)
+    nodes.training.until(lambda: len(nodes.training.processes(1)) == 2)
+    end_all(nodes)
+
+    assert len(nodes.training.processes(0)) == 1
+    assert "the world grew to 2 ranks at step " in first.output
+    assert "restart" not in first.output
+
+
 def test_rank_is_replaced_on_request(train: Callable[..., Training]) -> None:
     training = train("request")
     run = training.start("survive", 2, 100_000)
@@ -225,11 +271,14 @@ def test_many_kills_at_random_times(train: Callable[..., Training]) -> None:
     survive = train("survive")
     run = survive.start("survive", 3, 1_000_000)
     chance = random.Random(int(os.environ.get("GANGLINE_TEST_SEED", "1")))
+    killed: set[int] = set()
     for number in range(KILLS):
         run.until("a successor is warm", number + 1)
         time.sleep(chance.uniform(0, 0.05))
         rank = chance.choice((1, 2))
-        _, pid = max((step, pid) for step, of, _, pid in survive.steps() if of == rank)
+        survive.until(lambda rank=rank: bool(survive.processes(rank) - killed))  # type: ignore[misc]
+        (pid,) = survive.processes(rank) - killed
+        killed.add(pid)
         os.kill(pid, signal.SIGKILL)
         run.until("was replaced at step", number + 1)
     last = max(step for step, *_ in survive.steps())

@@ -133,7 +133,18 @@ class MasterMessages:
     identity: NodeIdentity
     incarnation: str
 
-    def join(self, number: int, peer_port: int, last_round: Round | None) -> msg.Join:
+    def join(
+        self,
+        number: int,
+        peer_port: int,
+        last_round: Round | None,
+        running_store_port: int | None = None,
+    ) -> msg.Join:
+        """Return a request for the next world.
+
+        Args:
+            running_store_port: port of the store of workers that keep running; None without any.
+        """
         place = self.identity
         return msg.Join(
             node_id=place.node_id,
@@ -143,7 +154,8 @@ class MasterMessages:
             local_world_size=place.local_world_size,
             host=place.host,
             agent_address=join_address(place.host, peer_port),
-            store_port=free_port(),
+            store_port=running_store_port or free_port(),
+            continues=running_store_port is not None,
             topology=place.topology,
             round_seen=last_round.world.round if last_round else 0,
             attempt=last_round.order.attempt if last_round else 0,

@@ -10,6 +10,9 @@ State: ``_round`` is the last world and the latest attempt that was ordered in i
 ``_running_attempt`` the attempt whose workers run here; ``_pending_orders`` what the master or a
 partition requires. The workers are behind while the ordered attempt is the higher one.
 
+Workers that survive a change of members keep running while this node joins the next world
+(``_rejoin``). All members adopt that world if the workers of its first node run on, otherwise none.
+
 Invariant: an order is never discarded. Commands and worlds arrive on separate ways, so an order to
 leave a round may arrive before the world of that round; it also covers all earlier rounds.
 """
@@ -144,6 +147,9 @@ class Membership:
         self._changed = asyncio.Condition()
         self._pending_orders = PendingOrders()
         self._running_attempt = -1
+        self._rejoining: asyncio.Task[None] | None = None
+        self._broken_round = -1
+        """The last round that broke while the workers kept running."""
         self._background: set[asyncio.Task[object]] = set()
         self._latest_start = (0, -1)
         """Latest (round, attempt) whose first workers are known to have started."""
@@ -169,14 +175,16 @@ class Membership:
             self._idle_phase = NodePhase.CHECKING
             await self._check(self._client, order)
         self._idle_phase = NodePhase.WAITING
-        self._joins += 1
+        if self._rejoining:
+            self._rejoining.cancel()
         world = await self._request_world_or_stop()
         if self._round:
             self._restarts_before += self._round.order.attempt - self._round.world.attempt
         self._round = Round(world, self._identity.node_id, self._peers)
         self._publish_preload_list()
         first = self._start_attempt(self._round)
-        await self._wait_for_first_node(self._round)
+        if not first.is_running:
+            await self._wait_for_first_node(self._round)
         return first
 
     async def restart(self, world: WorldSpec, failure: Failure | None) -> WorldSpec:
@@ -230,6 +238,8 @@ class Membership:
 
     async def finish(self, world: WorldSpec) -> StopNotice | None:
         """Report the end to the master; wait for the other nodes, or for the cause of a restart."""
+        if self._rejoining:
+            await asyncio.wait({self._rejoining})
         self._run_in_background(self._send(self._heartbeat()))  # with the last steps
         done, notice = await _first_of(self._report_finished(), self.wait_for_notice())
         if not done.cancelled() and done.exception() is None and done.result() is None:
@@ -298,9 +308,10 @@ class Membership:
         assert self._pending_orders.stop is not None
         return self._pending_orders.stop
 
-    async def _request_world(self) -> msg.WorldInfo:
+    async def _request_world(self, running_store_port: int | None = None) -> msg.WorldInfo:
         logged_at = time.monotonic()
-        message = self._messages.join(self._joins, self._peer_port, self._round)
+        self._joins += 1
+        message = self._messages.join(self._joins, self._peer_port, self._round, running_store_port)
         while True:
             try:
                 reply = await self._client.call(message, timeout_s=None)
@@ -312,6 +323,40 @@ class Membership:
             if waiting and time.monotonic() - logged_at >= WAIT_MESSAGE_INTERVAL_S:
                 logged_at = time.monotonic()
                 log.warning("waiting: %s", waiting)
+
+    def _keeps_workers(self, round_: int) -> bool:
+        """Join again while the workers keep running. Returns False if they must be ended."""
+        current, workers = self._round, self._workers
+        if current is None or workers is None or round_ < current.world.round:
+            return False
+        is_same = self._identity.node_unit == 1 and not self._is_behind()
+        if not (is_same and workers.survives and self._idle_phase is None):
+            return False
+        if self._pending_notice is not None:
+            return False
+        self._broken_round = round_
+        if self._rejoining is None or self._rejoining.done():
+            self._rejoining = asyncio.create_task(self._rejoin(current, workers))
+            self._background.add(self._rejoining)
+            self._rejoining.add_done_callback(self._background.discard)
+        return True
+
+    async def _rejoin(self, current: Round, workers: WorkerControl) -> None:
+        while current.world.round <= self._broken_round:
+            world = self._current_world
+            assert world is not None
+            try:
+                joined = await self._request_world(world.store_port)
+            except RendezvousError as error:
+                await self._leave_round(self._broken_round, str(error))
+                return
+            if not joined.continues:
+                await self._leave_round(joined.round, _MEMBERS_CHANGED)
+                return
+            self._restarts_before += current.order.attempt - current.world.attempt
+            self._round = current = Round(joined, self._identity.node_id, self._peers)
+            workers.continue_in(self._start_attempt(current))
+            log.info("nodes that train now: %d", len(joined.members))
 
     async def _wait_for_first_node(self, current_round: Round) -> None:
         """Wait until the leader has started its workers, another order comes, or the timeout."""
@@ -384,6 +429,8 @@ class Membership:
 
     async def _handle_command(self, what: msg.CommandBody) -> None:
         match what:
+            case msg.RestartCommand() if self._keeps_workers(what.round):
+                log.info("the workers keep running: %s", what.reason)
             case msg.RestartCommand():
                 self._pending_orders.order_leave(what.round, what.reason)
             case msg.StopCommand() | msg.Evict():

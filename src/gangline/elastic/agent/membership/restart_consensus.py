@@ -268,6 +268,7 @@ class Round:
             store_host=self.order.store_host,
             store_port=self.order.store_port,
             round=self.world.round,
+            is_running=self.world.continues and self.order.attempt == self.world.attempt,
         )
 
     async def agree_on_restart(self, attempt: int, reason: str) -> bool:

@@ -150,8 +150,10 @@ class MasterCore:
         if is_late:
             self._add_event("NodeJoined", join.host, now, join.node_id)
         self._withdraw_restarts(join.node_id)
-        persistent.attempts.pop(join.node_id, None)
-        topics = self._release(str(join.node_id), now) | self._after_rendezvous(before, now)
+        topics = self._after_rendezvous(before, now)
+        if not join.continues:
+            persistent.attempts.pop(join.node_id, None)
+            topics |= self._release(str(join.node_id), now)
         return ApplyResult(topics=topics)
 
     def _finished(self, request: msg.WorkersFinished, now: float) -> ApplyResult:
@@ -199,7 +201,9 @@ class MasterCore:
         persistent = self.state.persistent
         former = persistent.attempts.get(restarted.node_id)
         persistent.attempts[restarted.node_id] = (restarted.round, restarted.attempt)
-        if former is None or former[0] != restarted.round or former[1] >= restarted.attempt:
+        # The first attempt of a round has other workers only after a Join, which released shards.
+        is_first = restarted.attempt == 0
+        if former is None or is_first or former >= (restarted.round, restarted.attempt):
             return ApplyResult(_DONE)
         return ApplyResult(_DONE, topics=self._release(str(restarted.node_id), now))
 
@@ -245,7 +249,10 @@ class MasterCore:
             persistent.account.change_phase(now, NodePhase.RESTARTING)
             self._add_event("WorldBroken", f"round {state.round}", now)
         if state.round != round_ and state.world is not None and state.members:
-            persistent.account.restarts += 1 if round_ else 0
+            if state.world.continues:
+                persistent.account.continue_in(state.round)
+            else:
+                persistent.account.restarts += 1 if round_ else 0
             persistent.account.change_phase(now, NodePhase.TRAINING)
             count, size = len(state.world.members), state.world.world_size
             self._add_event(

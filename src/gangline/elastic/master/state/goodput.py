@@ -102,6 +102,12 @@ class GoodputAccount(msgspec.Struct):
             self.restart.step = step
             self.restart.seconds = self._idle_s() - self.restart.lost_before_s
 
+    def continue_in(self, round_: int) -> None:
+        """Record that the workers keep running in the world of another round."""
+        self.attempt = (round_, 0)
+        if self.step is not None:
+            self._end_restart(self.step)
+
     def _idle_s(self) -> float:
         """Return the time of all phases without training or saves."""
         trained = (NodePhase.TRAINING, NodePhase.CHECKPOINT)

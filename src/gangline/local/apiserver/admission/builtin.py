@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gangline.api.cluster import workload
-from gangline.api.meta.json_objects import subobject
+from gangline.api.meta import field_causes
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.objects import StatusCause
 from gangline.api.quantity import quantity_or_none
 from gangline.local.apiserver.core.errors import (
@@ -32,6 +33,7 @@ from gangline.local.apiserver.storage.store import ObjectStore
 
 DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 NODE_PORTS = range(30000, 32768)
+NODE_PORT_TYPES = ("NodePort", "LoadBalancer")
 API_ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
 
@@ -307,24 +309,32 @@ class BuiltinAdmission:
 
     def _allocate_node_ports(self, service: Json) -> None:
         spec = service.get("spec")
-        if not isinstance(spec, dict) or spec.get("type") not in ("NodePort", "LoadBalancer"):
+        if not isinstance(spec, dict) or spec.get("type") not in NODE_PORT_TYPES:
             return
-        allocated = self._allocated_ports()
-        for port in spec.get("ports") or []:
-            if isinstance(port, dict) and not port.get("nodePort"):
-                port["nodePort"] = next(n for n in NODE_PORTS if n not in allocated)
-                allocated.add(port["nodePort"])
+        ports = objects_in(spec.get("ports"))
+        taken = self._ports_of_others(service["metadata"])
+        own = {port.get("nodePort") for port in ports}
+        for index, port in enumerate(ports):
+            given = port.get("nodePort")
+            if not given:
+                given = next((n for n in NODE_PORTS if n not in taken and n not in own), None)
+                port["nodePort"] = given
+                own.add(given)
+            why = "provided port is already allocated" if given in taken else ""
+            if given not in NODE_PORTS:
+                why = f"provided port is not in the valid range {NODE_PORTS[0]}-{NODE_PORTS[-1]}"
+            if why:
+                cause = field_causes.invalid(f"spec.ports[{index}].nodePort", given, why)
+                raise invalid("", "Service", service["metadata"].get("name", ""), [cause])
 
-    def _allocated_ports(self) -> set[Any]:
+    def _ports_of_others(self, meta: Json) -> set[Any]:
         cache = self._store.cache("services.")
-        services = (cache.latest(key) for key in {*cache.records, *cache.staged})
-        kinds = ("NodePort", "LoadBalancer")
-        services_with_ports = [
-            s for s in services if s is not None and s.fields.get("spec.type") in kinds
-        ]
+        keys = {*cache.records, *cache.staged} - {f"{meta.get('namespace')}/{meta.get('name')}"}
+        records = [record for key in keys if (record := cache.latest(key)) is not None]
         return {
             port.get("nodePort")
-            for record in services_with_ports
+            for record in records
+            if record.fields.get("spec.type") in NODE_PORT_TYPES
             for port in read_json(record.body)["spec"].get("ports", [])
         }
 

@@ -7,7 +7,12 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from gangline.api.meta.objects import StatusCause, StatusDetails
 from gangline.local.apiserver.admission.conversion_webhooks import ConversionWebhooks
 from gangline.local.apiserver.auth.rbac import Authorizer, request_attributes
-from gangline.local.apiserver.core.errors import StatusError, status_error, unsupported_media
+from gangline.local.apiserver.core.errors import (
+    StatusError,
+    conflict,
+    status_error,
+    unsupported_media,
+)
 from gangline.local.apiserver.core.negotiation import (
     JSON_PATCH,
     read_body,
@@ -171,6 +176,12 @@ class ResourceHandler:
             self._authorizer.require(
                 request.user, request_attributes(request)._replace(verb="create")
             )
+            if uid := applied["metadata"].get("uid"):
+                why = f"uid mismatch: the provided object specified uid {uid}, "
+                why += "and no existing object was found"
+                raise conflict(
+                    request.kind.plural, request.kind.group, request.name, why
+                ) from error
             obj = await self._compute(request, apply_configuration, request, None, applied)
             written = await self._writer.create(request, obj, owner_tracked=True)
         return await self._object(request, written.body, 201 if written.created else 200)

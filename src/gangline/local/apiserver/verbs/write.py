@@ -98,8 +98,12 @@ def apply_configuration(request: ApiRequest, live: Json | None, applied: Json) -
         given = {k: given[k] for k in ("apiVersion", "kind", "metadata", "status") if k in given}
     elif kind.resets_status:
         given.pop("status", None)
-    # Unknown and null fields are not owned, so they are removed before ownership is computed.
-    prune_unknown_fields(request, given)
+    if unknown := kind.schema.prune(given):
+        raise bad_request(
+            f"failed to create typed patch object ({request.key}; {kind.api_version}, "
+            f"Kind={kind.kind}): .{unknown[0]}: field not declared in schema"
+        )
+    prune_unknown_fields(request, given)  # duplicate ones
     if not kind.custom:
         normalize_builtin(kind.group, kind.kind, given)
     try:

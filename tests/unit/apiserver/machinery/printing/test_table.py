@@ -236,6 +236,36 @@ COLUMNS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("group", "kind", "obj", "cells"),
+    [
+        ("apps", "DaemonSet", {"status": {"desiredNumberScheduled": 3, "numberReady": 2}},
+         "x|3|0|2|0|0|<none>|5h|<none>|<none>|<none>"),
+        ("batch", "CronJob", {"spec": {"schedule": "@daily", "suspend": True}},
+         "x|@daily|<none>|True|0|<none>|5h|<none>|<none>|<none>"),
+        ("networking.k8s.io", "Ingress",
+         {"spec": {"tls": [{}], "rules": [{"host": name} for name in "abcd"]},
+          "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}, {"hostname": "h"}]}}},
+         "x|<none>|a,b,c + 1 more...|10.0.0.1,h|80, 443|5h"),
+        ("rbac.authorization.k8s.io", "RoleBinding",
+         {"roleRef": {"kind": "Role", "name": "r"},
+          "subjects": [{"kind": "User", "name": "u"},
+                       {"kind": "ServiceAccount", "name": "s", "namespace": "n"}]},
+         "x|Role/r|5h|u||n/s"),
+        ("", "ResourceQuota",
+         {"status": {"hard": {"limits.cpu": "2", "pods": "3"}, "used": {"pods": "1"}}},
+         "x|pods: 1/3|limits.cpu: /2|5h"),
+        ("certificates.k8s.io", "CertificateSigningRequest",
+         {"status": {"conditions": [{"type": "Approved"}]}},
+         "x|5h|<none>|<none>|<none>|Approved"),
+    ],
+)  # fmt: skip
+def test_stored_kinds_have_the_columns_of_kubernetes(
+    group: str, kind: str, obj: dict[str, Any], cells: str
+) -> None:
+    assert "|".join(map(str, shown(group, kind, obj).values())) == cells
+
+
 def test_custom_kinds_show_the_columns_of_their_definition() -> None:
     printer = find_printer("x.io", "X", COLUMNS)
     status = {"conditions": [{"type": "A"}, {"type": "B"}], "start": ago(days=3)}

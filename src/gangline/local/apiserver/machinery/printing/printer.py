@@ -103,12 +103,16 @@ AGE = TableColumn("Age", description="How long ago the object was created.")
 
 
 def make_columns(*names: str) -> tuple[TableColumn, ...]:
-    """Return text columns. ``Name`` and ``Age`` are predefined, ``+`` marks a wide column."""
+    """Return columns such as ``Ready:integer``, of text if they name no type. ``Name`` and ``Age``
+    are predefined, ``+`` marks a wide column.
+    """
     common = {"Name": NAME, "Age": AGE}
-    return tuple(
-        common.get(name) or TableColumn(name.removeprefix("+"), priority=int(name.startswith("+")))
-        for name in names
-    )
+    columns = []
+    for text in names:
+        name, _, kind = text.removeprefix("+").partition(":")
+        plain = TableColumn(name, kind or "string", priority=int(text.startswith("+")))
+        columns.append(common.get(text, plain))
+    return tuple(columns)
 
 
 def make_printer(*columns: str | tuple[str, FieldSource]) -> TablePrinter:

@@ -30,6 +30,7 @@ from gangline.local.apiserver.machinery.printing.printer import (
     object_age,
     object_name,
 )
+from gangline.local.apiserver.machinery.printing.stored import stored_printers
 from gangline.local.apiserver.machinery.printing.workloads import POD_PRINTERS, WORKLOAD_PRINTERS
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
@@ -157,11 +158,6 @@ def _class_name(obj: Json) -> str:
     return f"{object_name(obj)} (default)" if default else object_name(obj)
 
 
-def _role_text(obj: Json) -> str:
-    role = subobject(obj, "roleRef")
-    return f"{role.get('kind', '')}/{role.get('name', '')}"
-
-
 def _claim(obj: Json, now: datetime) -> list[Any]:
     spec, status = subobject(obj, "spec"), subobject(obj, "status")
     bound = bool(spec.get("volumeName"))
@@ -185,9 +181,10 @@ _EVENT = TablePrinter(
     ),
     _event,
 )  # fmt: skip
-_CREATED_AT = make_printer("Name", ("Created At", "metadata.creationTimestamp"))
-_BINDING = make_printer("Name", ("Role", _role_text), "Age")
-_WEBHOOKS = make_printer("Name", ("Webhooks", lambda obj: len(obj.get("webhooks") or ())), "Age")
+_CREATED_AT = make_printer("Name", ("Created At:date", "metadata.creationTimestamp"))
+_WEBHOOKS = make_printer(
+    "Name", ("Webhooks:integer", lambda obj: len(obj.get("webhooks") or ())), "Age"
+)
 
 CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
     ("", "ConfigMap"): make_printer(
@@ -237,13 +234,11 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
     ),
     ("events.k8s.io", "Event"): _EVENT,
     (RBAC, "ClusterRole"): _CREATED_AT,
-    (RBAC, "ClusterRoleBinding"): _BINDING,
     (RBAC, "Role"): _CREATED_AT,
-    (RBAC, "RoleBinding"): _BINDING,
     ("scheduling.k8s.io", "PriorityClass"): make_printer(
         "Name",
-        ("Value", lambda obj: obj.get("value", 0)),
-        ("Global-Default", lambda obj: bool(obj.get("globalDefault"))),
+        ("Value:integer", lambda obj: obj.get("value", 0)),
+        ("Global-Default:boolean", lambda obj: bool(obj.get("globalDefault"))),
         "Age",
         ("+PreemptionPolicy", "preemptionPolicy"),
     ),
@@ -289,7 +284,8 @@ def find_printer(
     """Return the printer of a kind: its CRD's columns, the built-in ones, or name and age."""
     if additional_columns:
         return _crd_printer(additional_columns)
-    return BUILT_IN.get((group, kind), NAME_AND_AGE)
+    printer = BUILT_IN.get((group, kind)) or stored_printers().get((group, kind))
+    return printer or NAME_AND_AGE
 
 
 def render_table(

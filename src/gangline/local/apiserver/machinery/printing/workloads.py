@@ -364,7 +364,10 @@ WORKLOAD_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
         make_columns("Name", "Ready", "Up-to-date", "Available", "Age", *_TEMPLATE), _deployment
     ),
     ("apps", "ReplicaSet"): TablePrinter(
-        make_columns("Name", "Desired", "Current", "Ready", "Age", *_TEMPLATE), _replica_set
+        make_columns(
+            "Name", "Desired:integer", "Current:integer", "Ready:integer", "Age", *_TEMPLATE
+        ),
+        _replica_set,
     ),
     ("batch", "Job"): TablePrinter(
         make_columns("Name", "Status", "Completions", "Duration", "Age", *_TEMPLATE), _job
@@ -377,7 +380,10 @@ WORKLOAD_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
         "Name",
         ("Min Available", lambda obj: str(subobject(obj, "spec").get("minAvailable", "N/A"))),
         ("Max Unavailable", lambda obj: str(subobject(obj, "spec").get("maxUnavailable", "N/A"))),
-        ("Allowed Disruptions", lambda obj: subobject(obj, "status").get("disruptionsAllowed", 0)),
+        (
+            "Allowed Disruptions:integer",
+            lambda obj: subobject(obj, "status").get("disruptionsAllowed", 0),
+        ),
         "Age",
     ),
     ("discovery.k8s.io", "EndpointSlice"): make_printer(

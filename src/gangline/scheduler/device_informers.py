@@ -70,14 +70,10 @@ class DeviceInformers:
             self._changed()
 
     def _on_class(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
-        classes, name = self._state.devices.classes, _present(old, new).metadata.name
-        if new is None:
-            classes.pop(name, None)
-        elif classes.get(name) == device_class_info(new):
-            return
-        else:
-            classes[name] = device_class_info(new)
-        self._devices_changed()
+        name, devices = _present(old, new).metadata.name, self._state.devices
+        extended = new.spec.extended_resource_name if new is not None else ""
+        if devices.set_class(name, device_class_info(new) if new is not None else None, extended):
+            self._devices_changed()
 
     def _on_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         name, info = _present(old, new).metadata.name, slice_info(new) if new is not None else None

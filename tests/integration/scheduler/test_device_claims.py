@@ -14,7 +14,7 @@ from gangline.api.core.devices import (
 from gangline.api.core.pod import Pod
 from gangline.api.job_resources import PYTORCH_JOBS
 from gangline.api.meta.conditions import find_condition
-from gangline.api.resources import NODES, PODS
+from gangline.api.resources import EVENTS, NODES, PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Invalid
 from integration.cluster.embedded import EmbeddedCluster, until
@@ -114,6 +114,15 @@ async def test_gang_gets_distinct_devices_and_others_wait_for_those_without_a_ta
             return [claim.metadata.name.startswith("late-gpu-") for claim in claims] == [True]
 
         await until(only_the_claim_of_the_late_pod_is_left, explain=shared_cluster.said)
+        rule["taint"]["effect"] = "NoExecute"  # type: ignore[index]
+        await client.create(DEVICE_TAINT_RULES[0], {"metadata": {"name": "gone"}, "spec": rule})
+
+        async def late_pod_is_evicted() -> bool:
+            return not (await client.list(PODS, NS)).items
+
+        await until(late_pod_is_evicted, explain=shared_cluster.said)
+        events = (await client.list(EVENTS, NS)).items
+        assert "DeviceTaintManagerEviction" in {event.reason for event in events}
 
 
 async def test_claim_that_pods_share_is_freed_after_the_last_of_them(

@@ -6,6 +6,8 @@ status. Only the fields that Gangline reads are described: the API server serves
 Kubernetes' complete schemas.
 """
 
+from datetime import datetime
+
 import msgspec
 
 from gangline.api.core.affinity import NodeSelector
@@ -31,7 +33,7 @@ class DeviceToleration(Wire):
     value: str = ""
     effect: str = ""
     toleration_seconds: int | None = None
-    """Copied into the allocation; for the component that evicts pods."""
+    """Seconds until pods that use the device are evicted; None: never."""
 
 
 class CELDeviceSelector(Wire):
@@ -118,6 +120,7 @@ class AllocatedDevice(Wire):
     driver: str = ""
     pool: str = ""
     device: str = ""
+    tolerations: list[DeviceToleration] = []
 
 
 class DeviceAllocationResult(Wire):
@@ -169,6 +172,7 @@ class ResourceClaimTemplate(Object):
 class DeviceClassSpec(Wire):
     selectors: list[DeviceSelector] = []
     config: list[DeviceConfiguration] = []
+    extended_resource_name: str = ""
 
 
 class DeviceClass(Object):
@@ -181,6 +185,7 @@ class DeviceTaint(Wire):
     key: str = ""
     value: str = ""
     effect: str = ""
+    time_added: datetime | None = None
 
 
 class DeviceAttribute(Wire):

@@ -11,9 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
+from gangline.api.core.pod import Pod
 from gangline.api.core.reference import ObjectReference
-from gangline.api.meta.objects import Object
+from gangline.api.meta.objects import Condition, Object
 from gangline.api.meta.resource import Resource
+from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.controller.controller import Controller
 from gangline.kube.controller.event_recorder import EventRecorder
@@ -122,6 +126,35 @@ async def patch_status(
         )
 
 
+async def mark_disrupted(
+    client: ApiClient, pod: Pod, reason: str, message: str, **status: str
+) -> None:
+    """Write the DisruptionTarget condition: the reason for the deletion that follows.
+
+    Args:
+        status: further fields of the status.
+
+    Raises:
+        Conflict: the pod has changed.
+    """
+    mark = Condition(
+        type="DisruptionTarget",
+        status="True",
+        reason=reason,
+        message=message,
+        last_transition_time=current_time(),
+    )
+    conditions = [*(one for one in pod.status.conditions if one.type != mark.type), mark]
+    meta = pod.metadata
+    patch = {
+        "metadata": {"resourceVersion": meta.resource_version},
+        "status": {"conditions": msgspec.to_builtins(conditions), **status},
+    }
+    await client.patch(
+        PODS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE, subresource="status"
+    )
+
+
 def owner_uids(owned: Object) -> Iterable[str]:
     """The uid of the object's controller, for the index `BY_OWNER`."""
     controller = owned.metadata.controller
@@ -129,7 +162,6 @@ def owner_uids(owned: Object) -> Iterable[str]:
 
 
 def object_reference(resource: Resource[Any], object_: Object) -> ObjectReference:
-    """Return a reference to an object, for events."""
     return ObjectReference(
         api_version=resource.api_version,
         kind=resource.kind,

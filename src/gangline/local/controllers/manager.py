@@ -8,6 +8,7 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.informer import SharedInformerFactory
 from gangline.local.controllers.context import ControllerContext, ControllerLoop, ControllerSettings
 from gangline.local.controllers.deployments.controller import DeploymentController
+from gangline.local.controllers.device_taints import DeviceTaintController
 from gangline.local.controllers.disruption import DisruptionController
 from gangline.local.controllers.endpoints import EndpointsController, EndpointSliceController
 from gangline.local.controllers.ephemeral_volumes import EphemeralVolumeController
@@ -37,6 +38,7 @@ CONTROLLERS: tuple[type[ControllerLoop], ...] = (
     EphemeralVolumeController,
     VolumeBinderController,
     ResourceClaimController,
+    DeviceTaintController,
     NodeLifecycleController,
     NamespaceController,
     DisruptionController,

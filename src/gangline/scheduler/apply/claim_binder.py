@@ -20,6 +20,7 @@ from gangline.api.core.devices import (
     FINALIZER,
     RESOURCE_CLAIMS,
     DeviceConfiguration,
+    ExactDeviceRequest,
     RequestedDevices,
     ResourceClaim,
     ResourceClaimStatus,
@@ -157,9 +158,14 @@ class DeviceClaimBinder:
         }
         results: list[dict[str, Any]] = []
         for request, (driver, pool, device) in chosen.devices:
-            one = {"request": request, "driver": driver, "pool": pool, "device": device}
-            tolerations = msgspec.to_builtins(options[request].tolerations)
-            results.append({**one, "tolerations": tolerations} if tolerations else one)
+            one: dict[str, Any] = {"request": request, "driver": driver}
+            one |= {"pool": pool, "device": device}
+            option = options[request]
+            if option.tolerations:
+                one["tolerations"] = msgspec.to_builtins(option.tolerations)
+            if isinstance(option, ExactDeviceRequest) and option.admin_access:
+                one["adminAccess"] = True
+            results.append(one)
         taken = dict.fromkeys(request for request, _ in chosen.devices)
         config = [
             _configuration("FromClass", [request], one)

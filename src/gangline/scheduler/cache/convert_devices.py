@@ -84,8 +84,6 @@ def _unsupported(request: api.DeviceRequest) -> str:
     if not options:
         return f"request {request.name!r} has neither exactly nor firstAvailable"
     for option in options:
-        if isinstance(option, api.ExactDeviceRequest) and option.admin_access:
-            return f"request {request.name!r} has adminAccess"
         if option.capacity is not None:
             return f"request {request.name!r} has capacity, which divides devices"
         if option.allocation_mode not in _MODES:
@@ -113,7 +111,12 @@ def _option(name: str, option: api.RequestedDevices) -> RequestOption:
             for one in option.tolerations
         ),
     )
-    return RequestOption(name, devices, 0 if option.allocation_mode == "All" else option.count)
+    return RequestOption(
+        name,
+        devices,
+        0 if option.allocation_mode == "All" else option.count,
+        is_admin=isinstance(option, api.ExactDeviceRequest) and option.admin_access,
+    )
 
 
 def _expressions(selectors: Iterable[api.DeviceSelector]) -> tuple[str, ...]:
@@ -136,19 +139,11 @@ def device_class_info(device_class: api.DeviceClass) -> tuple[str, ...]:
 
 
 def slice_info(published: api.ResourceSlice) -> SliceInfo:
-    """Convert a slice, without the devices that this scheduler does not allocate: those that are
-    parts of others, that several claims share, or that need a driver's consent.
-    """
     spec = published.spec
     pool = (spec.driver, spec.pool.name)
     devices = tuple(
         _device(device, pool, device if spec.per_device_node_selection else spec)
         for device in spec.devices
-        if not (
-            device.consumes_counters
-            or device.allow_multiple_allocations
-            or device.binding_conditions
-        )
     )
     return SliceInfo(pool, spec.pool.generation, spec.pool.resource_slice_count, devices)
 
@@ -164,7 +159,16 @@ def _device(device: api.Device, pool: tuple[str, str], selection: api.NodeSelect
         node=NodeName(selection.node_name) if selection.node_name else None,
         terms=None if selection.all_nodes else terms,
         taints=tuple(_taint(taint) for taint in device.taints),
+        unsupported=_unsupported_device(device),
     )
+
+
+def _unsupported_device(device: api.Device) -> str:
+    if device.consumes_counters:
+        return "are parts of others (consumesCounters)"
+    if device.allow_multiple_allocations:
+        return "are shared by claims (allowMultipleAllocations)"
+    return "need a driver's consent (bindingConditions)" if device.binding_conditions else ""
 
 
 def _by_domain(values: Mapping[str, Any], driver: str) -> Mapping[str, Mapping[str, Any]]:

@@ -6,7 +6,8 @@ have a device which one of them may get. So the claims of all pods of a cycle ar
 whatever their order. The search is exhaustive within ``MAX_STEPS``; of devices that are equal for
 all of these claims it tries one.
 
-Invariant: a device has at most one claim, and the nodes of all of its pods reach it.
+Invariant: a device has at most one claim, and the nodes of all of its pods reach it. Requests with
+``adminAccess`` are no exception: they get devices, which remain those of other claims.
 """
 
 from collections import Counter, defaultdict
@@ -138,11 +139,13 @@ class DeviceMatching:
 
     def _take(self, claim: str, choice: Choice) -> None:
         self._choices[claim] = choice
-        self._claim_of |= {device.id: claim for _, device in choice}
+        admin = _admin_options(self._state.claims[claim])
+        self._claim_of |= {device.id: claim for name, device in choice if name not in admin}
 
     def _release(self, claim: str) -> None:
         for _, device in self._choices.pop(claim, ()):
-            del self._claim_of[device.id]
+            if self._claim_of.get(device.id) == claim:
+                del self._claim_of[device.id]
 
     def _assign(self, claim: DeviceClaimInfo) -> bool:
         """Assign devices to a claim, which others may have to change; return whether it has some.
@@ -180,8 +183,10 @@ class DeviceMatching:
         together: list[DeviceClaimInfo] = []
         waiting, count = [claim.key], _count(claim)
         while waiting:
-            for devices in candidates[waiting.pop()].values():
-                for device in devices:
+            waits = waiting.pop()
+            admin = _admin_options(self._state.claims[waits])
+            for name, devices in candidates[waits].items():
+                for device in devices if name not in admin else ():
                     key = self._claim_of.get(device.id)
                     if key is None or key in candidates:
                         continue
@@ -229,6 +234,10 @@ class DeviceMatching:
         return all(pod.key not in self._staying or pod.key in self._ended for pod in users)
 
 
+def _admin_options(claim: DeviceClaimInfo) -> set[str]:
+    return {option.name for option in claim.options() if option.is_admin}
+
+
 def _count(claim: DeviceClaimInfo) -> int:
     return sum(max(1, request.options[0].count) for request in claim.requests)
 
@@ -274,7 +283,8 @@ class _Search:
             devices = self._candidates[claim.key][option.name]
             count = option.count or len(devices)
             # Of all devices none may be missing, so there is one choice.
-            if not option.count and not (devices and all(d.id in self._free for d in devices)):
+            has_all = devices and (option.is_admin or all(d.id in self._free for d in devices))
+            if not option.count and not has_all:
                 continue
             if len(chosen) + count <= MAX_DEVICES and self._pick(
                 index, number, option, 0, count, chosen
@@ -294,7 +304,8 @@ class _Search:
         for at in range(start, len(devices) - left + 1):
             device = devices[at]
             traits = self._traits[device.id]
-            if device.id not in self._free or traits in tried:
+            is_free = device.id in self._free
+            if not (is_free or option.is_admin) or traits in tried:
                 continue
             if not _satisfies(claim, option.name, device, chosen):
                 continue
@@ -302,11 +313,13 @@ class _Search:
                 return False
             self._steps -= 1
             tried.append(traits)
-            self._free.discard(device.id)
+            if not option.is_admin:
+                self._free.discard(device.id)
             further = (*chosen, (option.name, device))
             if self._pick(index, number, option, at + 1, left - 1, further):
                 return True
-            self._free.add(device.id)
+            if is_free:
+                self._free.add(device.id)
         return False
 
 

@@ -50,6 +50,8 @@ from gangline.scheduler.types import (
 
 CLASS_SUFFIX = ".deviceclass.resource.k8s.io/devices"
 """Kubernetes' suffix of the devices of a class, in quotas."""
+IMPLICIT_RESOURCE = "deviceclass.resource.kubernetes.io/"
+"""Start of the extended resource that stands for a class without a claim, followed by its name."""
 CANNOT_ALLOCATE = "cannot allocate all claims"
 NOT_ON_NODE = "resourceclaim not available on the node"
 UNCREATED = "?"
@@ -83,6 +85,8 @@ class RequestOption:
     devices: DeviceFilter
     count: int = 1
     """0: all devices that the filter selects."""
+    is_admin: bool = False
+    """True if it gets devices that others may have, and keep (``adminAccess``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +130,17 @@ class DeviceClaimInfo:
         for request in self.requests:
             yield from request.options
 
+    def taken(self, allocation: ClaimAllocation) -> Iterator[DeviceId]:
+        """Return the devices of an allocation that no other claim may have."""
+        admin = {option.name for option in self.options() if option.is_admin}
+        return (device for name, device in allocation.devices if name not in admin)
+
     def amounts(self) -> Mapping[str, int]:
         """Return the least number of devices of each class that the claim takes."""
         totals: dict[str, int] = defaultdict(int)
         taken = [name for name, _ in self.allocation.devices] if self.allocation else []
         for request in self.requests:
-            options = request.options
+            options = tuple(option for option in request.options if not option.is_admin)
             if taken:
                 options = tuple(option for option in options if option.name in taken)
             classes = {option.devices.device_class for option in options}
@@ -150,6 +159,8 @@ class DeviceInfo:
     terms: tuple[NodeTerm, ...] | None = None
     """Terms of the nodes that reach it; None: all nodes."""
     taints: tuple[TaintInfo, ...] = ()
+    unsupported: str = ""
+    """Why this scheduler gives it to no claim; empty: it does."""
 
     def attribute(self, name: str) -> object:
         """Return a key of the value of a qualified attribute; None: it has none."""
@@ -217,6 +228,8 @@ class DeviceState:
         self.claims: dict[str, DeviceClaimInfo] = {}
         self.classes: dict[str, tuple[str, ...]] = {}
         """Selectors by device class."""
+        self.extended: dict[str, str] = {}
+        """Device classes by the extended resource that stands for them without a claim."""
         self.rules: dict[str, DeviceTaintRuleInfo] = {}
         self.assumed: dict[str, ClaimAllocation] = {}
         """What cycles have chosen for claims of pods that are being bound."""
@@ -231,11 +244,13 @@ class DeviceState:
         """Usable devices, as far as they were asked for."""
         self._selected: dict[DeviceFilter, dict[PoolId, tuple[DeviceInfo, ...]]] = {}
         self._holders: dict[DeviceId, str] | None = None
+        self._only_unsupported: dict[DeviceFilter, str] = {}
 
     def copy_to(self, other: "DeviceState") -> None:
         """Make another state, without pods, equal to this one."""
         other.synced, other.claims, other.classes = self.synced, dict(self.claims), self.classes
         other.rules, other.assumed = self.rules, dict(self.assumed)
+        other.extended = self.extended
         other._slices, other._pools_of = self._slices, self._pools_of
         other._selected = self._selected
 
@@ -265,11 +280,36 @@ class DeviceState:
             self._devices.pop(pool, None)
             for selected in self._selected.values():
                 selected.pop(pool, None)
+        self._only_unsupported.clear()
         return nodes
+
+    def set_class(self, name: str, selectors: tuple[str, ...] | None, extended: str = "") -> bool:
+        """Add, change or remove (None) a class; return whether that is a change.
+
+        Args:
+            extended: the extended resource that stands for it without a claim.
+        """
+        others = {one: owner for one, owner in self.extended.items() if owner != name}
+        stands = others | ({extended: name} if extended else {})
+        if selectors == self.classes.get(name) and stands == self.extended:
+            return False
+        self.extended = stands
+        if selectors is None:
+            self.classes.pop(name, None)
+        else:
+            self.classes[name] = selectors
+        return True
+
+    def class_of(self, resource: str) -> str:
+        """Return the class that an extended resource stands for; empty: none."""
+        if resource.startswith(IMPLICIT_RESOURCE):
+            return resource.removeprefix(IMPLICIT_RESOURCE)
+        return self.extended.get(resource, "")
 
     def invalidate_classes(self) -> None:
         """Drop what was derived from classes and taint rules."""
         self._selected.clear()
+        self._only_unsupported.clear()
 
     def invalidate_claims(self) -> None:
         """Drop what was derived from claims and their users."""
@@ -345,9 +385,9 @@ class DeviceState:
         if self._holders is None:
             self._holders = {
                 device: key
-                for key in self.claims
+                for key, claim in self.claims.items()
                 if (allocation := self.allocation_of(key)) is not None
-                for _, device in allocation.devices
+                for device in claim.taken(allocation)
             }
         return self._holders
 
@@ -394,7 +434,7 @@ class DeviceState:
         own = [entry for entry in node.allocatable if not entry[0].endswith(CLASS_SUFFIX)]
         if self._slices:
             reached = [d for pool in self._pools(node.name) for d in self._newest(pool)]
-            reached = [device for device in reached if device.is_reached_from(node)]
+            reached = [d for d in reached if d.is_reached_from(node) and not d.unsupported]
             for name in self.classes:
                 select = self._class_predicate(name)
                 if count := sum(select(device.view) for device in reached if select):
@@ -410,7 +450,11 @@ class DeviceState:
             claim = self.claims.get(key)
             if claim is None:
                 continue
-            if why := claim.unsupported or self._unsupported_selector(claim):
+            if why := (
+                claim.unsupported
+                or self._unsupported_selector(claim)
+                or self._unsupported_devices(claim)
+            ):
                 return f"claim {key.partition('/')[2]!r}: {why}"
         return ""
 
@@ -438,6 +482,28 @@ class DeviceState:
                 except SelectorError as error:
                     return f"selector {expression!r} of {owner}: {error}"
         return ""
+
+    def _unsupported_devices(self, claim: DeviceClaimInfo) -> str:
+        """Return why a request can only have devices that are given to no claim; empty: there are
+        others, or none at all.
+        """
+        if self.allocation_of(claim.key) is not None:
+            return ""
+        for request in claim.requests:
+            reasons = [self._unsupported_selection(option.devices) for option in request.options]
+            if reasons and all(reasons):
+                return f"the devices that request {request.name!r} selects {reasons[0]}"
+        return ""
+
+    def _unsupported_selection(self, devices: DeviceFilter) -> str:
+        why = self._only_unsupported.get(devices)
+        if why is None:
+            selects = self._predicate(devices)
+            matching = (d for pool in self._slices for d in self._newest(pool) if selects(d))
+            reasons = [device.unsupported for device in matching]
+            why = reasons[0] if reasons and all(reasons) else ""
+            self._only_unsupported[devices] = why
+        return why
 
     def requirements(self, pod: PodInfo) -> tuple[RequiredNodeTerms, ...]:
         """Return what the claims of a pending pod require of its node."""
@@ -508,7 +574,11 @@ class DeviceState:
             current = [info for info in infos if info.generation == newest]
             is_complete = all(info.slices == len(current) for info in current)
             is_valid = len({device.id for device in listed}) == len(listed)
-            devices = self._devices[pool] = tuple(listed) if is_complete and is_valid else ()
+            devices = self._devices[pool] = (
+                tuple(device for device in listed if not device.unsupported)
+                if is_complete and is_valid
+                else ()
+            )
         return devices
 
     def _predicate(self, devices: DeviceFilter) -> Callable[[DeviceInfo], bool]:

@@ -18,7 +18,6 @@ from gangline.api.figures import plain_number
 from gangline.api.resource_list import CPU, MEMORY
 from gangline.api.volcano.scheduling import ROOT_QUEUE
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.plugins.devices import DeviceState
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.queue_tree import QueueTree, ancestors
 from gangline.scheduler.types import (
@@ -236,12 +235,18 @@ def over_queue_limit(group: PodGroupInfo, queue: str) -> PendingReason:
 
 
 def resource_claims(
-    devices: DeviceState, pods: Collection[PodInfo], key: GroupKey | None = None
+    state: SchedulerCache, pods: Collection[PodInfo], key: GroupKey | None = None
 ) -> PendingReason | None:
     """Return the reason if pods have claims of devices that this scheduler does not support, or
     that do not exist yet.
     """
+    devices = state.devices
+    if devices.classes and (message := _extended_resource(state, pods)):
+        extended = tuple((pod.key, message) for pod in pods)
+        return PendingReason(messages.RESOURCE_CLAIMS, message, extended, key)
     users = [pod for pod in pods if pod.device_claims]
+    if not users:
+        return None
     why = next(filter(None, map(devices.unsupported, users)), "")
     if not why:
         missing = next(filter(None, map(devices.missing, users)), "")
@@ -256,6 +261,22 @@ def resource_claims(
     )
     reasons = tuple((pod.key, message) for pod in pods)
     return PendingReason(messages.RESOURCE_CLAIMS, message, reasons, key)
+
+
+def _extended_resource(state: SchedulerCache, pods: Iterable[PodInfo]) -> str:
+    """Return what to do about a resource that only a device class offers; empty: there is none."""
+    nodes = state.nodes
+    for shape in {id(pod.shape): pod.shape for pod in pods}.values():
+        for resource, _ in shape.request:
+            name = state.devices.class_of(resource)
+            column = nodes.columns.get(resource) if name else None
+            if name and (column is None or not nodes.allocatable[column].any()):
+                return (
+                    f"It requests {resource}, which device class {name!r} offers as an extended "
+                    "resource. This scheduler does not support that: use a ResourceClaim of the "
+                    "class, or leave the pod to another scheduler (spec.schedulerName)."
+                )
+    return ""
 
 
 def too_few_pods(group: PodGroupInfo, existing: int, pods: Iterable[PodInfo]) -> PendingReason:

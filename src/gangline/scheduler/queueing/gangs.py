@@ -202,8 +202,8 @@ def pending_gangs(
     refused: list[PendingReason] = []
     for pod in state.pending_single_pods.values():
         verdict = admission.binding_refused(state, (pod,), now)
-        if verdict is None and pod.device_claims:
-            verdict = admission.resource_claims(state.devices, (pod,))
+        if verdict is None and (pod.device_claims or state.devices.classes):
+            verdict = admission.resource_claims(state, (pod,))
         if verdict is not None:
             refused.append(verdict)
         else:
@@ -284,7 +284,7 @@ def _multi_pod_gang(
         return admission.group_not_found(key, waiting.values())
     if (refused := admission.check_admission(state, group, waiting.values(), inner)) is not None:
         return refused
-    if (refused := admission.resource_claims(state.devices, waiting.values(), key)) is not None:
+    if (refused := admission.resource_claims(state, waiting.values(), key)) is not None:
         return refused
     cached = state.derived.pending.get(key)
     if not isinstance(cached, PendingGang | PendingReason):
@@ -318,7 +318,7 @@ def joining_gangs(state: SchedulerCache) -> list[PendingGang]:
         if not pods:
             continue
         pool = node_group_terms_of(state.queues, group.queue)
-        if admission.resource_claims(state.devices, pods) is not None:
+        if admission.resource_claims(state, pods) is not None:
             continue
         restricted = [_with_queue_and_volume_terms(state, pod, pool) for pod in pods]
         members_only = replace(group, min_member=0, min_task_member=(), joining=())

@@ -72,8 +72,11 @@ async def bind(
 
 
 async def test_claims_are_protected_allocated_and_reserved_before_any_pod_is_bound() -> None:
+    claim, tolerations = stored("of-a"), [{"key": "broken", "tolerationSeconds": 9}]
+    request = claim["spec"]["devices"]["requests"][0]["exactly"]
+    request |= {"adminAccess": True, "tolerations": tolerations}
     async with connected() as (server, client):
-        writes = await bind(gang_of_two(), server, client)
+        writes = await bind(gang_of_two(), server, client, a=claim)
     paths = [write["path"] for write in writes]
     assert {path.rpartition("/")[2] for path in paths[-2:]} == {"binding"}
     own = [write for write in writes if "/of-a" in write["path"]]
@@ -82,6 +85,7 @@ async def test_claims_are_protected_allocated_and_reserved_before_any_pod_is_bou
     assert status["reservedFor"] == [{"resource": "pods", "name": "a", "uid": "uid-a"}]
     (result,) = status["allocation"]["devices"]["results"]
     assert (result["request"], result["driver"], result["pool"]) == ("gpu", DRIVER, "n1")
+    assert (result["adminAccess"], result["tolerations"]) == (True, tolerations)
     assert status["allocation"]["devices"]["config"] == [
         {"source": "FromClass", "requests": ["gpu"], "opaque": OPAQUE}
     ]

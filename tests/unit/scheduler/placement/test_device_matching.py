@@ -46,6 +46,8 @@ class Wanted:
     count: int
     model: str
     tolerant: bool
+    admin: bool
+    """Devices that others have do as well, and stay theirs."""
 
     def may_have(self, gpu: Gpu) -> bool:
         return self.model in ("", gpu.model) and (self.tolerant or not gpu.taint)
@@ -55,6 +57,8 @@ class Wanted:
         if self.model:
             expression = f'device.attributes["{DRIVER}"].model == "{self.model}"'
             fields["selectors"] = [{"cel": {"expression": expression}}]
+        if self.admin:
+            fields["adminAccess"] = True
         if self.tolerant:
             fields["tolerations"] = [{"key": "broken", "operator": "Exists"}]
         return request(name, **fields)
@@ -68,27 +72,32 @@ class Claim:
 
     def choices(
         self, gpus: list[Gpu], free: frozenset[Gpu], nodes: set[str]
-    ) -> Iterator[frozenset[Gpu]]:
-        """Yield the devices that it could get if its pods are on these nodes."""
+    ) -> Iterator[tuple[frozenset[Gpu], frozenset[Gpu]]]:
+        """Yield the devices that it could get if its pods are on these nodes, and of these the ones
+        that it takes from others.
+        """
 
         def of(wanted: Wanted) -> Iterator[tuple[Gpu, ...]]:
             near = [g for g in gpus if wanted.may_have(g) and (not g.node or g.node in nodes)]
             joint = [gpu for gpu in near if not gpu.node or {gpu.node} == nodes]
-            if not wanted.count and near and near == joint and free.issuperset(near):
+            may_have = frozenset(gpus) if wanted.admin else free
+            if not wanted.count and near and near == joint and may_have.issuperset(near):
                 yield tuple(near)
             elif wanted.count:
-                yield from combinations([gpu for gpu in joint if gpu in free], wanted.count)
+                yield from combinations([gpu for gpu in joint if gpu in may_have], wanted.count)
 
         for parts in product(*map(of, self.wanted)):
             together = [gpu for part in parts for gpu in part]
             numa = [gpu.numa for gpu in together]
-            differ = len(set(together)) == len(together)
+            taken = [gpu for part, wanted in zip(parts, self.wanted, strict=True)
+                     for gpu in part if not wanted.admin]  # fmt: skip
+            differ = len(set(taken)) == len(taken)
             if self.constraint == "match":
                 differ = differ and len(set(numa)) <= 1
             if self.constraint == "distinct":
                 differ = differ and len(set(numa)) == len(numa)
             if differ:
-                yield frozenset(together)
+                yield frozenset(together), frozenset(taken)
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,7 @@ class Instance:
         if index == len(self.claims):
             return True
         choices = self.claims[index].choices(self.gpus, free, where[index])
-        return any(self._assign(index + 1, where, free - taken) for taken in choices)
+        return any(self._assign(index + 1, where, free - taken) for _, taken in choices)
 
     def state(self) -> SchedulerCache:
         state = cluster(*(node(name, cpu=cpu) for name, cpu in self.nodes.items()))
@@ -165,7 +174,7 @@ def instance(random: Random) -> Instance:
         Claim(
             tuple(
                 Wanted(random.choice([0, 1, 1, 1, 1, 2]), random.choice(["", "", "a", "b"]),
-                       random.random() < 0.3)
+                       random.random() < 0.3, random.random() < 0.1)
                 for _ in range(random.choice([1, 1, 2]))
             ),
             random.choice(["", "", "", "match", "distinct"]),
@@ -188,10 +197,11 @@ def check_devices(case: Instance, result: CycleResult) -> None:
     by_id = {(DRIVER, *gpu.id): gpu for gpu in case.gpus}
     free = frozenset(case.gpus) - case.held
     for number, claim in enumerate(case.claims):
-        taken = frozenset(by_id[own] for _, own in result.devices[f"d/c{number}"].devices)
+        chosen = frozenset(by_id[own] for _, own in result.devices[f"d/c{number}"].devices)
         where = {nodes[f"p{index}"] for index, own in enumerate(case.users) if number in own}
-        assert taken in set(claim.choices(case.gpus, free, where)), (number, taken)
-        free -= taken
+        options = dict(claim.choices(case.gpus, free, where))
+        assert chosen in options, (number, chosen)
+        free -= options[chosen]
 
 
 def test_gang_starts_if_and_only_if_some_assignment_of_devices_exists() -> None:

@@ -1,10 +1,13 @@
 """Devices as amounts of nodes, which of them count, and what claims require."""
 
+import dataclasses
+
 import pytest
+from msgspec.structs import replace
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.forecast import Forecaster, RunTime
-from gangline.scheduler.plugins.devices import DeviceTaintRuleInfo
+from gangline.scheduler.plugins.devices import IMPLICIT_RESOURCE, DeviceTaintRuleInfo
 from gangline.scheduler.reporting.explain import explain_pod
 from gangline.scheduler.types import (
     CycleResult,
@@ -17,8 +20,9 @@ from gangline.scheduler.types import (
     PodKey,
     QueueInfo,
     TaintInfo,
+    shape_of,
 )
-from unit.scheduler.builders import checked_cycle, cluster, gang, group, node, placed
+from unit.scheduler.builders import checked_cycle, cluster, gang, group, node, placed, pod
 from unit.scheduler.device_builders import (
     CLASS,
     DRIVER,
@@ -171,7 +175,6 @@ def test_taint_rules_keep_claims_off_devices_that_they_do_not_tolerate() -> None
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"adminAccess": True}, "has adminAccess"),
         ({"capacity": {"requests": {"memory": "1Gi"}}}, "has capacity"),
         ({"allocationMode": "Some"}, "allocationMode 'Some'"),
         (
@@ -188,6 +191,62 @@ def test_what_is_not_supported_is_refused_by_name(fields: Json, why: str) -> Non
     assert reason.reason == "ResourceClaimsNotSupported"
     assert why in reason.message
     assert "claim 'of-p'" in reason.message
+
+
+def test_claims_with_admin_access_get_devices_that_others_keep() -> None:
+    state = state_with("n1")
+    add_claim(state, "running", request(count=2), has=[("n1", "gpu-0"), ("n1", "gpu-1")], by=["r"])
+    state.set_pod(user("r", "running", on="n1"))
+    add_user(state, "monitor", request(adminAccess=True, allocationMode="All"))
+    result = checked_cycle(state)
+    assert [own[2] for _, own in result.devices["d/of-monitor"].devices] == ["gpu-0", "gpu-1"]
+    (taken,) = {key for key in state.devices.holders().values()}
+    assert taken == "d/running"
+    assert dict(state.pods[PodKey("d/monitor")].shape.request).get(GPUS) is None
+    state.devices.assume(result.devices)
+    state.set_pod(user("monitor", "of-monitor", on="n1"))
+    state.remove_pod(PodKey("d/r"))
+    state.set_device_claim("d/running", None)
+    add_user(state, "next", request(count=2))
+    assert placed(checked_cycle(state)) == {"next": "n1"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"consumesCounters": [{"counterSet": "whole"}]}, "are parts of others"),
+        ({"allowMultipleAllocations": True}, "are shared by claims"),
+        ({"bindingConditions": ["attached"]}, "need a driver's consent"),
+    ],
+)
+def test_claims_that_only_unsupported_devices_match_are_refused(fields: Json, why: str) -> None:
+    state = state_with()
+    state.set_node(node("n1"))
+    add_slice(state, "n1", [device("part", size=1) | fields, device("full", size=2)])
+    size = {"cel": {"expression": f'device.attributes["{DRIVER}"].size == 1'}}
+    add_user(state, "small", request(selectors=[size]))
+    add_user(state, "any", request(count=1))
+    result = checked_cycle(state)
+    assert placed(result) == {"any": "n1"}
+    (refused,) = result.pending_reasons
+    assert refused.reason == "ResourceClaimsNotSupported"
+    assert f"claim 'of-small': the devices that request 'gpu' selects {why}" in refused.message
+    assert amount(state, "n1") == 1
+
+
+def test_extended_resources_of_device_classes_are_refused_by_name() -> None:
+    state = state_with("n1")
+    state.devices.set_class(CLASS, state.devices.classes[CLASS], "example.com/gpu")
+    for name, resource in (("named", "example.com/gpu"), ("own", f"{IMPLICIT_RESOURCE}{CLASS}")):
+        asks = shape_of((("cpu", 1), ("pods", 1), (resource, 1)), PlacementConstraints())
+        state.set_pod(replace(pod(name, group=name), shape=asks))
+        state.set_group(group(name, 1))
+    texts = [reason.message for reason in checked_cycle(state).pending_reasons]
+    assert len(texts) == 2
+    assert all("device class 'gpu'" in text and "ResourceClaim" in text for text in texts)
+    by_plugin = (*node("n2").allocatable, ("example.com/gpu", 1))
+    state.set_node(dataclasses.replace(node("n2"), allocatable=by_plugin))
+    assert placed(checked_cycle(state)) == {"named": "n2"}
 
 
 def test_claims_that_no_pod_can_use_yet_have_their_own_message() -> None:

@@ -10,11 +10,10 @@ import msgspec
 from gangline.api.core.core import Lease, Node, Taint
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
-from gangline.api.meta.objects import Condition
 from gangline.api.resources import LEASES, NODES, PODS
 from gangline.kube.client.client import PatchKind
 from gangline.kube.errors import ApiError, Conflict, NotFound
-from gangline.local.controllers.context import ControllerContext, current_time
+from gangline.local.controllers.context import ControllerContext, current_time, mark_disrupted
 from gangline.local.controllers.node_lifecycle.plan import (
     NO_EXECUTE,
     OUT_OF_SERVICE,
@@ -155,7 +154,7 @@ class NodeLifecycleController:
 
     async def _evict(self, pod: Pod, node: Node) -> None:
         message = f"node {node.metadata.name} has a taint that the pod no longer tolerates"
-        await self._disrupt(pod, "DeletionByTaintManager", message)
+        await mark_disrupted(self._client, pod, "DeletionByTaintManager", message)
         await self._client.delete(
             PODS, pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid
         )
@@ -175,22 +174,10 @@ class NodeLifecycleController:
 
     async def _force(self, pod: Pod, reason: str, message: str) -> None:
         if pod.status.phase not in TERMINAL_PHASES:
-            await self._disrupt(pod, reason, message, phase="Failed")
+            await mark_disrupted(self._client, pod, reason, message, phase="Failed")
         await self._client.delete(
             PODS, pod.metadata.name, pod.metadata.namespace, grace_seconds=0, uid=pod.metadata.uid
         )
-
-    async def _disrupt(self, pod: Pod, reason: str, message: str, **fields: str) -> None:
-        """Write the DisruptionTarget condition: the reason for the deletion that follows."""
-        mark = Condition(
-            type="DisruptionTarget",
-            status="True",
-            reason=reason,
-            message=message,
-            last_transition_time=current_time(),
-        )
-        others = [one for one in pod.status.conditions if one.type != mark.type]
-        await self._patch_pod(pod, {"conditions": msgspec.to_builtins([*others, mark]), **fields})
 
     async def _patch_pod(self, pod: Pod, status: dict[str, Any]) -> None:
         meta = pod.metadata

@@ -71,20 +71,7 @@ LATER = {
         "DeviceTaintSelector": {"2": "driver? s", "3": "pool? s", "4": "device? s"},
     },
 }
-"""Messages of Kubernetes 1.37 that Debian's packages lack; those of the packages come first."""
-
-NEWER: dict[str, dict[str, dict[str, str]]] = {
-    "resource.k8s.io/v1": {
-        "DeviceTaintRule": {
-            "1": "metadata meta.k8s.io/v1#ObjectMeta", "2": "spec?! DeviceTaintRuleSpec",
-            "3": "status DeviceTaintRuleStatus"},
-        "DeviceTaintRuleSpec": {
-            "1": "deviceSelector? DeviceTaintSelector", "2": "taint?! DeviceTaint"},
-        "DeviceTaintRuleStatus": {"1": "conditions []meta.k8s.io/v1#Condition map=type"},
-        "DeviceTaintSelector": {"2": "driver? s", "3": "pool? s", "4": "device? s"},
-    },
-}  # fmt: skip
-"""Messages of Kubernetes 1.37, as in v1beta2 before: Debian's packages are older."""
+"""Messages of Kubernetes 1.37 that Debian's packages have in older versions only."""
 UNIONS = {
     (EXTENSIONS, "JSONSchemaPropsOrArray"): {
         "1": "schema? JSONSchemaProps", "2": "items []JSONSchemaProps"},

@@ -65,7 +65,9 @@ def roofline(
     eight = 2 * constants.products_8bit if states.fp8 else 1.0
     output = (4 if frozen else 6) * shape.vocab * shape.hidden
     seconds = (products / eight + output) / (peak * reached)
-    attention = attention_per_token(shape) * (1 + repeated / 3)
+    # The fitted efficiency of the attention is that of all pairs, although kernels omit later ones.
+    pairs = attention_per_token(shape) * (2 if shape.causal else 1)
+    attention = pairs * (1 + repeated / 3)
     seconds += attention / (peak * device.attention_efficiency)
     passed = stored_bytes(shape, 1.0, states.element) * shape.layers * constants.passes
     passed *= (1 + repeated / 3) * (1.0 if states.compiled else constants.eager)

@@ -97,7 +97,7 @@ class CalibrateFlags(ModelFlags):
 @command(
     "calibrate",
     examples=r"""
-        gangline plan calibrate --config config.json --batch 2
+        gangline plan calibrate --model config.json --batch 2
         gangline plan calibrate \
           --trace train.py:make_model --input 8x3x224x224
     """,

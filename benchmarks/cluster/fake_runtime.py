@@ -79,6 +79,8 @@ class FakeContainer:
 class FakeRuntime:
     """Starts containers without processes."""
 
+    mounts_files = True
+
     async def start(self, plan: ContainerPlan, output: OutputCallback) -> FakeContainer:
         return FakeContainer(plan)
 

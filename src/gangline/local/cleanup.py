@@ -61,7 +61,6 @@ def list_control_groups(folder: Path) -> list[Path]:
 
 
 async def _end_processes(group: Path) -> None:
-    """Kill the processes of a control group, and wait until they have ended."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + KILL_TIMEOUT_S
     while (pids := _pids(group)) and loop.time() < deadline:

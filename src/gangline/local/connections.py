@@ -190,7 +190,6 @@ class HandshakeQueue:
         self._filled.set()
 
     def clear(self) -> None:
-        """Refuse the clients that wait."""
         for clients in self._waiting.values():
             for client in clients:
                 client.refuse()
@@ -247,7 +246,6 @@ class DeadlineProtocol(web.RequestHandler):
                 self._end_request()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """asyncio: the connection has ended."""
         self._stop_header_timer()
         self.client.end()
         super().connection_lost(exc)
@@ -275,7 +273,6 @@ class DeadlineServer(web.Server):
     _ends = False
 
     def pre_shutdown(self) -> None:
-        """aiohttp: the server stops accepting connections."""
         self._ends = True
         super().pre_shutdown()
 
@@ -363,7 +360,6 @@ class Listener:
         self._listening = []
 
     async def wait_closed(self) -> None:
-        """Wait until no connection is being accepted."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def is_serving(self) -> bool:
@@ -464,7 +460,6 @@ class BoundedSite(web.TCPSite):
     table: ConnectionTable
 
     async def start(self) -> None:
-        """Listen. Raises OSError: the port is taken, or the address is not that of this machine."""
         await super(web.TCPSite, self).start()
         server = self._runner.server
         if not isinstance(server, DeadlineServer) or self._ssl_context is None:

@@ -72,17 +72,14 @@ class ClusterDirectory:
 
     @property
     def default_kubeconfig(self) -> Path:
-        """The kubeconfig that clients use by default."""
         return self.root / "kubeconfig"
 
     @property
     def log(self) -> Path:
-        """The output of a cluster in the background."""
         return self.folder / "log"
 
     @property
     def volumes(self) -> Path:
-        """The parent folder of persistent volumes."""
         return self.folder / "volumes"
 
     @property
@@ -129,7 +126,6 @@ class ClusterDirectory:
         fresh.rename(self._run_record_path)
 
     def write_settings(self, content: bytes) -> None:
-        """Write the settings of this run, which a backup includes."""
         write_durably(self.folder / "settings.json", content)
 
     def read_run_record(self) -> RunRecord | None:
@@ -196,5 +192,4 @@ class ClusterLock:
 
 
 def cli_command(verb: str, name: str) -> str:
-    """Return a command line about a cluster, for messages."""
     return f"'gangline {verb}'" if name == DEFAULT_NAME else f"'gangline {verb} --name {name}'"

@@ -56,7 +56,6 @@ def _gpus() -> tuple[int, ...]:
 
 
 def _memory_limit() -> int | None:
-    """The memory limit of the container in which this process itself may run."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             return int((Path("/sys/fs/cgroup") / name).read_text())

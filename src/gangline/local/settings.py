@@ -82,7 +82,6 @@ class ClusterSettings:
     """A file of keys that encrypt Secrets; None: the key that a new cluster generates."""
 
     def encode(self) -> bytes:
-        """Return the settings as JSON; paths are absolute."""
         return msgspec.json.encode(self, enc_hook=lambda path: str(path.absolute()))
 
     @property

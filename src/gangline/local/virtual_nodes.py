@@ -74,7 +74,6 @@ class VirtualNode:
             self._power_changed.set()
 
     async def run(self) -> None:
-        """Apply each desired state until cancelled."""
         try:
             while True:
                 self._power_changed.clear()
@@ -159,7 +158,6 @@ class VirtualNodes:
         await asyncio.gather(ending, hurried, return_exceptions=True)
 
     async def _keep(self, node: VirtualNode) -> None:
-        """Run one node; when its agent fails, log that and restart it."""
         while True:
             try:
                 await node.run()

@@ -35,7 +35,7 @@ def test_unreadable_settings_name_nothing() -> None:
         pytest.param(10, 10**6, 4096, "has 0 MiB free, .*GANGLINE_HOME", id="full disk"),
         pytest.param(1 << 20, 5, 4096, "inodes for 5 more files", id="no inodes"),
         pytest.param(
-            1 << 20, 10**6, 256, "at most 256 files may be open .*limits.conf", id="files"
+            1 << 20, 10**6, 256, "at most 256 files may be .*limits.conf", id="files"
         ),
     ],
 )

@@ -26,7 +26,7 @@ from gangline.api.core.service import (
     EndpointSubset,
     ServicePort,
 )
-from gangline.api.meta.objects import ObjectMeta, OwnerReference
+from gangline.api.meta.objects import ObjectMeta
 from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS, PODS, SERVICES
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
@@ -37,6 +37,7 @@ from gangline.local.controllers.context import (
     QueueLoop,
     enqueue_changes,
 )
+from gangline.local.controllers.replica_sets.plan import owner_reference
 from gangline.local.network.cluster_network import (
     MANAGED_BY_LABEL,
     MANAGER,
@@ -64,16 +65,7 @@ def slice_content(slice_: EndpointSlice) -> tuple[object, ...]:
 def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointSlice:
     meta = endpoints.metadata
     service = [owner for owner in meta.owner_references if owner.kind == "Service"]
-    owners = service or [
-        OwnerReference(
-            api_version="v1",
-            kind="Endpoints",
-            name=meta.name,
-            uid=meta.uid,
-            controller=True,
-            block_owner_deletion=True,
-        )
-    ]
+    owners = service or [owner_reference("v1", "Endpoints", endpoints)]
     manager = MANAGER if service else MIRROR
     addresses = [*subset.addresses, *subset.not_ready_addresses]
     return EndpointSlice(
@@ -200,19 +192,11 @@ def _metadata(service: Service) -> ObjectMeta:
     labels = dict(service.metadata.labels)
     if service.spec.cluster_ip == "None":
         labels["service.kubernetes.io/headless"] = ""
-    owner = OwnerReference(
-        api_version="v1",
-        kind="Service",
-        name=service.metadata.name,
-        uid=service.metadata.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
     return ObjectMeta(
         name=service.metadata.name,
         namespace=service.metadata.namespace,
         labels=labels,
-        owner_references=[owner],
+        owner_references=[owner_reference("v1", "Service", service)],
     )
 
 

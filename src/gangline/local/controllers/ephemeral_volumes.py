@@ -4,7 +4,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.core.storage import PersistentVolumeClaim
 from gangline.api.core.volumes import PersistentVolumeClaimTemplate
-from gangline.api.meta.objects import ObjectMeta, OwnerReference
+from gangline.api.meta.objects import ObjectMeta
 from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS, PODS
 from gangline.kube.controller.controller import (
     Controller,
@@ -15,21 +15,14 @@ from gangline.kube.controller.controller import (
 from gangline.kube.errors import AlreadyExists, ApiError
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import ControllerContext, QueueLoop
+from gangline.local.controllers.replica_sets.plan import owner_reference
 
 REQUEUE_S = 10.0
 """Seconds until a claim of another owner is looked at again."""
 
 
 def ephemeral_claims(pod: Pod) -> list[PersistentVolumeClaim]:
-    """Return the claims of a pod's ephemeral volumes."""
-    owner = OwnerReference(
-        api_version="v1",
-        kind="Pod",
-        name=pod.metadata.name,
-        uid=pod.metadata.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
+    owner = owner_reference("v1", "Pod", pod)
     claims = []
     for volume in pod.spec.volumes:
         if volume.ephemeral is not None:
@@ -65,9 +58,10 @@ class EphemeralVolumeController(QueueLoop):
             name = claim.metadata.name
             present = self._claims.get(key.namespace, name)
             try:
-                present = present or await self._client.create(
-                    PERSISTENT_VOLUME_CLAIMS, claim, key.namespace
-                )
+                if present is None:
+                    present = await self._client.create(
+                        PERSISTENT_VOLUME_CLAIMS, claim, key.namespace
+                    )
             except AlreadyExists:
                 present = await self._client.get(PERSISTENT_VOLUME_CLAIMS, name, key.namespace)
             except ApiError as error:

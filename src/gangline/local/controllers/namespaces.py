@@ -50,14 +50,12 @@ class RemainingContent:
     """Errors of deletions, by resource."""
 
     def add(self, kind: DiscoveredKind, objects: Sequence[Object]) -> None:
-        """Count the objects that there were of a kind."""
         if objects:
             self.counts[f"{kind.plural}.{kind.group}"] += len(objects)
         for obj in objects:
             self.finalizers.update(obj.metadata.finalizers)
 
     def is_empty(self) -> bool:
-        """Return True if nothing is left, and nothing failed."""
         return not self.counts and not self.failures
 
     def conditions(self) -> list[Condition]:
@@ -175,7 +173,6 @@ class NamespaceController(QueueLoop):
         return listing.items
 
     async def _report(self, namespace: Namespace, remaining: RemainingContent) -> None:
-        """Say in the namespace's conditions what delays its end."""
         now, conditions = datetime.now(UTC), namespace.status.conditions
         for condition in remaining.conditions():
             conditions = set_condition(conditions, condition, now)

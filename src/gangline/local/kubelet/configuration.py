@@ -343,7 +343,6 @@ class ConfigSource:
 
 
 def names_in_environment(container: Container) -> ConfigNames:
-    """The ConfigMaps and Secrets that a container's environment refers to."""
     maps: set[str] = set()
     secrets: set[str] = set()
     for source in container.env_from:
@@ -362,7 +361,6 @@ def names_in_environment(container: Container) -> ConfigNames:
 
 
 def names_in_volumes(pod: Pod) -> ConfigNames:
-    """The ConfigMaps and Secrets that a pod's volumes are made of."""
     maps = {volume.config_map.name for volume in pod.spec.volumes if volume.config_map}
     secrets = {volume.secret.secret_name for volume in pod.spec.volumes if volume.secret}
     for volume in pod.spec.volumes:
@@ -375,7 +373,6 @@ def names_in_volumes(pod: Pod) -> ConfigNames:
 
 
 def token_specs(pod: Pod) -> set[TokenSpec]:
-    """The tokens of its account that the volumes of a pod contain."""
     parts = (
         part.service_account_token
         for volume in pod.spec.volumes
@@ -390,7 +387,6 @@ def token_spec(projection: ServiceAccountTokenProjection) -> TokenSpec:
 
 
 def refreshed_volumes(pod: Pod) -> list[str]:
-    """The names of the volumes that follow changes of API objects."""
     return [
         volume.name
         for volume in pod.spec.volumes

@@ -137,7 +137,6 @@ class Kubelet:
         return self._settings.data
 
     def find_pod(self, namespace: str, name: str) -> PodWorker | None:
-        """The newest pod of this name on this node."""
         matching = [
             worker
             for worker in self.workers.values()
@@ -167,7 +166,6 @@ class Kubelet:
             self._on_change(None, pod)
 
     def _on_change(self, old: Pod | None, new: Pod | None) -> None:
-        """Pass a change to the pod's worker (called by the informer)."""
         if new is None:
             assert old is not None
             self._postponed.pop(old.metadata.uid, None)
@@ -235,7 +233,6 @@ class Kubelet:
             self._start_worker(pod)
 
     def _remove_leftovers(self, retained: set[str]) -> None:
-        """Remove the files of pods that were deleted while no kubelet ran."""
         pods, logs = self._settings.data / "pods", self._settings.data / "logs"
         for folder in (*pods.glob("*"), *logs.glob("*_*_*")):
             if folder.name.rpartition("_")[2] not in retained:

@@ -137,7 +137,6 @@ def list_archived_logs(data: Path, namespace: str, owner: str) -> Iterator[Archi
 
 
 def _by_age(top: Path) -> list[tuple[int, Path]]:
-    """The folders of pods with the time of their deletion, oldest first."""
     ages = []
     for folder in top.iterdir() if top.is_dir() else ():
         with contextlib.suppress(OSError):
@@ -163,7 +162,6 @@ class _ArchiveIndex:
         self._bytes += size
 
     def prune(self) -> None:
-        """Remove the oldest pods until one more fits."""
         while self._pods and (len(self._pods) >= MOST_PODS or self._bytes > MOST_BYTES):
             folder, size = self._pods.popleft()
             self._bytes -= size
@@ -299,7 +297,6 @@ class LogWriter:
 
 
 def rotated_files(path: Path) -> list[Path]:
-    """The rotated files of a log, oldest first."""
     return sorted(path.parent.glob(f"{path.name}.*"))
 
 

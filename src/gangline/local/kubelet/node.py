@@ -54,7 +54,6 @@ _HEALTHY = {
 
 
 def node_allocatable(node: VirtualNodeSpec) -> ResourceAmounts:
-    """The resources of a node for pods, in thousandths of cpu and integer units."""
     amounts = {
         CPU: node.cpu_milli,
         MEMORY: node.memory_bytes,
@@ -65,7 +64,6 @@ def node_allocatable(node: VirtualNodeSpec) -> ResourceAmounts:
 
 
 def node_extended_resources(node: VirtualNodeSpec) -> ResourceAmounts:
-    """The extended resources that the kubelet itself provides."""
     return ({GPU: len(node.gpus)} if node.gpus else {}) | dict(node.resources)
 
 
@@ -134,10 +132,7 @@ def build_node_status(
         capacity=have,
         allocatable=have,
         conditions=conditions,
-        addresses=[
-            NodeAddress("InternalIP", node.address),
-            NodeAddress("Hostname", node.name),
-        ],
+        addresses=[NodeAddress("InternalIP", node.address), NodeAddress("Hostname", node.name)],
         daemon_endpoints=NodeDaemonEndpoints(DaemonEndpoint(port) if port else None),
         node_info=_system_info(node.name),
     )
@@ -232,7 +227,6 @@ class NodeStatusReporter:
             tasks.create_task(self._every(self.settings.heartbeat_s, self._follow_capacity))
 
     async def renew(self) -> None:
-        """Renew the lease once. Raises ApiError: it was not renewed."""
         name, patch = self.node.name, lease_patch(self.node.name, datetime.now(UTC))
         try:
             await self.client.patch(LEASES, name, patch, LEASE_NAMESPACE)

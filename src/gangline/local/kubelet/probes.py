@@ -107,7 +107,6 @@ async def run_probe(probe: Probe, target: ProbeTarget, timeout_s: float) -> str 
 
 
 async def run_hook(hook: LifecycleHandler, target: ProbeTarget) -> str | None:
-    """Run a lifecycle hook to its end; None is a success, else the reason of the failure."""
     if hook.exec is not None:
         return await _run_exec(hook.exec, target)
     if hook.http_get is not None:
@@ -174,7 +173,6 @@ async def _get(session: aiohttp.ClientSession, url: URL, headers: dict[str, str]
 
 
 def _unverified_tls() -> ssl.SSLContext:
-    """A TLS context that accepts any certificate, as Kubernetes' probes do."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -88,12 +88,10 @@ class ContainerRecord:
 
     @property
     def ended(self) -> ExitRecord | None:
-        """The end of the newest run; None before it."""
         return self.instance.ended if self.instance is not None else None
 
     @property
     def idle(self) -> bool:
-        """True if no run is in progress or starting."""
         return not self.running and not self.starting
 
 

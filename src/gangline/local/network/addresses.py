@@ -48,7 +48,6 @@ class PodName:
 
     @property
     def system_name(self) -> str:
-        """The name that ``hostname`` prints in the pod."""
         return self.names[0] if self.uses_full_name else self.host
 
 
@@ -112,7 +111,6 @@ def render_hosts(pod: PodName, ip: str, others: Iterable[tuple[str, Sequence[str
 
 
 def render_cluster_resolv_conf(namespace: str, server: str) -> str:
-    """Return a resolv.conf with the cluster's DNS server, as Kubernetes writes it."""
     search = f"{namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}"
     return f"search {search}\nnameserver {server}\noptions ndots:5\n"
 
@@ -145,7 +143,6 @@ class PodFiles:
     def write(
         self, pod_uid: str, pod: PodName, *, ip: str, netns: str | None, hosts: str, resolv: str
     ) -> NetworkAttachment:
-        """Write both files and return the attachment with them."""
         folder = self._folder / pod_uid
         folder.mkdir(parents=True, exist_ok=True)
         _rewrite(folder / "hosts", hosts)
@@ -243,7 +240,6 @@ class AddressPool:
         )
 
     def release(self, address: str) -> None:
-        """Release an address; unknown ones are ignored."""
         self._used.discard(int(ipaddress.IPv4Address(address)) - self._first)
 
     def offset(self, address: str) -> int:

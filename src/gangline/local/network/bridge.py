@@ -130,7 +130,6 @@ async def enable_masquerade(data: Path, bridge: str, pods: Network) -> None:
 
 
 async def disable_masquerade(data: Path, bridge: str) -> None:
-    """Undo the changes of `enable_masquerade`, if there are any."""
     record = data / "network" / STATE_FILE
     uplink, was, filtered = await asyncio.to_thread(_read_state, record)
     if not uplink:
@@ -207,7 +206,6 @@ RANGE_FILE = "range"
 
 
 def kernel_prefix(data: Path) -> str:
-    """Return the prefix of all kernel objects of the cluster with this data folder."""
     return "gl" + hashlib.sha1(str(data.resolve()).encode(), usedforsecurity=False).hexdigest()[:6]
 
 
@@ -252,7 +250,6 @@ class BridgeNetwork:
 
     @property
     def host_address(self) -> str:
-        """The address at which pods reach the host and its DNS server."""
         return self.ranges.gateway
 
     async def open(self) -> None:
@@ -295,7 +292,6 @@ class BridgeNetwork:
             raise NetworkNotPermitted(f"no network namespaces for pods: {error}") from error
 
     async def close(self) -> None:
-        """Remove everything from the kernel."""
         self._attached.clear()
         await remove_kernel_objects(self._data)
 
@@ -308,7 +304,6 @@ class BridgeNetwork:
             return self._attached[pod_uid]
 
     async def detach(self, pod_uid: str) -> None:
-        """Remove the pod's namespace and link."""
         async with self._locks.setdefault(pod_uid, asyncio.Lock()):
             attachment = self._attached.pop(pod_uid, None)
             if attachment is not None and attachment.netns_path is not None:

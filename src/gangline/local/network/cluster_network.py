@@ -174,7 +174,6 @@ class ServiceForwarder:
         return self._listeners.keys() >= ready
 
     async def stop(self) -> None:
-        """Close all listeners and abort all connections."""
         await self.apply({})
         for task in tuple(self._connections):
             task.cancel()
@@ -297,7 +296,6 @@ class NetworkUpdater:
         pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
-        """Apply changes until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PROBE_S if self._forwarder.waits_for_targets else None):
@@ -387,27 +385,22 @@ class ClusterNetwork:
 
     @property
     def pods(self) -> PodNetwork:
-        """The pod network that kubelets use."""
         return self._opened()
 
     @property
     def service_cidr(self) -> str:
-        """The address range of services."""
         return str(self._opened().ranges.services)
 
     @property
     def pod_cidr(self) -> str:
-        """The address range of pods."""
         return str(self._opened().ranges.pods)
 
     @property
     def host_address(self) -> str:
-        """The address at which pods reach the host."""
         return self._opened().host_address
 
     @property
     def isolated(self) -> bool:
-        """True if each pod has a network namespace of its own."""
         return isinstance(self._pods, BridgeNetwork)
 
     async def open(self) -> None:
@@ -459,7 +452,6 @@ class ClusterNetwork:
         )
 
     async def close(self) -> None:
-        """Close all sockets and remove everything from the kernel."""
         await self._forwarder.stop()
         if self._dns is not None:
             await self._dns.stop()

@@ -325,7 +325,6 @@ TCP_LENGTH = struct.Struct(">H")
 
 
 def host_resolvers(resolv_conf: Path = Path("/etc/resolv.conf")) -> list[str]:
-    """Return the name servers of the host (IPv4 and IPv6, in order)."""
     try:
         lines = resolv_conf.read_text(errors="replace").splitlines()
     except OSError:
@@ -395,7 +394,6 @@ class DnsServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Open both sockets. Raises OSError: the address or port is not available."""
         loop = asyncio.get_running_loop()
         self._tcp = await asyncio.start_server(self._serve_tcp, self._address, self._port)
         self._udp, _ = await loop.create_datagram_endpoint(
@@ -410,7 +408,6 @@ class DnsServer:
         return port
 
     async def stop(self) -> None:
-        """Close all sockets and cancel forwarded queries."""
         if self._udp is not None:
             self._udp.close()
         if self._tcp is not None:

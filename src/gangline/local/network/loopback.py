@@ -57,7 +57,6 @@ class LoopbackNetwork:
         self._pool = AddressPool(self.ranges.pods, reserved=[self.ranges.gateway])
 
     async def close(self) -> None:
-        """Release the range and remove the pods' files."""
         self._attached.clear()
         self._files.remove_all()
         if self._reservation is not None:

@@ -48,8 +48,7 @@ class DeploymentController(QueueLoop):
         by_namespace = {BY_NAMESPACE: lambda obj: [obj.metadata.namespace]}
         self._deployments = context.informers.informer(RAW_DEPLOYMENTS, indexes=by_namespace)
         self._sets = context.informers.informer(
-            RAW_REPLICA_SETS,
-            indexes={BY_OWNER: owner_uids, **by_namespace},
+            RAW_REPLICA_SETS, indexes={BY_OWNER: owner_uids, **by_namespace}
         )
         self._controller: Controller[ObjectKey] = Controller("deployments", self._reconcile)
         self._deployments.add_listener(enqueue_changes(self._controller))

@@ -15,11 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.core.workloads import (
-    DeploymentSpec,
-    DeploymentStatus,
-    RollingUpdateDeployment,
-)
+from gangline.api.core.workloads import DeploymentSpec, DeploymentStatus, RollingUpdateDeployment
 from gangline.api.meta.objects import Condition, Object
 from gangline.api.meta.resource import Resource
 from gangline.local.controllers.replica_sets.plan import (
@@ -148,7 +144,6 @@ def template_hash(template: PodTemplate) -> str:
 
 
 def build_replica_set(deployment: RawDeployment, replicas: int, revision: int) -> dict[str, Any]:
-    """Return the manifest of the ReplicaSet for the Deployment's present template."""
     mark = template_hash(deployment.spec.template)
     template = msgspec.to_builtins(deployment.spec.template)
     metadata = dict(template.get("metadata") or {})

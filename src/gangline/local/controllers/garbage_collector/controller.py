@@ -70,7 +70,6 @@ class GarbageCollector:
         definitions.add_listener(lambda *_: self._stale.set())
 
     async def run(self) -> None:
-        """Run until cancelled; may be called again after a failure."""
         self._graph, self._watches = OwnerGraph(), {}
         async with asyncio.TaskGroup() as tasks:
             await self._follow_new_kinds(tasks, wait=True)

@@ -223,7 +223,6 @@ class JobController(QueueLoop):
             self._note(job, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
 
     async def _release(self, pods: Iterable[Pod]) -> None:
-        """Remove the finalizer from pods that have it."""
         held = [pod for pod in pods if FINALIZER in pod.metadata.finalizers]
         await asyncio.gather(*map(self._remove_finalizer, held))
 

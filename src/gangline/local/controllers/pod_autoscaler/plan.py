@@ -244,7 +244,6 @@ def _scaling_decision(
 def failed_status(
     scaler: HorizontalPodAutoscaler, reason: str, message: str, now: datetime
 ) -> HorizontalPodAutoscalerStatus:
-    """The status of an autoscaler whose target cannot be scaled."""
     condition = _condition("AbleToScale", False, reason, message)
     conditions = set_condition(scaler.status.conditions, condition, now)
     return msgspec.structs.replace(scaler.status, conditions=conditions)

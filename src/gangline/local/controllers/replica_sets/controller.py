@@ -53,8 +53,7 @@ class ReplicaSetController(QueueLoop):
             indexes={BY_NAMESPACE: lambda replica_set: [replica_set.metadata.namespace]},
         )
         self._pods = context.informers.informer(
-            PODS,
-            indexes={BY_OWNER: owner_uids, BY_NAMESPACE: lambda pod: [pod.metadata.namespace]},
+            PODS, indexes={BY_OWNER: owner_uids, BY_NAMESPACE: lambda pod: [pod.metadata.namespace]}
         )
         self._expected: Expectations[ObjectKey] = Expectations()
         self._controller: Controller[ObjectKey] = Controller("replicasets", self._reconcile)

@@ -14,7 +14,7 @@ import msgspec
 from gangline.api.core.pod import Pod, is_pod_ready
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.core.workloads import ReplicaSetSpec, ReplicaSetStatus
-from gangline.api.meta.objects import Condition, Object
+from gangline.api.meta.objects import Condition, Object, OwnerReference
 from gangline.api.meta.resource import Resource
 
 BURST_REPLICAS = 100
@@ -105,16 +105,14 @@ def build_pod(owner: RawReplicaSet) -> dict[str, Any]:
     }
 
 
-def controller_reference(api_version: str, kind: str, owner: Object) -> dict[str, Any]:
+def owner_reference(api_version: str, kind: str, owner: Object) -> OwnerReference:
     """Return an owner reference that makes ``owner`` the controller of an object."""
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "name": owner.metadata.name,
-        "uid": owner.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    meta = owner.metadata
+    return OwnerReference(api_version, kind, meta.name, meta.uid, True, True)
+
+
+def controller_reference(api_version: str, kind: str, owner: Object) -> dict[str, Any]:
+    return msgspec.to_builtins(owner_reference(api_version, kind, owner))  # type: ignore[no-any-return]
 
 
 def with_failure(

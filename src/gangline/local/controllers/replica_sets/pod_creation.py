@@ -31,11 +31,9 @@ class Expectations(Generic[K]):
         self._deleted: dict[K, dict[str, float]] = defaultdict(dict)
 
     def expect_creation(self, key: K, pod: Pod) -> None:
-        """Record a pod that the server has just created."""
         self._created[key][pod.metadata.uid] = (pod, _clock())
 
     def expect_deletion(self, key: K, pod: Pod) -> None:
-        """Record a pod whose deletion was requested."""
         self._deleted[key][pod.metadata.uid] = _clock()
 
     def apply(self, key: K, seen: Sequence[Pod]) -> list[Pod]:

@@ -20,6 +20,7 @@ from gangline.api.core.devices import (
 )
 from gangline.api.core.pod import Pod, PodResourceClaim
 from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.local.controllers.replica_sets.plan import controller_reference
 
 
 def has_ended(pod: Pod) -> bool:
@@ -29,7 +30,6 @@ def has_ended(pod: Pod) -> bool:
 
 
 def claim_names(pod: Pod) -> dict[str, str]:
-    """Return the claims of a pod that exist, by its own names for them."""
     names = {
         status["name"]: status.get("resourceClaimName") or ""
         for status in pod.status.resource_claim_statuses
@@ -49,7 +49,6 @@ def missing_claims(pod: Pod) -> list[PodResourceClaim]:
 
 
 def created_claim(pod: Pod, name: str, claims: Iterable[ResourceClaim]) -> ResourceClaim | None:
-    """Return the claim that was created for a pod under its own name for it."""
     for claim in claims:
         if claim.is_for(pod) and claim.metadata.annotations.get(POD_CLAIM_ANNOTATION) == name:
             return claim
@@ -57,29 +56,19 @@ def created_claim(pod: Pod, name: str, claims: Iterable[ResourceClaim]) -> Resou
 
 
 def claim_body(pod: Pod, name: str, template: ResourceClaimTemplate) -> dict[str, Any]:
-    """Return the claim that a template describes, for a pod."""
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": pod.metadata.name,
-        "uid": pod.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
     metadata = template.spec.metadata
     return {
         "metadata": {
             "generateName": f"{pod.metadata.name}-{name}-",
             "labels": metadata.labels,
             "annotations": {**metadata.annotations, POD_CLAIM_ANNOTATION: name},
-            "ownerReferences": [owner],
+            "ownerReferences": [controller_reference("v1", "Pod", pod)],
         },
         "spec": template.spec.spec,
     }
 
 
 def status_patch(pod: Pod, created: dict[str, str]) -> dict[str, Any]:
-    """Return the patch that adds claims to a pod's status."""
     new = [{"name": name, "resourceClaimName": claim} for name, claim in created.items()]
     listed = [*pod.status.resource_claim_statuses, *new]
     return {"metadata": {"uid": pod.metadata.uid}, "status": {"resourceClaimStatuses": listed}}

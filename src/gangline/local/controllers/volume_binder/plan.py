@@ -132,7 +132,6 @@ def is_reserved_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> b
 
 
 def storage_class_of(claim: PersistentVolumeClaim, classes: Iterable[StorageClass]) -> str:
-    """The storage class of a claim, or the default class if it names none."""
     if claim.spec.storage_class_name is not None:
         return claim.spec.storage_class_name
     defaults = (

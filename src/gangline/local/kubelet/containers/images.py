@@ -84,7 +84,6 @@ class ImageMap:
         )
 
     def warm_environments(self) -> list[WarmEnvironment]:
-        """The environments for which the map asks for warm starts."""
         warm_environments = (self._mapped(entry).warm for _, entry in self.entries)
         return [environment for environment in warm_environments if environment is not None]
 

@@ -16,12 +16,7 @@ from gangline.api.quantity import parse_whole
 from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resources
 from gangline.local.kubelet.configuration import ContainerConfigError, expand_references
 from gangline.local.kubelet.containers.images import ResolvedImage
-from gangline.local.kubelet.files.beneath import (
-    LEADS_OUT,
-    make_beneath,
-    opened_folder,
-    real_path,
-)
+from gangline.local.kubelet.files.beneath import LEADS_OUT, make_beneath, opened_folder, real_path
 from gangline.local.kubelet.files.private import read_end_of_file
 from gangline.local.kubelet.runtime.interface import (
     ContainerIdentity,
@@ -68,7 +63,6 @@ def _plain(names: Iterable[str]) -> list[str]:
 
 
 def capability_numbers(names: Iterable[str]) -> tuple[int, ...]:
-    """Return the kernel's numbers of capabilities, in order."""
     return tuple(sorted(NAMES.index(name) for name in names))
 
 

@@ -82,7 +82,6 @@ def compute_pod_actions(
 
 
 def grace_period_s(pod: Pod) -> int:
-    """Seconds that a pod's containers may take to end."""
     desired = pod.metadata.deletion_grace_period_seconds
     if desired is None:
         desired = pod.spec.termination_grace_period_seconds
@@ -90,7 +89,6 @@ def grace_period_s(pod: Pod) -> int:
 
 
 def is_sidecar(container: Container) -> bool:
-    """True for an init container that keeps running beside the others."""
     return container.restart_policy == ALWAYS
 
 
@@ -134,7 +132,6 @@ def _is_finished(pod: Pod, record: PodRecord) -> bool:
 
 
 def _run(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -> PodActions:
-    """Start containers that are due, stop unhealthy ones."""
     start: list[str] = []
     times: list[datetime | None] = [_deadline(pod, record)]
     for container, policy in _desired_containers(pod, record):
@@ -186,7 +183,6 @@ def _unhealthy_grace(pod: Pod, record: ContainerRecord) -> timedelta:
 
 
 def _terminate_deleted(pod: Pod, record: PodRecord, failure: PodFailureReason | None) -> PodActions:
-    """Stop everything within the grace period, then delete the object."""
     assert record.terminating_since is not None, "called for pods in termination only"
     by = record.terminating_since + timedelta(seconds=grace_period_s(pod))
     decision = _stop_containers(pod, record, by, "the pod is being deleted")
@@ -194,7 +190,6 @@ def _terminate_deleted(pod: Pod, record: PodRecord, failure: PodFailureReason | 
 
 
 def _terminate_finished(pod: Pod, record: PodRecord, now: datetime, why: str) -> PodActions:
-    """Stop the containers of a finished pod that still run."""
     return _stop_containers(pod, record, now + timedelta(seconds=grace_period_s(pod)), why)
 
 

@@ -131,7 +131,6 @@ class ContainerWorker:
         return self._context.record.container(self.container.name)
 
     def start(self) -> None:
-        """Start one run; its result appears in the record."""
         self._update_record(lambda record: replace(record, starting=True, problem=None))
         self._context.spawn(self._guarded_run(), f"container {self.container.name}")
 

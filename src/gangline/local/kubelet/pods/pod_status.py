@@ -121,7 +121,6 @@ def pod_status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
 
 
 def qos_class(pod: Pod) -> str:
-    """The quality of service class: Guaranteed, Burstable or BestEffort."""
     containers = [*pod.spec.containers, *pod.spec.init_containers]
     desired = [
         (parse_resources(container.resources.requests), parse_resources(container.resources.limits))
@@ -309,7 +308,6 @@ def _conditions(
 def _readiness(
     pod: Pod, phase: str, statuses: Sequence[ContainerStatus], finished: bool
 ) -> tuple[Condition, Condition]:
-    """The conditions ContainersReady and Ready."""
     inits = {
         init_container.name
         for init_container in pod.spec.init_containers
@@ -361,7 +359,6 @@ class StatusWriter:
         self._settled.set()
 
     def report(self, status: PodStatus) -> None:
-        """Store this status instead of any reported before."""
         patch = pod_status_patch(status, self._meta.uid)
         if self._desired is None and patch == self._stored:
             return
@@ -380,7 +377,6 @@ class StatusWriter:
         await self._settled.wait()
 
     async def run(self) -> None:
-        """Write until cancelled, or until the pod is removed."""
         retry_s = _FIRST_RETRY_S
         while not self.removed:
             await self._changed.wait()

@@ -105,7 +105,6 @@ class PodWorker:
         self._begin_termination()
 
     async def run(self) -> None:
-        """Reconcile the pod until it is removed."""
         writing = asyncio.create_task(self._writer.run())
         try:
             while not await self._sync():

@@ -36,12 +36,10 @@ class ControlGroup:
 
     @property
     def limits_memory(self) -> bool:
-        """True if the kernel enforces a memory limit for it."""
         name = "memory.max" if self.unified else "memory.limit_in_bytes"
         return any((folder / name).exists() for folder in self.folders)
 
     def oom_killed(self) -> bool:
-        """True if the kernel killed one of its processes for lack of memory."""
         name = "memory.events" if self.unified else "memory.oom_control"
         return self._counter(name, "oom_kill") > 0
 

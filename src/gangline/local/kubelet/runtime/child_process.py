@@ -40,7 +40,6 @@ class Terminal:
 
 
 def open_terminal(*, taken_inside: bool = False) -> Terminal:
-    """Open a terminal of this machine. Raises OSError: there are none left."""
     return Terminal(*os.openpty(), taken_inside=taken_inside)
 
 
@@ -85,7 +84,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     @property
     def pid(self) -> int:
-        """The process id on this machine."""
         assert self._transport is not None, "spawn sets the transport"
         return self._transport.get_pid()
 
@@ -100,13 +98,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return code
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the command; does nothing after it has ended."""
         if not self.exited.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Send SIGKILL to the command and all its descendants."""
         if self.exited.done():
             return
         for pid in list(walk_process_tree(self.pid)):
@@ -122,7 +118,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
             stdin.write(data)
 
     async def drain(self) -> None:
-        """Wait until standard input accepts more."""
         if isinstance(self._transport, SpawnedProcess):
             await self._transport.drain()
 
@@ -150,7 +145,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
             stdin.close()
 
     def resize(self, columns: int, rows: int) -> None:
-        """Set the size of the terminal, if there is one."""
         if self._terminal is not None:
             size = struct.pack("HHHH", rows, columns, 0, 0)
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
@@ -174,7 +168,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
             self._finish()
 
     def use_terminal(self, terminal: int) -> None:
-        """Read output from the controlling side of a terminal."""
         self._terminal = terminal
         self._watch_terminal(True)
 

@@ -49,7 +49,6 @@ class ContainerIdentity:
 
     @property
     def changes_nothing(self) -> bool:
-        """True if the container has the rights of the kubelet."""
         return self == ContainerIdentity(groups=self.groups)
 
 

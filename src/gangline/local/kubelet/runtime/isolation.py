@@ -210,7 +210,6 @@ def _die_with_parent() -> tuple[str, ...]:
 
 
 def _try_command(command: list[str]) -> str:
-    """The error message of a command; empty if it succeeds."""
     try:
         run = subprocess.run(
             command, capture_output=True, text=True, timeout=_TRIAL_TIMEOUT_S, check=False

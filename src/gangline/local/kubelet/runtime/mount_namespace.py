@@ -319,7 +319,6 @@ class MountNamespace:
 
 
 def container_root(plan: ContainerPlan) -> str:
-    """The folder that becomes a container's root, inside its mount namespace."""
     return str(plan.state_dir / "root")
 
 

@@ -17,7 +17,6 @@ Limit: paths and names that a program composes itself are not substituted.
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import logging
 import os
@@ -68,6 +67,7 @@ from gangline.local.kubelet.runtime.process_tree import (
 from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool, describe_container
 from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
 from gangline.local.kubelet.runtime.warm_start.static_worlds import StartRule, StaticWorlds
+from gangline.local.network.listening import entered_network
 
 OUTPUT_TIME_SHARE = 0.2
 BURST_S = 0.02
@@ -285,7 +285,6 @@ def with_host_paths(plan: ContainerPlan, addresses: Mapping[str, str]) -> Contai
 
 
 def parse_hosts(hosts: str) -> dict[str, str]:
-    """Parse a hosts file: the address of each name, the first one if there are several."""
     addresses: dict[str, str] = {}
     for line in hosts.splitlines():
         address, *names = line.partition("#")[0].split() or [""]
@@ -311,7 +310,6 @@ def _with_address(text: str, addresses: Mapping[str, str]) -> str:
     return addresses[match["name"]] + (match["port"] or "")
 
 
-_CLONE_NEWNET = 0x40000000
 _CONNECT_TIMEOUT_S = 10
 _CHUNK = 65536
 
@@ -332,19 +330,8 @@ class SocketStream:
 
 
 def _connect(netns: str | None, hosts: list[str], port: int) -> socket.socket:
-    """Connect from this thread, which enters the namespace during the call.
-
-    Only the calling thread moves. It must return, since the thread pool reuses it.
-    """
-    if netns is None:
+    with entered_network(netns):
         return _first_answer(hosts, port)
-    own_namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    try:
-        _enter(netns)
-        return _first_answer(hosts, port)
-    finally:
-        _set_namespace(own_namespace)
-        os.close(own_namespace)
 
 
 def _first_answer(hosts: list[str], port: int) -> socket.socket:
@@ -356,21 +343,6 @@ def _first_answer(hosts: list[str], port: int) -> socket.socket:
             refusal = error
     assert refusal is not None, "there is at least one host to try"
     raise refusal
-
-
-def _enter(netns: str) -> None:
-    space = os.open(netns, os.O_RDONLY)
-    try:
-        _set_namespace(space)
-    finally:
-        os.close(space)
-
-
-def _set_namespace(space: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(space, _CLONE_NEWNET) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
 
 
 _SET_UP_TIMEOUT_S = 30

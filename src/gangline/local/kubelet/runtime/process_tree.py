@@ -14,7 +14,6 @@ _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def child_pids(pid: int) -> list[int]:
-    """The direct children of a process; none if it has ended."""
     children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -26,7 +25,6 @@ def child_pids(pid: int) -> list[int]:
 
 
 def walk_process_tree(pid: int) -> Iterator[int]:
-    """A process and all its descendants."""
     waiting = [pid]
     while waiting:
         pid = waiting.pop()
@@ -35,7 +33,6 @@ def walk_process_tree(pid: int) -> Iterator[int]:
 
 
 def process_tree_usage(pid: int) -> ContainerUsage | None:
-    """CPU time and memory without file cache of a process and its descendants."""
     cpu_ns = memory = 0
     for member in walk_process_tree(pid):
         try:

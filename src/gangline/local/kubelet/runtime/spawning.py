@@ -101,7 +101,6 @@ class SpawnedProcess(asyncio.SubprocessTransport):
         self._ended = False
 
     async def join(self) -> None:
-        """Connect pipes and exit to the event loop."""
         loop = asyncio.get_running_loop()
         self.protocol.connection_made(self)
         ended_fd = self._ended_fd
@@ -130,7 +129,6 @@ class SpawnedProcess(asyncio.SubprocessTransport):
         await self._input.writable.wait()
 
     def close(self) -> None:
-        """Close all pipes, and kill the process if it still runs."""
         if self._process.returncode is None:
             self._process.kill()
         for fd, pipe in enumerate((self._process.stdin, *self._outputs)):

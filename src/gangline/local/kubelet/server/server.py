@@ -88,11 +88,7 @@ class StatsSummary:
             rate = max(int((usage.cpu_ns - before[1]) / passed), 0)
             self._seen[container_id] = (moment, usage.cpu_ns, rate)
         return {
-            "cpu": {
-                "time": now,
-                "usageNanoCores": rate,
-                "usageCoreNanoSeconds": usage.cpu_ns,
-            },
+            "cpu": {"time": now, "usageNanoCores": rate, "usageCoreNanoSeconds": usage.cpu_ns},
             "memory": {"time": now, "workingSetBytes": usage.memory_bytes},
         }
 

@@ -64,7 +64,6 @@ class _Socket:
         await self._has_capacity.wait()
 
     def finish(self) -> None:
-        """Mark the end of the messages."""
         self._waiting.put_nowait(None)
 
     async def deliver(self) -> None:
@@ -192,12 +191,7 @@ async def _until_end(socket: _Socket, session: ExecSession, *, with_stdin: bool)
             await asyncio.wait({ending})
 
 
-async def _pass_input(
-    socket: web.WebSocketResponse,
-    to: ProcessInput,
-    *,
-    with_stdin: bool,
-) -> None:
+async def _pass_input(socket: web.WebSocketResponse, to: ProcessInput, *, with_stdin: bool) -> None:
     """Pass on the client's input; returns when it disconnects."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data:

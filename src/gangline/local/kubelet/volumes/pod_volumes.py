@@ -60,7 +60,6 @@ def pod_folders(data: Path, cluster: str, pod: Pod) -> PodFolders:
 
 
 def memory_prefix(cluster: str) -> str:
-    """The common prefix of the in-memory folders of a cluster's pods."""
     return f"gangline-{cluster}-"
 
 
@@ -100,7 +99,6 @@ def remove_files(folders: PodFolders, *, logs: bool) -> None:
 
 
 def remove_memory_folders(cluster: str) -> None:
-    """Remove the in-memory volumes that a killed cluster left."""
     for folder in SHARED_MEMORY.glob(f"{memory_prefix(cluster)}*"):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -323,11 +323,7 @@ class PodTokens:
         requested: dict[str, Any] = {"expirationSeconds": spec.lifetime_s, "boundObjectRef": bound}
         if spec.audience:
             requested["audiences"] = [spec.audience]
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": requested,
-        }
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": requested}
         account = pod.spec.service_account_name or "default"
         path = SERVICE_ACCOUNTS.path(meta.namespace, account, "token")
         now = self._clock()

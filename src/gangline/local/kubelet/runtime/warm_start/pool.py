@@ -33,7 +33,6 @@ def describe_container(
     script: str,
     procs_files: Sequence[str],
 ) -> ContainerSpec:
-    """Return the description of a container."""
     as_root = isolation.level is IsolationLevel.ROOT
     enter: EnterProgram | None = None
     if not entry.identity.changes_nothing:
@@ -78,7 +77,6 @@ class ForkServerPool:
         self._reserved = 0
 
     def start(self, environments: Iterable[WarmEnvironment]) -> None:
-        """Begin to start the servers of environments; containers start cold meanwhile."""
         for environment in environments:
             key = default_key(environment)
             if key is None:
@@ -88,7 +86,6 @@ class ForkServerPool:
         self._reserved = len(self._keepers)
 
     async def stop(self) -> None:
-        """End all servers; their containers continue."""
         keepers = list(self._keepers.values())
         for keeper in keepers:
             keeper.cancel()

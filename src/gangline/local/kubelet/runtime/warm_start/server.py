@@ -14,19 +14,10 @@ from pathlib import Path
 from typing import IO, Self
 
 import gangline
-from gangline.forkserver import (
-    PLACEHOLDER,
-    VARYING_VARIABLES,
-    ContainerSpec,
-    ForkServerClient,
-)
+from gangline.forkserver import PLACEHOLDER, VARYING_VARIABLES, ContainerSpec, ForkServerClient
 from gangline.local.kubelet.runtime.child_process import ChildProcess
 from gangline.local.kubelet.runtime.interface import OutputCallback
-from gangline.local.kubelet.runtime.spawning import (
-    SpawnedProcess,
-    join_process,
-    spawn_process,
-)
+from gangline.local.kubelet.runtime.spawning import SpawnedProcess, join_process, spawn_process
 from gangline.local.kubelet.runtime.warm_start.command import ServerKey
 
 _READ_BYTES = 64
@@ -151,7 +142,6 @@ class ContainerForkServer:
         self.client.close()
 
     async def end(self) -> None:
-        """End the server; its containers continue."""
         self.client.close()
         # Not its descendants: those are the containers.
         self.process.send(signal.SIGKILL)

@@ -50,8 +50,6 @@ class SpecChanged(ActionRefused):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that can be done with a job."""
-
     name: str
     verb: str
     """The verb that the viewer needs on the job."""
@@ -190,8 +188,6 @@ async def allowed_actions(viewer: Viewer, job: Job) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class ActionRunner:
-    """Runs actions, and writes who did what."""
-
     recorder: EventRecorder
     _shown: OrderedDict[tuple[str, int], Mapping[str, Any]] = field(default_factory=OrderedDict)
     """Specifications on confirming pages, by UID and generation."""

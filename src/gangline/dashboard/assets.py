@@ -18,8 +18,6 @@ TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file."""
-
     name: str
     content: bytes = field(repr=False)
     digest: str
@@ -30,8 +28,6 @@ class Asset:
 
 
 class Assets:
-    """All files that are present, by name."""
-
     def __init__(self) -> None:
         folder = files("gangline.dashboard").joinpath("static")
         self._assets: dict[str, Asset] = {}

@@ -65,8 +65,6 @@ class SharedLog:
 
 
 class LogHub:
-    """All logs that are read now."""
-
     def __init__(self, client: ApiClient) -> None:
         self._client = client
         self._logs: dict[LogKey, tuple[SharedLog, asyncio.Task[None]]] = {}

@@ -45,8 +45,6 @@ class WatchedJobMeta(WatchedMeta):
 
 
 class WatchedPod(ListedPod):
-    """A pod with the fields that the pages read."""
-
     metadata: WatchedMeta = WatchedMeta()
 
 
@@ -65,8 +63,6 @@ def watched_resource(kind: JobKind) -> Resource[Any]:
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """What is on a node."""
-
     allocated: Mapping[str, int]
     pods: tuple[tuple[WatchedPod, int], ...]
     """The pods that have not ended, with their GPUs, in order of their names."""
@@ -106,8 +102,6 @@ class SourceState:
 
 @dataclass(slots=True)
 class ObservedCluster:
-    """All observed objects; see the module."""
-
     revision: int = 0
     sources: dict[str, SourceState] = field(default_factory=dict)
     """By the plural name of the kind."""

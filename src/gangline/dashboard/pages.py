@@ -2,16 +2,24 @@
 
 A page has an address, a function that computes its view model, and the parts that a stream renews.
 ``compute`` runs for the page, for its JSON form and for its stream.
+
+Pages of the past read the record with the rights of the present: a job of the past is shown to
+those who may list jobs of its kind in its namespace today, its last lines to those who may read
+the logs of pods there. Without a record each page says why, and how to switch it on.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from gangline.dashboard.rights import NODE_KIND, POD_KIND, Question
+from gangline.dashboard.rights import NODE_KIND, POD_KIND, Question, list_question, readable
 from gangline.dashboard.settings import DashboardSettings
-from gangline.dashboard.sources import Sources
+from gangline.dashboard.sources import NoPast, Sources
 from gangline.dashboard.viewers import Viewer
 from gangline.dashboard.views.base import Observation, SeenJob, View
+from gangline.dashboard.views.compare import CompareView, compare_view
+from gangline.dashboard.views.curves import curves_view
 from gangline.dashboard.views.job import (
     JobHead,
     checkpoints_view,
@@ -22,15 +30,32 @@ from gangline.dashboard.views.job import (
 )
 from gangline.dashboard.views.jobs import jobs_view, read_filter
 from gangline.dashboard.views.nodes import node_details, nodes_view
-from gangline.dashboard.views.overview import (
-    diagnose_observed,
-    node_failures,
-    overview_view,
+from gangline.dashboard.views.overview import diagnose_observed, node_failures, overview_view
+from gangline.dashboard.views.past import (
+    FILTERS,
+    HistoryView,
+    history_view,
+    recorded_goodput,
+    recorded_logs,
+    recorded_page,
+    recorded_spec,
+    recorded_why,
 )
 from gangline.dashboard.views.queues import queues_view
+from gangline.dashboard.views.usage import (
+    GROUPS,
+    UsageView,
+    month_bounds,
+    months_before,
+    usage_view,
+)
 from gangline.kube.errors import NotFound
 from gangline.sdk.client import JobClient, JobError
 from gangline.sdk.jobs import JobState
+from gangline.sdk.kinds import JOB_KINDS, JobKind
+
+PER_PAGE = 100
+_KINDS: Mapping[str, JobKind] = {kind.trainer: kind for kind in JOB_KINDS}
 
 
 class PageMissing(Exception):
@@ -46,8 +71,6 @@ Query = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What a page is computed from."""
-
     seen: Observation
     viewer: Viewer
     sources: Sources
@@ -87,8 +110,6 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page."""
-
     name: str
     """Name of its templates, and of its title in the catalogues of texts."""
     path: str
@@ -97,6 +118,8 @@ class Page:
     """Macros of ``parts/NAME.html`` that a stream renews; ``TEMPLATE:MACRO`` for another one."""
     command: str = ""
     """The equivalent command line, with the variable parts of the address in braces."""
+    template: str = "part"
+    """File in ``templates/pages``; ``part`` and ``tab`` print the macros of ``parts``."""
     tab: str = ""
     """Of a job's page: which tab it is."""
     depends_on_viewer: bool = False
@@ -159,7 +182,7 @@ def _require_nodes(request: PageRequest) -> None:
         raise PageRefused("you may not list nodes: that needs the verb list on nodes")
 
 
-def show_head(request: PageRequest, shown: SeenJob) -> JobHead:
+def _show_head(request: PageRequest, shown: SeenJob) -> JobHead:
     sources = request.sources
     accounts = sources.accounts([shown.job])
     usage = sources.pod_usage.of(shown.job.namespace).peek()
@@ -189,24 +212,24 @@ async def _why(request: PageRequest) -> View:
         explanations or (),
         hidden=waits and not sees_cluster,
     )
-    return JobPage(show_head(request, shown), content)
+    return JobPage(_show_head(request, shown), content)
 
 
 async def _replicas(request: PageRequest) -> View:
-    return JobPage(show_head(request, request.job()))
+    return JobPage(_show_head(request, request.job()))
 
 
 async def _checkpoints(request: PageRequest) -> View:
     shown = request.job()
     account = await request.sources.account(shown.job).get()
-    return JobPage(show_head(request, shown), checkpoints_view(account) if account else None)
+    return JobPage(_show_head(request, shown), checkpoints_view(account) if account else None)
 
 
 async def _goodput(request: PageRequest) -> View:
     shown = request.job()
     account = await request.sources.account(shown.job).get()
     content = goodput_view(account, shown.job.requested_gpus) if account else None
-    return JobPage(show_head(request, shown), content)
+    return JobPage(_show_head(request, shown), content)
 
 
 async def _spec(request: PageRequest) -> View:
@@ -229,32 +252,181 @@ async def _spec(request: PageRequest) -> View:
         against = request.find_job(with_.strip("/")).job
         jobs = JobClient(client, against.kind.trainer)
         other = await jobs.manifest(against.name, against.namespace)
-    return JobPage(show_head(request, shown), spec_view(stored, effective, other, with_))
+    return JobPage(_show_head(request, shown), spec_view(stored, effective, other, with_))
 
 
-JOB = "/jobs/{namespace}/{kind}/{name}"
-_HEAD = ("job:headline",)
+async def _may_list(request: PageRequest, kind: str, namespace: str) -> bool:
+    """Whether the viewer may list jobs of a kind in a namespace that may have none now."""
+    known = _KINDS.get(kind.lower())
+    if known is None:
+        return False
+    if request.seen.scope.sees_job(known, namespace):
+        return True
+    return await request.viewer.rights.may(list_question(readable(known.resource), namespace))
+
+
+async def _stored(request: PageRequest, path: str) -> dict[str, Any]:
+    """Return the record of a job, by ``namespace/kind/name`` with ``@uid`` for one of several.
+
+    Raises:
+        PageMissing: there is none that the viewer may see.
+    """
+    address, _, uid = path.strip("/").partition("@")
+    namespace, _, rest = address.partition("/")
+    kind, _, name = rest.partition("/")
+    missing = PageMissing(
+        f"the history has no {kind} {name!r} in namespace {namespace!r} that you may see"
+    )
+    if not name or not await _may_list(request, kind, namespace):
+        raise missing
+    try:
+        stored = await request.sources.past.record(namespace, name, uid)
+    except NoPast as error:
+        raise PageMissing(str(error)) from error
+    if stored is None or stored["job"]["kind"].lower() != kind.lower():
+        raise missing
+    logs = Question("get", "", "pods", namespace, subresource="log")
+    if not await request.viewer.rights.may(logs):
+        stored = {**stored, "logs": [], "record": _without_lines(stored.get("record"))}
+    return stored
+
+
+def _without_lines(record: Any) -> Any:
+    if not record or not record.get("diagnosis"):
+        return record
+    return {**record, "diagnosis": {**record["diagnosis"], "lastLines": []}}
+
+
+async def _curves(request: PageRequest) -> View:
+    shown = request.job()
+    job = shown.job
+    try:
+        stored = await request.sources.past.record(job.namespace, job.name, job.uid)
+    except NoPast:
+        stored = None
+    record = (stored or {}).get("record")
+    return JobPage(_show_head(request, shown), curves_view(record) if record else None)
+
+
+async def _history(request: PageRequest) -> View:
+    given = {name: request.first(name) for name in FILTERS}
+    position = {
+        name: value
+        for name in ("until", "after")
+        if (value := request.first(name)).isascii() and value.isdecimal()
+    }
+    filters = {name: value for name, value in given.items() if value} | position
+    if kind := _KINDS.get(given["kind"].lower()):
+        filters["kind"] = kind.identity
+    try:
+        answer = await request.sources.past.jobs(PER_PAGE, filters)
+    except NoPast as error:
+        return HistoryView(filter=given, problem=str(error))
+    jobs = answer["jobs"]
+    allowed = await _allowed(request, {(job["kind"], job["namespace"]) for job in jobs})
+    shown = [job for job in jobs if (job["kind"], job["namespace"]) in allowed]
+    present = {entry.stored.metadata.uid for entry in request.seen.cluster}
+    following = {name: str(value) for name, value in (answer.get("next") or {}).items()}
+    return history_view(shown, present, given, following, len(jobs) - len(shown))
+
+
+async def _allowed(request: PageRequest, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    asked = sorted(places)
+    answers = await asyncio.gather(*(_may_list(request, *place) for place in asked))
+    return {place for place, may in zip(asked, answers, strict=True) if may}
+
+
+async def compute_usage(request: PageRequest) -> UsageView:
+    """Return what jobs of the chosen month used, as far as the viewer may list jobs."""
+    by = request.first("by") if request.first("by") in GROUPS else "queue"
+    months = tuple(months_before(request.seen.now))
+    month = request.first("month") if request.first("month") in months else ""
+    bounds = month_bounds(month) if month else month_bounds(months[-1])
+    assert bounds is not None
+    now_ms = round(request.seen.now.timestamp() * 1000) + 1
+    since_ms, until_ms = bounds if month else (bounds[0], now_ms)
+    past = request.sources.past
+    try:
+        spaces = [row["key"] for row in await past.usage("namespace", since_ms, until_ms)]
+        places = await _allowed(request, {(kind, space) for kind in _KINDS for space in spaces})
+        namespaces = sorted({space for _, space in places})
+        rows = await past.usage(by, since_ms, until_ms, *namespaces) if namespaces else []
+    except NoPast as error:
+        return UsageView(by, month, months, problem=str(error))
+    return usage_view(rows, by, month, months)
+
+
+async def _compare(request: PageRequest) -> View:
+    given = tuple(job for job in request.query.get("job", ()) if job.strip())[:2]
+    if len(given) < 2:
+        return CompareView(given)
+    try:
+        left, right = await asyncio.gather(*(_stored(request, path) for path in given))
+    except PageMissing as error:
+        return CompareView(given, problem=str(error))
+    return compare_view((given[0], given[1]), left, right)
+
+
+JOB, RECORD = "/jobs/{namespace}/{kind}/{name}", "/history/{namespace}/{kind}/{name}"
+_WITH_CONTENT = ("job:headline", "content")
+_GET = "gangline get {name} -n {namespace} -T {kind}"
+_HISTORY = "gangline history get {name} -n {namespace}"
+
+
+def _tab(
+    tab: str,
+    compute: Callable[[PageRequest], Awaitable[View]],
+    command: str,
+    parts: tuple[str, ...] = ("job:headline",),
+    template: str = "tab",
+) -> Page:
+    path = JOB if tab == "why" else f"{JOB}/{tab}"
+    return Page(tab, path, compute, parts, command, template=template, tab=tab)
+
+
+def _record_tab(
+    tab: str, content: Callable[[Mapping[str, Any]], View | None], template: str = "tab"
+) -> Page:
+    async def compute(request: PageRequest) -> View:
+        uid = request.first("uid")
+        path = "{namespace}/{kind}/{name}".format(**request.match)
+        stored = await _stored(request, f"{path}@{uid}" if uid else path)
+        return recorded_page(stored, content(stored) if stored.get("record") else None)
+
+    path, command = RECORD if tab == "why" else f"{RECORD}/{tab}", _HISTORY
+    return Page(
+        f"recorded_{tab}", path, compute, (), command, template, tab, is_live=False,
+        is_recorded=True,
+    )  # fmt: skip
+
 
 PAGES: tuple[Page, ...] = (
     Page("overview", "/", _overview, ("summary",), "gangline list -A"),
-    Page("jobs", "/jobs", _jobs, ("table",), "gangline list -A -o wide", depends_on_viewer=True),
+    Page("jobs", "/jobs", _jobs, ("table",), "gangline list -A -o wide", "jobs",
+         depends_on_viewer=True),
     Page("queues", "/queues", _queues, ("tree",), "gangline queue list -o wide"),
     Page("nodes", "/nodes", _nodes, ("domains",), "gangline top node"),
-    Page("node", "/nodes/{name}", _node, ("details",), "gangline top node {name} -d"),
-    Page("why", JOB, _why, (*_HEAD, "content"), "gangline diagnose {name} -n {namespace} -T {kind}",
-         tab="why"),
-    Page("replicas", f"{JOB}/replicas", _replicas, (*_HEAD, "content"),
-         "gangline get {name} -n {namespace} -T {kind} -w", tab="replicas"),
-    Page("logs", f"{JOB}/logs", _replicas, _HEAD,
-         "gangline logs {name} -n {namespace} -T {kind} -f", tab="logs"),
-    Page("checkpoints", f"{JOB}/checkpoints", _checkpoints, (*_HEAD, "content"),
-         "gangline get {name} -n {namespace} -T {kind} -w", tab="checkpoints"),
-    Page("goodput", f"{JOB}/goodput", _goodput, (*_HEAD, "content"),
-         "gangline get {name} -n {namespace} -T {kind} -o json", tab="goodput"),
-    Page("spec", f"{JOB}/spec", _spec, _HEAD,
-         "gangline get {name} -n {namespace} -T {kind} --spec", tab="spec"),
+    Page("node", "/nodes/{name}", _node, ("details",), "gangline top node {name} -d", "node"),
+    Page("history", "/history", _history, (), "gangline history list -A", "history",
+         is_live=False),
+    Page("usage", "/usage", compute_usage, (), "gangline history export -A -o csv", "usage",
+         is_live=False),
+    Page("compare", "/compare", _compare, (), "", "compare", is_live=False),
+    _tab("why", _why, "gangline diagnose {name} -n {namespace} -T {kind}", _WITH_CONTENT),
+    _tab("replicas", _replicas, f"{_GET} -w", _WITH_CONTENT),
+    _tab("logs", _replicas, "gangline logs {name} -n {namespace} -T {kind} -f", template="logs"),
+    _tab("curves", _curves, f"{_HISTORY} -o json"),
+    _tab("checkpoints", _checkpoints, f"{_GET} -w", _WITH_CONTENT),
+    _tab("goodput", _goodput, f"{_GET} -o json", _WITH_CONTENT),
+    _tab("spec", _spec, f"{_GET} --spec", template="spec"),
+    _record_tab("why", recorded_why),
+    _record_tab("replicas", lambda stored: None),
+    _record_tab("logs", recorded_logs, "recorded_logs"),
+    _record_tab("curves", lambda stored: curves_view(stored["record"])),
+    _record_tab("goodput", recorded_goodput),
+    _record_tab("spec", recorded_spec, "spec"),
 )  # fmt: skip
-"""All pages. Those with the same ``JOB`` address are tabs, in this order."""
+"""All pages. Tabs of ``JOB`` and of ``RECORD`` are shown in this order."""
 
 NAVIGATION = ("overview", "jobs", "queues", "nodes", "history", "usage", "compare")
 """Pages of the navigation, in order."""

@@ -84,8 +84,6 @@ _COMPILED = _CompiledTemplates()
 
 
 class Renderer:
-    """Renders in one language."""
-
     def __init__(
         self,
         language: str,

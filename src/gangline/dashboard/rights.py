@@ -46,7 +46,6 @@ class Question(NamedTuple):
 
 
 def list_question(kind: "Readable", namespace: str = "") -> Question:
-    """Return the question whether objects of a kind may be listed."""
     return Question("list", *kind, namespace)
 
 
@@ -67,8 +66,6 @@ CLUSTER_KINDS = (NODE_KIND, QUEUE_KIND, HYPERNODE_KIND)
 
 @dataclass(slots=True)
 class Rights:
-    """The rights of one viewer."""
-
     client: ApiClient
     """Sends requests as the viewer."""
     clock: Callable[[], float] = time.monotonic
@@ -129,16 +126,13 @@ class Scope:
     kinds: Mapping[Readable, frozenset[str] | None] = field(default_factory=dict, hash=False)
 
     def sees(self, kind: Readable, namespace: str = "") -> bool:
-        """Return whether objects of a kind are visible in a namespace."""
         namespaces = self.kinds.get(kind, NOTHING)
         return namespaces is None or namespace in namespaces
 
     def sees_all(self, kind: Readable) -> bool:
-        """Return whether objects of a kind are visible in all namespaces."""
         return self.kinds.get(kind, NOTHING) is None
 
     def sees_job(self, kind: JobKind, namespace: str) -> bool:
-        """Return whether jobs of a kind are visible in a namespace."""
         return self.sees(readable(kind.resource), namespace)
 
     @property

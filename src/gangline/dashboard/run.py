@@ -7,8 +7,8 @@ token; it is called when the server answers, before the cluster has been read co
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from aiohttp import web
 
@@ -68,7 +68,7 @@ async def run(
         dashboard = Dashboard(settings, sources, logins, ActionRunner(recorder))
         stack.push_async_callback(dashboard.hub.aclose)
         await watch.wait_until_read(FIRST_READ_S)
-        port = await stack.enter_async_context(_Listening(dashboard, settings))
+        port = await stack.enter_async_context(_listening(dashboard, settings))
         health.ready = True
         announce(_address(settings, port, login))
         stopping = asyncio.create_task(stop.wait())
@@ -81,36 +81,23 @@ async def run(
             watching.result()
 
 
-class _Listening:
-    """The open port of a dashboard."""
-
-    def __init__(self, dashboard: Dashboard, settings: DashboardSettings) -> None:
-        self._settings = settings
-        self._runner = web.AppRunner(
-            dashboard.application(), access_log=None, shutdown_timeout=SHUTDOWN_S
-        )
-
-    async def __aenter__(self) -> int:
-        await self._runner.setup()
-        address = self._settings.address
-        site = web.TCPSite(
-            self._runner,
-            address.host or None,
-            address.port,
-            ssl_context=_tls_context(self._settings.tls),
-        )
+@asynccontextmanager
+async def _listening(dashboard: Dashboard, settings: DashboardSettings) -> AsyncIterator[int]:
+    """Open the port, and yield its number."""
+    runner = web.AppRunner(dashboard.application(), access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    address, tls = settings.address, _tls_context(settings.tls)
+    site = web.TCPSite(runner, address.host or None, address.port, ssl_context=tls)
+    try:
         try:
             await site.start()
         except OSError as error:
-            await self._runner.cleanup()
             why = error.strerror or str(error)
-            raise ConfigError(
-                f"--address: the dashboard cannot listen on {address}: {why}"
-            ) from error
-        return int(self._runner.addresses[0][1])
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._runner.cleanup()
+            message = f"--address: the dashboard cannot listen on {address}: {why}"
+            raise ConfigError(message) from error
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
 
 
 async def _login(

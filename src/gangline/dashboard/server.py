@@ -41,12 +41,13 @@ from gangline.dashboard.logs import LogHub, SharedLog, chosen_replica
 from gangline.dashboard.pages import (
     JOB,
     NAVIGATION,
+    PAGES,
     Page,
     PageMissing,
     PageRefused,
     PageRequest,
+    compute_usage,
 )
-from gangline.dashboard.past_pages import ALL_PAGES, compute_usage
 from gangline.dashboard.rendering import LANGUAGES, Renderer, choose_language, json_form
 from gangline.dashboard.rights import Question, Scope, read_scope, readable
 from gangline.dashboard.settings import DashboardSettings
@@ -103,16 +104,12 @@ class BannerView(View, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LoginParts:
-    """Who the viewers are."""
-
     viewers: Viewers
     login: Login
     sessions: Sessions
 
 
 class Dashboard:
-    """The application and everything that its requests share."""
-
     def __init__(
         self,
         settings: DashboardSettings,
@@ -145,7 +142,7 @@ class Dashboard:
         app.on_response_prepare.append(_add_headers)
         base = self.settings.base_path
         get = app.router.add_get
-        for page in ALL_PAGES:
+        for page in PAGES:
             get(f"{base}{page.path}", self._page_handler(page))
             if page.is_live:
                 get(f"{base}{page.path.rstrip('/')}/stream", self._stream_handler(page))
@@ -294,7 +291,7 @@ class Dashboard:
             template,
             **{"view": None, "actions": (), **values},
             page=page,
-            pages={one.name: one for one in ALL_PAGES},
+            pages={one.name: one for one in PAGES},
             navigation=NAVIGATION,
             banner=self._banner(),
             viewer=session.name if session else "",
@@ -337,7 +334,7 @@ class Dashboard:
                 values["actions"] = await self._actions(opened.viewer, shown)
             if page.name == "logs":
                 values |= await self._log_values(opened, request)
-            return self._html(request, page.name, page=page, **values)
+            return self._html(request, page.template, page=page, **values)
 
         return show
 
@@ -617,7 +614,6 @@ class Dashboard:
 
 
 def wants_json(request: web.Request) -> bool:
-    """Return whether a request prefers the JSON form of a page."""
     accepted = request.headers.get("Accept", "")
     return "application/json" in accepted and "text/html" not in accepted
 

@@ -42,8 +42,6 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class HeaderSettings:
-    """The headers of an authenticating proxy."""
-
     user: str = "X-Remote-User"
     groups: str = "X-Remote-Group"
     """Groups, separated by commas."""
@@ -53,8 +51,6 @@ class HeaderSettings:
 
 @dataclass(frozen=True, slots=True)
 class OidcSettings:
-    """An OpenID Connect provider."""
-
     issuer: str = ""
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
@@ -70,8 +66,6 @@ class OidcSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
-    """Settings of the server."""
-
     address: Address = ANY_LOOPBACK_PORT
     auth: LoginMode = LoginMode.LOCAL
     base_path: str = ""

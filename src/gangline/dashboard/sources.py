@@ -17,20 +17,22 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from gangline.dashboard.observed import ObservedCluster
-from gangline.dashboard.past import Past
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.errors import KubeError
+from gangline.sdk.advice import BrainUnavailable, NotInHistory
 from gangline.sdk.client import JobClient, JobError
 from gangline.sdk.cluster_checks import ClusterCheckResult, check_cluster
 from gangline.sdk.diagnosis import Diagnosis, diagnose_job
 from gangline.sdk.goodput import MAX_READ, Goodput, has_goodput, read_goodput
+from gangline.sdk.history import AsyncHistory
 from gangline.sdk.jobs import Job
 from gangline.sdk.usage import GpuUsage, ResourceUsage, gpu_usage, node_usage, pod_usage
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Data = dict[str, Any]
 
 _SHARE = 10.0
 """Readings take at most one part in so many of the time."""
@@ -79,9 +81,10 @@ class Cached(Generic[T]):
         began, before = time.monotonic(), self.value
         try:
             self.value, self.problem = await self.read(), ""
-        except (KubeError, JobError, ValueError) as error:
+        except (KubeError, JobError, BrainUnavailable, ValueError) as error:
+            if self.problem != str(error):
+                log.warning("reading for a page failed: %s", error)
             self.problem = str(error)
-            log.warning("reading for a page failed: %s", error)
         ended = time.monotonic()
         self._due = ended + max(self.least_s, _SHARE * (ended - began))
         if self.value != before:
@@ -112,6 +115,69 @@ class CachedByKey(Generic[T]):
         return cached
 
 
+class NoPast(Exception):
+    """There is no record, or it cannot be read; the message says why."""
+
+
+class Past:
+    """The record of jobs, read from the Brain; pages show of it what the viewer may list."""
+
+    def __init__(self, client: ApiClient, url: str = "") -> None:
+        """Read the record of the Brain at ``url``; empty: where it has published its address."""
+
+        async def connect() -> ApiClient:
+            return client
+
+        self._history = AsyncHistory(connect, "", url)
+        self._values: CachedByKey[Any] = CachedByKey(lambda read: read(), ON_REQUEST_S)
+
+    async def jobs(self, limit: int, filters: Mapping[str, str | int]) -> Data:
+        """Return the first answer with ``jobs``, and the parameters of the ``next`` one.
+
+        Raises:
+            NoPast: there is no record, or it cannot be read.
+        """
+        key = ("jobs", limit, *sorted(filters.items()))
+        return await self._read(key, lambda: self._history.page(limit, **filters)) or {}
+
+    async def record(self, namespace: str, name: str, uid: str = "") -> Data | None:
+        """Return how a job went; None if the record does not have the job.
+
+        Raises:
+            NoPast: there is no record, or it cannot be read.
+        """
+
+        async def read() -> Data | None:
+            try:
+                stored: Data = await self._history.get(name, namespace, uid=uid)
+            except NotInHistory:
+                return None
+            return stored
+
+        stored: Data | None = await self._read(("record", namespace, name, uid), read)
+        return stored
+
+    async def usage(self, by: str, since_ms: int, until_ms: int, *namespaces: str) -> list[Data]:
+        """Return what jobs used, of some namespaces, or of all.
+
+        Raises:
+            NoPast: there is no record, or it cannot be read.
+        """
+        read = self._history.usage
+        rows: list[Data] | None = await self._read(
+            ("usage", by, since_ms, until_ms, *namespaces),
+            lambda: read(by, since=since_ms, until=until_ms, namespaces=namespaces),
+        )
+        return rows or []
+
+    async def _read(self, key: tuple[object, ...], read: Callable[[], Awaitable[Any]]) -> Any:
+        cached = self._values.of(key, read)
+        value = await cached.get()
+        if cached.problem:
+            raise NoPast(cached.problem)
+        return value
+
+
 async def in_thread(config: ClusterConfig, work: Callable[[ApiClient], Awaitable[T]]) -> T:
     """Run ``work`` in a thread, with an event loop and a client of its own.
 
@@ -134,8 +200,6 @@ async def in_thread(config: ClusterConfig, work: Callable[[ApiClient], Awaitable
 
 
 class Sources:
-    """All that pages read beside the observed cluster."""
-
     def __init__(self, client: ApiClient, cluster: ObservedCluster, record: str = "") -> None:
         self.client = client
         self.cluster = cluster

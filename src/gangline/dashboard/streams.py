@@ -50,7 +50,6 @@ def message(parts: Parts, event_id: str) -> bytes:
 
 
 def appended(target: str, html: str, event_id: str) -> bytes:
-    """Return the event that appends elements to another one."""
     content = f'<hx-partial hx-target="#{target}" hx-swap="beforeend">{html}</hx-partial>'
     lines = "".join(f"data: {line}\n" for line in content.splitlines())
     return f"id: {event_id}\n{lines}\n".encode()
@@ -102,8 +101,6 @@ class RenderCache:
 
 
 class Stream:
-    """One open stream."""
-
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self.response = web.StreamResponse(headers=HEADERS)

@@ -42,8 +42,6 @@ class Identity:
 
 @dataclass(slots=True)
 class Viewer:
-    """One viewer."""
-
     identity: Identity
     name: str
     """The name that pages and the audit log show; owners of jobs are compared with it."""
@@ -57,8 +55,6 @@ class Viewer:
 
 
 class Viewers:
-    """All viewers, by identity."""
-
     def __init__(self, server: ApiClient) -> None:
         self._server = server
         self._viewers: dict[Identity, Viewer] = {}

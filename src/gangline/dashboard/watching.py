@@ -45,8 +45,6 @@ _ANSWER_S = 2.0
 
 @dataclass(slots=True)
 class ClusterWatch:
-    """Watches all kinds for an ``ObservedCluster``."""
-
     client: ApiClient
     cluster: ObservedCluster
     namespaces: Sequence[str] = ()

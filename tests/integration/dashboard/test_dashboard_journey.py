@@ -1,19 +1,15 @@
 """The dashboard on an embedded cluster: a job from its submission to its deletion, two viewers."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from contextlib import suppress
 
 import aiohttp
 import pytest
 
 from gangline.api.resources import NODES
-from gangline.dashboard.run import run
-from gangline.dashboard.settings import DashboardSettings, LoginMode
-from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
 from integration.cluster.embedded import EmbeddedCluster, until
+from integration.dashboard.visitors import Visitor, account, bind, bind_in, dashboard, token_of
 
 JOB = {
     "apiVersion": "kubeflow.org/v1",
@@ -46,80 +42,6 @@ READ = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
 ]
 """What a viewer of one namespace has, who may neither read logs nor change anything."""
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
-
-
-class Visitor:
-    """Reads pages with a token."""
-
-    def __init__(self, session: aiohttp.ClientSession, base: str, token: str) -> None:
-        self.session = session
-        self.base = base
-        self.headers = {"Authorization": f"Bearer {token}"}
-
-    async def json(self, path: str) -> tuple[int, dict[str, Any]]:
-        headers = {**self.headers, "Accept": "application/json"}
-        async with self.session.get(f"{self.base}{path}", headers=headers) as answer:
-            return answer.status, await answer.json()
-
-    async def html(self, path: str) -> tuple[int, str]:
-        async with self.session.get(f"{self.base}{path}", headers=self.headers) as answer:
-            return answer.status, await answer.text()
-
-    async def act(self, action: str, **fields: str) -> int:
-        """Open the confirming page of an action and send its form."""
-        status, view = await self.json(f"{PAGE}/actions/{action}")
-        if status != 200:
-            return status
-        form = {"generation": str(view["generation"]), **fields}
-        address = f"{self.base}{PAGE}/actions/{action}"
-        headers = {**self.headers, "Accept": "application/json"}
-        async with self.session.post(address, data=form, headers=headers) as answer:
-            return answer.status
-
-    async def state(self) -> str:
-        return str((await self.json(PAGE))[1].get("head", {}).get("row", {}).get("state"))
-
-
-async def token_of(client: ApiClient, name: str) -> str:
-    """Make a service account, and return a token of it."""
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
-    path = "/api/v1/namespaces/default/serviceaccounts"
-    await client.request_json("POST", path, body=account)
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    answer = await client.request_json("POST", f"{path}/{name}/token", body=request)
-    return str(answer["status"]["token"])
-
-
-async def bind(client: ApiClient, name: str, role: str, namespace: str) -> None:
-    kind = "RoleBinding" if namespace else "ClusterRoleBinding"
-    body = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": kind,
-        "metadata": {"name": name},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "Role" if namespace else "ClusterRole",
-            "name": role,
-        },
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
-    }
-    where = f"/namespaces/{namespace}/rolebindings" if namespace else "/clusterrolebindings"
-    await client.request_json("POST", f"{RBAC}{where}", body=body)
-
-
-@asynccontextmanager
-async def dashboard(client: ApiClient) -> AsyncIterator[str]:
-    """Run a dashboard in mode ``token``; yield its address."""
-    stop, address = asyncio.Event(), asyncio.get_running_loop().create_future()
-    settings = DashboardSettings(auth=LoginMode.TOKEN)
-    serving = asyncio.create_task(run(client, settings, stop, address.set_result))
-    try:
-        await asyncio.wait({serving, address}, return_when=asyncio.FIRST_COMPLETED)
-        yield (await address).rstrip("/")
-    finally:
-        stop.set()
-        await serving
 
 
 @pytest.mark.slow
@@ -131,17 +53,12 @@ async def test_job_is_seen_live_and_changed_by_those_who_may(
         dashboard(client) as base,
         aiohttp.ClientSession() as session,
     ):
-        role = {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "Role",
-            "metadata": {"name": "viewer"},
-            "rules": READ,
-        }
-        await client.request_json("POST", f"{RBAC}/namespaces/default/roles", body=role)
-        boss = Visitor(session, base, await token_of(client, "boss"))
-        viewer = Visitor(session, base, await token_of(client, "viewer"))
-        await bind(client, "boss", "cluster-admin", "")
-        await bind(client, "viewer", "viewer", "default")
+        boss, viewer = [
+            Visitor(session, base, PAGE, Authorization=f"Bearer {await token_of(client, name)}")
+            for name in ("boss", "viewer")
+        ]
+        await bind(client, "boss", "cluster-admin", account("boss"))
+        await bind_in(client, "default", "viewer", READ, account("viewer"))
         jobs = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
         await client.request_json("POST", jobs, body=JOB)
 

@@ -133,7 +133,7 @@ def test_language_is_the_chosen_one_or_the_first_that_a_browser_accepts(
 
 
 async def test_every_page_has_a_json_form_of_the_same_view(site: Site) -> None:
-    for page in PAGES:
+    for page in (page for page in PAGES if not page.is_recorded):
         address = page.path.format(namespace="default", kind="pytorchjob", name="running")
         address = address.replace("/nodes/running", "/nodes/node-1")
         content = json.loads(await site.text(address, Accept="application/json"))

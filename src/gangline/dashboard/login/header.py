@@ -20,8 +20,6 @@ RESERVED = "system:"
 
 @dataclass(slots=True)
 class HeaderLogin:
-    """Logging in by headers."""
-
     settings: HeaderSettings
     has_client_certificates: bool = False
     """True if every connection has a client certificate that was verified."""
@@ -35,7 +33,8 @@ class HeaderLogin:
         """Return the session of the user whom the proxy names.
 
         Raises:
-            web.HTTPForbidden: the headers are not to be believed, or are ambiguous.
+            web.HTTPForbidden: the headers are not to be believed, are ambiguous, or name
+                what Kubernetes reserves.
         """
         if not (self.has_client_certificates or self._is_trusted(request)):
             raise web.HTTPForbidden(
@@ -48,7 +47,11 @@ class HeaderLogin:
         groups = tuple(
             group for line in lines for part in line.split(",") if (group := part.strip())
         )
-        return impersonated(users[0].strip(), groups, self._secret)
+        user = users[0].strip()
+        if reserved := [name for name in (user, *groups) if name.startswith(RESERVED)]:
+            raise web.HTTPForbidden(text=f"{reserved[0]!r} is a name that Kubernetes reserves")
+        csrf = derived_csrf(self._secret, "\0".join((user, *groups)))
+        return Session(Identity(user=user, groups=groups), user, csrf, can_end=False)
 
     def _is_trusted(self, request: web.Request) -> bool:
         # The address of the connection itself, never one that a header claims.
@@ -58,16 +61,3 @@ class HeaderLogin:
         address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
         mapped = getattr(address, "ipv4_mapped", None)
         return any((mapped or address) in network for network in self.settings.trusted_proxies)
-
-
-def impersonated(user: str, groups: tuple[str, ...], secret: bytes) -> Session:
-    """Return the session of a user whom the server impersonates.
-
-    Raises:
-        web.HTTPForbidden: Kubernetes reserves the name.
-    """
-    if reserved := [name for name in (user, *groups) if name.startswith(RESERVED)]:
-        raise web.HTTPForbidden(text=f"{reserved[0]!r} is a name that Kubernetes reserves")
-    session_name = "\0".join((user, *groups))
-    identity = Identity(user=user, groups=groups)
-    return Session(identity, user, derived_csrf(secret, session_name), can_end=False)

@@ -24,8 +24,6 @@ TOKEN_PARAMETER = "token"
 
 @dataclass(slots=True)
 class LocalLogin:
-    """Logging in with the printed address."""
-
     sessions: Sessions
     name: str = ""
     """The user as whom the API server knows the server itself."""

@@ -34,8 +34,6 @@ _COOKIE = "gangline_login"
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A login that has begun."""
-
     verifier: str
     nonce: str
     next_path: str
@@ -44,8 +42,6 @@ class _Pending:
 
 @dataclass(slots=True)
 class OidcLogin:
-    """Logging in at a provider."""
-
     settings: OidcSettings
     sessions: Sessions
     base_path: str = ""

@@ -36,8 +36,6 @@ class Session:
 
 
 class Login(Protocol):
-    """A way to log in."""
-
     async def intercept(self, request: web.Request) -> web.StreamResponse | None:
         """Answer a request that is part of logging in; None for all others."""
 

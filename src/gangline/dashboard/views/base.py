@@ -18,8 +18,6 @@ class View(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Row(View, frozen=True):
-    """A job in a table."""
-
     namespace: str
     kind: str
     name: str

@@ -11,8 +11,6 @@ from gangline.dashboard.views.past import PastRow, past_row
 
 
 class Side(View, frozen=True):
-    """One of the two runs."""
-
     row: PastRow
     duration_s: float | None = None
     gpu_hours: float = 0.0
@@ -20,8 +18,6 @@ class Side(View, frozen=True):
 
 
 class PairedCurve(View, frozen=True):
-    """The same number of both runs."""
-
     name: str
     unit: str
     left: Chart | None
@@ -34,8 +30,6 @@ class PairedCurve(View, frozen=True):
 
 
 class CompareView(View, frozen=True):
-    """What the page Compare shows."""
-
     given: tuple[str, ...] = ()
     left: Side | None = None
     right: Side | None = None
@@ -49,7 +43,6 @@ class CompareView(View, frozen=True):
 def compare_view(
     given: tuple[str, str], left: Mapping[str, Any], right: Mapping[str, Any]
 ) -> CompareView:
-    """Return the comparison of two runs, as the record has them."""
     charts = [
         {chart.name: chart for chart in curves_view(stored.get("record") or {}).charts}
         for stored in (left, right)

@@ -35,8 +35,6 @@ class Mark(View, frozen=True):
 
 
 class Line(View, frozen=True):
-    """One line of a chart."""
-
     name: str
     values: tuple[float | None, ...]
 
@@ -80,14 +78,11 @@ class Chart(View, frozen=True):
 
 
 class CurvesView(View, frozen=True):
-    """What the tab Curves shows."""
-
     charts: tuple[Chart, ...] = ()
     marks: tuple[Mark, ...] = ()
 
 
 def curves_view(record: Mapping[str, Any]) -> CurvesView:
-    """Return the curves of a record."""
     charts = sorted(_charts(record.get("curves") or {}), key=_order)
     entries: Iterable[Mapping[str, Any]] = record.get("timeline") or ()
     marks = tuple(

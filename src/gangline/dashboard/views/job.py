@@ -15,8 +15,6 @@ from gangline.sdk.usage import GpuUsage, ResourceUsage
 
 
 class ReplicaCell(View, frozen=True):
-    """A replica in the grid and in the table."""
-
     name: str
     short_name: str
     status: str
@@ -52,8 +50,6 @@ def replica_mark(replica: Replica) -> str:
 
 
 class JobHead(View, frozen=True):
-    """What is above the tabs."""
-
     row: Row
     uid: str
     replicas: tuple[ReplicaCell, ...]
@@ -118,8 +114,6 @@ def _cell(
 
 
 class FindingView(View, frozen=True):
-    """The failure of one replica."""
-
     title: str
     meaning: str
     blame: str
@@ -174,8 +168,6 @@ def _finding(finding: Any) -> FindingView:
 
 
 class CheckpointsView(View, frozen=True):
-    """What is lost if the job dies now."""
-
     step: int | None
     checkpoint_step: int | None
     steps_at_risk: int | None
@@ -210,8 +202,6 @@ def checkpoints_view(account: Goodput) -> CheckpointsView:
 
 
 class GoodputPart(View, frozen=True):
-    """A part of the time of a job."""
-
     name: str
     seconds: float
     share: float
@@ -219,8 +209,6 @@ class GoodputPart(View, frozen=True):
 
 
 class GoodputView(View, frozen=True):
-    """Where the time of a job went."""
-
     share: float
     wall_s: float
     parts: tuple[GoodputPart, ...]
@@ -252,8 +240,6 @@ def goodput_view(account: Goodput, gpus: int) -> GoodputView:
 
 
 class SpecView(View, frozen=True):
-    """What exactly runs."""
-
     written: str
     """The job as it was submitted, as YAML; values of variables with secret names are masked."""
     effective: str = ""

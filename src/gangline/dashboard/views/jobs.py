@@ -98,8 +98,6 @@ def read_filter(query: Mapping[str, Sequence[str]]) -> JobFilter:
 
 
 class JobsView(View, frozen=True):
-    """One page of the list."""
-
     rows: tuple[Row, ...]
     matching: int
     """Number of jobs that the filter selects."""

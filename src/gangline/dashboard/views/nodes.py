@@ -21,8 +21,6 @@ _ZONE = "topology.kubernetes.io/zone"
 
 
 class GpuCell(View, frozen=True):
-    """One GPU."""
-
     job: str = ""
     """``namespace/name`` of the job or pod that has it; empty if it is free or hidden."""
     path: str = ""
@@ -35,8 +33,6 @@ class GpuCell(View, frozen=True):
 
 
 class NodeView(View, frozen=True):
-    """A node in the overview of nodes."""
-
     name: str
     status: str
     """As ``gangline top node`` prints it."""
@@ -56,8 +52,6 @@ class NodeView(View, frozen=True):
 
 
 class Domain(View, frozen=True):
-    """A network domain with its nodes."""
-
     name: str
     tier: int
     nodes: tuple[NodeView, ...]
@@ -66,8 +60,6 @@ class Domain(View, frozen=True):
 
 
 class NodesView(View, frozen=True):
-    """All nodes."""
-
     domains: tuple[Domain, ...]
     total: int
     ready: int
@@ -204,8 +196,6 @@ def _holder(seen: Observation, pod: WatchedPod) -> tuple[str, str, int]:
 
 
 class NodePod(View, frozen=True):
-    """A pod on a node."""
-
     namespace: str
     name: str
     status: str
@@ -215,8 +205,6 @@ class NodePod(View, frozen=True):
 
 
 class NodeCondition(View, frozen=True):
-    """A condition of a node."""
-
     type: str
     status: str
     reason: str
@@ -225,8 +213,6 @@ class NodeCondition(View, frozen=True):
 
 
 class NodeFailure(View, frozen=True):
-    """A failure on a node."""
-
     at: datetime | None
     job: str
     path: str
@@ -236,8 +222,6 @@ class NodeFailure(View, frozen=True):
 
 
 class NodeDetails(View, frozen=True):
-    """One node."""
-
     node: NodeView
     address: str
     role: str

@@ -26,40 +26,23 @@ MAX_DIAGNOSED = 200
 
 
 class WaitingJob(View, frozen=True):
-    """A job that waits."""
-
     row: Row
     expected_start: str = ""
 
 
 class FailedJob(View, frozen=True):
-    """A job that has failed."""
-
     row: Row
     cause: str
     blame: str
 
 
 class NodeProblem(View, frozen=True):
-    """A node that takes no pods."""
-
     name: str
     status: str
     reason: str
 
 
-class Check(View, frozen=True):
-    """A check of ``gangline doctor``."""
-
-    name: str
-    status: str
-    finding: str
-    remedy: str
-
-
 class GpuCounts(View, frozen=True):
-    """The GPUs of the cluster."""
-
     total: int
     allocated: int
     busy: float | None
@@ -73,8 +56,6 @@ class GpuCounts(View, frozen=True):
 
 
 class OverviewView(View, frozen=True):
-    """What the overview shows."""
-
     states: dict[str, int]
     total: int
     running: tuple[Row, ...]
@@ -94,7 +75,7 @@ class OverviewView(View, frozen=True):
     """None if the viewer may not list nodes, or there are none."""
     nodes: int
     nodes_out: tuple[NodeProblem, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[ClusterCheckResult, ...]
     """Checks that did not pass; those of ``gangline doctor``."""
     checks_passed: int
     checks_pending: bool
@@ -158,9 +139,7 @@ def overview_view(
             if row.status != "Ready"
         ),
         checks=tuple(
-            Check(check.name, str(check.status), check.finding, check.remedy)
-            for check in shown_checks or ()
-            if check.status in {"failed", "warning"}
+            check for check in shown_checks or () if check.status in {"failed", "warning"}
         ),
         checks_passed=sum(check.status == "ok" for check in shown_checks or ()),
         checks_pending=shown_checks is None,

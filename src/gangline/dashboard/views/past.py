@@ -31,8 +31,6 @@ _STATES = {"succeeded": JobState.SUCCEEDED, "failed": JobState.FAILED}
 
 
 class PastRow(Row, frozen=True):
-    """A job of the history in a table."""
-
     uid: str = ""
     outcome: str = ""
     cause: str = ""
@@ -48,8 +46,6 @@ class PastRow(Row, frozen=True):
 
 
 class HistoryView(View, frozen=True):
-    """What the page History shows."""
-
     rows: tuple[PastRow, ...] = ()
     filter: Mapping[str, str] = NOTHING
     next: Mapping[str, str] = NOTHING
@@ -61,12 +57,10 @@ class HistoryView(View, frozen=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether a filter is set."""
         return any(self.filter.values())
 
 
 def past_row(job: Mapping[str, Any], record: Mapping[str, Any] | None = None) -> PastRow:
-    """Return a job of the history as a row."""
     known = record or {}
     goodput = known.get("goodput") or {}
     outcome = str(job["outcome"])
@@ -106,7 +100,6 @@ def history_view(
 
 
 def recorded_head(stored: Mapping[str, Any]) -> JobHead:
-    """Return the head of the page of a job, from its record."""
     record = stored.get("record") or {}
     return JobHead(
         row=past_row(stored["job"], record),
@@ -162,8 +155,6 @@ def recorded_spec(stored: Mapping[str, Any]) -> SpecView | None:
 
 
 class LogTailView(View, frozen=True):
-    """The last lines of a failed replica."""
-
     replica: str
     attempt: int
     at: datetime | None
@@ -171,13 +162,10 @@ class LogTailView(View, frozen=True):
 
 
 class RecordedLogsView(View, frozen=True):
-    """What the record has of the logs."""
-
     tails: tuple[LogTailView, ...] = ()
 
 
 def recorded_logs(stored: Mapping[str, Any]) -> RecordedLogsView:
-    """Return the last lines of failed replicas."""
     return RecordedLogsView(
         tuple(
             LogTailView(
@@ -207,7 +195,6 @@ class RecordedPage(View, frozen=True):
 
 
 def recorded_page(stored: Mapping[str, Any], content: View | None) -> RecordedPage:
-    """Return the page of a job."""
     record = stored.get("record")
     waits = (record or {}).get("explanations", ())
     return RecordedPage(

@@ -15,8 +15,6 @@ MAX_LINE = 100
 
 
 class LinePlace(View, frozen=True):
-    """A gang in the line of a queue."""
-
     place: int
     name: str = ""
     """``namespace/name`` of the job or pod group; empty if the viewer may not list it."""

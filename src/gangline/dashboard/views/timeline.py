@@ -14,8 +14,6 @@ MAX_MOMENTS = 200
 
 
 class Moment(View, frozen=True):
-    """One thing that happened."""
-
     at: datetime
     what: str
     """``submitted``, ``queued``, ``placed``, ``started``, ``restarting``, ``suspended``,

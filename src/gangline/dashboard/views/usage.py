@@ -13,8 +13,6 @@ MONTHS = 12
 
 
 class UsageRow(View, frozen=True):
-    """What the jobs of one group used."""
-
     key: str
     jobs: int
     gpu_hours: float
@@ -27,8 +25,6 @@ class UsageRow(View, frozen=True):
 
 
 class UsageView(View, frozen=True):
-    """What the page Usage shows."""
-
     by: str
     month: str
     """Such as ``2026-11``; empty: all of the time."""
@@ -40,14 +36,12 @@ class UsageView(View, frozen=True):
 
     @property
     def has_gpus(self) -> bool:
-        """Whether any job had GPUs."""
         return any(row.gpu_hours for row in self.rows)
 
 
 def usage_view(
     rows: Sequence[Mapping[str, Any]], by: str, month: str, months: Sequence[str]
 ) -> UsageView:
-    """Return the page."""
     unit = "gpu_seconds" if any(row["gpu_seconds"] for row in rows) else "cpu_seconds"
     total = sum(row[unit] for row in rows)
     shown = (

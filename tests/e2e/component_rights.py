@@ -22,15 +22,15 @@ Right = tuple[str, str, str]
 """Group, resource with its subresource, verb."""
 
 
-def manifests() -> list[dict[str, Any]]:
+def manifests(**values: Any) -> list[dict[str, Any]]:
     """The accounts of the components, and their rights; the webhook has tests of its own."""
-    objects = chart_objects(webhook=OFF, rbac={"aggregate": False})
+    objects = chart_objects(webhook=OFF, rbac={"aggregate": False}, **values)
     return [each for each in objects if each["kind"] in RIGHTS_KINDS]
 
 
-def install(kubeconfig: Path) -> None:
+def install(kubeconfig: Path, **values: Any) -> None:
     """Create the accounts and give them their rights."""
-    _kubectl(kubeconfig, "apply", "-f", "-", text=yaml.safe_dump_all(manifests()))
+    _kubectl(kubeconfig, "apply", "-f", "-", text=yaml.safe_dump_all(manifests(**values)))
 
 
 def account_of(component: str) -> str:

@@ -6,10 +6,12 @@ import pytest
 
 from gangline.elastic.survivors.protocol import (
     FORM_S,
+    HEARD_S,
     MAX_FAILED_SUCCESSORS,
     MAX_REPEATS,
     NO_STATE,
     SUCCESSOR_S,
+    Arrived,
     Connected,
     Coordinator,
     Ended,
@@ -17,11 +19,14 @@ from gangline.elastic.survivors.protocol import (
     Finished,
     Form,
     Formed,
+    Heard,
     Hello,
     Hold,
     Kill,
     Lost,
+    NodeLost,
     Order,
+    Place,
     Ready,
     Replace,
     Replacement,
@@ -149,10 +154,49 @@ def test_loss_while_a_group_forms_leads_to_a_further_epoch() -> None:
 def test_members_that_do_not_answer_are_blamed() -> None:
     job = Job([0, 0, 0])
     job.send(Warm(3))
-    job.send(Lost(0, "Killed"), Connected(3, 2), Connected(1, 2))
+    job.send(Lost(0, "Killed"), *(Heard(slot, 2) for slot in (1, 2, 3)))
+    job.send(Connected(3, 2), Connected(1, 2))
     (order,) = job.coordinator.tick(FORM_S)
     assert isinstance(order, Fallback)
     assert order.blamed == [2]
+
+
+def test_member_that_computes_is_waited_for_longer_than_one_that_does_not_hear() -> None:
+    job = Job([0, 0, 0])
+    job.send(Warm(3), Lost(0, "Killed"))
+    assert job.coordinator.deadline == HEARD_S
+    job.now = 1.0
+    job.send(*(Heard(slot, 2) for slot in (1, 2, 3)))
+    assert job.coordinator.deadline == 1.0 + FORM_S
+    silent = Job([0, 0, 0])
+    silent.send(Warm(3), Lost(0, "Killed"), Heard(3, 2), Heard(1, 2))
+    assert silent.coordinator.tick(HEARD_S) == [Fallback("these ranks did not answer in time", [2])]
+
+
+def test_others_continue_without_a_lost_node_and_with_another_one() -> None:
+    job = Job([0, 0, 1, 1, 2, 2], minimum=4)
+    job.send(Warm(6), Warm(7))
+    assert job.send(NodeLost(1)) == [
+        Form(2, [0, 1, 4, 5], [0, 1, 4, 5], ["0/1", "1/1", "4/1", "5/1"], leaves=[2, 3])
+    ]
+    job.form()
+    assert job.coordinator.replacements[0].describe().startswith("ranks 2, 3 were lost, 4 continue")
+    assert job.send(Arrived("a")) == [Place("a", 1), Start(9, 1), Start(10, 1)]
+    assert job.send(Warm(9)) == []  # the seats of a node are taken together
+    job.send(Warm(10))
+    assert job.last_form.members == [0, 1, 9, 10, 4, 5]
+    assert job.send(Arrived("b"))[0] == Place("b", 3)  # a node more than at the start
+
+
+def test_too_few_nodes_wait_for_another_one() -> None:
+    job = Job([0, 1], minimum=1, min_nodes=2)
+    assert job.send(NodeLost(1)) == [Hold(1)]
+    assert job.send(Arrived("a")) == [Place("a", 1), Start(4, 1)]
+    job.send(Warm(4))
+    assert job.last_form.members == [0, 4]
+    job.form()
+    job.send(NodeLost(1))
+    assert isinstance(job.coordinator.tick(SUCCESSOR_S)[0], Fallback)
 
 
 def test_loss_before_all_are_ready_restarts_all() -> None:
@@ -231,13 +275,16 @@ def test_groups_name_living_slots_in_any_order_of_events(seed: int) -> None:
     """Each group has one living slot for each of its seats, in order, and its epoch is new."""
     chance = random.Random(seed)
     job = Job([0, 0, 1, 1], minimum=chance.choice((0, 2)), successors=chance.choice((0, 1, 2)))
-    living = set(range(4))
+    living, nodes = set(range(4)), {2: 1, 3: 1}
     for _ in range(60):
         job.now += chance.random()
         before = len(job.orders)
         starting = set(job.started) & living
         choice = chance.random()
-        if choice < 0.4 and living:
+        if choice < 0.05:
+            living -= {slot for slot, node in nodes.items() if node == 1}
+            job.send(NodeLost(1), Arrived("another"))
+        elif choice < 0.4 and living:
             slot = chance.choice(sorted(living))
             living.discard(slot)
             job.send(Lost(slot, "Killed"))
@@ -248,6 +295,7 @@ def test_groups_name_living_slots_in_any_order_of_events(seed: int) -> None:
         for order in job.orders[before:]:
             if isinstance(order, Start):
                 living.add(order.slot)
+                nodes[order.slot] = order.node
             if isinstance(order, Form):
                 assert set(order.members) <= living
                 assert order.seats == sorted(set(order.seats))

@@ -63,7 +63,12 @@ from gangline.elastic.shards.events import (
     TakeShards,
 )
 from gangline.elastic.shards.ledger import ShardLedger
-from gangline.elastic.variables import LOCAL_MASTER_VARIABLE, node_number
+from gangline.elastic.variables import (
+    LOCAL_MASTER_VARIABLE,
+    SLOT_VARIABLE,
+    SUCCESSOR_VARIABLE,
+    node_number,
+)
 
 R = TypeVar("R", bound=ProtocolMessage)
 MASTER_VARIABLES = ("GANGLINE_MASTER_ADDR", "DLROVER_MASTER_ADDR", LOCAL_MASTER_VARIABLE)
@@ -255,6 +260,17 @@ class ShardingClient:
     def close(self) -> None:
         """End the connection to the master. The leases of this process expire in time."""
         self._source.close()
+
+    def release(self, worker: str = "") -> None:
+        """Give all leased shards back; of this client, or of another one that has ended."""
+        if not worker:
+            self._open.clear()
+        self._apply(ReleaseWorker(worker or self._worker))
+
+    @property
+    def worker(self) -> str:
+        """The owner of this client's leases."""
+        return self._worker
 
     @property
     def dataset_name(self) -> str:
@@ -455,7 +471,9 @@ def worker_name(environment: Mapping[str, str]) -> str:
     """Return ``NODE/LOCAL_RANK``, the owner of leases; the same after a restart in place.
 
     The master takes back the leases of ``NODE`` or ``NODE/LOCAL_RANK`` when it is informed of their
-    end.
+    end. A successor starts while another worker runs, so it has a name of its own.
     """
     node = node_number(environment) or environment.get("GROUP_RANK") or socket.gethostname()
+    if SUCCESSOR_VARIABLE in environment:
+        return f"{node}/slot-{environment[SLOT_VARIABLE]}"
     return f"{node}/{environment.get('LOCAL_RANK', '0')}"

@@ -1,16 +1,23 @@
-"""Batches of an elastic loader for steps that may be interrupted, in groups that may change.
+"""Batches for steps that may be interrupted, in groups that may change.
 
-The position is that of the sampler: records of the epoch on which all ranks together have trained.
-After an interrupted step, and in another group, the batches begin again at that position.
+With an elastic loader the position is that of the sampler: records of the epoch on which all ranks
+together have trained. After an interrupted step, and in another group, the batches begin again at
+that position.
 """
 
-from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Collection, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import quote
 
 import torch
 import torch.distributed as dist
 
 from gangline.elastic.trainer.loader import ElasticDataLoader
+
+if TYPE_CHECKING:  # the import of a client takes time that most scripts need not spend
+    from gangline.elastic.data.client import ShardingClient
 
 T = TypeVar("T")
 
@@ -71,3 +78,54 @@ class StepBatches(Generic[T]):
             return iter(self._loader)
         with torch.random.fork_rng(devices=[]):
             return iter(self._loader)
+
+
+class StepRecords:
+    """The records of one rank's shards; a batch comes again until a step with it counts.
+
+    The owner of the leases of each seat is in a file of its node, so that those of a lost rank are
+    given back as soon as the next group has formed.
+    """
+
+    def __init__(self, client: "ShardingClient", folder: Path | None) -> None:
+        self._client, self._folder = client, folder
+        self._rest: Iterator[int] = iter(())
+        self._batch: list[int] = []
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self
+
+    def __next__(self) -> list[int]:
+        """Return the batch of this step: records of one shard, at most ``client.batch_size``."""
+        while not self._batch:
+            self._batch = [*islice(self._rest, self._client.batch_size)]
+            if not self._batch:
+                shard = self._client.fetch_shard()
+                if shard is None:
+                    raise StopIteration
+                self._rest = iter(self._client.records(shard))
+        return self._batch
+
+    def advance(self) -> None:
+        """Report that the batch was trained on."""
+        if self._batch:
+            self._client.report_batch_done(len(self._batch))
+            self._batch = []
+
+    def give_back(self) -> None:
+        """Let other ranks have the shards."""
+        self._batch, self._rest = [], iter(())
+        self._client.release()
+
+    def take_over(self, seats: Collection[int], own: int) -> None:
+        """Give back the leases of those whose seats on this node are free, or this rank's now."""
+        if self._folder is None:
+            return
+        folder = self._folder / f"leases-{quote(self._client.dataset_name, safe='')}"
+        folder.mkdir(exist_ok=True)
+        for file in folder.iterdir():
+            seat, owner = int(file.name), file.read_text()
+            is_free = seat == own or seat not in seats
+            if is_free and owner not in ("", self._client.worker):  # it is empty while written
+                self._client.release(owner)
+        (folder / str(own)).write_text(self._client.worker)

@@ -27,12 +27,12 @@ import os
 import pickle
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -65,8 +65,11 @@ from gangline.elastic.trainer.replica import (
     random_state,
     set_random_state,
 )
-from gangline.elastic.trainer.step_batches import StepBatches
+from gangline.elastic.trainer.step_batches import StepBatches, StepRecords
 from gangline.elastic.variables import FOLDER_VARIABLE, SLOT_VARIABLE, SUCCESSOR_VARIABLE
+
+if TYPE_CHECKING:  # the import of a client takes time that most scripts need not spend
+    from gangline.elastic.data.client import ShardingClient
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -155,6 +158,9 @@ class SurvivorGroup:
     is_successor = False
     """True in a process that was started to take the place of a lost rank."""
     _is_rehearsal = False
+    _seats: Sequence[int] = ()
+    """The seats of the present group; a seat is a place in the world, whoever has it."""
+    _own_seat = 0
 
     @property
     def rank(self) -> int:
@@ -279,6 +285,17 @@ class SurvivorGroup:
         self._on_commit.append(batches.advance)
         batches.rewind()
         return batches
+
+    def records(self, client: "ShardingClient") -> "StepRecords":
+        """Return the records of a client's shards, a batch for each step."""
+        folder = os.environ.get(FOLDER_VARIABLE)
+        records = StepRecords(client, None if folder is None else Path(folder))
+        self._on_form.append(lambda: records.take_over(self._seats, self._own_seat))
+        self._on_discard.append(lambda: records.give_back() if self._is_rehearsal else None)
+        self._on_commit.append(records.advance)
+        if self._seats and not self._is_rehearsal:
+            records.take_over(self._seats, self._own_seat)
+        return records
 
     # The step.
 
@@ -483,7 +500,8 @@ class SurvivorGroup:
         handle = self._links.form(order, rank)
         self._epoch = order.epoch
         self._send(Connected(self._slot, order.epoch, handle))
-        self._seat = SeatFile(Path(os.environ[FOLDER_VARIABLE], f"seat-{order.seats[rank]}"))
+        self._seats, self._own_seat = order.seats, order.seats[rank]
+        self._seat = SeatFile(Path(os.environ[FOLDER_VARIABLE], f"seat-{self._own_seat}"))
         if self._model is not None:
             self._model.process_group = self._links.group
         for notify in self._on_form:

@@ -77,6 +77,23 @@ def test_nodes_known_to_be_dead_are_not_waited_for() -> None:
     assert nodes_of(rendezvous.answer(a_join(0))) == [0, 1]
 
 
+def test_world_continues_if_the_workers_of_its_first_node_do() -> None:
+    rendezvous, _ = a_world(1, 2)
+    rendezvous.leave(2, 1.0, "lost")
+    world = come(rendezvous, a_join(1, 2, continues=True), now=1.1)
+    assert world is None  # the minimum is two nodes
+    world = come(rendezvous, a_join(0), now=2.0)
+    assert isinstance(world, WorldInfo)
+    assert (nodes_of(world), world.continues, world.store_port) == ([1, 0], True, 1002)
+
+    rendezvous, _ = a_world(1, 2)
+    rendezvous.leave(1, 1.0, "the first node is lost")
+    come(rendezvous, a_join(2, 2, continues=True), now=1.1)
+    world = come(rendezvous, a_join(0), now=2.0)
+    assert isinstance(world, WorldInfo)
+    assert not world.continues
+
+
 def test_survivors_form_a_world_without_any_last_call() -> None:
     rendezvous, _ = a_world(0, 1, 2, 3)
     rendezvous.leave(3, 100.0, "killed")

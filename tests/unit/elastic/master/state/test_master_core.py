@@ -32,12 +32,13 @@ class Rig:
         return applied.reply
 
     def join(
-        self, node: int, number: int = 1, nodes: int = 2
+        self, node: int, number: int = 1, nodes: int = 2, **fields: object
     ) -> msg.WorldInfo | msg.RequestRefused | None:
         join = msg.Join(
             node_id=node, incarnation=f"i{node}", number=number, node_rank=node,
             min_nodes=nodes, max_nodes=nodes, host=f"h{node}", store_port=number,
         )  # fmt: skip
+        join = msgspec.structs.replace(join, **fields)
         self.apply(join)
         return self.core.join_reply(join)
 
@@ -126,6 +127,27 @@ def test_shards_of_workers_that_ended_go_to_others(happening: rec.RecordBody) ->
     assert isinstance(again, msg.ShardReply)
     assert isinstance(again.answer, events.TakenShards)
     assert again.answer.supply is events.Supply.GIVEN
+
+
+def test_workers_that_run_on_keep_their_shards_until_they_restart() -> None:
+    rig = Rig()
+    rig.join(0)
+    rig.join(1)
+    rig.apply(rec.WorkersRestarted(node_id=0, round=1, attempt=0))
+    table = dataset.Table(name="d", size=30, shard_size=10)
+    rig.apply(msg.ShardRequest(event=events.RegisterDataset(table)))
+    rig.apply(msg.ShardRequest(event=events.TakeShards("d", "0/0", request=1)))
+    rig.apply(rec.NodeLost(node_id=1, reason="gone"))
+    rig.join(0, number=2, continues=True)
+    rig.apply(rec.WorkersRestarted(node_id=0, round=2, attempt=0))
+    state = rig.core.state.ledger.state("d")
+    assert state is not None
+    assert state.leased == 1
+    assert rig.core.state.persistent.account.restarts == 0
+    rig.apply(rec.WorkersRestarted(node_id=0, round=2, attempt=1))
+    state = rig.core.state.ledger.state("d")
+    assert state is not None
+    assert state.leased == 0
 
 
 def test_workers_restarted_in_place_release_their_shards_once() -> None:

@@ -12,11 +12,12 @@ after admission then create none of them.
 """
 
 from collections.abc import Collection, Iterable, Set
+from dataclasses import replace
 
 from gangline.api.cluster.workload import GROUP as KUBERNETES_GROUP
 from gangline.api.figures import plain_number
 from gangline.api.resource_list import CPU, MEMORY
-from gangline.api.volcano.scheduling import ROOT_QUEUE
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.queue_tree import QueueTree, ancestors
@@ -51,11 +52,11 @@ def check_admission(
         waiting: its pending pods, for the reason.
         inner: names of the queues that have children, if the caller knows them.
     """
-    queue = state.queues.get(group.queue)
-    if queue is None:
-        return queue_not_found(group, waiting)
     if inner is None:
         inner = {child.parent for child in state.queues.values()}
+    group = in_present_queue(state, group, inner)
+    if group.queue not in state.queues:
+        return queue_not_found(group, waiting)
     if group.queue in inner or group.queue == ROOT_QUEUE:
         return queue_not_leaf(group, waiting)
     for name in (group.queue, *ancestors(state.queues, group.queue)):
@@ -70,6 +71,17 @@ def check_admission(
         ):
             return over_quota(group, figures, waiting)
     return None
+
+
+def in_present_queue(state: SchedulerCache, group: PodGroupInfo, inner: Set[str]) -> PodGroupInfo:
+    """Return the group in the queue that it is scheduled in: its own, but the default queue for a
+    gang that runs while its queue is deleted or gets children, so that it may replace its pods.
+    """
+    name = group.queue
+    is_present = name in state.queues and name not in inner and name != ROOT_QUEUE
+    if is_present or DEFAULT_QUEUE in inner or not _has_started(state, group):
+        return group
+    return replace(group, queue=DEFAULT_QUEUE)
 
 
 def _has_started(state: SchedulerCache, group: PodGroupInfo) -> bool:

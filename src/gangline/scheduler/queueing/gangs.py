@@ -284,6 +284,7 @@ def _multi_pod_gang(
         return admission.group_not_found(key, waiting.values())
     if (refused := admission.check_admission(state, group, waiting.values(), inner)) is not None:
         return refused
+    group = admission.in_present_queue(state, group, inner)
     if (refused := admission.resource_claims(state, waiting.values(), key)) is not None:
         return refused
     cached = state.derived.pending.get(key)

@@ -216,6 +216,9 @@ def queue_violations(state: SchedulerCache, decision: CycleResult) -> Iterator[s
     for binding in decision.bindings:
         pod = state.pods[binding.pod]
         queue = queue_of(state, pod)
+        members = state.members.get(pod.group, {}) if pod.group is not None else {}
+        if queue not in books.figures and any(member.node for member in members.values()):
+            queue = DEFAULT_QUEUE  # the queue of a running gang was deleted
         if queue is None or queue not in books.figures:
             yield f"{pod.key} is bound and charged to no queue"
             continue

@@ -410,6 +410,18 @@ def test_a_closed_queue_stops_new_gangs_only() -> None:
     assert refused.reason == "QueueClosed"
 
 
+@pytest.mark.parametrize("queues", [[], [QueueInfo("q"), QueueInfo("child", parent="q")]])
+def test_a_running_gang_replaces_its_pods_when_its_queue_is_deleted_or_gets_children(
+    queues: list[QueueInfo],
+) -> None:
+    runs = [group("job", 2, queue="q"), pod("job-0", group="job", on="n")]
+    state = cluster(node("n"), *queues, *runs, pod("job-1", group="job"))
+    assert placed(checked_cycle(state)) == {"d/job-1": "n"}
+    new = cluster(node("n"), *queues, group("job", 1, queue="q"), pod("job-0", group="job"))
+    (refused,) = checked_cycle(new).pending_reasons
+    assert refused.reason == ("QueueNotLeaf" if queues else "QueueNotFound")
+
+
 def test_the_priority_class_of_a_group_is_read() -> None:
     written = {"metadata": {"name": "g"}, "spec": {"priorityClassName": "high"}}
     assert group_info(msgspec.convert(written, PodGroup), {}).priority_class == "high"

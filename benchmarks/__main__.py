@@ -47,6 +47,7 @@ ALL = {
     "sizing_times": "sizing.times",
     "sizing_plan_time": "sizing.plan_time",
     "sizing_published": "sizing.published",
+    "sizing_fit": "sizing.fit",
 }
 """Modules of ``benchmarks`` by the name of their benchmark, in the order of a complete run."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from gangline.sizing.calibration import Range
 from gangline.sizing.efficiency import Efficiency, Runs
 from gangline.sizing.hardware import Precision, find_device
-from gangline.sizing.layout import LayoutPins, parse_pins
+from gangline.sizing.layout import Layout, LayoutPins, parse_pins
 from gangline.sizing.memory import COLLECTIVES_BYTES, CONTEXT_BYTES
 from gangline.sizing.model import ModelShape, Recompute, model_per_token
 from gangline.sizing.plan import PlanRequest
@@ -31,6 +31,7 @@ class Prediction:
     tokens: float
     """Published tokens per second of a GPU."""
     predicted: Range
+    layout: Layout
     predicted_gib: float
     """Of the allocator, as torchtitan reports it; 0: no memory is published."""
 
@@ -88,6 +89,7 @@ def predict(point: dict[str, Any], shapes: dict[str, Any], runs: Runs) -> Predic
         point,
         tokens,
         Range(*speeds),
+        candidate.layout,
         memory / 2**30 if "memory_gib" in point else 0.0,
     )
 

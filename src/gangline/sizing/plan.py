@@ -350,8 +350,15 @@ def _middle_s(plan: Plan) -> float:
 
 
 def _batch(request: PlanRequest) -> tuple[int, list[str]]:
-    if request.global_batch:
-        return request.global_batch, []
+    if batch := request.global_batch:
+        sharing = math.gcd(batch, request.devices)
+        if batch < request.devices or sharing == request.devices:
+            return batch, []
+        near = batch // request.devices * request.devices
+        return batch, [
+            f"{batch} samples a step, which at most {sharing} of {request.devices} GPUs can share "
+            f"equally; {near} or {near + request.devices} allow all layouts"
+        ]
     if isinstance(request.model, TracedModel):
         batch = request.model.batch * request.devices
         return batch, [f"a global batch of {batch} samples, the traced one on each GPU"]

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -58,6 +58,7 @@ ACCESS_REVIEWS: Resource[dict[str, Any]] = Resource(
 )
 CACHE_S = 60.0
 MAX_CACHED = 10_000
+K, V = TypeVar("K"), TypeVar("V")
 _PLURALS = {kind.identity: kind.resource for kind in JOB_KINDS}
 
 
@@ -77,83 +78,81 @@ class Asker:
 LOCAL = Asker(None)
 
 
+class _Cache(Generic[K, V]):
+    """Answers of the API server, for a minute."""
+
+    def __init__(self) -> None:
+        self._answers: dict[K, tuple[V, float]] = {}
+
+    async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
+        cached = self._answers.get(key)
+        if cached is not None and time.monotonic() - cached[1] < CACHE_S:
+            return cached[0]
+        answer = await ask()
+        if len(self._answers) > MAX_CACHED:
+            self._answers.clear()
+        self._answers[key] = (answer, time.monotonic())
+        return answer
+
+
 class AccessChecks:
-    """Reviews with a short memory: a page of history asks for the same rights a hundred times."""
+    """Reviews with a short memory: a page of history asks for the same rights a hundred times.
+
+    Each method raises ``ApiError`` if the API server cannot check it.
+    """
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
-        self._askers: dict[str, tuple[Asker, float]] = {}
-        self._rights: dict[tuple[Asker, str, str, str], tuple[bool, float]] = {}
+        self._askers: _Cache[str, Asker] = _Cache()
+        self._rights: _Cache[tuple[Asker, str, str, str], bool] = _Cache()
 
     async def asker(self, headers: Mapping[str, str]) -> Asker:
         """Return the user of the token.
 
         Raises:
             NotAuthenticated: there is no token, or it is not valid.
-            ApiError: the API server cannot check it.
         """
         scheme, _, token = headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise NotAuthenticated("send a token of the cluster as Authorization: Bearer TOKEN")
-        cached = self._askers.get(token)
-        if cached and time.monotonic() - cached[1] < CACHE_S:
-            return cached[0]
-        review = await self._client.create(TOKEN_REVIEWS, {"spec": {"token": token.strip()}})
-        status = review.get("status") or {}
-        if not status.get("authenticated"):
-            raise NotAuthenticated("the token is not valid in this cluster")
-        user = status.get("user") or {}
-        asker = Asker(
-            str(user.get("username", "")),
-            tuple(user.get("groups") or ()),
-            str(user.get("uid", "")),
-        )
-        if len(self._askers) > MAX_CACHED:
-            self._askers.clear()
-        self._askers[token] = (asker, time.monotonic())
-        return asker
+
+        async def review() -> Asker:
+            asked = {"spec": {"token": token.strip()}}
+            status = (await self._client.create(TOKEN_REVIEWS, asked)).get("status") or {}
+            if not status.get("authenticated"):
+                raise NotAuthenticated("the token is not valid in this cluster")
+            user = status.get("user") or {}
+            groups = tuple(user.get("groups") or ())
+            return Asker(str(user.get("username", "")), groups, str(user.get("uid", "")))
+
+        return await self._askers.get(token, review)
 
     async def may(self, asker: Asker, verb: str, kind: str, namespace: str) -> bool:
-        """Return whether a user has a right on a job kind in a namespace.
-
-        Raises:
-            ApiError: the API server cannot check it.
-        """
-        if asker.name is None:
-            return True
+        """Return whether a user has a right on a job kind in a namespace."""
         resource = _PLURALS.get(kind)
-        if resource is None:
-            return False
+        if asker.name is None or resource is None:
+            return asker.name is None
         return await self._may(asker, verb, resource.group, resource.plural, namespace)
 
     async def may_read_logs(self, asker: Asker, namespace: str) -> bool:
-        """Return whether a user may read the logs of pods.
-
-        Raises:
-            ApiError: the API server cannot check it.
-        """
+        """Return whether a user may read the logs of pods."""
         return asker.name is None or await self._may(asker, "get", "", "pods/log", namespace)
 
     async def _may(self, asker: Asker, verb: str, group: str, plural: str, namespace: str) -> bool:
-        key = (asker, verb, f"{plural}.{group}", namespace)
-        cached = self._rights.get(key)
-        if cached and time.monotonic() - cached[1] < CACHE_S:
-            return cached[0]
-        plural, _, subresource = plural.partition("/")
-        attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": plural}
-        spec = {
-            "user": asker.name,
-            "groups": list(asker.groups),
-            "uid": asker.uid,
-            "resourceAttributes": attributes
-            | ({"subresource": subresource} if subresource else {}),
-        }
-        review = await self._client.create(ACCESS_REVIEWS, {"spec": spec})
-        allowed = bool((review.get("status") or {}).get("allowed"))
-        if len(self._rights) > MAX_CACHED:
-            self._rights.clear()
-        self._rights[key] = (allowed, time.monotonic())
-        return allowed
+        async def review() -> bool:
+            name, _, subresource = plural.partition("/")
+            attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": name}
+            spec = {
+                "user": asker.name,
+                "groups": list(asker.groups),
+                "uid": asker.uid,
+                "resourceAttributes": attributes
+                | ({"subresource": subresource} if subresource else {}),
+            }
+            answer = await self._client.create(ACCESS_REVIEWS, {"spec": spec})
+            return bool((answer.get("status") or {}).get("allowed"))
+
+        return await self._rights.get((asker, verb, f"{plural}.{group}", namespace), review)
 
 
 log = logging.getLogger(__name__)
@@ -350,17 +349,11 @@ def read_filter(query: Mapping[str, str], cluster: str) -> HistoryFilter:
     """
     texts = ("namespace", "name", "owner", "stem", "kind", "queue")
     numbers = {"since": "since_ms", "until": "until_ms", "after": "after_id", "limit": "limit"}
-    if unknown := sorted(set(query) - {*texts, *numbers, "outcome"}):
-        names = ", ".join((*texts, "outcome", *numbers))
-        raise web.HTTPBadRequest(text=f"{unknown[0]}: is not a parameter; they are {names}")
+    _check_names(query, (*texts, "outcome", *numbers))
     fields: dict[str, Any] = {name: query[name] for name in texts if name in query}
-    for name, field in numbers.items():
-        text = query.get(name)
-        if text is None:
-            continue
-        if not (text.isascii() and text.isdecimal() and len(text) < 16):
-            raise web.HTTPBadRequest(text=f"{name}: {text!r} is not a number")
-        fields[field] = int(text)
+    fields |= {
+        field: _number(name, query[name]) for name, field in numbers.items() if name in query
+    }
     fields["limit"] = max(1, min(fields.get("limit", 100), MAX_LIMIT))
     if outcome := query.get("outcome"):
         if outcome not in set(Outcome):
@@ -388,19 +381,26 @@ def read_usage_query(query: Mapping[str, str], namespaces: Sequence[str]) -> Usa
     Raises:
         web.HTTPBadRequest: a parameter is unknown or wrong; the text names it.
     """
-    if unknown := sorted(set(query) - {"by", "since", "until", "namespace"}):
-        names = "by, since, until, namespace"
-        raise web.HTTPBadRequest(text=f"{unknown[0]}: is not a parameter; they are {names}")
+    _check_names(query, ("by", "since", "until", "namespace"))
     by = query.get("by", "queue")
     if by not in USAGE_GROUPS:
         raise web.HTTPBadRequest(text=f"by: {by!r} is none of {', '.join(USAGE_GROUPS)}")
-    times = []
-    for name, default in (("since", 0), ("until", round(time.time() * 1000) + 1)):
-        text = query.get(name, str(default))
-        if not (text.isascii() and text.isdecimal() and len(text) < 15):
-            raise web.HTTPBadRequest(text=f"{name}: {text!r} is not a number of milliseconds")
-        times.append(int(text))
-    return UsageQuery(by, times[0], times[1], tuple(namespaces))
+    since_ms = _number("since", query.get("since", "0"), " of milliseconds")
+    now_ms = round(time.time() * 1000)
+    until_ms = _number("until", query.get("until", str(now_ms + 1)), " of milliseconds")
+    return UsageQuery(by, since_ms, until_ms, tuple(namespaces))
+
+
+def _check_names(query: Mapping[str, str], names: Sequence[str]) -> None:
+    if unknown := sorted(set(query) - set(names)):
+        text = f"{unknown[0]}: is not a parameter; they are {', '.join(names)}"
+        raise web.HTTPBadRequest(text=text)
+
+
+def _number(name: str, text: str, unit: str = "") -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 15):
+        raise web.HTTPBadRequest(text=f"{name}: {text!r} is not a number{unit}")
+    return int(text)
 
 
 def months_between(since_ms: int, until_ms: int) -> list[tuple[str, int, int]]:

@@ -46,16 +46,10 @@ def posterior(*observed: Exposure, limited: tuple[Exposure, ...] = ()) -> Exposu
         observed: what counts in full: the job and its family.
         limited: what gives the prior with four failures at most: the cluster and the nodes.
     """
-    failures, hours = PRIOR.failures, PRIOR.gpu_hours
-    for exposure in limited:
-        failures += exposure.failures
-        hours += exposure.gpu_hours
-    share = min(1.0, _MOST_FAILURES / failures)
-    failures, hours = share * failures, share * hours
-    for exposure in observed:
-        failures += exposure.failures
-        hours += exposure.gpu_hours
-    return Exposure(failures=failures, gpu_hours=hours)
+    prior = Exposure.total((PRIOR, *limited))
+    share = min(1.0, _MOST_FAILURES / prior.failures)
+    weighted = Exposure(failures=share * prior.failures, gpu_hours=share * prior.gpu_hours)
+    return Exposure.total((weighted, *observed))
 
 
 def between_failures_s(rate: Exposure, devices: int) -> float:

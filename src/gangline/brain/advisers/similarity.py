@@ -115,11 +115,8 @@ def _level_by_model(run: Run, other: Run) -> int | None:
 
 
 def _model_ratio(job: Job, past: Job) -> float:
-    mine = job.model.params if job.model else None
-    theirs = past.model.params if past.model else None
-    if not mine or not theirs:
-        return math.inf
-    return max(mine / theirs, theirs / mine)
+    mine, theirs = (one.model.params if one.model else None for one in (job, past))
+    return max(mine / theirs, theirs / mine) if mine and theirs else math.inf
 
 
 def _gpu_model(run: Run) -> str:
@@ -142,12 +139,8 @@ def _shape(run: Run) -> dict[str, float]:
 
 
 def _sizes(run: Run) -> dict[str, float]:
-    model = run.job.model
-    amounts = {
-        "parameters": model.params if model else None,
-        "sequence": model.sequence if model else None,
-    }
-    return {name: float(value) for name, value in amounts.items() if value}
+    shape = _shape(run)
+    return {name: shape[name] for name in ("parameters", "sequence") if name in shape}
 
 
 def _similar(level: int, chosen: list[Run], *, enough: bool) -> SimilarRuns:

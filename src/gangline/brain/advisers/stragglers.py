@@ -34,12 +34,16 @@ _HISTORY_DAYS = 30
 def advise_stragglers(view: View) -> list[Advice]:
     """Advise checks of slow nodes, evictions after a check, or name what else is slow."""
     advice: list[Advice] = []
-    by_model: dict[str, list[RankSpeed]] = defaultdict(list)
-    for speed in view.rank_speeds:
-        by_model[speed.gpu_model].append(speed)
-    for speeds in by_model.values():
+    for speeds in _by_model(view.rank_speeds):
         advice += _advise_ranks(view, speeds)
     return advice
+
+
+def _by_model(speeds: Iterable[RankSpeed]) -> Iterable[list[RankSpeed]]:
+    by_model: dict[str, list[RankSpeed]] = defaultdict(list)
+    for speed in speeds:
+        by_model[speed.gpu_model].append(speed)
+    return by_model.values()
 
 
 def node_factor(speeds: Iterable[NodeSpeed], today: int) -> tuple[float, int]:
@@ -65,11 +69,8 @@ def node_scores(speeds: Iterable[RankSpeed]) -> dict[str, float]:
 
     1.0 is the median, 0.9 is slower. Nodes of one device model are compared, at least four ranks.
     """
-    by_model: dict[str, list[RankSpeed]] = defaultdict(list)
-    for speed in speeds:
-        by_model[speed.gpu_model].append(speed)
     scores: dict[str, list[float]] = defaultdict(list)
-    for group in by_model.values():
+    for group in _by_model(speeds):
         nodes = {speed.rank: speed.node for speed in group}
         for window in _windows(group):
             if len(window) < LEAST_RANKS:
@@ -80,8 +81,11 @@ def node_scores(speeds: Iterable[RankSpeed]) -> dict[str, float]:
     return {node: median(ratios) for node, ratios in scores.items()}
 
 
-def suspected_nodes(speeds: Iterable[NodeSpeed], today: int) -> dict[str, float]:
-    """Return the nodes below 0.9 in at least three jobs, or with a failed check, and the factor."""
+def suspected_nodes(speeds: Iterable[NodeSpeed], today: int) -> dict[str, tuple[float, int]]:
+    """Return the nodes below 0.9 in at least three jobs, or with a failed check.
+
+    With the factor and the number of jobs of each, as ``node_factor`` does.
+    """
     by_node: dict[str, list[NodeSpeed]] = defaultdict(list)
     for speed in speeds:
         by_node[speed.node].append(speed)
@@ -90,7 +94,7 @@ def suspected_nodes(speeds: Iterable[NodeSpeed], today: int) -> dict[str, float]
         factor, jobs = node_factor(days, today)
         failed = sum(day.checks_failed for day in days if today - day.day <= HALF_LIFE_DAYS)
         if (factor < NODE_FACTOR and jobs >= NODE_JOBS) or failed:
-            suspected[node] = factor
+            suspected[node] = factor, jobs
     return suspected
 
 
@@ -173,20 +177,19 @@ def _rank_advice(view: View, rank: int, node: str, slower: float, ranks: int) ->
         "slower": slower,
         "ranks": ranks,
     }
-    code, confidence = "SlowRank", Confidence.MEDIUM
     checks = [
-        check
+        check.slow
         for check in view.node_checks
         if check.node == node and view.now_ms - check.at_ms <= CHECK_AGE_MS
     ]
-    if checks and not checks[-1].slow:
+    if checks and not checks[-1]:
         # The check found nothing: the rank has more work than the others.
         return _node_advice("", rank, because("SlowRankGoodNode", **arguments))
-    if checks:
-        code, confidence = "SlowRankConfirmed", Confidence.HIGH
-    # The whole job waits for its slowest rank.
-    gain = slower
-    return _node_advice(node, rank, because(code, **arguments), confidence, gain)
+    code, confidence = (
+        ("SlowRankConfirmed", Confidence.HIGH) if checks else ("SlowRank", Confidence.MEDIUM)
+    )
+    # All ranks wait for the slowest one, so its excess is what the job gains.
+    return _node_advice(node, rank, because(code, **arguments), confidence, gain=slower)
 
 
 def _node_advice(
@@ -215,10 +218,8 @@ def _by_history(view: View, ranks: dict[str, int]) -> list[Advice]:
     for node, rank in sorted(ranks.items()):
         if node not in suspected:
             continue
-        _, jobs = node_factor(
-            (speed for speed in view.cluster.node_speeds if speed.node == node), today
-        )
-        slower = max(1 / suspected[node] - 1, 0.0)
+        factor, jobs = suspected[node]
+        slower = max(1 / factor - 1, 0.0)
         reason = because("SlowNode", node=node, slower=slower, jobs=jobs)
         advice.append(_node_advice(node, rank, reason))
     return advice

@@ -2,6 +2,8 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Self
 
 import msgspec
 
@@ -58,6 +60,12 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 
     failures: float = 0.0
     gpu_hours: float = 0.0
+
+    @classmethod
+    def total(cls, exposures: Iterable[Self]) -> Self:
+        pairs = [(one.failures, one.gpu_hours) for one in exposures]
+        failures, gpu_hours = map(sum, zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+        return cls(failures=failures, gpu_hours=gpu_hours)
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ label ``gangline.dev/brain: off`` are not digested, and forgotten when the label
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +27,7 @@ from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.training_facts import FACTS_KEY, FACTS_LABEL
 from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.quantity import QuantityError
-from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resource
+from gangline.api.resource_list import CPU, GPU, MEMORY, pod_request_for
 from gangline.api.resources import (
     CONFIG_MAPS,
     NAMESPACES,
@@ -40,6 +41,7 @@ from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup, Que
 from gangline.brain.advisers.advice import What
 from gangline.brain.collection.job_digest import (
     INDEX_LABEL,
+    MODEL_LABELS,
     RANK_LABEL,
     ROLE_LABEL,
     ContainerRun,
@@ -53,7 +55,6 @@ from gangline.brain.collection.job_digest import (
 from gangline.brain.collection.live_facts import (
     JobObservations,
     NodeSize,
-    PolledUsage,
     digest_facts,
 )
 from gangline.brain.collection.server_use import (
@@ -73,9 +74,6 @@ from gangline.brain.facts.records import MemorySample, NodeCapacity, Outcome, Ru
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
 
-MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
-"""Labels of GPU feature discovery, then of nodes that are labelled by hand."""
-
 
 def node_model(node: Node) -> str:
     """Return the device model of a node; empty if no label gives it."""
@@ -84,16 +82,18 @@ def node_model(node: Node) -> str:
 
 
 def digest_node(node: Node, gpus_used: int) -> NodeCapacity:
-    """Return the capacity of a node. A cordoned node has nothing free."""
-    gpus = _amount(node, GPU)
-    free = 0 if node.spec.unschedulable else max(0, gpus - gpus_used)
+    """Return the capacity of a node. A cordoned node has no free devices."""
+    offered = node.status.allocatable
+    gpus, cpu, memory = (
+        max(0, parsed_amount(name, offered.get(name)) or 0) for name in (GPU, CPU, MEMORY)
+    )
     return NodeCapacity(
         name=node.metadata.name,
         gpu_model=node_model(node),
         gpus=gpus,
-        gpus_free=free,
-        cpu_millis=_amount(node, CPU),
-        memory_bytes=_amount(node, MEMORY),
+        gpus_free=0 if node.spec.unschedulable else max(0, gpus - gpus_used),
+        cpu_millis=cpu,
+        memory_bytes=memory,
     )
 
 
@@ -108,24 +108,11 @@ def gpus_by_node(pods: Iterable[Pod]) -> dict[str, int]:
     """Return the devices that bound pods hold, by node."""
     used: dict[str, int] = {}
     for pod in pods:
-        if not pod.spec.node_name or pod.status.phase in TERMINAL_PHASES:
-            continue
-        for container in pod.spec.containers:
-            resources = container.resources
-            written = resources.requests.get(GPU) or resources.limits.get(GPU) or 0
-            try:
-                count = parse_resource(GPU, written)
-            except QuantityError:
-                continue
-            used[pod.spec.node_name] = used.get(pod.spec.node_name, 0) + count
+        if pod.spec.node_name and pod.status.phase not in TERMINAL_PHASES:
+            with contextlib.suppress(QuantityError):
+                count = pod_request_for(pod.spec, GPU)
+                used[pod.spec.node_name] = used.get(pod.spec.node_name, 0) + count
     return used
-
-
-def _amount(node: Node, resource: str) -> int:
-    try:
-        return max(0, parse_resource(resource, node.status.allocatable.get(resource) or 0))
-    except QuantityError:
-        return 0
 
 
 log = logging.getLogger(__name__)
@@ -137,7 +124,6 @@ RETAIN_ENDED_S = 600.0
 MEMORY_SAMPLES = 720
 """Memory samples of one rank that are retained: six hours at one in 30 seconds."""
 
-_PodKey = tuple[str, int, int]
 JobListener = Callable[[JobKind, Any, Any], None]
 """Is called with a job before and after each change, None as in ``Informer``; never with jobs of
 excluded namespaces."""
@@ -178,7 +164,6 @@ class WatchedJob:
     """Mistakes in the annotations of the job."""
     stored: Object | None = None
     """The job as stored; None after its deletion."""
-    samples: dict[_PodKey, SampleBuffer] = field(default_factory=dict)
     memory: dict[tuple[str, int], list[MemorySample]] = field(default_factory=dict)
     servers: ServerTable = field(default_factory=ServerTable)
     tunes_batch: bool = False
@@ -324,7 +309,6 @@ class Collector:
             if job.ended_at is not None and now - job.ended_at > RETAIN_ENDED_S:
                 job.observations.segments.clear()
                 job.observations.facts.clear()
-                job.samples.clear()
                 job.memory.clear()
                 if job.stored is None:
                     del self.jobs[uid]
@@ -517,13 +501,7 @@ class Collector:
     def _add_sample(
         self, job: WatchedJob, run: ContainerRun, sample: PodSample, now_ms: int
     ) -> None:
-        buffer = job.samples.setdefault(run.key, SampleBuffer())
-        buffer.add(sample)
-        job.observations.polled[run.key] = PolledUsage(
-            peak_memory_bytes=buffer.peak_memory_bytes,
-            cpu_millis=buffer.cpu_millis,
-            samples=buffer.count,
-        )
+        job.observations.polled.setdefault(run.key, SampleBuffer()).add(sample)
         memory = job.memory.setdefault((run.role, run.rank), [])
         memory.append(
             MemorySample(

@@ -52,7 +52,8 @@ from gangline.brain.facts.records import (
     Wishes,
 )
 
-_NODE_MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
+MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
+"""Labels of GPU feature discovery, then of nodes that are labelled by hand."""
 
 
 def main_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -73,7 +74,7 @@ def role_sizes(roles: Mapping[str, ReplicaSpecLike], since_ms: int) -> Iterator[
             continue
         container = main_container(spec.template)
         selector = ((spec.template or {}).get("spec") or {}).get("nodeSelector") or {}
-        model = next((str(selector[key]) for key in _NODE_MODEL_LABELS if key in selector), "")
+        model = next((str(selector[key]) for key in MODEL_LABELS if key in selector), "")
         yield RoleSize(
             role=role,
             since_ms=since_ms,
@@ -478,7 +479,5 @@ def pod_limits(pod: Pod) -> tuple[int | None, int | None]:
 
 
 def _memory_limit(pod: Pod, container: str) -> int | None:
-    for candidate in pod.spec.containers:
-        if candidate.name == container:
-            return parsed_amount(MEMORY, candidate.resources.limits.get(MEMORY))
-    return None
+    limits = (one.resources.limits for one in pod.spec.containers if one.name == container)
+    return parsed_amount(MEMORY, next(limits, {}).get(MEMORY))

@@ -33,6 +33,7 @@ from gangline.api.jobs.training_facts import (
 from gangline.brain.advisers.stragglers import SLOW
 from gangline.brain.advisers.view import DevicePeak, NodeCheckResult
 from gangline.brain.collection.job_digest import ContainerRun, merge_runs
+from gangline.brain.collection.server_use import SampleBuffer
 from gangline.brain.collection.step_progress import ReportedStep, StepProgress
 from gangline.brain.facts.belief import believe, believe_report
 from gangline.brain.facts.records import Job, Outcome, PodRun, RankSpeed, Run
@@ -293,15 +294,6 @@ MAX_SEGMENTS = 2_000
 """Segments of one job in memory; the store has the others."""
 
 
-class PolledUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the metrics API showed of one run of a pod."""
-
-    peak_memory_bytes: int
-    cpu_millis: tuple[int, ...]
-    """The latest samples, sorted."""
-    samples: int
-
-
 class NodeSize(NamedTuple):
     """CPU and memory of a node, or the most of them that something can use."""
 
@@ -330,8 +322,8 @@ class JobObservations:
     """The last node check of each pod."""
     facts: dict[tuple[str, int], PodFacts] = field(default_factory=dict)
     """Reports of masters, by pod and start."""
-    polled: dict[tuple[str, int, int], PolledUsage] = field(default_factory=dict)
-    """By the key of the run."""
+    polled: dict[tuple[str, int, int], SampleBuffer] = field(default_factory=dict)
+    """What the metrics API showed of each run, by its key."""
     model: ModelShapeFacts | None = None
     earlier: dict[tuple[str, int, int], PodRun] = field(default_factory=dict)
     """Runs that the store knew when this process started."""
@@ -493,7 +485,7 @@ def _pod_run(
     run: ContainerRun,
     number: int,
     report: PodFacts | None,
-    polled: PolledUsage | None,
+    polled: SampleBuffer | None,
     most: NodeSize,
 ) -> PodRun:
     reported = (
@@ -506,27 +498,21 @@ def _pod_run(
     if report is not None and all(x is not None and x <= most.cpu_millis for x in millis):
         cpu = (report.cpu_millis_p50, report.cpu_millis_p95, report.cpu_millis_max)
     else:
-        used = polled.cpu_millis if polled else ()
+        used = polled.cpu_millis if polled else []
         cpu = (quantile(used, 0.5), quantile(used, 0.95), quantile(used, 1.0))
-    return PodRun(
-        role=run.role,
-        rank=run.rank,
-        number=number,
-        node=run.node,
-        started_ms=run.started_ms,
-        ended_ms=run.ended_ms,
-        cause=run.cause,
-        oom=run.oom,
-        limit_memory_bytes=run.limit_memory_bytes,
-        peak_memory_bytes=max(peaks, default=None),
-        cpu_p50_millis=cpu[0],
-        cpu_p95_millis=cpu[1],
-        cpu_max_millis=cpu[2],
-        samples=max(report.samples if report else 0, polled.samples if polled else 0),
-    )
+    observed = {name: getattr(run, name) for name in PodRun.__struct_fields__}
+    measured = {
+        "number": number,
+        "peak_memory_bytes": max(peaks, default=None),
+        "cpu_p50_millis": cpu[0],
+        "cpu_p95_millis": cpu[1],
+        "cpu_max_millis": cpu[2],
+        "samples": max(report.samples if report else 0, polled.count if polled else 0),
+    }
+    return PodRun(**(observed | measured))
 
 
-def quantile(ordered: tuple[int, ...], share: float) -> int | None:
+def quantile(ordered: Sequence[int], share: float) -> int | None:
     """Return a quantile of sorted samples, an observed one; None if there is none."""
     if not ordered:
         return None

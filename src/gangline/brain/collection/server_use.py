@@ -54,21 +54,17 @@ class SampleBuffer:
     def __init__(self) -> None:
         self.peak_memory_bytes = 0
         self.count = 0
-        self._cpu: list[int] = []
+        self.cpu_millis: list[int] = []
         self._stride = 1
 
     def add(self, sample: PodSample) -> None:
         self.peak_memory_bytes = max(self.peak_memory_bytes, sample.memory_bytes)
         if self.count % self._stride == 0:
-            insort(self._cpu, sample.cpu_millis)
+            insort(self.cpu_millis, sample.cpu_millis)
         self.count += 1
-        if len(self._cpu) > MAX_SAMPLES:
-            self._cpu = self._cpu[::2]
+        if len(self.cpu_millis) > MAX_SAMPLES:
+            self.cpu_millis = self.cpu_millis[::2]
             self._stride *= 2
-
-    @property
-    def cpu_millis(self) -> tuple[int, ...]:
-        return tuple(self._cpu)
 
 
 async def poll_usage(

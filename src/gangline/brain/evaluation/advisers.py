@@ -5,10 +5,10 @@ its sentence shows them, so that JSON and sentence agree.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,8 +32,8 @@ from gangline.brain.collection.live_facts import (
     restart_seconds,
 )
 from gangline.brain.collection.server_use import ServerTable
-from gangline.brain.evaluation.cluster_facts import exposure, of_nodes
-from gangline.brain.facts.records import Job, MemorySample, Run
+from gangline.brain.evaluation.cluster_facts import exposure_by_node
+from gangline.brain.facts.records import Job, Run
 from gangline.brain.models.throughput import (
     ThroughputModel,
     fit_throughput,
@@ -51,22 +51,13 @@ FAMILY_LEVEL = 2
 
 
 def build_view(
-    run: Run,
-    similar: SimilarRuns | None,
-    cluster: ClusterView,
-    now_ms: int,
-    memory: Iterable[MemorySample] = (),
+    run: Run, similar: SimilarRuns | None, cluster: ClusterView, now_ms: int, **more: Any
 ) -> View:
-    """Return the view of a job; what is not known stays out."""
+    """Return the view of a job with ``more`` fields; what is not known stays out."""
     began = run.job.started_ms
-    age_s = (now_ms - began) / 1000 if began else 0.0
+    rest_s = remaining_s(similar, (now_ms - began) / 1000 if began else 0.0)
     return View(
-        now_ms=now_ms,
-        run=run,
-        similar=similar,
-        cluster=cluster,
-        memory_samples=tuple(memory),
-        remaining_s=remaining_s(similar, age_s),
+        now_ms=now_ms, run=run, similar=similar, cluster=cluster, remaining_s=rest_s, **more
     )
 
 
@@ -100,8 +91,8 @@ def with_live_facts(
         servers=servers.use(
             {pod.rank for pod in view.run.pods if pod.role == PS and pod.ended_ms is None}
         ),
-        exposure=exposure([view.run, *family], view.now_ms),
-        node_exposure=of_nodes(nodes, mine),
+        exposure=Exposure.total(exposure_by_node([view.run, *family], view.now_ms).values()),
+        node_exposure=Exposure.total(nodes[node] for node in sorted(mine & nodes.keys())),
     )
 
 

@@ -22,11 +22,6 @@ WINDOW_MS = 30 * 24 * _HOUR_MS
 """What ended earlier does not count."""
 
 
-def exposure(runs: Iterable[Run], now_ms: int) -> Exposure:
-    """Return the exposure of all pods of ``runs``."""
-    return total(exposure_by_node(runs, now_ms).values())
-
-
 def exposure_by_node(runs: Iterable[Run], now_ms: int) -> dict[str, Exposure]:
     """Return the exposure on each node; pods whose node is not known are under an empty name.
 
@@ -53,20 +48,6 @@ def exposure_by_node(runs: Iterable[Run], now_ms: int) -> dict[str, Exposure]:
 def is_node_failure(pod: PodRun) -> bool:
     """Return whether a fault of the machine has ended the pod."""
     return pod.ended_ms is not None and is_node_cause(pod.cause)
-
-
-def total(exposures: Iterable[Exposure]) -> Exposure:
-    """Return the sum."""
-    failures = gpu_hours = 0.0
-    for exposure in exposures:
-        failures += exposure.failures
-        gpu_hours += exposure.gpu_hours
-    return Exposure(failures=failures, gpu_hours=gpu_hours)
-
-
-def of_nodes(by_node: Mapping[str, Exposure], nodes: Iterable[str]) -> Exposure:
-    """Return the exposure of some nodes."""
-    return total(by_node[node] for node in sorted(set(nodes)) if node in by_node)
 
 
 DAY_MS = 86_400_000
@@ -102,11 +83,8 @@ class NodeDays:
 
     def records(self, models: Mapping[str, str], now_ms: int) -> list[NodeSpeed]:
         """Return the day of each node of which anything is known; ``models`` are by node."""
-        by_node: dict[str, list[float]] = defaultdict(list)
-        for node, scores in self._scores.items():
-            by_node[node] = list(scores.values())
-        for node in (*self._failed_checks, *self._failures):
-            _ = by_node[node]
+        nodes = {*self._scores, *self._failed_checks, *self._failures} - {""}
+        by_node = {node: list(self._scores.get(node, {}).values()) for node in sorted(nodes)}
         return [
             NodeSpeed(
                 node=node,
@@ -118,8 +96,7 @@ class NodeDays:
                 failures=len(self._failures.get(node, ())),
                 observed_ms=now_ms,
             )
-            for node, scores in sorted(by_node.items())
-            if node
+            for node, scores in by_node.items()
         ]
 
 
@@ -163,7 +140,7 @@ class ClusterHealth:
             nodes=nodes,
             price=price,
             node_speeds=self._speeds,
-            exposure=total(self.by_node.values()),
+            exposure=Exposure.total(self.by_node.values()),
         )
 
     def _add_day(self, job: WatchedJob, run: Run, now_ms: int) -> None:

@@ -55,7 +55,7 @@ from gangline.brain.evaluation.trials import (
 )
 from gangline.brain.facts.records import Job, Mode
 from gangline.brain.guard.decide import WITHOUT_RESTART, block_direction, decide, observe
-from gangline.brain.guard.policy import Permission, PolicySubject, effective_permission
+from gangline.brain.guard.policy import Permission, effective_permission
 from gangline.brain.guard.state import DEFAULTS, GuardJobState, GuardSettings
 from gangline.brain.publication.plans import BRAIN_PLAN_LABEL, Actuator, is_under_way
 from gangline.brain.publication.publisher import (
@@ -298,7 +298,7 @@ class Evaluator:
         if run.job.strategy == "ps":
             cluster = await self._requests.applied(cluster, now_ms)
         samples = [sample for samples in watched.memory.values() for sample in samples]
-        view = build_view(run, similar, cluster, now_ms, samples)
+        view = build_view(run, similar, cluster, now_ms, memory_samples=tuple(samples))
         nodes = self._cluster_facts.by_node
         view = with_live_facts(view, watched.observations, watched.servers, nodes)
         if self._actions is not None:
@@ -335,16 +335,8 @@ class Evaluator:
         return items
 
     def _permission(self, watched: WatchedJob, job: Job) -> Permission:
-        subject = PolicySubject(
-            namespace=job.namespace,
-            kind=job.kind,
-            owner=job.owner,
-            queue=job.queue,
-            labels=watched.meta.labels,
-        )
-        return effective_permission(
-            self._policies.policy, subject, job.wishes, dry_run=self._dry_run
-        )
+        policy, labels = self._policies.policy, watched.meta.labels
+        return effective_permission(policy, job, labels, dry_run=self._dry_run)
 
     def _guard_of(self, uid: str) -> GuardSettings:
         """Return the numbers of the guard for a job; those of a job that has ended are default."""

@@ -4,12 +4,13 @@ A policy is a list of rules; the first that matches a job decides. Without a mat
 advises and changes nothing. ``--dry-run`` is a ceiling of ``advise`` over all rules.
 """
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import msgspec
 
 from gangline.brain.advisers.advice import What
-from gangline.brain.facts.records import Mode, Wishes
+from gangline.brain.facts.records import Job, Mode
 from gangline.brain.guard.state import DEFAULTS, GuardSettings
 
 FIELDS = {
@@ -75,16 +76,6 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: tuple[BrainPolicyRule, ...] = ()
 
 
-class PolicySubject(msgspec.Struct, frozen=True, kw_only=True):
-    """What rules select jobs by."""
-
-    namespace: str
-    kind: str
-    owner: str = ""
-    queue: str = ""
-    labels: dict[str, str] = {}
-
-
 class Permission(msgspec.Struct, frozen=True, kw_only=True):
     """What the Brain may do for one job now."""
 
@@ -107,11 +98,10 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effective_permission(
-    policy: Policy, subject: PolicySubject, wishes: Wishes | None, *, dry_run: bool = False
+    policy: Policy, job: Job, labels: Mapping[str, str], *, dry_run: bool = False
 ) -> Permission:
     """Return the lesser of policy and wish. A missing wish is ``advise``."""
-    wishes = wishes or Wishes()
-    rule = _first_match(policy, subject)
+    wishes, rule = job.wishes, _first_match(policy, job, labels)
     ceiling = min(rule.mode, Mode.ADVISE, key=_ORDER.index) if dry_run else rule.mode
     mode = min(ceiling, wishes.mode, key=_ORDER.index)
     limited_by = "job" if _ORDER.index(wishes.mode) < _ORDER.index(ceiling) else "policy"
@@ -127,26 +117,25 @@ def effective_permission(
     )
 
 
-def _first_match(policy: Policy, subject: PolicySubject) -> BrainPolicyRule:
+def _first_match(policy: Policy, job: Job, labels: Mapping[str, str]) -> BrainPolicyRule:
     for rule in policy.rules:
-        if _matches(rule.include, subject) and not any(
-            _matches(selector, subject) for selector in rule.exclude
-        ):
+        excluded = any(_matches(selector, job, labels) for selector in rule.exclude)
+        if _matches(rule.include, job, labels) and not excluded:
             return rule
     return BrainPolicyRule()
 
 
-def _matches(selector: JobSelector, subject: PolicySubject) -> bool:
+def _matches(selector: JobSelector, job: Job, labels: Mapping[str, str]) -> bool:
     pairs = (
-        (selector.namespaces, subject.namespace),
-        (selector.owners, subject.owner),
-        (selector.kinds, subject.kind),
-        (selector.queues, subject.queue),
+        (selector.namespaces, job.namespace),
+        (selector.owners, job.owner),
+        (selector.kinds, job.kind),
+        (selector.queues, job.queue),
     )
     return all(
         not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
         for patterns, value in pairs
-    ) and all(subject.labels.get(key) == value for key, value in selector.labels.items())
+    ) and all(labels.get(key) == value for key, value in selector.labels.items())
 
 
 def _both(first: frozenset[str] | None, second: frozenset[str] | None) -> frozenset[str] | None:

@@ -134,14 +134,12 @@ class ThroughputModel:
 
     coefficients: Array
     gamma: float
-    covariance: Array
     alternatives: tuple[Array, ...]
     """Other coefficients that the data does not exclude: where a column was never varied."""
     error: float
     """Root mean square of the logarithmic errors at configurations left out of the fit; where
     fewer than three were observed, an assumed value."""
     seen: SeenRange
-    observations: int
     draws: Array
     """200 sets of coefficients, drawn with a fixed seed."""
 
@@ -264,11 +262,9 @@ def _exact_micro_batch(segment: SegmentFacts) -> float:
     return exact if abs(exact - micro_batch) < 1 else micro_batch
 
 
-def weight(observation: StepObservation) -> float:
+def weights_of(data: Sequence[StepObservation]) -> Array:
     """Relative errors count, by steps, and old ones less."""
-    return float(
-        observation.steps / observation.step_s**2 * 0.5 ** (observation.age_days / _HALF_LIFE_DAYS)
-    )
+    return np.array([e.steps / e.step_s**2 * 0.5 ** (e.age_days / _HALF_LIFE_DAYS) for e in data])
 
 
 def seen_range(data: Sequence[StepObservation]) -> SeenRange:
@@ -367,11 +363,9 @@ def fit_throughput(
     return ThroughputModel(
         coefficients=fitted.coefficients,
         gamma=fitted.gamma,
-        covariance=fitted.covariance,
         alternatives=fitted.alternatives,
         error=error,
         seen=seen_range(data),
-        observations=len(data),
         draws=_draws(fitted),
     )
 
@@ -387,10 +381,8 @@ def _fit(data: Sequence[StepObservation], prior: Prior, *, ranges: bool = True) 
         e.configuration for e in data
     }
     if complete:
-        fitted = _fit_parts(data, separate, prior, ranges)
-    else:
-        fitted = _fit_steps(data, prior, ranges)
-    return fitted
+        return _fit_parts(data, separate, prior, ranges)
+    return _fit_steps(data, prior, ranges)
 
 
 def _fit_parts(
@@ -400,7 +392,7 @@ def _fit_parts(
     parts = _Parts(prior, ranges)
     rows = np.array([columns(observation.configuration)[0] for observation in apart])
     compute = np.array([(e.compute_s or 0.0) / e.configuration.accumulation for e in apart])
-    weights = np.array([weight(observation) for observation in apart])
+    weights = weights_of(apart)
     parts.add(COMPUTE, rows, compute, weights)
     groups = (
         (INTRA, [e for e in apart if e.configuration.nodes == 1 and e.configuration.procs > 1]),
@@ -410,7 +402,7 @@ def _fit_parts(
         if chosen:
             rows = np.array([columns(observation.configuration)[1] for observation in chosen])
             sync = np.array([observation.sync_s or 0.0 for observation in chosen])
-            parts.add(group, rows, sync, np.array([weight(observation) for observation in chosen]))
+            parts.add(group, rows, sync, weights_of(chosen))
     parts.fill(data)
     gamma, fixed = _search_gamma(data, parts.coefficients)
     for observation in (parts.coefficients, *parts.alternatives):
@@ -420,7 +412,7 @@ def _fit_parts(
 
 def _search_gamma(data: Sequence[StepObservation], coefficients: Array) -> tuple[float, float]:
     """Return the overlap and the fixed part with the least weighted squares."""
-    weights = np.array([weight(observation) for observation in data])
+    weights = weights_of(data)
     weights /= weights.sum()
     measured = np.array([observation.step_s for observation in data])
     at = [observation.configuration for observation in data]
@@ -438,16 +430,13 @@ def _search_gamma(data: Sequence[StepObservation], coefficients: Array) -> tuple
 def _fit_steps(data: Sequence[StepObservation], prior: Prior, ranges: bool) -> _Fitted:
     """Fit step times alone, g = 1: all columns together."""
     parts = _Parts(prior, ranges)
-    rows = []
-    for observation in data:
-        compute, exchange, fixed = columns(observation.configuration)
-        rows.append(observation.configuration.accumulation * compute + exchange + fixed)
-    matrix = np.array(rows)
-    if len({observation.configuration.accumulation for observation in data}) == 1:
-        matrix[:, FIXED] = (
-            0.0  # not separable from a0, where the number of micro-steps never changes
-        )
-    weights = np.array([weight(observation) for observation in data])
+    places = [observation.configuration for observation in data]
+    compute, exchange, fixed = (np.array(part) for part in zip(*map(columns, places), strict=True))
+    counts = np.array([at.accumulation for at in places])
+    matrix = counts[:, None] * compute + exchange + fixed
+    if counts.min() == counts.max():
+        matrix[:, FIXED] = 0.0  # not separable from a0
+    weights = weights_of(data)
     used = [int(column) for column in np.flatnonzero(np.abs(matrix).sum(axis=0))]
     parts.add(used, matrix, np.array([observation.step_s for observation in data]), weights)
     parts.fill(data)

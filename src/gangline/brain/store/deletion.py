@@ -19,7 +19,7 @@ from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import among, any_of, lock_cluster, upsert
-from gangline.brain.store.sql.record_tables import job_log, job_record
+from gangline.brain.store.sql.tables import job_log, job_record
 
 _RECORDS: Final = (job_log, job_record)
 MAX_JOBS: Final = 20

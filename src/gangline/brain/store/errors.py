@@ -37,8 +37,6 @@ class NewerSchema(StoreError):
             f"the schema of the database has version {stored}, and this version of gangline knows "
             f"versions up to {newest}: start a newer gangline, or restore a backup"
         )
-        self.found = stored
-        self.known = newest
 
 
 class OldSchema(StoreError):
@@ -50,8 +48,6 @@ class OldSchema(StoreError):
             f"the schema of the database {state}, and this version of gangline needs version "
             f"{newest}: run `gangline brain migrate`, or start without --no-migrate"
         )
-        self.found = stored
-        self.known = newest
 
 
 class StoreUnavailable(StoreError):
@@ -69,8 +65,6 @@ class Fenced(StoreError):
         super().__init__(
             f"another Brain leads cluster {cluster!r}: its fencing number is {current}, mine {mine}"
         )
-        self.mine = mine
-        self.current = current
 
 
 class ActionOpen(StoreError):

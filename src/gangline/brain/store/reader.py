@@ -42,6 +42,8 @@ from gangline.brain.store.sql.rows import (
     load_actions,
     load_jobs,
     load_runs,
+    named_query,
+    run_query,
 )
 
 _TOGETHER: Final = ((0, 1, 2), (3,), (4,))
@@ -211,27 +213,14 @@ class Reader:
 
     def run(self, cluster: str, uid: str) -> Run | None:
         """Return a job with its segments and pod runs; None if it is not stored."""
-
-        def transaction(connection: Connection) -> Run | None:
-            job = tables.job.c
-            query = job_query().where(job.cluster == cluster, job.uid == uid)
-            jobs = load_jobs(connection, query)
-            return load_runs(connection, jobs)[0] if jobs else None
-
-        return self._context.read(transaction)
+        return self._run(run_query(cluster, uid))
 
     def run_named(self, cluster: str, namespace: str, name: str) -> Run | None:
         """Return the job of this name that was submitted last; None if there is none."""
+        return self._run(named_query(cluster, namespace, self._context.private_name(name)))
 
+    def _run(self, query: Select[Any]) -> Run | None:
         def transaction(connection: Connection) -> Run | None:
-            job = tables.job.c
-            query = (
-                job_query()
-                .where(job.cluster == cluster, job.namespace == namespace)
-                .where(job.name == self._context.private_name(name))
-                .order_by(job.submitted_ms.desc())
-                .limit(1)
-            )
             jobs = load_jobs(connection, query)
             return load_runs(connection, jobs)[0] if jobs else None
 

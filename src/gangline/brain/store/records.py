@@ -18,8 +18,8 @@ from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import lock_cluster, upsert
-from gangline.brain.store.sql.record_tables import job_log, job_record
-from gangline.brain.store.sql.rows import job_query, load_jobs
+from gangline.brain.store.sql.rows import job_ids, load_jobs, named_query, run_query
+from gangline.brain.store.sql.tables import job_log, job_record
 
 MAX_LOGS: Final = 64
 """Tails of one job, the last ones."""
@@ -76,7 +76,7 @@ class RecordStore:
 
         def transaction(connection: Connection) -> list[str]:
             lock_cluster(connection, cluster)
-            ids = _job_ids(connection, cluster, [row.uid for row in records])
+            ids = job_ids(connection, cluster, [row.uid for row in records])
             stored = [(ids[row.uid], row) for row in records if row.uid in ids]
             upsert(connection, job_record, [_row(*pair) for pair in stored], ("job_id",))
             logs = [_log_row(number, tail) for number, row in stored for tail in row.logs]
@@ -89,20 +89,11 @@ class RecordStore:
 
     def read(self, cluster: str, uid: str) -> StoredRecord | None:
         """Return the record of a run; None if the history does not have the job."""
-        job = tables.job.c
-        return self._read(job_query().where(job.cluster == cluster, job.uid == uid))
+        return self._read(run_query(cluster, uid))
 
     def read_named(self, cluster: str, namespace: str, name: str) -> StoredRecord | None:
         """Return the record of the job of this name that was submitted last."""
-        job = tables.job.c
-        query = (
-            job_query()
-            .where(job.cluster == cluster, job.namespace == namespace)
-            .where(job.name == self._context.private_name(name))
-            .order_by(job.submitted_ms.desc())
-            .limit(1)
-        )
-        return self._read(query)
+        return self._read(named_query(cluster, namespace, self._context.private_name(name)))
 
     def usage(
         self, cluster: str, by: str, since_ms: int, until_ms: int, namespaces: Iterable[str] = ()
@@ -162,12 +153,6 @@ class RecordStore:
             return _stored(job, row, _logs(connection, number)) if row else StoredRecord(job=job)
 
         return self._context.read(transaction)
-
-
-def _job_ids(connection: Connection, cluster: str, uids: Sequence[str]) -> dict[str, int]:
-    job = tables.job.c
-    query = select(job.uid, job.id).where(job.cluster == cluster, job.uid.in_(sorted(set(uids))))
-    return {uid: number for uid, number in connection.execute(query)}
 
 
 def _drop_old_logs(connection: Connection, job_id: int) -> None:

@@ -111,7 +111,7 @@ class Writer:
 
         def transaction(connection: Connection) -> GuardAction:
             check_fence(connection, cluster, fence)
-            job_id = _job_ids(connection, cluster, {action.job}).get(action.job)
+            job_id = rows.job_ids(connection, cluster, {action.job}).get(action.job)
             if job_id is None:
                 raise UnknownJob(cluster, action.job)
             pending = rows.action_query().where(
@@ -161,7 +161,7 @@ class _BatchWriter:
             Job, [((cluster, fact.uid), fact.record) for fact in facts if fact.key[0] is Job]
         )
         others = [fact for fact in facts if fact.key[0] is not Job]
-        ids = _job_ids(self._connection, cluster, {fact.uid for fact in others if fact.uid})
+        ids = rows.job_ids(self._connection, cluster, {fact.uid for fact in others if fact.uid})
         orphans = [fact for fact in others if fact.uid and fact.uid not in ids]
         forgotten = self._context.forgotten_uids(
             self._connection, cluster, {fact.uid for fact in orphans}
@@ -210,15 +210,6 @@ class _BatchWriter:
         ]
         upsert(self._connection, table, values, keys)
         self._written.rows += len(values)
-
-
-def _job_ids(connection: Connection, cluster: str, uids: set[str]) -> dict[str, int]:
-    """Numbers of jobs by UID."""
-    if not uids:
-        return {}
-    job = tables.job.c
-    query = select(job.uid, job.id).where(job.cluster == cluster, job.uid.in_(sorted(uids)))
-    return {uid: number for uid, number in connection.execute(query)}
 
 
 def _action_row(action: GuardAction) -> dict[str, Any]:

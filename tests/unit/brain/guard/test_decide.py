@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from brain_records import a_running_job
 from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.brain.advisers.advice import Advice, Reason, Unit, Verdict, What
 from gangline.brain.advisers.explain import displayed_reason, reason_sentence
@@ -27,7 +28,6 @@ from gangline.brain.guard.policy import (
     JobSelector,
     Permission,
     Policy,
-    PolicySubject,
     effective_permission,
 )
 from gangline.brain.guard.state import Bound, PersonAct, RollbackBlock
@@ -45,7 +45,19 @@ from unit.brain.guard.builders import (
 
 OPEN_POLICY = Policy(rules=(BrainPolicyRule(mode=Mode.APPLY),))
 UNKNOWN_GAIN = msgspec.structs.replace(make_advice(), gain=None, gain_low=None, choices=())
-SUBJECT = PolicySubject(namespace="team", kind="ElasticJob", owner="ann", queue="research")
+SUBJECT = a_running_job(namespace="team", kind="ElasticJob", owner="ann", queue="research")
+
+
+def permission_of(
+    policy: Policy,
+    wishes: Wishes = Wishes(),  # noqa: B008 - frozen
+    dry_run: bool = False,
+    labels: Any = (),
+    **job: Any,
+) -> Permission:
+    """What policy and wishes allow for a job like ``SUBJECT``."""
+    subject = msgspec.structs.replace(SUBJECT, wishes=wishes, **job)
+    return effective_permission(policy, subject, dict(labels), dry_run=dry_run)
 
 
 def held(
@@ -246,8 +258,8 @@ def test_w16_no_plan_without_both_keys() -> None:
     for policy, wish, may, what in product((None, *Mode), (None, *Mode), fields, What):
         for dry_run, urgent, probe, rollback in switches:
             rules = () if policy is None else (BrainPolicyRule(mode=policy),)
-            wishes = None if wish is None else Wishes(mode=wish, may=may)
-            permission = effective_permission(Policy(rules=rules), SUBJECT, wishes, dry_run=dry_run)
+            wishes = Wishes() if wish is None else Wishes(mode=wish, may=may)
+            permission = permission_of(Policy(rules=rules), wishes, dry_run)
             advice = make_advice(what=what, urgent=urgent, probe=probe)
             job = make_job(advice)
             if rollback:
@@ -276,7 +288,7 @@ def test_mode_is_the_lesser_of_policy_and_wish(
     policy: Mode, wish: Mode, dry_run: bool, mode: Mode
 ) -> None:
     rules = Policy(rules=(BrainPolicyRule(mode=policy),))
-    assert effective_permission(rules, SUBJECT, Wishes(mode=wish), dry_run=dry_run).mode is mode
+    assert permission_of(rules, Wishes(mode=wish), dry_run).mode is mode
 
 
 def test_the_first_rule_that_matches_decides() -> None:
@@ -292,13 +304,9 @@ def test_the_first_rule_that_matches_decides() -> None:
         )
     )
     wish = Wishes(mode=Mode.APPLY)
-    assert effective_permission(policy, SUBJECT, wish).budgets.actions_per_day == 1
-    prod = PolicySubject(namespace="prod-1", kind="ElasticJob", owner="ann")
-    assert effective_permission(policy, prod, wish).mode is Mode.OFF
-    frozen = PolicySubject(
-        namespace="team", kind="ElasticJob", owner="ann", labels={"frozen": "yes"}
-    )
-    assert effective_permission(policy, frozen, wish).mode is Mode.ADVISE
+    assert permission_of(policy, wish).budgets.actions_per_day == 1
+    assert permission_of(policy, wish, namespace="prod-1").mode is Mode.OFF
+    assert permission_of(policy, wish, labels={"frozen": "yes"}).mode is Mode.ADVISE
 
 
 def test_g11_a_hundred_jobs_that_want_to_grow_start_two_at_a_time_and_twenty_an_hour() -> None:
@@ -398,7 +406,7 @@ def test_an_urgent_advice_does_not_wait_for_gain_or_cool_down() -> None:
 def test_field_that_is_only_not_forbidden_is_not_named() -> None:
     rules = Policy(rules=(BrainPolicyRule(mode=Mode.APPLY),))
     wishes = Wishes(mode=Mode.APPLY, may=frozenset({"memory", "ps"}))
-    permission = effective_permission(rules, SUBJECT, wishes)
+    permission = permission_of(rules, wishes)
     assert (permission.may, permission.named) == ({"memory", "ps"}, frozenset())
 
 

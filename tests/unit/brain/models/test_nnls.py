@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gangline.brain.models import nnls as nnls_module
 from gangline.brain.models.nnls import Array, equivalent_solutions, nnls
 
 PROBLEMS = 300
@@ -61,23 +60,6 @@ def test_columns_that_are_not_separated_have_several_solutions() -> None:
     assert solutions[1,] == pytest.approx([0.0, 1 / 16])
     separated = equivalent_solutions(np.array([[1.0, 32.0], [1.0, 16.0]]), np.array([2.0, 1.5]))
     assert [solution.support for solution in separated] == [(0, 1)]
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_few_columns_have_the_solutions_of_the_general_way(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(seed)
-    a = rng.exponential(size=(rng.integers(1, 9), rng.integers(1, 4)))
-    if a.shape[1] > 1 and seed % 2:
-        a[:, 1] = 3 * a[:, 0]
-    b = a @ rng.normal(size=a.shape[1]) + rng.normal(size=len(a)) * (seed % 3)
-    few = equivalent_solutions(a, b)
-    monkeypatch.setattr(nnls_module, "_FEW_COLUMNS", 0)
-    many = {solution.support: solution.x for solution in equivalent_solutions(a, b)}
-    assert {solution.support for solution in few} == many.keys()
-    for solution in few:
-        assert solution.x == pytest.approx(many[solution.support], rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize(

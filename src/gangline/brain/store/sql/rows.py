@@ -4,20 +4,20 @@ Jobs, segments and pod runs are loaded with a bounded number of statements, what
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, select, true, union_all
+from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
 
 from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import GuardAction
 from gangline.brain.facts.records import Job, PodRun, Run
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.bulk import given_rows
+from gangline.brain.store.sql.bulk import among
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
@@ -86,6 +86,26 @@ def job_query() -> Select[Any]:
     return select(tables.job.c.id, tables.job.c.body)
 
 
+def run_query(cluster: str, uid: str) -> Select[Any]:
+    """Select one run of a job."""
+    job = tables.job.c
+    return job_query().where(job.cluster == cluster, job.uid == uid)
+
+
+def named_query(cluster: str, namespace: str, name: str) -> Select[Any]:
+    """Select the run of the job of this name, as it is stored, that was submitted last."""
+    job = tables.job.c
+    named = job_query().where(job.cluster == cluster, job.namespace == namespace, job.name == name)
+    return named.order_by(job.submitted_ms.desc()).limit(1)
+
+
+def job_ids(connection: Connection, cluster: str, uids: Iterable[str]) -> dict[str, int]:
+    """Return the numbers of jobs by UID."""
+    job = tables.job.c
+    query = select(job.uid, job.id).where(job.cluster == cluster, job.uid.in_(sorted(set(uids))))
+    return {uid: number for uid, number in connection.execute(query)}
+
+
 def load_jobs(
     connection: Connection, query: Select[Any], parameters: Mapping[str, Any] | None = None
 ) -> list[StoredJob]:
@@ -139,35 +159,15 @@ def _load(connection: Connection, asked: _RowsOfJobs[S], ids: Sequence[int]) -> 
     loaded: dict[int, list[S]] = defaultdict(list)
     if not ids:
         return loaded
-    if connection.dialect.name == "postgresql":
-        selected = connection.execute(_lateral(asked), {"id": list(ids)})
-    else:
-        # To make a statement takes longer than to run it, so there is one for each power of two of
-        # jobs, with ranges that are empty.
-        ranges = 1 << (len(ids) - 1).bit_length()
-        padded = [*ids, *(0 for _ in range(ranges - len(ids)))]
-        parameters = {f"job_{number}": job for number, job in enumerate(padded)}
-        selected = connection.execute(_ranges(asked, ranges), parameters)
-    for number, body in selected:
-        loaded[number].append(msgspec.json.decode(body, type=asked.kind))
+    column = asked.table.c
+    number = func.row_number().over(partition_by=column.job_id, order_by=asked.order)
+    numbered = select(column.id, number.label("number"))
+    numbered_rows = numbered.where(among(connection, column.job_id, ids)).subquery()
+    query = (
+        select(column.job_id, column.body)
+        .join(numbered_rows, column.id == numbered_rows.c.id)
+        .where(numbered_rows.c.number <= asked.most)
+    )
+    for job_id, body in connection.execute(query):
+        loaded[job_id].append(msgspec.json.decode(body, type=asked.kind))
     return loaded
-
-
-@cache
-def _lateral(asked: _RowsOfJobs[Any]) -> Select[Any]:
-    """For PostgreSQL: one statement for any number of jobs. SQLite and MariaDB have no LATERAL."""
-    jobs = given_rows([tables.job.c.id])
-    rows = _first_rows(asked, jobs.c.id).lateral()
-    return select(rows).select_from(jobs.join(rows, true()))
-
-
-@lru_cache(maxsize=64)
-def _ranges(asked: _RowsOfJobs[Any], jobs: int) -> Select[Any]:
-    ranges = [_first_rows(asked, bindparam(f"job_{number}")).subquery() for number in range(jobs)]
-    return select(union_all(*map(select, ranges)).subquery())
-
-
-def _first_rows(asked: _RowsOfJobs[Any], job: ColumnElement[Any]) -> Select[Any]:
-    table = asked.table.c
-    query = select(table.job_id, table.body).where(table.job_id == job)
-    return query.order_by(*asked.order).limit(asked.most)

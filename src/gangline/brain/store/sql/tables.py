@@ -186,3 +186,40 @@ forgotten = define_table(
     "forgotten", Column("digest", String(DIGEST), primary_key=True), time_column("at_ms")
 )
 """Salted digests of owners, namespaces and jobs; jobs submitted before ``at_ms`` do not return."""
+
+job_record = define_table(
+    "job_record",
+    id_column(),
+    reference("job_id", "job"),
+    time_column("at_ms"),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("gpu_seconds", BigInteger, nullable=False),
+    Column("cpu_seconds", BigInteger, nullable=False),
+    number_column("productive_seconds"),
+    _body(),
+    Column("spec", Blob, nullable=True),
+    Column("curves", Blob, nullable=True),
+    UniqueConstraint("job_id"),
+    Index(None, "at_ms", "size_bytes"),  # retention by age and by size, usage of a month
+)
+"""A record is replaced while its job runs. ``at_ms``: when the job ended, or was observed last.
+``gpu_seconds`` and ``cpu_seconds``: what pods had reserved, times how long they ran.
+``productive_seconds``: GPU seconds of productive steps; NULL if the job does not account for its
+time. ``spec``, ``curves`` and ``lines`` are JSON, compressed by zlib. ``size_bytes`` counts what a
+row holds, so that the sum over all rows is read from an index."""
+
+job_log = define_table(
+    "job_log",
+    id_column(),
+    reference("job_id", "job"),
+    Column("pod", String(NAME), nullable=False),
+    Column("attempt", BigInteger, nullable=False),
+    Column("container", String(WORD), nullable=False),
+    Column("replica", String(NAME), nullable=False),
+    time_column("at_ms"),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("lines", Blob, nullable=False),
+    UniqueConstraint("job_id", "pod", "attempt", "container"),
+    Index(None, "at_ms", "size_bytes"),  # retention by age and by size
+)
+"""``at_ms``: when the replica failed."""

@@ -7,7 +7,7 @@ was cut off is run again over what it left: every statement leaves alone what ex
 
 from alembic import op
 
-from gangline.brain.store.sql.record_tables import job_record
+from gangline.brain.store.sql.tables import metadata
 
 revision = "0001"
 down_revision = None
@@ -16,7 +16,7 @@ down_revision = None
 def upgrade() -> None:
     """Create all tables."""
     connection = op.get_bind()
-    for table in job_record.metadata.sorted_tables:
+    for table in metadata.sorted_tables:
         table.create(connection, checkfirst=True)
         # A table that exists already may lack some of its indices.
         for index in sorted(table.indexes, key=lambda index: str(index.name)):

@@ -17,6 +17,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
@@ -57,6 +58,8 @@ class ServiceRoute(NamedTuple):
 
 ServiceRoutes: TypeAlias = Mapping[SocketAddress, ServiceRoute]
 FindListening: TypeAlias = Callable[[set[SocketAddress]], Awaitable[set[SocketAddress]]]
+PROBED_TARGETS = 16
+"""Targets of a route that one check looks at: usually all listen or none; each has its tables."""
 CHUNK = 1 << 16
 CONNECT_TIMEOUT_S = 3.0
 AFFINITY_S = 10800.0
@@ -161,7 +164,11 @@ class ServiceForwarder:
         closed = {
             address: route for address, route in table.items() if address not in self._listeners
         }
-        listening = {target for route in closed.values() for target in route.targets}
+        listening = {
+            target
+            for route in closed.values()
+            for target in random.sample(route.targets, min(PROBED_TARGETS, len(route.targets)))
+        }
         if self._find_listening is not None and closed:
             listening = await self._find_listening(listening)
         ready = {address for address, to in closed.items() if not listening.isdisjoint(to.targets)}

@@ -24,6 +24,7 @@ Invariants:
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cycle.active_reservations import (
@@ -58,7 +59,7 @@ from gangline.scheduler.preemption.reservations import (
     valid_reservations,
 )
 from gangline.scheduler.queueing import messages
-from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
+from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs, with_allowed_pods_first
 from gangline.scheduler.queueing.order import NamespaceShares, QueueEntry, SchedulingOrder
 from gangline.scheduler.queueing.overcommit import AdmissionResult, admit_gangs
 from gangline.scheduler.queueing.queue_tree import QueueTree, ShareClaim, Vector
@@ -71,6 +72,7 @@ from gangline.scheduler.types import (
     PodEviction,
     PodKey,
     QueueInfo,
+    Request,
     Reservation,
 )
 
@@ -307,6 +309,8 @@ class _Cycle:
         """
         if self._is_skipped(gang):
             return
+        if self._is_limited(gang):
+            gang = with_allowed_pods_first(gang, partial(self._allows, gang.queue))
         amount = self.tree.request_vector(gang.requested)
         # 2. From here to step 5 the scratch allocation lacks reservations: no early return.
         reservation = self.preemptors.take(gang.id)
@@ -366,8 +370,11 @@ class _Cycle:
 
     def _is_limited(self, gang: PendingGang) -> bool:
         """Return whether the limit of its queue blocks a gang."""
-        amount = self.tree.request_vector(gang.requested)
-        return self.tree.blocking_queue(gang.queue, amount) is not None
+        return not self._allows(gang.queue, gang.requested)
+
+    def _allows(self, queue: str, request: Request) -> bool:
+        """Return whether the limits of a queue and its ancestors allow a further request."""
+        return self.tree.blocking_queue(queue, self.tree.request_vector(request)) is None
 
     def _release_yielding(
         self, gang: PendingGang, amount: Vector, own: ActiveReservation | None

@@ -11,7 +11,7 @@ complete. A pod belongs to the first rule that selects it.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -42,6 +42,7 @@ from gangline.scheduler.types import (
     PodGroupInfo,
     PodInfo,
     PodKey,
+    PodShape,
     Request,
     RequiredNodeTerms,
     RoleAffinity,
@@ -458,6 +459,37 @@ def _max_run_time_s(pods: Iterable[PodInfo], group: PodGroupInfo) -> float:
     limits = [pod.max_run_time_s for pod in pods]
     own = max(limits, default=0.0) if all(limits) else 0.0
     return min((limit for limit in (own, group.max_run_time_s) if limit), default=0.0)
+
+
+def with_allowed_pods_first(gang: PendingGang, allows: Callable[[Request], bool]) -> PendingGang:
+    """Return an elastic gang whose first pods are within a limit, if others than its first ones
+    are; else the gang itself.
+
+    Args:
+        allows: whether the limit allows a total request.
+    """
+    shapes = {pod.shape for pod in gang.pending}
+    if len(shapes) == 1 or gang.needed == len(gang.pending) or gang.subgroup_rules:
+        return gang
+    chosen: list[PodInfo] = []
+    total: Counter[str] = Counter()
+    refused = set[PodShape]()
+    waiting = required_first(gang.pending, gang.missing_members, dict(gang.missing_roles))
+    for pod in waiting:
+        if pod.shape in refused:
+            continue
+        more = total + Counter(dict(pod.shape.request))
+        if not allows(tuple(sorted(more.items()))):
+            refused.add(pod.shape)
+            continue
+        total = more
+        chosen.append(pod)
+        if len(chosen) >= gang.missing_members and gang.satisfied_by(chosen):
+            keys = {pod.key for pod in chosen}
+            others = [pod for pod in gang.pending if pod.key not in keys]
+            requested = tuple(sorted(total.items()))
+            return structs.replace(gang, pending=(*chosen, *others), requested=requested)
+    return gang
 
 
 def _total(pods: Iterable[PodInfo]) -> Request:

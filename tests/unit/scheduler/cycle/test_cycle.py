@@ -17,7 +17,19 @@ from gangline.scheduler.types import (
     TaintInfo,
     TolerationInfo,
 )
-from unit.scheduler.builders import GPU, cluster, decide, gang, group, node, on_label, placed, pod
+from unit.scheduler.builders import (
+    GPU,
+    checked_cycle,
+    cluster,
+    decide,
+    gang,
+    group,
+    node,
+    on_label,
+    placed,
+    pod,
+    request,
+)
 from unit.scheduler.device_builders import user
 
 
@@ -35,6 +47,30 @@ def message(decision: CycleResult, name: str) -> str:
 def pod_message(decision: CycleResult, name: str) -> str:
     messages = dict(entry for verdict in decision.pending_reasons for entry in verdict.pods)
     return messages[f"d/{name}"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("minimum", "roles", "sizes", "starts"),
+    [
+        (1, {}, [4, 1, 1, 1], {1, 2, 3}),
+        (2, {}, [4, 1, 1], {1, 2}),
+        (3, {}, [4, 1, 1], set()),
+        (2, {"ps": 1}, [4, 1, 1], set()),
+        (2, {"worker": 2}, [4, 2, 1], {1, 2}),
+    ],
+)
+def test_elastic_gang_starts_with_the_pods_that_the_limit_of_its_queue_allows(
+    minimum: int, roles: dict[str, int], sizes: list[int], starts: set[int]
+) -> None:
+    """The first pod, of the role ``ps``, is larger than the limit."""
+    pods = [
+        pod(f"g-{i}", cpu=cpu, group="g", role="worker" if i else "ps")
+        for i, cpu in enumerate(sizes)
+    ]
+    limit = QueueInfo("q", capability=request(cpu=3, pods=0))
+    elastic = group("g", minimum, queue="q", min_task_member=tuple(roles.items()))
+    decision = checked_cycle(cluster(node("n", cpu=16), limit, elastic, *pods))
+    assert set(placed(decision)) == {f"g-{i}" for i in starts}
 
 
 def test_two_gangs_do_not_split_the_resources_of_one() -> None:

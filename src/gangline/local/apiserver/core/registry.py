@@ -18,7 +18,10 @@ from gangline.api.meta.objects import StatusCause
 from gangline.api.resources import BUILT_IN_RESOURCES
 from gangline.api.schema.field_table import find_message
 from gangline.api.schema.openapi import openapi_schema
-from gangline.local.apiserver.machinery.schema.builtin_schemas import message_schema
+from gangline.local.apiserver.machinery.schema.builtin_schemas import (
+    REQUIRED_IN_DOCUMENTS,
+    message_schema,
+)
 from gangline.local.apiserver.machinery.schema.structural import StructuralSchema
 
 Json = dict[str, Any]
@@ -270,8 +273,25 @@ def _schema(group: str, version: str, kind: str) -> Json:
     type_: Any = resource_type.type if resource_type else OTHER_VERSIONS.get(version_kind)
     message = find_message(f"{group}/{version}" if group else version, kind)
     if type_ and version_kind not in READ_IN_PART:
-        return openapi_schema(type_)
+        return _with_free_status(openapi_schema(type_))
     return message_schema(message) if message else ANY_OBJECT_SCHEMA
+
+
+def _with_free_status(schema: Json) -> Json:
+    """Return a schema whose status needs no field: Kubernetes leaves that to its writers."""
+
+    def relax(part: Any) -> Any:
+        if isinstance(part, list):
+            return [relax(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        names = {"required": REQUIRED_IN_DOCUMENTS} if "properties" in part else {}
+        return {names.get(name, name): relax(value) for name, value in part.items()}
+
+    properties = schema.get("properties", {})
+    if "status" not in properties:
+        return schema
+    return schema | {"properties": properties | {"status": relax(properties["status"])}}
 
 
 def _kind(group: str, kind: str, plural: str, **more: object) -> ServedKind:

@@ -583,6 +583,17 @@ def _match(match: Json) -> None:
             fill_absent(rule, {"scope": "*"})
 
 
+def _network_policy(obj: Json) -> None:
+    fill_absent(obj, {"spec": {"podSelector": {}}})
+    spec = subobject(obj, "spec")
+    types = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
+    if not spec.get("policyTypes"):
+        spec["policyTypes"] = types
+    for rule in (*objects_in(spec.get("ingress")), *objects_in(spec.get("egress"))):
+        for port in objects_in(rule.get("ports")):
+            fill_absent(port, {"protocol": "TCP"})
+
+
 def _requests(devices: Json) -> None:
     for request in objects_in(devices.get("requests")):
         _request(subobject(request, "exactly"))
@@ -635,6 +646,7 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     (RESOURCE, "ResourceClaimTemplate"): lambda obj: _requests(
         subobject(obj, "spec", "spec", "devices")
     ),
+    ("networking.k8s.io", "NetworkPolicy"): _network_policy,
     ("scheduling.k8s.io", "PriorityClass"): partial(
         _fill, (), {"preemptionPolicy": "PreemptLowerPriority"}
     ),

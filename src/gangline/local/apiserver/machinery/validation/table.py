@@ -160,10 +160,10 @@ def _backend(path: str, value: Any) -> Causes:
     if service and resource:
         yield field_causes.invalid(path, "", "cannot set both resource and service backends")
     elif not service and not resource:
-        yield field_causes.required(path, "service or resource must be given")
+        yield field_causes.invalid(path, "", "resource or service backend is required")
     port = service.get("port") if isinstance(service, dict) else None
-    if isinstance(port, dict) and port.get("name") and port.get("number"):
-        yield field_causes.invalid(path, "", "cannot set both port name & port number")
+    if isinstance(port, dict) and bool(port.get("name")) == bool(port.get("number")):
+        yield field_causes.invalid(path, "", "either port name or port number is required")
 
 
 def _absolute(path: str, value: Any) -> Causes:

@@ -422,3 +422,12 @@ async def test_base_path_is_in_every_address(make_site: MakeSite) -> None:
     addresses = re.findall(r'(?:href|src|action|connect)="(/[^"]*)"', text)
     assert len(addresses) > 15
     assert [address for address in addresses if not address.startswith("/gangline/")] == []
+
+
+async def test_cluster_without_kinds_of_jobs_says_how_to_install_them(site: Site) -> None:
+    (state,) = site.recorded.cluster.sources.values()
+    state.synced, state.absent = False, True
+    text = await site.text("/")
+    assert "gangline deploy" in text
+    state.absent = False
+    assert "gangline deploy" not in await site.text("/")

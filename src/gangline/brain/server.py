@@ -58,7 +58,8 @@ ACCESS_REVIEWS: Resource[dict[str, Any]] = Resource(
 )
 CACHE_S = 60.0
 MAX_CACHED = 10_000
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 _PLURALS = {kind.identity: kind.resource for kind in JOB_KINDS}
 
 

@@ -331,20 +331,25 @@ class Collector:
         job = self.jobs.get(uid)
         if job is None:
             return "no watched job has this uid"
-        digested = digest_facts(text, round(self._clock() * 1000))
+        now_ms = round(self._clock() * 1000)
+        digested = digest_facts(text, now_ms)
         self.dropped_facts += digested.dropped
         if digested.problem:
             self.dropped_facts += 1
             return f"the document {digested.problem}"
         job.tunes_batch = digested.facts.tunes_batch
-        if job.observations.add_facts(digested):
+        is_new = job.observations.add_facts(digested)
+        if job.observations.mark_future(now_ms) or is_new:
             self._changed.add(uid)
         return ""
 
     def receive_steps(self, uid: str, steps: Iterable[ReportedStep]) -> None:
         """Take step numbers that a job has written."""
         job = self.jobs.get(uid)
-        if job is not None and job.observations.add_steps(steps):
+        if job is None:
+            return
+        is_new = job.observations.add_steps(steps)
+        if job.observations.mark_future(round(self._clock() * 1000)) or is_new:
             self._changed.add(uid)
 
     def excludes(self, namespace: str) -> bool:

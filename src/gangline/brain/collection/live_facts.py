@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from gangline.api.failure import DEVICE_OUT_OF_MEMORY
 from gangline.api.jobs.elastic import WORKER
 from gangline.api.jobs.training_facts import (
+    DISTURBED,
     FACTS_MAX_SEGMENTS,
     FACTS_VERSION,
     DeviceShortageFacts,
@@ -35,7 +36,7 @@ from gangline.brain.advisers.view import DevicePeak, NodeCheckResult
 from gangline.brain.collection.job_digest import ContainerRun, merge_runs
 from gangline.brain.collection.server_use import SampleBuffer
 from gangline.brain.collection.step_progress import ReportedStep, StepProgress
-from gangline.brain.facts.belief import believe, believe_report
+from gangline.brain.facts.belief import FUTURE_MS, believe, believe_report
 from gangline.brain.facts.records import Job, Outcome, PodRun, RankSpeed, Run
 
 MAX_FACTS_BYTES = 64 * 1024
@@ -396,6 +397,17 @@ class JobObservations:
         self.segments |= {segment.key: segment for segment in closed}
         self._drop_old_segments()
         return bool(closed)
+
+    def mark_future(self, now_ms: int) -> bool:
+        """Mark segments of times to come: a clock was ahead. Returns whether any was marked."""
+        future = [
+            key
+            for key, segment in self.segments.items()
+            if segment.until > now_ms + FUTURE_MS and segment.quality != DISTURBED
+        ]
+        for key in future:
+            self.segments[key] = replace(self.segments[key], quality=DISTURBED)
+        return bool(future)
 
     def _drop_old_segments(self) -> None:
         for key in sorted(self.segments)[: max(0, len(self.segments) - MAX_SEGMENTS)]:

@@ -3,7 +3,8 @@
 Plain workers of parameter servers have no agent. Their steps come from the report of the training
 (``status.trainerStatus``), from TensorFlow's event files, or from a progress file. A segment closes
 as those of a master do: after some minutes, at the end of a warm-up, and when the number of workers
-changes. A step number that falls begins again: the program has gone back to a checkpoint.
+changes. A step number that falls begins again: the program has gone back to a checkpoint. So does
+a time that falls by minutes: a clock was ahead.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +13,7 @@ from typing import Final, NamedTuple
 
 from gangline.api.jobs.progress import TrainerStatus
 from gangline.api.jobs.training_facts import GOOD, WARM_UP, SegmentFacts, StepSeconds
+from gangline.brain.facts.belief import FUTURE_MS
 
 WARM_UP_STEPS: Final = 20
 WARM_UP_MS: Final = 60_000
@@ -76,9 +78,10 @@ class StepProgress:
 
     def _take(self, now: ReportedStep, workers: int) -> SegmentFacts | None:
         since, last = self._since, self._last
-        if last is not None and now.at_ms <= last.at_ms:
+        if last is not None and 0 <= last.at_ms - now.at_ms <= FUTURE_MS:
             return None
-        if since is None or last is None or workers != self._workers or now.step < last.step:
+        is_other = last is not None and (now.at_ms < last.at_ms or now.step < last.step)
+        if since is None or last is None or workers != self._workers or is_other:
             self._round += since is not None
             self._workers = workers
             self._since = self._last = self._warm_from = now

@@ -95,7 +95,7 @@ class FreeCapacity:
     def bounds(self, uid: str, now_ms: int) -> tuple[Bound, ...]:
         """Return the limits of the number of workers that are known now."""
         limit = self._limits.get(uid)
-        if limit is None or now_ms - limit.at_ms > MEMORY_MS:
+        if limit is None or not 0 <= now_ms - limit.at_ms <= MEMORY_MS:
             self._limits.pop(uid, None)
             return ()
         return tuple(

@@ -21,6 +21,7 @@ from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict,
 from gangline.brain.advisers.view import View, expected_rest_s
 from gangline.brain.collection.job_digest import to_ms
 from gangline.brain.evaluation.history import History
+from gangline.brain.facts.belief import FUTURE_MS
 from gangline.brain.facts.records import Job, Outcome, Run
 from gangline.brain.guard.decide import (
     WITHOUT_RESTART,
@@ -65,7 +66,7 @@ def job_state(
     """Return the state of a job; ``before``, its last state, has what only repetition shows."""
     run, job = view.run, view.run.job
     now = datetime.fromtimestamp(view.now_ms / 1000, UTC)
-    closed = [segment.until for segment in run.segments]
+    closed = [s.until for s in run.segments if s.until <= view.now_ms + FUTURE_MS]
     void = tuple(action for action in actions if action.verdict is Verdict.VOID)
     actions = [action for action in actions if action.verdict is not Verdict.VOID]
     return GuardJobState(

@@ -291,7 +291,7 @@ def job_budget_spent(case: Case) -> Reason | None:
     recent = [
         action
         for action in case.job.actions
-        if case.now_ms - action.at_ms < _DAY_MS and not action.rollback_of
+        if 0 <= case.now_ms - action.at_ms < _DAY_MS and not action.rollback_of
     ]
     if len(recent) >= budgets.actions_per_day:
         return because("JobActionsSpent", count=len(recent))
@@ -318,7 +318,7 @@ def cluster_budget_spent(case: Case) -> Reason | None:
     budgets, cluster = case.permission.budgets, case.cluster
     if cluster.resizes_under_way >= budgets.resizes_under_way:
         return because("ClusterBusy", count=cluster.resizes_under_way)
-    recent = [at for at in cluster.resizes_ms if case.now_ms - at < 3600 * 1000]
+    recent = [at for at in cluster.resizes_ms if 0 <= case.now_ms - at < 3600 * 1000]
     if len(recent) >= budgets.resizes_per_hour:
         return because("ClusterActionsSpent", count=len(recent))
     restarting = cluster.gpus_in_restart
@@ -342,15 +342,22 @@ def blocked(case: Case) -> Reason | None:
     """The family was rolled back in this direction a short time ago."""
     for block in case.cluster.blocks:
         same = (block.family, block.what) == (case.job.family, case.advice.what)
-        if same and block.direction == case.direction and case.now_ms < block.until_ms:
-            return because("RolledBackBefore", left=(block.until_ms - case.now_ms) / 1000)
+        left_s = (block.until_ms - case.now_ms) / 1000
+        # A block of longer than it lasts is that of a clock that was ahead.
+        if same and block.direction == case.direction and 0 < left_s <= _block_s(block.count, case):
+            return because("RolledBackBefore", left=left_s)
     return None
+
+
+def _block_s(count: int, case: Case) -> float:
+    return min(case.settings.block_s * 2 ** (count - 1), case.settings.block_most_s)
 
 
 def nothing_to_write(case: Case) -> Reason | None:
     """A short time ago there was nothing that a change of this field could be written to."""
     field = _field(case.advice)
-    times = [action.at_ms for action in case.job.void if _field(action) == field]
+    void = (action.at_ms for action in case.job.void if _field(action) == field)
+    times = [at_ms for at_ms in void if at_ms <= case.now_ms]
     left_s = case.settings.cooldown_s - (case.now_ms - max(times, default=0)) / 1000
     return because("NothingToWrite", left=round(left_s, 3)) if times and left_s > 0 else None
 
@@ -380,7 +387,7 @@ def already_changed(case: Case) -> Reason | None:
         return because("AlreadySet")
     # A change that has no effect in this time has none later: the facts show what is so.
     wait_s = 2 * case.settings.form_s + FACTS_DELAY_S
-    recent = case.now_ms - last.at_ms < wait_s * 1000
+    recent = 0 <= case.now_ms - last.at_ms < wait_s * 1000
     if recent and case.advice.was == last.before:
         return because("ChangeNotSeen")
     return None

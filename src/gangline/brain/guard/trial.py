@@ -97,6 +97,7 @@ def _deviation(*parts: Baseline) -> float:
     return math.sqrt(squares / freedom)
 
 
+_CLOCK_MS = 60_000
 _BASELINE = 12
 """Segments of the baseline at most: an hour."""
 
@@ -158,7 +159,8 @@ def judge(
     """Judge ``action``, also one that was kept less than an hour ago."""
     if action.verdict in (Verdict.ROLLED_BACK, Verdict.OVERTAKEN) or action.rollback_of:
         return _judgement(action.verdict, "TrialOver")
-    if events.overtaken:
+    if events.overtaken or action.at_ms > now_ms + _CLOCK_MS:
+        # No segment can be told to be from after a time that a wrong clock has set.
         return _judgement(Verdict.OVERTAKEN, "TrialOvertaken")
     if events.oom:
         return _judgement(Verdict.ROLLED_BACK, "TrialOutOfMemory")

@@ -173,3 +173,13 @@ def test_use_that_the_pod_cannot_have_had_is_not_believed(
     (pod,) = result.pods
     assert pod.peak_memory_bytes == believed
     assert pod.cpu_p95_millis == (None if node == "small" else 5_000)
+
+
+def test_segments_of_a_clock_that_was_ahead_are_marked_once_it_is_right() -> None:
+    observations = JobObservations(job=JOB)
+    observations.add_facts(facts(segment(1, 0), segment(1, 100_000)).facts)
+    assert not observations.mark_future(100_000_000)
+    assert observations.mark_future(60_000)
+    qualities = [stored.quality for _, stored in sorted(observations.segments.items())]
+    assert qualities == ["good", "disturbed"]
+    assert not observations.mark_future(60_000)

@@ -51,6 +51,14 @@ def test_a_time_without_steps_or_workers_is_no_segment() -> None:
     assert segments([10 * minute for minute in range(12)], [0] * 12) == []
 
 
+def test_a_clock_that_was_ahead_stops_nothing() -> None:
+    progress = StepProgress()
+    for ahead_ms in (60 * MINUTE_MS, 0):
+        times = range(ahead_ms, ahead_ms + 12 * MINUTE_MS, MINUTE_MS)
+        steps = [ReportedStep(at_ms, 10 * number) for number, at_ms in enumerate(times)]
+        assert len(progress.add(steps, lambda _: 2)) == 3
+
+
 def test_steps_of_event_files_are_no_numbers_of_epochs() -> None:
     scalars = [(1, 100, "loss", 1.0), (2, 1, "train/epoch_loss", 1.0), (3, 0, "loss", 1.0)]
     assert list(written_steps(scalars)) == [ReportedStep(1, 100)]

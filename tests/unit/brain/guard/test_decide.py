@@ -319,9 +319,11 @@ def test_g11_a_hundred_jobs_that_want_to_grow_start_two_at_a_time_and_twenty_an_
         if minute % 2 == 0:
             cluster = make_cluster(resizes_ms=cluster.resizes_ms)
         for name, job in jobs.items():
-            fresh = make_job(advice, uid=name, family=job.family, actions=job.actions)
+            fresh = make_job(
+                advice, uid=name, family=job.family, actions=job.actions, last_segment_ms=now
+            )
             fresh = observe(fresh, [advice], now)
-            decision = decide(advice, fresh, cluster, ALLOWED, NOW)
+            decision = decide(advice, fresh, cluster, ALLOWED, now)
             if decision.act:
                 action = begin_action(advice, decision, fresh, now)
                 jobs[name], cluster = started(action, fresh, cluster)
@@ -354,7 +356,7 @@ def test_w9_a_direction_is_blocked_for_half_an_hour_then_twice_as_long_up_to_a_d
         now = cluster.blocks[0].until_ms
     assert lengths == [30, 60, 120, 240, 480, 960, 1440, 1440]
     up, down = make_advice(), make_advice(8, 4, gain=-0.02)
-    state = {"blocks": cluster.blocks}
+    state = {"blocks": block_direction(make_cluster(), make_action(), NOW).blocks}
     assert held(up, cluster=state) == "RolledBackBefore"
     assert held(down, cluster=state) == ""
 
@@ -431,7 +433,11 @@ def test_advice_first_seen_while_the_clock_was_ahead_is_not_held_until_then() ->
     for second in (0, 30, 61):
         job = observe(job, [advice], NOW + second * 1000)
     assert decide(advice, job, make_cluster(), ALLOWED, NOW + 61_000).act
-    ahead = make_action(at_ms=NOW + HOUR, what=What.MEMORY)
+    later = NOW + 30 * 24 * HOUR
+    ahead = make_action(at_ms=later, what=What.MEMORY)
     act = PersonAct(what=What.WORKERS, role="worker", at_ms=NOW + 2 * HOUR)
-    assert held(advice, actions=(ahead,)) == ""
+    block = RollbackBlock(family="f", what=What.WORKERS, direction=1, until_ms=later, count=1)
+    assert held(advice, actions=(ahead,) * 4) == ""
     assert held(advice, person_acts=(act,)) == ""
+    assert held(advice, void=(make_action(at_ms=later),)) == ""
+    assert held(advice, cluster={"blocks": (block,), "resizes_ms": (later,) * 20}) == ""

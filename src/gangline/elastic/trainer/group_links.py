@@ -6,6 +6,7 @@ under a name of its own in the store of the workers.
 """
 
 import contextlib
+import ctypes
 import os
 import re
 import time
@@ -49,6 +50,8 @@ class GroupLinks:
         """
         self._backend, self._timeout = backend, timeout
         self.sockets = GroupSockets()
+        self.is_abandoned = False
+        """True if a thread of the present group waits for an exchange that does not end."""
         self.can_reconfigure = backend == "gloo" and hasattr(dist, "_reconfigure")
         if slot is None:
             dist.init_process_group(backend, timeout=timeout)
@@ -91,6 +94,10 @@ class GroupLinks:
                 torch_dist._reconfigure(order.epoch, order.handles, timeout=timeout).wait()
             else:
                 if dist.is_initialized():  # an attempt before may have failed
+                    if self.is_abandoned:
+                        # The end of the group would wait for its threads: it outlives its use.
+                        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
+                        self.is_abandoned = False
                     dist.destroy_process_group()
                 c10d._world.group_count = 0  # an attempt that has failed is counted, too
                 self._open(f"epoch-{order.epoch}", rank, len(order.members))

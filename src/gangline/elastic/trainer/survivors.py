@@ -26,6 +26,7 @@ import logging
 import os
 import pickle
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -78,6 +79,9 @@ _FIRST_GROUP_S = 600.0
 """Time for which a worker waits for the others to start."""
 _NOTICE_S = 5.0
 """Time between an exchange that failed and the notice of the agent that has seen the reason."""
+_END_S = 0.2
+"""Time in which an exchange ends whose connections have been shut down."""
+_POLL_S = 0.002
 _NEXT_ORDER_S = 75.0
 """Time for which a member waits for the group that follows; longer than the coordinator does."""
 _READY_STEPS = 2
@@ -113,6 +117,8 @@ class SurvivorGroup:
         self._others: dict[str, Stateful] = {}
         self._on_form: list[Callable[[], None]] = []
         """Called when a group has formed, before states are restored."""
+        self._exchanges: dict[torch.futures.Future[torch.Tensor], torch.Tensor] = {}
+        """Exchanges of gradients that have not ended."""
         self._on_discard: list[Callable[[], None]] = []
         self._on_commit: list[Callable[[], None]] = []
         self._step = Step(self)
@@ -437,18 +443,25 @@ class SurvivorGroup:
         So backward passes always end, and `DistributedDataParallel` can be used again.
         """
         buffer = bucket.buffer()
-        if not self._is_broken:
-            buffer.mul_(1.0 / dist.get_world_size())  # the arithmetic of DistributedDataParallel
-            try:
-                future = self._links.group.allreduce([buffer]).get_future()
-                averaged: torch.futures.Future[torch.Tensor]
-                averaged = future.then(partial(self._end_exchange, buffer))
-                return averaged
-            except RuntimeError as error:
-                self._break(error)
-        failed: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        failed.set_result(buffer)
-        return failed
+        averaged: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        if self._is_broken:
+            averaged.set_result(buffer)
+            return averaged
+        buffer.mul_(1.0 / dist.get_world_size())  # the arithmetic of DistributedDataParallel
+        try:
+            future = self._links.group.allreduce([buffer]).get_future()
+        except RuntimeError as error:
+            self._break(error)
+            averaged.set_result(buffer)
+            return averaged
+        if buffer.device.type != "cpu":  # later work on the device waits for this future
+            averaged = future.then(partial(self._end_exchange, buffer))
+            return averaged
+        self._exchanges[averaged] = buffer
+        future.add_done_callback(
+            lambda done: self._close_exchange(averaged, self._end_exchange(buffer, done))
+        )
+        return averaged
 
     def _end_exchange(
         self, buffer: torch.Tensor, future: torch.futures.Future[Any]
@@ -458,6 +471,26 @@ class SurvivorGroup:
         except RuntimeError as error:
             self._break(error)
         return buffer
+
+    def _close_exchange(
+        self, averaged: torch.futures.Future[torch.Tensor], buffer: torch.Tensor
+    ) -> None:
+        if self._exchanges.pop(averaged, None) is not None:
+            averaged.set_result(buffer)
+
+    def _abandon_exchanges(self) -> None:
+        """End exchanges that gloo does not end, although their connections have.
+
+        gloo forgets an operation of which a part has arrived. The step has no effect, and nothing
+        is written to the buffers any more; a thread of the group waits on.
+        """
+        end = time.monotonic() + _END_S
+        while self._exchanges and time.monotonic() < end:
+            time.sleep(_POLL_S)
+        for averaged, buffer in [*self._exchanges.items()]:
+            self._links.is_abandoned = True
+            log.warning("an exchange does not end after its connections, and is abandoned")
+            self._close_exchange(averaged, buffer)
 
     def _break(self, error: RuntimeError) -> None:
         with self._condition:
@@ -570,6 +603,7 @@ class SurvivorGroup:
                     # the order is there, and its connections must not be cut.
                     self._is_broken = True
                     self._links.interrupt()
+                    self._abandon_exchanges()
                     with self._condition:
                         self._order = order if isinstance(order, Form) else None
                         self._is_held, self._is_broken = self._order is None, True

@@ -228,15 +228,16 @@ class NamespaceDefaultsController(QueueLoop):
         if namespace is None or namespace.status.phase == TERMINATING:
             return ReconcileDone()
         with contextlib.suppress(NotFound):  # The namespace was deleted in the meantime.
-            if self._accounts.get(key.name, DEFAULT_ACCOUNT) is None:
-                account = ServiceAccount(metadata=ObjectMeta(name=DEFAULT_ACCOUNT))
-                await self._create(SERVICE_ACCOUNTS, account, key.name)
             authority = self._client.config.certificate_authority
             if authority and self._bundles.get(key.name, CA_BUNDLE) is None:
                 bundle = ConfigMap(
                     metadata=ObjectMeta(name=CA_BUNDLE), data={"ca.crt": authority.decode()}
                 )
                 await self._create(CONFIG_MAPS, bundle, key.name)
+            # Last: clients wait for the account before they create pods, which mount both.
+            if self._accounts.get(key.name, DEFAULT_ACCOUNT) is None:
+                account = ServiceAccount(metadata=ObjectMeta(name=DEFAULT_ACCOUNT))
+                await self._create(SERVICE_ACCOUNTS, account, key.name)
         return ReconcileDone()
 
     async def _create(self, kind: Resource[_T], body: _T, namespace: str) -> None:

@@ -10,6 +10,7 @@ watches go on; of ended jobs at most ``MAX_UNWRITTEN``.
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -580,8 +581,12 @@ class Recorder:
 def read_step(path: Path) -> list[ReportedStep]:
     """Return the step in a progress file, as of its last change; empty if there is none."""
     try:
-        steps = _STEP.findall(path.read_bytes()[-_LARGEST_PROGRESS:])
-        changed_s = path.stat().st_mtime
+        if not path.is_file():  # to open a pipe would wait for its writer
+            return []
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LARGEST_PROGRESS))
+            steps = _STEP.findall(file.read(_LARGEST_PROGRESS))
+            changed_s = os.fstat(file.fileno()).st_mtime
     except OSError:
         return []
     return [ReportedStep(round(1000 * changed_s), int(step)) for step in steps[-1:]]

@@ -1,5 +1,6 @@
 """Segments from step numbers: of files, of reports of a training."""
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -78,6 +79,10 @@ def test_step_of_a_report() -> None:
 def test_step_of_a_progress_file(tmp_path: Path) -> None:
     path = tmp_path / "progress"
     assert read_step(path) == []
-    path.write_bytes(b"\0" * 300 + b"step 7\nloss 0.1\nfirst_step 1\nstep 9\n")
+    os.mkfifo(tmp_path / "pipe")
+    assert read_step(tmp_path / "pipe") == []
+    path.write_bytes(
+        b"step 1\n" * 100_000 + b"\0" * 300 + b"step 7\nloss 0.1\nfirst_step 1\nstep 9\n"
+    )
     ((_, step),) = read_step(path)
     assert step == 9

@@ -350,7 +350,7 @@ def blocked(case: Case) -> Reason | None:
 
 
 def _block_s(count: int, case: Case) -> float:
-    return min(case.settings.block_s * 2 ** (count - 1), case.settings.block_most_s)
+    return min(case.settings.block_s * 2.0 ** (count - 1), case.settings.block_most_s)
 
 
 def nothing_to_write(case: Case) -> Reason | None:

@@ -8,16 +8,13 @@ that position.
 from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import torch
 import torch.distributed as dist
 
 from gangline.elastic.trainer.loader import ElasticDataLoader
-
-if TYPE_CHECKING:  # the import of a client takes time that most scripts need not spend
-    from gangline.elastic.data.client import ShardingClient
 
 T = TypeVar("T")
 
@@ -84,10 +81,10 @@ class StepRecords:
     """The records of one rank's shards; a batch comes again until a step with it counts.
 
     The owner of the leases of each seat is in a file of its node, so that those of a lost rank are
-    given back as soon as the next group has formed.
+    given back as soon as the next group has formed. The client is a ``ShardingClient``.
     """
 
-    def __init__(self, client: "ShardingClient", folder: Path | None) -> None:
+    def __init__(self, client: Any, folder: Path | None) -> None:
         self._client, self._folder = client, folder
         self._rest: Iterator[int] = iter(())
         self._batch: list[int] = []

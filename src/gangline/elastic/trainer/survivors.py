@@ -33,7 +33,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -68,9 +68,6 @@ from gangline.elastic.trainer.replica import (
 )
 from gangline.elastic.trainer.step_batches import StepBatches, StepRecords
 from gangline.elastic.variables import FOLDER_VARIABLE, SLOT_VARIABLE, SUCCESSOR_VARIABLE
-
-if TYPE_CHECKING:  # the import of a client takes time that most scripts need not spend
-    from gangline.elastic.data.client import ShardingClient
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -292,8 +289,8 @@ class SurvivorGroup:
         batches.rewind()
         return batches
 
-    def records(self, client: "ShardingClient") -> "StepRecords":
-        """Return the records of a client's shards, a batch for each step."""
+    def records(self, client: Any) -> "StepRecords":
+        """Return the records of a ``ShardingClient``'s shards, a batch for each step."""
         folder = os.environ.get(FOLDER_VARIABLE)
         records = StepRecords(client, None if folder is None else Path(folder))
         self._on_form.append(lambda: records.take_over(self._seats, self._own_seat))

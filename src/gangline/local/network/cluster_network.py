@@ -399,14 +399,6 @@ class ClusterNetwork:
         return str(self._opened().ranges.services)
 
     @property
-    def pod_cidr(self) -> str:
-        return str(self._opened().ranges.pods)
-
-    @property
-    def host_address(self) -> str:
-        return self._opened().host_address
-
-    @property
     def isolated(self) -> bool:
         return isinstance(self._pods, BridgeNetwork)
 

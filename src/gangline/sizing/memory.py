@@ -170,10 +170,10 @@ def memory_use(shape: ModelShape, layout: Layout, states: StateBytes) -> MemoryU
     layers = layout.stage_layers(shape.layers)
     activations = in_flight * layers * layer_activations(shape, layout, element=states.element)
     activations += _one_layer(shape, layout, states, tokens)
-    # Logits and their gradient in the format of the products and, unless fused, in 32 bits.
-    logits = tokens * shape.vocab / layout.tensor * states.element * 2
-    if not states.fused_loss:
-        logits += tokens * shape.vocab / layout.tensor * 8
+    # Logits and their gradient in the format of the products; unless they are fused, the
+    # logarithms and their gradient in 32 bits, which are no copies of logits in 32 bits.
+    logits = tokens * shape.vocab / layout.tensor
+    logits *= 2 * states.element if states.fused_loss else 12
     if layout.pipeline > 1:  # the first stage has the most activations, the last one the logits
         last = activations / in_flight + logits
         activations, logits = (activations, 0.0) if activations > last else (last - logits, logits)

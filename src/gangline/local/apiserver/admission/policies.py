@@ -73,7 +73,7 @@ def load_policies(store: ObjectStore) -> list[PolicyBinding]:
     bound = []
     for record in store.cache(f"{BINDINGS}.{GROUP}").records.values():
         binding: Json = read_json(record.body)
-        policy = policies.get(subobject(binding, "spec").get("policyName"))
+        policy = policies.get(str(subobject(binding, "spec").get("policyName")))
         if policy is None:
             continue
         matches = [_as_webhook(subobject(policy, "spec", "matchConstraints"))]

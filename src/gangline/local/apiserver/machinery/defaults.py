@@ -1,7 +1,10 @@
 """Defaults of the built-in kinds, as Kubernetes sets them.
 
-Custom kinds get the defaults of their schema (``StructuralSchema``). The functions change the
-object in place, never overwrite a given value, and leave values of the wrong type to validation.
+Custom kinds get the defaults of their schema (``StructuralSchema``). Those of built-in kinds are in
+``defaults.toml``: a section has those of the kinds in its title, by the path of the object that
+gets them (``[]`` stands for all items of a list), after ``|`` only if a field of it has one of the
+values. The functions add what depends on more. All change the object in place, never overwrite a
+given value, and leave values of the wrong type to validation.
 
 A pod template gets ``default_pod_spec``. A pod also gets requests from limits, service links, a
 service account and the tolerations for failed nodes. No controller of this cluster acts on
@@ -10,11 +13,12 @@ kube-controller-manager, read the defaulted fields without a check for their abs
 """
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any, TypeAlias
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple, TypeAlias
 
-from gangline.api.cluster.admission import GROUP as ADMISSION
 from gangline.api.core.workloads import JOB_UID_LABEL
 from gangline.api.meta.json_objects import fill_absent, objects_in, subobject
 from gangline.api.quantity import Quantity, canonical_quantity, quantity_or_none
@@ -27,7 +31,6 @@ RESOURCE = "resource.k8s.io"
 
 Defaulter: TypeAlias = Callable[[Json], None]
 
-SESSION_AFFINITY_SECONDS = 10_800
 NAME_LABEL = "kubernetes.io/metadata.name"
 RBAC = "rbac.authorization.k8s.io"
 DEFAULT_METRIC: Json = {
@@ -49,23 +52,56 @@ DAEMON_SET_COUNTS = (
     "numberReady",
 )
 BUDGET_COUNTS = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
-PERCENT_POLICY: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
-DEFAULT_SCALING_RULES: Mapping[str, Json] = {
-    "scaleUp": {
-        "stabilizationWindowSeconds": 0,
-        "selectPolicy": "Max",
-        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, PERCENT_POLICY],
-    },
-    "scaleDown": {"selectPolicy": "Max", "policies": [PERCENT_POLICY]},
-}
 
 
 def apply_builtin_defaults(group: str, kind: str, obj: Json) -> None:
     """Normalize and default an object of a built-in kind in place. Other kinds stay unchanged."""
     normalize_builtin(group, kind, obj)
-    defaulter = DEFAULTERS.get((group, kind))
-    if defaulter is not None:
+    for rule in _table().get((group, kind), ()):
+        for target in _objects_at(obj, rule.path):
+            if rule.field is None or target.get(rule.field) in rule.values:
+                fill_absent(target, copy_json(rule.defaults))
+    if (path := TEMPLATES.get((group, kind))) is not None:
+        default_template(subobject(obj, *path))
+    if (defaulter := DEFAULTERS.get((group, kind))) is not None:
         defaulter(obj)
+
+
+class _DefaultRule(NamedTuple):
+    path: Sequence[str]
+    field: str | None
+    values: Sequence[str]
+    defaults: Json
+
+
+@cache
+def _table() -> Mapping[tuple[str, str], list[_DefaultRule]]:
+    text = resources.files(__package__).joinpath("defaults.toml").read_text()
+    table: dict[tuple[str, str], list[_DefaultRule]] = {}
+    for title, rules in tomllib.loads(text).items():
+        for kind in title.split(", "):
+            group, _, name = kind.partition(" ")
+            listed = table.setdefault(("" if group == "v1" else group, name), [])
+            for place, defaults in rules.items():
+                path, _, condition = place.partition("|")
+                steps = path.replace("[]", ".[]").split(".") if path else []
+                field, _, values = condition.partition("=")
+                listed.append(_DefaultRule(steps, field or None, values.split(","), defaults))
+    return table
+
+
+def _objects_at(obj: Any, path: Sequence[str]) -> list[Json]:
+    """Return the objects that a path names: those of all items, where ``[]`` is a step."""
+    found = [obj] if isinstance(obj, dict) else []
+    for index, step in enumerate(path):
+        if step == "[]":
+            continue
+        values = [target.get(step) for target in found]
+        if path[index + 1 : index + 2] == ["[]"]:
+            found = [item for value in values for item in objects_in(value)]
+        else:
+            found = [value for value in values if isinstance(value, dict)]
+    return found
 
 
 def normalize_builtin(group: str, kind: str, obj: Json) -> None:
@@ -366,112 +402,16 @@ def _generate_selector(obj: Json, spec: Json) -> None:
 
 def _replication_controller(obj: Json) -> None:
     spec = subobject(obj, "spec")
-    labels = subobject(spec, "template", "metadata").get("labels")
-    fill_absent(spec, {"replicas": 1} | ({"selector": copy_json(labels)} if labels else {}))
-    default_template(subobject(spec, "template"))
+    if labels := subobject(spec, "template", "metadata").get("labels"):
+        fill_absent(spec, {"selector": copy_json(labels)})
     _labels_of_template(obj)
 
 
-def _stateful_set(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(
-        spec,
-        {
-            "replicas": 1,
-            "podManagementPolicy": "OrderedReady",
-            "updateStrategy": {},
-            "revisionHistoryLimit": 10,
-            "persistentVolumeClaimRetentionPolicy": {},
-        },
-    )
-    _rolling(spec, {"partition": 0})
-    retention = subobject(spec, "persistentVolumeClaimRetentionPolicy")
-    fill_absent(retention, {"whenDeleted": "Retain", "whenScaled": "Retain"})
-    for claim in objects_in(spec.get("volumeClaimTemplates")):
-        fill_absent(claim, {"apiVersion": "v1", "kind": "PersistentVolumeClaim"})
-        fill_absent(subobject(claim, "spec"), {"volumeMode": "Filesystem"})
-        fill_absent(claim, {"status": {"phase": "Pending"}})
-    default_template(subobject(spec, "template"))
-
-
-def _daemon_set(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(spec, {"updateStrategy": {}, "revisionHistoryLimit": 10})
-    _rolling(spec, {"maxUnavailable": 1, "maxSurge": 0})
-    default_template(subobject(spec, "template"))
-
-
-def _rolling(spec: Json, defaults: Mapping[str, object]) -> None:
-    strategy = subobject(spec, "updateStrategy")
-    fill_absent(strategy, {"type": "RollingUpdate"})
-    if strategy["type"] == "RollingUpdate":
-        fill_absent(strategy, {"rollingUpdate": {}})
-        fill_absent(subobject(strategy, "rollingUpdate"), defaults)
-
-
-def _cron_job(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(
-        spec,
-        {
-            "concurrencyPolicy": "Allow",
-            "suspend": False,
-            "successfulJobsHistoryLimit": 3,
-            "failedJobsHistoryLimit": 1,
-        },
-    )
-    default_template(subobject(spec, "jobTemplate", "spec", "template"))
-
-
 def _service(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(spec, {"type": "ClusterIP", "sessionAffinity": "None"})
-    if spec["sessionAffinity"] == "ClientIP":
-        fill_absent(
-            spec,
-            {"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": SESSION_AFFINITY_SECONDS}}},
-        )
-    if spec["type"] in ("NodePort", "LoadBalancer"):
-        fill_absent(spec, {"externalTrafficPolicy": "Cluster"})
-    if spec["type"] != "ExternalName":
-        fill_absent(spec, {"internalTrafficPolicy": "Cluster"})
-    for port in objects_in(spec.get("ports")):
-        fill_absent(port, {"protocol": "TCP"})
+    for port in objects_in(subobject(obj, "spec").get("ports")):
         # In a Service, zero and the empty string mean an absent value.
         if port.get("targetPort") in (None, 0, "") and "port" in port:
             port["targetPort"] = port["port"]
-
-
-def _endpoints(obj: Json) -> None:
-    for subset in objects_in(obj.get("subsets")):
-        for port in objects_in(subset.get("ports")):
-            fill_absent(port, {"protocol": "TCP"})
-
-
-def _endpoint_slice(obj: Json) -> None:
-    # kubectl describe fails on services whose slices have ports without a name.
-    for port in objects_in(obj.get("ports")):
-        fill_absent(port, {"name": "", "protocol": "TCP"})
-
-
-def _deployment(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(spec, {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600})
-    fill_absent(spec, {"strategy": {}})
-    if isinstance(strategy := spec["strategy"], dict):
-        fill_absent(strategy, {"type": "RollingUpdate"})
-        if strategy["type"] == "RollingUpdate":
-            fill_absent(strategy, {"rollingUpdate": {}})
-            fill_absent(
-                subobject(strategy, "rollingUpdate"), {"maxUnavailable": "25%", "maxSurge": "25%"}
-            )
-    default_template(subobject(spec, "template"))
-
-
-def _replica_set(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(spec, {"replicas": 1})
-    default_template(subobject(spec, "template"))
 
 
 def _namespace(obj: Json) -> None:
@@ -493,13 +433,6 @@ def _encode_string_data(obj: Json) -> None:
             obj["data"] = {**subobject(obj, "data"), **encoded}
 
 
-def _persistent_volume(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(spec, {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"})
-    if isinstance(spec.get("hostPath"), dict):
-        fill_absent(spec["hostPath"], {"type": ""})
-
-
 def _binding(obj: Json) -> None:
     reference = subobject(obj, "roleRef")
     if reference and not reference.get("apiGroup"):
@@ -510,88 +443,27 @@ def _binding(obj: Json) -> None:
 
 
 def _definition(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(spec, {"conversion": {"strategy": "None"}})
-    names = subobject(spec, "names")
+    names = subobject(obj, "spec", "names")
     if isinstance(kind := names.get("kind"), str):
         fill_absent(names, {"singular": kind.lower(), "listKind": f"{kind}List"})
 
 
 def _autoscaler(obj: Json) -> None:
     spec = subobject(obj, "spec")
-    fill_absent(spec, {"minReplicas": 1})
     if not spec.get("metrics"):
         spec["metrics"] = [copy_json(DEFAULT_METRIC)]
-    behavior = spec.get("behavior")
-    if isinstance(behavior, dict):
-        for direction, rules in DEFAULT_SCALING_RULES.items():
-            fill_absent(behavior, {direction: {}})
-            fill_absent(subobject(behavior, direction), copy_json(rules))
-
-
-def _webhooks(obj: Json) -> None:
-    mutating = obj.get("kind") == "MutatingWebhookConfiguration"
-    for hook in objects_in(obj.get("webhooks")):
-        fill_absent(
-            hook,
-            {
-                "failurePolicy": "Fail",
-                "matchPolicy": "Equivalent",
-                "namespaceSelector": {},
-                "objectSelector": {},
-                "timeoutSeconds": 10,
-            },
-        )
-        if mutating:
-            fill_absent(hook, {"reinvocationPolicy": "Never"})
-        for rule in objects_in(hook.get("rules")):
-            fill_absent(rule, {"scope": "*"})
-        service = subobject(hook, "clientConfig").get("service")
-        if isinstance(service, dict):
-            fill_absent(service, {"port": 443})
 
 
 def _driver(obj: Json) -> None:
     spec = subobject(obj, "spec")
-    fill_absent(
-        spec,
-        {
-            "attachRequired": True,
-            "podInfoOnMount": False,
-            "fsGroupPolicy": "ReadWriteOnceWithFSType",
-            "storageCapacity": False,
-            "requiresRepublish": False,
-            "seLinuxMount": False,
-        },
-    )
     if not spec.get("volumeLifecycleModes"):
         spec["volumeLifecycleModes"] = ["Persistent"]
 
 
-def _policy(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(spec, {"failurePolicy": "Fail"})
-    _match(subobject(spec, "matchConstraints"))
-
-
-def _match(match: Json) -> None:
-    if not match:
-        return
-    fill_absent(match, {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}})
-    for name in ("resourceRules", "excludeResourceRules"):
-        for rule in objects_in(match.get(name)):
-            fill_absent(rule, {"scope": "*"})
-
-
 def _network_policy(obj: Json) -> None:
-    fill_absent(obj, {"spec": {"podSelector": {}}})
     spec = subobject(obj, "spec")
-    types = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
     if not spec.get("policyTypes"):
-        spec["policyTypes"] = types
-    for rule in (*objects_in(spec.get("ingress")), *objects_in(spec.get("egress"))):
-        for port in objects_in(rule.get("ports")):
-            fill_absent(port, {"protocol": "TCP"})
+        spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
 
 
 def _requests(devices: Json) -> None:
@@ -611,35 +483,14 @@ def _request(request: Json) -> None:
         fill_absent(toleration, {"operator": "Equal"})
 
 
-def _fill(path: tuple[str, ...], values: Json, obj: Json) -> None:
-    fill_absent(subobject(obj, *path), copy_json(values))
-
-
 DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
-    ("", "Endpoints"): _endpoints,
     ("", "Namespace"): _namespace,
-    ("", "PersistentVolume"): _persistent_volume,
-    ("", "PersistentVolumeClaim"): partial(_fill, ("spec",), {"volumeMode": "Filesystem"}),
     ("", "Pod"): default_pod,
-    ("", "PodTemplate"): lambda obj: default_template(subobject(obj, "template")),
     ("", "ReplicationController"): _replication_controller,
-    ("", "Secret"): partial(_fill, (), {"type": "Opaque"}),
     ("", "Service"): _service,
-    (ADMISSION, "MutatingWebhookConfiguration"): _webhooks,
-    (ADMISSION, "ValidatingAdmissionPolicy"): _policy,
-    (ADMISSION, "ValidatingAdmissionPolicyBinding"): lambda obj: _match(
-        subobject(obj, "spec", "matchResources")
-    ),
-    (ADMISSION, "ValidatingWebhookConfiguration"): _webhooks,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
-    ("apps", "DaemonSet"): _daemon_set,
-    ("apps", "Deployment"): _deployment,
-    ("apps", "ReplicaSet"): _replica_set,
-    ("apps", "StatefulSet"): _stateful_set,
     ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
-    ("batch", "CronJob"): _cron_job,
     ("batch", "Job"): default_job,
-    ("discovery.k8s.io", "EndpointSlice"): _endpoint_slice,
     (RBAC, "ClusterRoleBinding"): _binding,
     (RBAC, "RoleBinding"): _binding,
     (RESOURCE, "ResourceClaim"): lambda obj: _requests(subobject(obj, "spec", "devices")),
@@ -647,12 +498,18 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
         subobject(obj, "spec", "spec", "devices")
     ),
     ("networking.k8s.io", "NetworkPolicy"): _network_policy,
-    ("scheduling.k8s.io", "PriorityClass"): partial(
-        _fill, (), {"preemptionPolicy": "PreemptLowerPriority"}
-    ),
     ("storage.k8s.io", "CSIDriver"): _driver,
-    ("storage.k8s.io", "StorageClass"): partial(
-        _fill, (), {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"}
-    ),
 }
-"""Default functions by group and kind."""
+"""Defaults that depend on other fields, by group and kind."""
+TEMPLATES: Mapping[tuple[str, str], Sequence[str]] = {
+    ("", "PodTemplate"): ("template",),
+    ("batch", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
+    **dict.fromkeys(
+        (
+            ("", "ReplicationController"), ("apps", "DaemonSet"), ("apps", "Deployment"),
+            ("apps", "ReplicaSet"), ("apps", "StatefulSet"),
+        ),
+        ("spec", "template"),
+    ),
+}  # fmt: skip
+"""Paths of pod templates."""

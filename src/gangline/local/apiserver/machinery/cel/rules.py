@@ -100,7 +100,11 @@ def evaluate(text: str, data: Mapping[str, Any]) -> Any:
     depth = loop_depth(text)
     if depth and _count(data["object"]) ** depth > MAX_STEPS:
         return RuleError("too many values for the expression")
-    value = compile_expression(text, tuple(data)).eval(data=dict(data))
+    try:
+        expression = compile_expression(text, tuple(data))
+    except RuleError as error:  # of an object that an earlier release stored
+        return error
+    value = expression.eval(data=dict(data))
     return RuleError(value.plain_value()) if value.type() == cel.Type.ERROR else value.plain_value()
 
 

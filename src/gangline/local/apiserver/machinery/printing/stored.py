@@ -1,4 +1,4 @@
-"""Printers of the kinds that other components act on, from the table ``columns.toml``.
+"""Printers of the kinds whose cells are fields, from the table ``columns.toml``.
 
 A section has the columns of the kinds in its title, after the name of the object. The source of a
 column (but of Age) is a path, or a function of ``_CELLS`` and the path of its value; after ``|``
@@ -46,7 +46,8 @@ def stored_printers() -> Mapping[tuple[str, str], TablePrinter]:
 
 def _source(text: str) -> FieldSource:
     """Return the function of a column's source."""
-    text, _, more = text.partition(" | ")
+    text, bar, more = text.partition(" | ")
+    more = more if bar else NONE
     function, _, path = text.rpartition(" ")
     if not function and path in _CELLS:
         function, path = path, ""
@@ -62,7 +63,7 @@ def _source(text: str) -> FieldSource:
 def _plain(value: Any, absent: str) -> Any:
     if value not in (None, ""):
         return value
-    return json.loads(absent) if absent in ("0", "true", "false") else absent or NONE
+    return json.loads(absent) if absent in ("0", "true", "false") else absent
 
 
 def _of_containers(name: str) -> Callable[[Any, str], Any]:
@@ -83,7 +84,7 @@ def _of_quota(limits: bool) -> Callable[[Any, str], Any]:
 
 
 def _age(time: Any, absent: str) -> str:
-    return format_age(time, datetime.now(UTC)) if time else absent or NONE
+    return format_age(time, datetime.now(UTC)) if time else absent
 
 
 def _ready(obj: Any, _: str) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gangline.api.cluster.admission import GROUP as ADMISSION
 from gangline.api.cluster.workload import INITIALLY_SCHEDULED
 from gangline.api.jsonpath import JSONPath, JSONPathError
 from gangline.api.meta.json_objects import objects_in, subobject
@@ -173,7 +172,6 @@ def _claim(obj: Json, now: datetime) -> list[Any]:
     ]
 
 
-RBAC = "rbac.authorization.k8s.io"
 _EVENT = TablePrinter(
     make_columns(
         "Last Seen", "Type", "Reason", "Object", "+Subobject", "+Source",
@@ -181,10 +179,6 @@ _EVENT = TablePrinter(
     ),
     _event,
 )  # fmt: skip
-_CREATED_AT = make_printer("Name", ("Created At:date", "metadata.creationTimestamp"))
-_WEBHOOKS = make_printer(
-    "Name", ("Webhooks:integer", lambda obj: len(obj.get("webhooks") or ())), "Age"
-)
 
 CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
     ("", "ConfigMap"): make_printer(
@@ -193,7 +187,6 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
         "Age",
     ),
     ("", "Event"): _EVENT,
-    ("", "Namespace"): make_printer("Name", ("Status", "status.phase"), "Age"),
     ("", "Node"): TablePrinter(
         make_columns(
             "Name", "Status", "Roles", "Age", "Version", "+Internal-IP", "+External-IP",
@@ -223,25 +216,7 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
     ("", "Secret"): make_printer(
         "Name", ("Type", "type"), ("Data", lambda obj: len(subobject(obj, "data"))), "Age"
     ),
-    ("", "ServiceAccount"): make_printer(
-        "Name", ("Secrets", lambda obj: len(obj.get("secrets") or [])), "Age"
-    ),
-    (ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
-    (ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
-    ("apiextensions.k8s.io", "CustomResourceDefinition"): _CREATED_AT,
-    ("coordination.k8s.io", "Lease"): make_printer(
-        "Name", ("Holder", "spec.holderIdentity"), "Age"
-    ),
     ("events.k8s.io", "Event"): _EVENT,
-    (RBAC, "ClusterRole"): _CREATED_AT,
-    (RBAC, "Role"): _CREATED_AT,
-    ("scheduling.k8s.io", "PriorityClass"): make_printer(
-        "Name",
-        ("Value:integer", lambda obj: obj.get("value", 0)),
-        ("Global-Default:boolean", lambda obj: bool(obj.get("globalDefault"))),
-        "Age",
-        ("+PreemptionPolicy", "preemptionPolicy"),
-    ),
     ("scheduling.k8s.io", "PodGroup"): make_printer(
         "Name",
         ("Policy", _group_policy),
@@ -250,13 +225,6 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
         "Age",
     ),
     ("resource.k8s.io", "ResourceClaim"): make_printer("Name", ("State", _claim_state), "Age"),
-    ("resource.k8s.io", "ResourceSlice"): make_printer(
-        "Name",
-        ("Node", "spec.nodeName"),
-        ("Driver", "spec.driver"),
-        ("Pool", "spec.pool.name"),
-        "Age",
-    ),
     ("storage.k8s.io", "StorageClass"): make_printer(
         ("Name", _class_name),
         ("Provisioner", "provisioner"),

@@ -35,7 +35,7 @@ from gangline.local.apiserver.machinery.validation.metadata import (
 
 __all__ = ["count_or_share_causes", "table_causes", "table_update_causes"]
 
-_ABSENT = (None, "", [], {})
+_ABSENT: tuple[Any, ...] = (None, "", [], {})
 _CHANGES = ("immutable", "kept")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.scheduler.cache.node_table import NodeTable
-from gangline.scheduler.placement.scratch import ScratchAllocation
+from gangline.scheduler.placement.scratch import ScratchAllocation, may_hold
 from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.preemption.victims import Clearing, EvictionUnit
 from gangline.scheduler.queueing.gangs import PendingGang
@@ -47,10 +47,12 @@ def amounts_decide(scratch: ScratchAllocation, gang: PendingGang) -> bool:
     )
 
 
-def has_enough_slots(
-    nodes: NodeTable, free: Amounts, shapes: Mapping[PodShape, int], region: Region
-) -> bool:
-    """Return whether the amounts hold the pods of each shape, each shape considered by itself."""
+def may_fit(nodes: NodeTable, free: Amounts, gang: PendingGang, region: Region) -> bool:
+    """Return False if these amounts hold too few pods of one shape for the gang to start."""
+    shapes = required_shapes(nodes, gang)
+    if not shapes:
+        needed = gang.pending[: gang.needed]
+        return not needed or may_hold(nodes, free, needed, region)
     for shape, count in shapes.items():
         rows = nodes.eligible(shape.constraints).accepted
         rows = rows if region is None else rows & region

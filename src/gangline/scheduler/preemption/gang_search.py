@@ -14,14 +14,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gangline.scheduler.placement.gang import place_gang, placed_pods, placing_order
-from gangline.scheduler.placement.scratch import Placement, ScratchAllocation, may_hold
+from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.preemption.fitting_pods import (
     Region,
     SurplusSlots,
     amounts_decide,
-    has_enough_slots,
-    required_shapes,
+    may_fit,
 )
 from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally
 from gangline.scheduler.preemption.row_options import RowOptions, RowSearch, VictimSelection
@@ -260,13 +259,9 @@ def place_needed(
 ) -> list[Placement] | None:
     """Place the pods that a gang cannot start without; None: they do not fit."""
     scratch.within = region
-    needed, nodes = gang.pending[: gang.needed], scratch.nodes
-    if shapes := required_shapes(nodes, gang):
-        may_fit = has_enough_slots(nodes, scratch.free, shapes, region)
-    else:
-        may_fit = not needed or may_hold(nodes, scratch.free, needed, region)
-    if not may_fit:
+    if not may_fit(scratch.nodes, scratch.free, gang, region):
         return None  # cheap, and most searches end here
+    needed = gang.pending[: gang.needed]
     mark = scratch.mark()
     place_gang(scratch, gang, needed)
     placements = scratch.since(mark)

@@ -29,8 +29,8 @@ from itertools import islice
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.node_table import TopologyDomain
 from gangline.scheduler.placement.gang import allowed_domains
-from gangline.scheduler.placement.scratch import Placement, ScratchAllocation, may_hold
-from gangline.scheduler.plugins.scores import Amounts
+from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.preemption.fitting_pods import may_fit
 from gangline.scheduler.preemption.gang_search import GangSearch, VictimSet, place_needed
 from gangline.scheduler.preemption.reservations import has_expired
 from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, ReclaimState
@@ -136,11 +136,14 @@ class PreemptionEvaluator:
             displaces: whether reservations give way to the gang: then it may wait for pods that
                 are ending, even if it may evict nobody.
         """
-        may_evict = self._may_evict(preemptor)
+        rights = self._rights_of(preemptor)
+        may_evict = self._may_evict(preemptor, rights)
         if not may_evict and not (displaces and _may_preempt(preemptor)):
             return None
-        gangs = self._running()
-        rights, clearing = self._rights_of(preemptor), self._clearing_for(scratch, preemptor)
+        if self._gangs is None:
+            self._running()
+            rights = self._rights_of(preemptor)  # ending pods count from here on
+        gangs, clearing = self._running(), self._clearing_for(scratch, preemptor)
         # 1. Ending pods count for every gang: what others wait for is charged as a reservation.
         placements = _place_after_endings(clearing, rights, preemptor)
         if placements is not None:
@@ -226,7 +229,7 @@ class PreemptionEvaluator:
                 yielding.append(owner)
         return yielding
 
-    def _may_evict(self, preemptor: PendingGang) -> bool:
+    def _may_evict(self, preemptor: PendingGang, rights: EvictionRights) -> bool:
         """Return quickly whether a gang may evict pods at all.
 
         Mostly all priorities are equal, and there are no queues besides the root and the default.
@@ -236,7 +239,7 @@ class PreemptionEvaluator:
         if not (preempts or reclaims) or not _may_preempt(preemptor):
             return False
         # Ending pods need not be counted yet: they only reduce what other queues owe.
-        return preempts or bool(self._rights_of(preemptor).owing_queues())
+        return preempts or bool(rights.owing_queues())
 
     def _rights_of(self, preemptor: PendingGang) -> EvictionRights:
         asked = self._tree.request_vector(preemptor.requested)
@@ -273,17 +276,15 @@ class PreemptionEvaluator:
         # Evicting a complete level ignores rights, so it bounds what the search can reach from
         # above: a level that does not suffice is skipped, one that suffices may still fail.
         levels = _levels(units)
-        freeable: dict[int, Amounts] = {}
 
         def suffices(level: int) -> bool:
             evicted = without_overlap(levels[level])
             free = clearing.free_after(evicted)
-            freeable[level] = free - clearing.base.free
-            attaches = bool(self._state.storage.limits)  # attachments are not part of ``free``
-            if not attaches and not may_hold(self._state.nodes, free, preemptor.pending):
+            # Attachments are not part of ``free``.
+            attaches = bool(self._state.storage.limits)
+            if not attaches and not may_fit(self._state.nodes, free, preemptor, None):
                 return False
             cleared = clearing.after(evicted, free)
-            freeable[level] = cleared.free - clearing.base.free
             return place_needed(cleared, preemptor, None) is not None
 
         low, high = 0, len(levels) - 1
@@ -297,9 +298,8 @@ class PreemptionEvaluator:
             middle = (low + high) // 2
             low, high = (low, middle) if suffices(middle) else (middle + 1, high)
         for level in range(low, len(levels)):
-            if level not in freeable:
-                suffices(level)
-            search = GangSearch(clearing, rights, preemptor, levels[level], freeable[level])
+            freed = clearing.after(without_overlap(levels[level])).free - clearing.base.free
+            search = GangSearch(clearing, rights, preemptor, levels[level], freed)
             victims = self._best_of_regions(search, clearing, preemptor, levels[level])
             if victims is not None:
                 return victims
@@ -399,6 +399,9 @@ def _place_after_endings(
 ) -> list[Placement] | None:
     """Return where a gang can start once the ending pods have ended; None: nowhere."""
     if not clearing.ending or not rights.covers_limits(EvictionTally()):
+        return None
+    nodes = clearing.state.nodes
+    if not nodes.storage.limits and not may_fit(nodes, clearing.free_after(()), preemptor, None):
         return None
     return place_needed(clearing.after(()), preemptor, clearing.base.within)
 

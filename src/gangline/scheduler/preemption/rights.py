@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from gangline.api.volcano.scheduling import ROOT_QUEUE
 from gangline.scheduler.plugins.scores import is_device
 from gangline.scheduler.preemption.victims import EvictionUnit
-from gangline.scheduler.queueing.queue_tree import TOLERANCE, QueueAttributes, QueueTree, Vector
+from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree, Vector
 from gangline.scheduler.types import DisruptionBudgetInfo, PodInfo, Request
 
 
@@ -67,6 +67,8 @@ class ReclaimState:
         self._charged = 0
         """Number of changes of the tree's usage that were taken over."""
         self._comparisons: dict[tuple[str, bytes, bool], QueueComparison] = {}
+        self._above_anywhere: dict[bool, NDArray[np.bool_]] = {}
+        """Whether any queue is above its fair share, without and with expected gangs."""
 
     @cached_property
     def rows(self) -> QueueRows:
@@ -111,7 +113,9 @@ class ReclaimState:
         key = (queue, asked.tobytes(), counts_expected)
         compared = self._comparisons.get(key)
         if compared is None:
-            compared = QueueComparison(self, queue, asked, self._above[counts_expected])
+            above = self._above[counts_expected]
+            anywhere = self._above_anywhere[counts_expected]
+            compared = QueueComparison(self, queue, asked, above, anywhere)
             self._comparisons[key] = compared
         return compared
 
@@ -131,9 +135,11 @@ class ReclaimState:
         self._comparisons.clear()
         for name in dict.fromkeys(self._changed):
             queue, row = self.tree.queues[name], self.rows.row[name]
-            share = queue.fair_share * TOLERANCE
+            share = queue.tolerated_share
             for expects, above in self._above.items():
                 above[row] = self.remaining(queue, expects) > share
+        for expects, above in self._above.items():
+            self._above_anywhere[expects] = above.any(axis=0)
         self._changed.clear()
 
     def _mark_changed(self, queue: str) -> None:
@@ -175,27 +181,35 @@ class QueueComparison:
 
     Args:
         above: whether each queue is above its fair share, by row and column.
+        is_above_anywhere: whether any queue is, by column.
     """
 
     def __init__(
-        self, state: ReclaimState, queue: str, asked: Vector, above: NDArray[np.bool_]
+        self,
+        state: ReclaimState,
+        queue: str,
+        asked: Vector,
+        above: NDArray[np.bool_],
+        is_above_anywhere: NDArray[np.bool_],
     ) -> None:
         self._rows, self._asked = state.rows, asked > 0
         path = list(state.tree.queues[queue].path())
+        self.owing: dict[str, int] = {}
+        """Rows of the queues that owe something that is asked for, by name."""
+        self._standings: dict[str, QueueStanding | None] = {}
+        wanted = self._asked & is_above_anywhere
+        if not np.count_nonzero(wanted):
+            return
         within = [np.ones(len(asked), dtype=bool)]
         for attributes in path:
             more = state.more.get(attributes.info.name)
             within.append(within[-1] & attributes.covers(asked if more is None else asked + more))
+            if not (attributes.children or np.count_nonzero(within[-1] & wanted)):
+                return  # the queue itself would exceed its share
         self._within = np.array(within)
         """Whether the own path is within its shares, by its length below the common ancestor."""
         self._own = [self._rows.row[attributes.info.name] for attributes in path]
-        self.owing: dict[str, int] = {}
-        """Rows of the queues that owe something that is asked for, by name."""
-        self._standings: dict[str, QueueStanding | None] = {}
-        nearest = self._within[0 if state.tree.queues[queue].children else 1]
-        wanted = nearest & self._asked
-        if np.count_nonzero(wanted) and np.count_nonzero(above[:, wanted]):
-            self._compare(above.copy())
+        self._compare(above.copy())
 
     def _compare(self, above: NDArray[np.bool_]) -> None:
         rows, own = self._rows, self._own
@@ -398,7 +412,7 @@ class EvictionRights:
             attributes = self._tree.queues[name]
             before_last = self._remaining(attributes)[column]
             before_last -= tally.freed[name, column] - largest
-            if not before_last > attributes.fair_share[column] * TOLERANCE:
+            if not before_last > attributes.tolerated_share[column]:
                 return False
         return True
 

@@ -420,9 +420,15 @@ class Clearing:
         self._pods: dict[EvictionUnit, list[PlacedPod]] = {}
         self._by_row: dict[EvictionUnit, dict[int, list[PodInfo]]] = {}
         self._freed: dict[EvictionUnit, dict[int, dict[int, int]]] = {}
-        self.base = scratch.fork(scratch.free + ending.freed)
-        self.base.end_pods(ending.placed, ())
-        detach_volumes(state, self.base, ending.placed)
+        self._scratch, self._ending = scratch, ending
+
+    @cached_property
+    def base(self) -> ScratchAllocation:
+        """The allocation after the ending pods have ended. Most searches end without it."""
+        base = self._scratch.fork(self._scratch.free + self._ending.freed)
+        base.end_pods(self.ending, ())
+        detach_volumes(self.state, base, self.ending)
+        return base
 
     def pods(self, unit: EvictionUnit) -> list[PlacedPod]:
         placed = self._pods.get(unit)
@@ -474,7 +480,10 @@ class Clearing:
 
         Attachments that end with them are not counted.
         """
-        free = self.base.free.copy()
+        if self.state.storage.limits:
+            free = self.base.free.copy()
+        else:
+            free = self._scratch.free + self._ending.freed
         self.add_freed(free, units)
         return free
 

@@ -248,6 +248,8 @@ class EntryQueue:
 
     def _first_key(self) -> GangOrder | None:
         """Return the smallest key of all lanes with the current shares."""
+        if self._shares is None:
+            return self._heads[0][0] if self._heads else None
         while self._heads:
             stored, lane = self._heads[0]
             key = self._key(lane)
@@ -270,7 +272,7 @@ _Rank = tuple[ShareClaim, int, bool, float, tuple[object, ...], str]
 
 
 class _Position(NamedTuple):
-    """The next entry of a queue and its rank, after so many changes of the usage."""
+    """The next entry of a queue and its rank, at a revision of the queue."""
 
     revision: int
     rank: _Rank
@@ -302,9 +304,11 @@ class SchedulingOrder:
         self._active_children: dict[str, list[tuple[_Rank, str]]] = {}
         self._path: list[tuple[str, str]] = []
         self._positions: dict[str, _Position] = {}
-        """Positions of queues with entries, each as long as neither it nor the usage changes."""
+        """Positions of queues with entries, each as long as neither it nor its usage changes."""
+        self._tops: dict[str, QueueAttributes] = {}
+        """The highest ancestor of each queue below the root."""
         self._claims: dict[tuple[str, Request], tuple[int, ShareClaim]] = {}
-        """How requests relate to the shares of queues, and after how many changes of the usage."""
+        """How requests relate to the shares of queues, and at which revisions of these."""
         urgent = []
         for gang in gangs:
             entry = QueueEntry(gang)
@@ -335,8 +339,8 @@ class SchedulingOrder:
                 self._rank_below(self._tree.root)
         if self._last is not None or self._competing <= 1:
             return self._pop_of_last_queue()
-        self._reinsert_served()
-        name = ROOT_QUEUE
+        self._update_path()
+        name = self._path[-1][1] if self._path else ROOT_QUEUE
         while below := self._active_children.get(name):
             self._update_first(name)
             _, child = heappop(below)
@@ -347,6 +351,33 @@ class SchedulingOrder:
         entry = entries.pop()
         self._competing -= not entries
         return entry
+
+    def _update_path(self) -> None:
+        """Remove the queues from the path that do not come first any more, from the last one up.
+
+        Most entries of a cycle change no usage, so the same queue, or one beside it, comes next.
+        The stored ranks of other queues are never too large.
+        """
+        head: KeyedEntry | None = None
+        stays: list[tuple[str, str, _Rank]] = []
+        """The queues further down that come first below their parents."""
+        for depth in reversed(range(len(self._path))):
+            parent, child = self._path[depth]
+            if head is None and self._is_active(child):
+                head = self._head(child)
+            if head is not None:
+                rank, others = self._rank_with(child, head), self._active_children[parent]
+                stays.append((parent, child, rank))
+                if not others or (rank, child) < others[0]:
+                    continue
+            for above, queue, its_rank in stays:
+                heappush(self._active_children[above], (its_rank, queue))
+            stays.clear()
+            head = None
+            del self._path[depth:]
+
+    def _is_active(self, queue: str) -> bool:
+        return bool(self._entry_queues.get(queue) or self._active_children.get(queue))
 
     def requeue(self, entry: QueueEntry) -> None:
         """Requeue the gang that was served last, for its remaining extra pods."""
@@ -384,14 +415,7 @@ class SchedulingOrder:
         for child in queue.children:
             if self._rank_below(child):
                 self._push(name, child.info.name)
-        return bool(self._entry_queues.get(name) or self._active_children.get(name))
-
-    def _reinsert_served(self) -> None:
-        """Reinsert the queue that was served last at its new rank."""
-        while self._path:
-            parent, child = self._path.pop()
-            if self._entry_queues.get(child) or self._active_children.get(child):
-                self._push(parent, child)
+        return self._is_active(name)
 
     def _push(self, parent: str, child: str) -> None:
         heappush(self._active_children.setdefault(parent, []), (self._rank(child), child))
@@ -410,33 +434,50 @@ class SchedulingOrder:
         return self._position(queue).rank
 
     def _position(self, queue: str) -> _Position:
-        revision = len(self._tree.usage_changes)
+        revision = self._revision(queue)
         position = self._positions.get(queue)
         if position is not None and position.revision == revision:
             return position
-        attributes = self._tree.queues[queue]
         head = self._head(queue)
-        key, entry = head
-        claim = self._claim(queue, entry)
-        since = None if entry.is_extra else self._reserved_since.get(entry.gang.id)
-        waited = attributes.share if since is None else since
-        rank = (claim, -attributes.info.priority, since is None, waited, key, queue)
+        rank = self._rank_with(queue, head)
         position = self._positions[queue] = _Position(revision, rank, head)
         return position
+
+    def _rank_with(self, queue: str, head: KeyedEntry) -> _Rank:
+        """Return the rank of a queue whose next entry is this one."""
+        key, entry = head
+        attributes = self._tree.queues[queue]
+        since = None if entry.is_extra else self._reserved_since.get(entry.gang.id)
+        waited = attributes.share if since is None else since
+        claim = self._claim(queue, entry)
+        return claim, -attributes.info.priority, since is None, waited, key, queue
 
     def _head(self, queue: str) -> KeyedEntry:
         if below := self._active_children.get(queue):
             self._update_first(queue)
             return self._position(below[0][1]).head
-        entries = self._entry_queues[queue]
+        return self._first_entry(queue, self._entry_queues[queue])
+
+    def _first_entry(self, queue: str, entries: EntryQueue) -> KeyedEntry:
+        """Return the next entry of a queue, after those that borrow were set aside."""
         if not self._tree.queues[queue].info.fifo:
-            while entries.has_first and self._claim(queue, entries.head()[1]) is ShareClaim.BORROWS:
+            while entries.has_first:
+                head = entries.head()
+                if self._claim(queue, head[1]) is not ShareClaim.BORROWS:
+                    return head
                 entries.set_aside()
         return entries.head()
 
+    def _revision(self, queue: str) -> int:
+        """Return the number of changes that a rank depends on: those of its highest ancestor."""
+        top = self._tops.get(queue)
+        if top is None:
+            top = self._tops[queue] = list(self._tree.queues[queue].path())[-1]
+        return top.revision
+
     def _claim(self, queue: str, entry: QueueEntry) -> ShareClaim:
         """Return how an entry relates to the shares of a queue and its ancestors."""
-        key, revision = (queue, entry.requested), len(self._tree.usage_changes)
+        key, revision = (queue, entry.requested), self._revision(queue)
         compared, claim = self._claims.get(key, (-1, ShareClaim.WITHIN))
         # Usage only grows in a cycle: a claim that borrows stays one.
         if compared != revision and claim is not ShareClaim.BORROWS:

@@ -161,7 +161,7 @@ class _Budget:
     def _charge(self, queue: str, amount: Vector) -> None:
         self.tree.reserve(queue, amount)
         self.tree.promise(queue, amount)
-        self.tree.root.reserved = self.tree.root.reserved + amount
+        self.tree.root.reserve(amount)
 
     def in_turn(
         self, candidates: Iterable[PodGroupInfo], policy: AdmissionPolicy, now: float

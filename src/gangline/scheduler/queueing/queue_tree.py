@@ -211,7 +211,19 @@ class QueueAttributes:
     promised: Vector | None = None
     """Requests of the gangs that wait with a reservation: part of the fair share is theirs."""
 
+    revision: int = 0
+    """Number of changes of its usage and promises, with those of the queues below."""
     _share: float | None = None
+    _taken: Vector | None = None
+    _tolerated: tuple[Vector | None, Vector] = (None, np.zeros(0))
+    """A fair share, and the same with tolerance."""
+
+    @property
+    def taken(self) -> Vector:
+        """What counts against the limit: usage and reservations."""
+        if self._taken is None:
+            self._taken = self.used + self.reserved
+        return self._taken
 
     @property
     def share(self) -> float:
@@ -219,6 +231,15 @@ class QueueAttributes:
         if self._share is None:
             self._share = dominant_share(self.used, self.fair_share)
         return self._share
+
+    @property
+    def tolerated_share(self) -> Vector:
+        """The fair share with the tolerance of its fractions."""
+        share, tolerated = self._tolerated
+        if share is not self.fair_share:
+            tolerated = self.fair_share * TOLERANCE
+            self._tolerated = self.fair_share, tolerated
+        return tolerated
 
     @property
     def claimed_share(self) -> float:
@@ -232,14 +253,20 @@ class QueueAttributes:
     def add_usage(self, amount: Vector) -> None:
         """Add to the usage; a negative amount reduces it."""
         self.used = self.used + amount
-        self._share = None
+        self._share = self._taken = None
+        self.revision += 1
+
+    def reserve(self, amount: Vector) -> None:
+        """Reserve an amount within the limit."""
+        self.reserved = self.reserved + amount
+        self._taken = None
 
     def claim(self, amount: Vector) -> ShareClaim:
         """Return whether the fair share covers an additional amount."""
-        asked = amount > 0
-        if not np.count_nonzero(asked & ~self.covers(amount)):
+        over, asked = self._claimed + amount > self.tolerated_share, amount > 0
+        if not (np.count_nonzero(over) and np.count_nonzero(over & asked)):
             return ShareClaim.WITHIN
-        exceeds = (amount > self.fair_share * TOLERANCE) | (self._claimed >= self.fair_share)
+        exceeds = (amount > self.tolerated_share) | (self._claimed >= self.fair_share)
         return ShareClaim.BORROWS if np.count_nonzero(asked & exceeds) else ShareClaim.ENTITLED
 
     def covers(self, amount: Vector) -> NDArray[np.bool_]:
@@ -248,7 +275,7 @@ class QueueAttributes:
         What a gang reclaims beside a promise, the promised gang would take: its queue were above
         its share then, and the other queue reclaimed that in turn.
         """
-        return self._claimed + amount <= self.fair_share * TOLERANCE
+        return self._claimed + amount <= self.tolerated_share
 
     def path(self) -> Iterator["QueueAttributes"]:
         """Return the queue and its ancestors, without the root."""
@@ -394,15 +421,15 @@ class QueueTree:
     def reserve(self, name: str, amount: Vector) -> None:
         """Reserve an amount within the limits of a queue and its ancestors, for a blocked gang."""
         for attributes in self.queues[name].path():
-            attributes.reserved = attributes.reserved + amount
+            attributes.reserve(amount)
 
     def blocking_queue(self, name: str, amount: Vector) -> QueueAttributes | None:
         """Return the queue whose limit does not allow an additional amount; None: all allow it."""
         for attributes in self.queues[name].path():
             if not attributes.has_limit:
                 continue
-            over = attributes.used + attributes.reserved + amount > attributes.limit
-            if np.count_nonzero(over & (amount > 0)):
+            over = attributes.taken + amount > attributes.limit
+            if np.count_nonzero(over) and np.count_nonzero(over & (amount > 0)):
                 return attributes
         return None
 
@@ -415,6 +442,7 @@ class QueueTree:
         for attributes in self.queues[name].path():
             kept = attributes.promised
             attributes.promised = amount if kept is None else kept + amount
+            attributes.revision += 1
 
     def claim(self, name: str, amount: Vector) -> ShareClaim:
         """Return how an additional amount relates to the fair shares of a queue and its ancestors:

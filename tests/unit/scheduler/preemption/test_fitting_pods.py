@@ -10,8 +10,7 @@ from gangline.scheduler.preemption import gang_search
 from gangline.scheduler.preemption.fitting_pods import (
     SurplusSlots,
     amounts_decide,
-    has_enough_slots,
-    required_shapes,
+    may_fit,
 )
 from gangline.scheduler.preemption.gang_search import place_needed
 from gangline.scheduler.preemption.victims import (
@@ -54,7 +53,6 @@ def test_slots_are_refused_exactly_where_equal_pods_find_no_nodes(seed: int) -> 
     ]
     mask = np.array([draw.random() < 0.8 for _ in state.nodes.infos])
     region = mask if draw.random() < 0.5 else None
-    shapes = required_shapes(state.nodes, gang)
     assert amounts_decide(clearing.base, gang)
     victims = list(units)
     slots = SurplusSlots(clearing, victims, gang, region)
@@ -63,7 +61,7 @@ def test_slots_are_refused_exactly_where_equal_pods_find_no_nodes(seed: int) -> 
         rest = [other for other in victims if other is not unit]
         after = clearing.after(rest)
         can_spare = place_needed(clearing.after(rest), gang, region) is not None
-        assert has_enough_slots(state.nodes, after.free, shapes, region) == can_spare
+        assert may_fit(state.nodes, after.free, gang, region) == can_spare
         if fits:
             assert slots.can_spare([unit]) == can_spare
         if can_spare:

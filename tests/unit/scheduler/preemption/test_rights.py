@@ -10,14 +10,13 @@ import pytest
 from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.preemption.rights import (
-    TOLERANCE,
     EvictionRights,
     EvictionTally,
     QueueStanding,
     ReclaimState,
 )
 from gangline.scheduler.preemption.victims import EvictionUnit, RunningGang, eviction_units
-from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
+from gangline.scheduler.queueing.queue_tree import TOLERANCE, QueueTree, Vector
 from gangline.scheduler.types import DisruptionBudgetInfo, QueueInfo
 from unit.scheduler.builders import GPU, cluster, group, node, pod, request
 

@@ -170,6 +170,27 @@ def test_order_is_that_of_the_best_queue_of_each_level(seeds: range) -> None:
     assert served > 15
 
 
+def test_usage_of_a_sibling_counts_for_the_share_of_their_parent() -> None:
+    """After ``first`` the parent's share covers ``small`` and not the older ``large``."""
+    amounts = {"first": 2, "large": 3, "small": 1}
+    share = request(cpu=4, pods=0)
+    state = cluster(
+        node("n", cpu=24),
+        QueueInfo("parent", deserved=share),
+        *(QueueInfo(f"of-{name}", parent="parent", deserved=share) for name in amounts),
+    )
+    for age, (name, cpu) in enumerate(amounts.items()):
+        state.set_group(group(name, 1, age=age, queue=f"of-{name}"))
+        state.set_pod(pod(f"{name}-0", cpu=cpu, group=name))
+    tree = QueueTree.of(state)
+    order = SchedulingOrder(pending_gangs(state, 0.0)[0], tree)
+    served = []
+    while (entry := order.pop()) is not None:
+        served.append(entry.gang.name)
+        tree.add_usage(entry.gang.queue, tree.request_vector(entry.requested))
+    assert served == ["d/first", "d/small", "d/large"]
+
+
 def test_minimum_of_a_gang_is_served_before_pods_that_an_older_gang_does_not_need() -> None:
     state = cluster(
         node("n", cpu=1),

@@ -4,19 +4,16 @@ Scripts outside this repository start the real one (``GANGLINE_REALKUBE`` names 
 differs on purpose is a table in docs/apiserver.md, which this test reads: a difference without a
 row fails.
 
-Starting etcd and the real API server takes 20 s.
+Starting etcd and the real API server takes half a minute.
 """
 
 import base64
 import copy
 import http.client
 import json
-import os
 import random
 import re
-import signal
 import ssl
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -27,7 +24,6 @@ import pytest
 import yaml
 
 from apiserver_process import start
-from gangline.elastic.agent.rendezvous import free_port
 from integration.apiserver.generated_requests import (
     NAMESPACE,
     Generator,
@@ -36,8 +32,8 @@ from integration.apiserver.generated_requests import (
     collection,
     valid_objects,
 )
+from integration.scheduler.kube_scheduler import PROGRAMS, SCRIPTS, start_servers, stop_servers
 
-SCRIPTS = Path(os.environ.get("GANGLINE_REALKUBE", "/nowhere")).resolve()
 DOCUMENT = Path(__file__).parents[3] / "docs" / "apiserver.md"
 TABLE = "## Differences from Kubernetes"
 SEED, REQUESTS = 37, 300
@@ -95,25 +91,11 @@ def connect(kubeconfig: Path, folder: Path) -> Iterator[Send]:
 
 @contextmanager
 def real_server(folder: Path) -> Iterator[Path]:
-    """Start etcd and the real API server, without controllers. Yields the kubeconfig."""
-    state = folder / "real"
-    environment = os.environ | {
-        "KUBE_RUN": str(state), "KUBE_PORT": str(free_port()), "ETCD_PORT": str(free_port()),
-    }  # fmt: skip
-    with (folder / "real.log").open("wb") as log:
-
-        def run(name: str, *options: str) -> None:
-            program = [SCRIPTS / name, *options]
-            subprocess.run(program, env=environment, stdout=log, stderr=log, check=True)
-
-        run("build")
-        try:
-            run("up")
-            # The controllers would write while the answers are compared.
-            os.kill(int((state / "kcm.pid").read_text()), signal.SIGKILL)
-            yield state / "admin.conf"
-        finally:
-            run("down", "--purge")
+    folder.mkdir()
+    try:
+        yield start_servers(folder)
+    finally:
+        stop_servers(folder)
 
 
 def old_version(send: Send, served: Mapping[str, Any]) -> Send:
@@ -217,13 +199,16 @@ def documented_differences() -> list[tuple[str, str]]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not SCRIPTS.is_dir(), reason="GANGLINE_REALKUBE names no folder")
+@pytest.mark.skipif(
+    not ((SCRIPTS / "up").exists() and (PROGRAMS / "kube-apiserver").exists()),
+    reason="there is no real Kubernetes (GANGLINE_REALKUBE, KUBE_BIN)",
+)
 async def test_answers_differ_from_those_of_kubernetes_only_as_documented(tmp_path: Path) -> None:
     process = await start(tmp_path / "ours", "--durability", "process")
     try:
         with (
             connect(tmp_path / "ours" / "kubeconfig", tmp_path) as ours,
-            real_server(tmp_path) as kubeconfig,
+            real_server(tmp_path / "real") as kubeconfig,
             connect(kubeconfig, tmp_path) as send,
         ):
             document = send(Request("GET", "/openapi/v2"))[1]

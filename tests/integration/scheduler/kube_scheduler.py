@@ -204,8 +204,10 @@ def _patient(pod: Json) -> Json:
 def kube_scheduler(folder: Path) -> Iterator[KubeScheduler]:
     """Start the servers and the scheduler."""
     with ExitStack() as stack:
-        stack.callback(_stop, folder)
-        kubeconfig = _start_servers(folder)
+        stack.callback(stop_servers, folder)
+        # Nodes without a kubelet: no plug-in waits for a controller, and none runs.
+        plugins = "ServiceAccount,TaintNodesByCondition,DefaultTolerationSeconds"
+        kubeconfig = start_servers(folder, f"--disable-admission-plugins={plugins}")
         extender = ExtenderState()
         address = stack.enter_context(_serve(extender))
         stack.enter_context(_scheduler(folder, kubeconfig, address))
@@ -214,15 +216,14 @@ def kube_scheduler(folder: Path) -> Iterator[KubeScheduler]:
         yield scheduler
 
 
-def _start_servers(folder: Path) -> Path:
-    # Nodes without a kubelet: no plug-in waits for a controller, and none runs.
-    plugins = "ServiceAccount,TaintNodesByCondition,DefaultTolerationSeconds"
+def start_servers(folder: Path, *flags: str) -> Path:
+    """Start etcd and the API server, without controllers. Returns the kubeconfig."""
     etcd = free_port()
     environment = os.environ | {
         "KUBE_RUN": str(folder),
         "KUBE_PORT": str(free_port()),
         "ETCD_PORT": str(etcd),
-        "KUBE_APISERVER_ARGS": f"--disable-admission-plugins={plugins}",
+        "KUBE_APISERVER_ARGS": " ".join(flags),
     }
     # The servers that it starts inherit its output: a pipe would never be closed.
     with (folder / "up.log").open("wb") as log:
@@ -238,7 +239,7 @@ def _start_servers(folder: Path) -> Path:
     return folder / "admin.conf"
 
 
-def _stop(folder: Path) -> None:
+def stop_servers(folder: Path) -> None:
     # Not by the script "down", which also removes the network of any other cluster.
     for name in ("kcm", "apiserver", "etcd"):
         _end(folder / f"{name}.pid")

@@ -6,6 +6,8 @@ Prints the constants of the fit, and how well each source is predicted by a fit 
 scipy. The constants of the source tree are these, rounded.
 """
 
+import importlib
+import importlib.util
 import json
 import math
 from collections.abc import Sequence
@@ -14,7 +16,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from benchmarks.sizing.published import DATA, predict, request_of
 from gangline.sizing import steptime
@@ -70,10 +71,14 @@ def fit(points: list[Point]) -> np.ndarray:
         errors = [error(values, point) / NOISE for point in points]
         return [*errors, *((values - centres) / widths)]
 
-    return least_squares(residuals, centres, loss="soft_l1").x
+    optimize = importlib.import_module("scipy.optimize")
+    return np.asarray(optimize.least_squares(residuals, centres, loss="soft_l1").x)
 
 
 def main() -> None:
+    if importlib.util.find_spec("scipy") is None:
+        print("left out: scipy is not installed")
+        return
     points = read_points()
     values = fit(points)
     for name, value in zip(PRIORS, np.exp(values), strict=True):

@@ -132,7 +132,7 @@ async def fill(target: Target) -> None:
     connection = await Connection.open(target)
     _, answer = await connection.request("GET", JOBS_PATH)
     connection.close()
-    requests = []
+    requests: list[tuple[str, bytes]] = []
     for owner in json.loads(answer)["items"]:
         name = owner["metadata"]["name"]
         for number in range(LARGE if name == "large" else PODS_PER_JOB):

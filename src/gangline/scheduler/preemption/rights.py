@@ -139,7 +139,7 @@ class ReclaimState:
             for expects, above in self._above.items():
                 above[row] = self.remaining(queue, expects) > share
         for expects, above in self._above.items():
-            self._above_anywhere[expects] = above.any(axis=0)
+            self._above_anywhere[expects] = np.logical_or.reduce(above)
         self._changed.clear()
 
     def _mark_changed(self, queue: str) -> None:

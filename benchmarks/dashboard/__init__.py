@@ -1,1 +1,1 @@
-"""Benchmarks of the client library and the command line."""
+"""Benchmarks of the dashboard."""

@@ -157,8 +157,8 @@ def near_batches(
 
     smaller = (batch // sharing - step for step in range(batch % sharing == 0, _TRIED_BATCHES))
     larger = (batch // sharing + step for step in range(1, _TRIED_BATCHES))
-    found = (
+    nearest = (
         next((size * sharing for size in sizes if size > 0 and is_possible(size * sharing)), 0)
         for sizes in (smaller, larger)
     )
-    return [size for size in found if size]
+    return [size for size in nearest if size]

@@ -34,9 +34,7 @@ def test_unreadable_settings_name_nothing() -> None:
         pytest.param(1 << 20, 10**6, resource.RLIM_INFINITY, "", id="no limit"),
         pytest.param(10, 10**6, 4096, "has 0 MiB free, .*GANGLINE_HOME", id="full disk"),
         pytest.param(1 << 20, 5, 4096, "inodes for 5 more files", id="no inodes"),
-        pytest.param(
-            1 << 20, 10**6, 256, "at most 256 files may be .*limits.conf", id="files"
-        ),
+        pytest.param(1 << 20, 10**6, 256, "at most 256 files may be .*limits.conf", id="files"),
     ],
 )
 def test_limits_that_are_too_low_are_named_with_the_remedy(

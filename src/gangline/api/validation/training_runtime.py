@@ -155,8 +155,8 @@ def read_runtime(manifest: bytes) -> tuple[TrainingRuntimeSpec, list[FieldError]
         spec = msgspec.convert(shape.valid, TrainingRuntime).spec
     except msgspec.ValidationError as error:
         return TrainingRuntimeSpec(), [*wrong, conversion_error(error, "")]
-    found = (e for e in runtime_spec_errors(spec) if not is_below(e.path, shape.invalid_paths))
-    return spec, [*wrong, *found]
+    errors = (e for e in runtime_spec_errors(spec) if not is_below(e.path, shape.invalid_paths))
+    return spec, [*wrong, *errors]
 
 
 def runtime_spec_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:

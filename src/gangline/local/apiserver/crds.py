@@ -447,13 +447,13 @@ def _default(schema: Json, path: str) -> Causes:
     try:
         rules = StructuralSchema({"type": "object", "properties": {"default": own}})
         unknown = rules.prune({"default": value})
-        found = rules.validate({"default": schema["default"]})
+        errors = rules.validate({"default": schema["default"]})
     except (PatternError, TypeError, AttributeError, ValueError, KeyError):
         return  # the schema itself is wrong, as others say
     if unknown:
         detail = f"must not have unknown fields: {', '.join(unknown)}"
         yield field_causes.invalid(where, schema["default"], detail)
-    for cause in found:
+    for cause in errors:
         place = cause.field.removeprefix("default")
         yield StatusCause(cause.reason, cause.message, f"{where}{place}")
 

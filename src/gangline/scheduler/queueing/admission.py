@@ -109,7 +109,7 @@ def binding_refused(
             return PendingReason(
                 messages.BINDING_REFUSED,
                 refused.message,
-                tuple((each.key, refused.message) for each in pods),
+                tuple((waiting_pod.key, refused.message) for waiting_pod in pods),
                 group,
             )
     return None

@@ -92,16 +92,16 @@ def _table() -> Mapping[tuple[str, str], list[_DefaultRule]]:
 
 def _objects_at(obj: Any, path: Sequence[str]) -> list[Json]:
     """Return the objects that a path names: those of all items, where ``[]`` is a step."""
-    found = [obj] if isinstance(obj, dict) else []
+    objects = [obj] if isinstance(obj, dict) else []
     for index, step in enumerate(path):
         if step == "[]":
             continue
-        values = [target.get(step) for target in found]
+        values = [target.get(step) for target in objects]
         if path[index + 1 : index + 2] == ["[]"]:
-            found = [item for value in values for item in objects_in(value)]
+            objects = [item for value in values for item in objects_in(value)]
         else:
-            found = [value for value in values if isinstance(value, dict)]
-    return found
+            objects = [value for value in values if isinstance(value, dict)]
+    return objects
 
 
 def normalize_builtin(group: str, kind: str, obj: Json) -> None:

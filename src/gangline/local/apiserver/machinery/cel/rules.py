@@ -136,8 +136,12 @@ class CompiledRule:
             return _cause(
                 path, "FieldValueInvalid", type_, f"too many values for rule: {self.text}"
             )
-        known = [] if former is ABSENT else [former]
-        data = {"self": value, "oldSelf": None if former is ABSENT else former, "formerSelf": known}
+        history = [] if former is ABSENT else [former]
+        data = {
+            "self": value,
+            "oldSelf": None if former is ABSENT else former,
+            "formerSelf": history,
+        }
         result = self.expression.eval(data=data)
         outcome = result.plain_value()
         if outcome is True:
@@ -285,13 +289,13 @@ class RuleCompiler(SchemaCompiler[Check]):
         shape, type_ = self._shapes.compile(schema), str(schema.get("type", ""))
 
         def check(value: Any, former: Any, path: str, causes: list[StatusCause]) -> None:
-            shown, known = value, former
+            shown, shown_former = value, former
             if shape is not None:
-                shown, known = shape(value), former if former is ABSENT else shape(former)
+                shown, shown_former = shape(value), former if former is ABSENT else shape(former)
             for rule in rules:
                 if rule.needs_former and former is ABSENT:
                     continue
-                if (cause := rule.cause(shown, known, path, type_)) is not None:
+                if (cause := rule.cause(shown, shown_former, path, type_)) is not None:
                     causes.append(cause)
 
         return check
@@ -358,8 +362,10 @@ class SchemaRules:
         causes: list[StatusCause] = []
         if self._check is not None:
             shown = {**obj, "metadata": _root_metadata(obj)}
-            known = ABSENT if former is None else {**former, "metadata": _root_metadata(former)}
-            self._check(shown, known, "", causes)
+            shown_former = (
+                ABSENT if former is None else {**former, "metadata": _root_metadata(former)}
+            )
+            self._check(shown, shown_former, "", causes)
         return causes
 
 

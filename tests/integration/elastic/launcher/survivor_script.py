@@ -7,6 +7,7 @@ python survivor_script.py plain|survive|elastic STEPS FOLDER [STEP:RANK:WHERE[:S
 """
 
 import os
+import secrets
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 MODE, STEPS, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+TOKEN = secrets.token_hex(4)  # processes of two pods may have the same number
 POINTS = [point.split(":") for point in sys.argv[4:]]
 
 
@@ -64,7 +66,7 @@ def train_step(
 
 def report(step: int, rank: int, world: int, loss: float) -> None:
     line = f"step {step} rank {rank} of {world} pid {os.getpid()} loss {loss.hex()}\n"
-    with (FOLDER / f"steps-{os.getpid()}").open("a") as file:
+    with (FOLDER / f"steps-{os.getpid()}-{TOKEN}").open("a") as file:
         file.write(line)
 
 

@@ -359,7 +359,7 @@ class SchedulingOrder:
         The stored ranks of other queues are never too large.
         """
         head: KeyedEntry | None = None
-        stays: list[tuple[str, str, _Rank]] = []
+        stays: list[tuple[str, str, _Position]] = []
         """The queues further down that come first below their parents."""
         for depth in reversed(range(len(self._path))):
             parent, child = self._path[depth]
@@ -367,11 +367,12 @@ class SchedulingOrder:
                 head = self._head(child)
             if head is not None:
                 rank, others = self._rank_with(child, head), self._active_children[parent]
-                stays.append((parent, child, rank))
+                stays.append((parent, child, _Position(self._revision(child), rank, head)))
                 if not others or (rank, child) < others[0]:
                     continue
-            for above, queue, its_rank in stays:
-                heappush(self._active_children[above], (its_rank, queue))
+            for above, queue, position in stays:
+                heappush(self._active_children[above], (position.rank, queue))
+                self._positions[queue] = position
             stays.clear()
             head = None
             del self._path[depth:]

@@ -3,7 +3,15 @@
 from typing import Any
 
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
-from gangline.brain.facts.records import Image, Job, NodeSpeed, Outcome, PodRun, RoleSize, Run
+from gangline.brain.facts.records import (
+    Image,
+    NodeSpeed,
+    Outcome,
+    PodRun,
+    RecordedJob,
+    RoleSize,
+    Run,
+)
 from gangline.brain.store.batch import Fact
 
 NOW_MS = 1_760_000_000_000
@@ -11,7 +19,7 @@ DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
 
-def a_job(number: int = 1, **changes: Any) -> Job:
+def a_job(number: int = 1, **changes: Any) -> RecordedJob:
     """A job that succeeded ``number`` hours ago."""
     finished_ms = NOW_MS - number * HOUR_MS
     fields: dict[str, Any] = {
@@ -44,10 +52,10 @@ def a_job(number: int = 1, **changes: Any) -> Job:
         "model": ModelShapeFacts(params=7 * 10**9, sequence=4096),
         "observed_ms": finished_ms,
     }
-    return Job(**(fields | changes))
+    return RecordedJob(**(fields | changes))
 
 
-def a_running_job(number: int = 1, **changes: Any) -> Job:
+def a_running_job(number: int = 1, **changes: Any) -> RecordedJob:
     """A job that runs."""
     running = {"outcome": Outcome.RUNNING, "finished_ms": None, "complete": False}
     return a_job(number, **(running | changes))
@@ -108,5 +116,5 @@ def a_run(number: int = 1, segments: int = 3, pods: int = 4, **changes: Any) -> 
     )
 
 
-def job_fact(job: Job) -> Fact:
+def job_fact(job: RecordedJob) -> Fact:
     return Fact(job.cluster, job.uid, job)

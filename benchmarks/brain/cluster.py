@@ -26,19 +26,19 @@ import numpy as np
 from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.api.resource_list import GPU
 from gangline.brain.advisers.advice import Advice, Choice, Verdict
-from gangline.brain.advisers.view import View
+from gangline.brain.advisers.view import AdviserView
 from gangline.brain.advisers.workers import best_size, floor_of, size_choices
 from gangline.brain.allocation import (
     AllocationJob,
+    EntitledGang,
     Option,
-    WaitingGang,
     allocate,
     allocation_advice,
     divide,
     give_back,
     give_back_advice,
 )
-from gangline.brain.facts.records import Job, Mode, Run
+from gangline.brain.facts.records import Mode, RecordedJob, Run
 from gangline.brain.guard.decide import begin_action, decide, observe, started
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import ClusterState, GuardJobState
@@ -269,7 +269,7 @@ def oracle(view: ResizeView) -> Mapping[str, int]:
         jobs.append(msgspec.structs.replace(job, nodes=("all",) * run.bound))
     free = capacity(view) - sum(job.used for job in jobs)
     if free < 0:
-        gang = WaitingGang(key="w", pods=-free + sum(free_devices(view).values()), unit=1)
+        gang = EntitledGang(key="w", pods=-free + sum(free_devices(view).values()), unit=1)
         return give_back(jobs, spread_nodes(view), gang) or {}
     entitled = {"default": float(sum(job.used for job in jobs) + free)}
     found = allocate(jobs, {"all": free}, entitled)
@@ -388,18 +388,18 @@ class BrainResizer:
             step_seconds=StepSeconds(1, 1e-06),
         )  # fmt: skip
         largest = msgspec.structs.replace(present, micro_batch=BATCH, nodes=1, procs=1)
-        job = Job(
+        job = RecordedJob(
             cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob",
             submitted_ms=0, workers_min=run.job.minimum, workers_max=run.job.maximum,
         )  # fmt: skip
-        view = View(now_ms=now_ms, run=Run(job=job, segments=(largest, present)))
+        view = AdviserView(now_ms=now_ms, run=Run(job=job, segments=(largest, present)))
         return size_choices(view, model)
 
     def _advice(self, jobs: list[AllocationJob], view: ResizeView) -> dict[str, Advice]:
         nodes = spread_nodes(view)
         if view.waiting:
             first = view.waiting[0]
-            gang = WaitingGang(
+            gang = EntitledGang(
                 key=first.job.name, pods=first.job.minimum * unit_of(first.job), unit=1
             )
             back = give_back(jobs, nodes, gang)

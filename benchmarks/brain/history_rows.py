@@ -20,7 +20,7 @@ from sqlalchemy.schema import (
 )
 
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
-from gangline.brain.facts.records import Image, Job, Outcome, PodRun, RoleSize
+from gangline.brain.facts.records import Image, Outcome, PodRun, RecordedJob, RoleSize
 from gangline.brain.store.context import Keys
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.sql import rows, tables
@@ -103,12 +103,12 @@ def family_number(size: HistorySize, number: int) -> int:
     return 1 + _LARGE_FAMILIES + number * 2_654_435_761 % size.families
 
 
-def job(size: HistorySize, number: int) -> Job:
+def job(size: HistorySize, number: int) -> RecordedJob:
     """One job of the history, by its id."""
     family = family_number(size, number)
     finished_ms = NOW_MS - DAYS * DAY_MS + number * DAYS * DAY_MS // size.jobs
     outcome = (Outcome.FAILED, Outcome.SUCCEEDED)[number % 10 != 0]
-    return Job(
+    return RecordedJob(
         cluster=CLUSTER,
         uid=f"00000000-0000-0000-0000-{number:012d}",
         namespace=f"team-{family % 200}",

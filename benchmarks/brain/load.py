@@ -33,8 +33,8 @@ from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.job_digest import ContainerRun, DigestSettings
 from gangline.brain.collection.live_facts import JobObservations, digest_facts
 from gangline.brain.evaluation.evaluator import Evaluator
-from gangline.brain.evaluation.history import History
-from gangline.brain.facts.records import Job, Outcome, RoleSize, Run
+from gangline.brain.evaluation.history import JobHistory
+from gangline.brain.facts.records import Outcome, RecordedJob, RoleSize, Run
 from gangline.brain.guard.policy import Policy
 from gangline.brain.store.engine import open_store
 from gangline.cli.event_loop import GC_THRESHOLDS
@@ -68,7 +68,7 @@ class Writes:
 def watched_job(number: int, pods: int, now_ms: int) -> WatchedJob:
     """An elastic job that has trained for half an hour."""
     name = f"train-{number % FAMILIES}-{number}"
-    job = Job(
+    job = RecordedJob(
         cluster="c", uid=f"uid-{number}", namespace=f"team-{number % 20}", name=name,
         stem=f"train-{number % FAMILIES}", kind="ElasticJob", owner=f"user-{number % 50}",
         submitted_ms=now_ms - AGE_MS, started_ms=now_ms - AGE_MS,
@@ -144,7 +144,7 @@ async def measure(
     writes: Any = Writes()
     store = open_store(f"sqlite:///{folder / 'brain.db'}", migrate=True)
     collector = Collector(client, DigestSettings(cluster="c", digest=store.digest))
-    history = History(store, "c")
+    history = JobHistory(store, "c")
     async with store:
         await history.lead("benchmark")
         store.write.runs(

@@ -15,8 +15,8 @@ import numpy as np
 from gangline.brain.advisers import rightsize
 from gangline.brain.advisers.advice import What
 from gangline.brain.advisers.similarity import select_similar
-from gangline.brain.advisers.view import View
-from gangline.brain.facts.records import Image, Job, Outcome, PodRun, RoleSize, Run
+from gangline.brain.advisers.view import AdviserView
+from gangline.brain.facts.records import Image, Outcome, PodRun, RecordedJob, RoleSize, Run
 from gangline.brain.models.histogram import MEMORY, bucket_starts
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -127,8 +127,8 @@ def play(family: Family, rule: Rule, outcomes: Outcomes) -> list[bool]:
     return killed
 
 
-def a_job(family: Family, index: int, at_ms: int) -> Job:
-    return Job(
+def a_job(family: Family, index: int, at_ms: int) -> RecordedJob:
+    return RecordedJob(
         cluster="c",
         uid=f"{family.name}-{index}",
         namespace="n",
@@ -168,7 +168,7 @@ def past_run(family: Family, index: int, limits: list[int]) -> Run:
         "started_ms": started,
         "finished_ms": ended,
     }
-    return Run(job=Job(**values), pods=tuple(pods))
+    return Run(job=RecordedJob(**values), pods=tuple(pods))
 
 
 def pod(
@@ -191,7 +191,7 @@ def brain(family: Family, index: int, history: list[Run]) -> list[int] | None:
     """What ``rightsize`` advises."""
     now = family.ended_ms[index] - HOUR
     run = Run(job=a_job(family, index, now))
-    view = View(now_ms=now, run=run, similar=select_similar(run, history, now))
+    view = AdviserView(now_ms=now, run=run, similar=select_similar(run, history, now))
     found = [each for each in rightsize.advise(view) if each.what is What.MEMORY]
     if not found:
         return None

@@ -14,9 +14,9 @@ import numpy as np
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Advice, GuardAction, Verdict
-from gangline.brain.advisers.view import ClusterView, View, expected_rest_s
+from gangline.brain.advisers.view import AdviserView, ClusterView, expected_rest_s
 from gangline.brain.advisers.workers import advise_workers, fitted_segments
-from gangline.brain.facts.records import Job, Mode, Run, Wishes
+from gangline.brain.facts.records import Mode, RecordedJob, Run, Wishes
 from gangline.brain.guard.decide import (
     begin_action,
     begin_rollback,
@@ -95,7 +95,7 @@ class SimulatedJob:
         self._stopped_until = 0.0
         self._done = 0.0
         self._errors: list[float] = []
-        self.job = Job(
+        self.job = RecordedJob(
             cluster="c",
             uid="u",
             namespace="team",
@@ -194,10 +194,10 @@ class SimulatedJob:
         parts = getattr(self.curve, "sync", None)
         return 0.0 if parts is None else float(parts(at)) / self.curve(at)
 
-    def view(self) -> View:
+    def view(self) -> AdviserView:
         """What an adviser sees now."""
         rest = None if self.total_s is None else max(self.total_s - self.now_s, 0.0)
-        return View(
+        return AdviserView(
             now_ms=self.now_ms,
             run=Run(job=self.job, segments=tuple(fitted_segments(self.segments))),
             cluster=ClusterView(price=self.price(self.now_s)),

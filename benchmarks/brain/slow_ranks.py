@@ -5,16 +5,16 @@ import numpy as np
 
 from gangline.brain.advisers.advice import What
 from gangline.brain.advisers.stragglers import advise_stragglers
-from gangline.brain.advisers.view import View
-from gangline.brain.facts.records import Job, RankSpeed, Run
+from gangline.brain.advisers.view import AdviserView
+from gangline.brain.facts.records import RankSpeed, RecordedJob, Run
 
 RANKS, MINUTE_MS = 16, 60_000
 NOISE, PAUSE = 0.03, 0.02
 """Log-deviation of a window of a rank; share of windows with a pause of 10 to 50 %."""
-VIEW = View(
+VIEW = AdviserView(
     now_ms=0,
     run=Run(
-        job=Job(
+        job=RecordedJob(
             cluster="c",
             uid="u",
             namespace="n",

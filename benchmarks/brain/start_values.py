@@ -16,8 +16,8 @@ from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers import start
 from gangline.brain.advisers.advice import What
 from gangline.brain.advisers.start import largest_worthwhile
-from gangline.brain.advisers.view import SimilarRuns, View
-from gangline.brain.facts.records import Image, Job, Outcome, RoleSize, Run
+from gangline.brain.advisers.view import AdviserView, SimilarRuns
+from gangline.brain.facts.records import Image, Outcome, RecordedJob, RoleSize, Run
 from gangline.brain.models.throughput import Configuration
 
 DAY = 86_400_000
@@ -26,8 +26,8 @@ FEWEST, MOST, BATCH, MICRO = 1, 16, 2048, 64
 FAMILIES = 200
 
 
-def a_job(uid: str, replicas: int) -> Job:
-    return Job(
+def a_job(uid: str, replicas: int) -> RecordedJob:
+    return RecordedJob(
         cluster="c",
         uid=uid,
         namespace="n",
@@ -94,7 +94,7 @@ def play_family(random: np.random.Generator) -> dict[int, tuple[int | None, int]
         runs.append(Run(job=job, segments=tuple(segments)))
         if len(runs) in (3, 10):
             asked = 2 if best != 2 else 4
-            view = View(
+            view = AdviserView(
                 now_ms=NOW,
                 run=Run(job=a_job("new", asked)),
                 similar=SimilarRuns(level=1, runs=tuple(runs)),

@@ -26,7 +26,7 @@ from torch.utils.data import TensorDataset
 from benchmarks.elastic.master_load import AGENTS, PATIENCE_S, joins, start_master
 from gangline.elastic.master.facts.collector import FactsCollector
 from gangline.elastic.master.facts.publication import PUBLISH_EVERY_S
-from gangline.elastic.master.segments.document import JobIdentity, encode_facts
+from gangline.elastic.master.segments.document import ReportedJob, encode_facts
 from gangline.elastic.master.state.goodput import GoodputAccount
 from gangline.elastic.progress import PROGRESS_VARIABLE, ReportedShape, StepTimes
 from gangline.elastic.protocol.channel import JobSecret
@@ -222,7 +222,7 @@ def publication(nodes: int, seconds: int) -> Publication:
         spent_s, observed = spent_s + time.perf_counter() - began, observed + nodes
         if facts.changes != published and clock >= not_before:
             published, not_before = facts.changes, clock + PUBLISH_EVERY_S
-            written = encode_facts(JobIdentity("train", "team", "u" * 36), facts.content())
+            written = encode_facts(ReportedJob("train", "team", "u" * 36), facts.content())
             found.largest_bytes = max(found.largest_bytes, len(written))
             found.writes += 1
     found.digest_us = spent_s / observed * 1e6

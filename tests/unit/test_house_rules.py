@@ -1,6 +1,8 @@
-"""Rules for the tree that no linter checks: length and name of a file, its purpose at the top."""
+"""Rules for the tree that no linter checks: names, lengths and purposes of files, names of classes."""
 
 import ast
+import re
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,3 +32,9 @@ def test_a_file_begins_with_its_purpose() -> None:
     texts = ((path, path.read_text()) for path in paths)
     parsed = ((path, text) for path, text in texts if not text.startswith(('"""', 'r"""')))
     assert names([path for path, text in parsed if not ast.get_docstring(ast.parse(text))]) == []
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    lines = (line for path in SOURCES for line in path.read_text().splitlines())
+    classes = Counter(re.findall(r"^class ([A-Z]\w*)", "\n".join(lines), re.MULTILINE))
+    assert [name for name, count in classes.items() if count > 1] == []

@@ -11,7 +11,7 @@ from unit.tool_modules import load_tool
 ROOT = Path(__file__).parents[2]
 WITHOUT_FEATURE = {
     "architecture", "benchmarks", "benchmarks-appendix", "benchmarks-elastic", "differences",
-    "glossary",
+    "glossary", "plan-published",
 }  # fmt: skip
 TOOL = load_tool("select_tests")
 

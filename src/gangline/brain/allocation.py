@@ -62,7 +62,7 @@ class AllocationJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.workers * self.devices
 
 
-class WaitingGang(msgspec.Struct, frozen=True, kw_only=True):
+class EntitledGang(msgspec.Struct, frozen=True, kw_only=True):
     """A gang that waits, and has a right to start by its queue."""
 
     key: str
@@ -278,9 +278,9 @@ def _divided(
             most = min(caps[job.key], job.maximum)
             possible |= {int(c.value) for c in job.choices if job.minimum <= c.value <= most}
         gains = [(size, speedup(job, size, fair[job.key])) for size in sorted(possible)]
-        known = [(size, 1 / gain) for size, gain in gains if gain] or [(job.workers, 0.0)]
-        sizes[job.key] = [size for size, _ in known]
-        options[job.key] = [Option(size * job.devices, loss) for size, loss in known]
+        losses = [(size, 1 / gain) for size, gain in gains if gain] or [(job.workers, 0.0)]
+        sizes[job.key] = [size for size, _ in losses]
+        options[job.key] = [Option(size * job.devices, loss) for size, loss in losses]
     division = divide(options, sum(job.used for job in jobs) + free)
     if division is None:
         return {job.key: job.workers for job in jobs}
@@ -355,7 +355,7 @@ def update_price(state: PriceState, refused: float, idle_devices: int, now_ms: i
 
 
 def give_back(
-    jobs: Sequence[AllocationJob], free: Mapping[str, int], gang: WaitingGang
+    jobs: Sequence[AllocationJob], free: Mapping[str, int], gang: EntitledGang
 ) -> dict[str, int] | None:
     """Return the smaller numbers of workers by job that let the gang start.
 
@@ -421,7 +421,7 @@ def allocation_advice(
 
 
 def give_back_advice(
-    jobs: Sequence[AllocationJob], sizes: Mapping[str, int], gang: WaitingGang
+    jobs: Sequence[AllocationJob], sizes: Mapping[str, int], gang: EntitledGang
 ) -> dict[str, Advice]:
     """Return the advice for each job that gives devices back to a waiting gang."""
     advice = {}

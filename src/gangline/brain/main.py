@@ -20,7 +20,7 @@ from gangline.brain.collection.job_digest import DigestSettings
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.evaluator import Evaluator
 from gangline.brain.evaluation.fact_flow import FactFlow
-from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.evaluation.manifest_advice import ManifestAdviser
 from gangline.brain.publication.publisher import Publisher
 from gangline.brain.record.recorder import Recorder
@@ -140,7 +140,7 @@ async def _lead(
     retention = RetentionSettings(
         records_days=settings.record_days, records_bytes=settings.record_bytes
     )
-    history = History(store, cluster, retention)
+    history = JobHistory(store, cluster, retention)
     await history.lead(settings.identity)
     watched = await history.known_uids()
     async with asyncio.TaskGroup() as tasks:
@@ -168,7 +168,7 @@ async def _lead(
 
 
 async def _store_facts(
-    client: ApiClient, settings: BrainSettings, collector: Collector, history: History
+    client: ApiClient, settings: BrainSettings, collector: Collector, history: JobHistory
 ) -> None:
     """Write what the collector observes, until cancelled."""
     facts = FactFlow(collector, history, client.transport.clock_skew_s)
@@ -182,7 +182,7 @@ async def _advise(
     client: ApiClient,
     settings: BrainSettings,
     collector: Collector,
-    history: History,
+    history: JobHistory,
     elector: LeaderElector,
 ) -> None:
     """Evaluate jobs until cancelled."""

@@ -35,7 +35,7 @@ from gangline.api.job_resources import JOB_KINDS
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import JOB_ADVICE
 from gangline.brain.facts.job_record import JobRecord
-from gangline.brain.facts.records import Job, Outcome, Run
+from gangline.brain.facts.records import Outcome, RecordedJob, Run
 from gangline.brain.settings import BadSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import StoreError
@@ -208,7 +208,7 @@ class BrainApi:
     async def _history(self, request: web.Request) -> web.Response:
         asked = read_filter(request.query, self._cluster)
         page = await self._store.query(lambda reader: reader.history(asked))
-        shown: list[Job] = []
+        shown: list[RecordedJob] = []
         hidden = 0
         for job in page.jobs:
             if await self.access.may(_asker(request), "get", job.kind, job.namespace):
@@ -422,7 +422,7 @@ def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
     return UsageRow(key=key, **{name: sum(getattr(row, name) for row in rows) for name in names})
 
 
-def public_job(job: Job) -> dict[str, Any]:
+def public_job(job: RecordedJob) -> dict[str, Any]:
     """Return a job without what only the store needs."""
     shown: dict[str, Any] = msgspec.to_builtins(job)
     for name in ("cluster", "command_digest", "spec_digest", "wishes", "observed_ms"):

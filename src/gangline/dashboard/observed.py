@@ -73,7 +73,7 @@ JobKey = tuple[str, str, str]
 
 
 @dataclass(slots=True)
-class ObservedJob:
+class JobSnapshot:
     """A stored job with its objects, and the job that was built of them."""
 
     kind: JobKind
@@ -101,7 +101,7 @@ class SourceState:
 
 
 @dataclass(slots=True)
-class ObservedCluster:
+class ClusterSnapshot:
     revision: int = 0
     sources: dict[str, SourceState] = field(default_factory=dict)
     """By the plural name of the kind."""
@@ -114,8 +114,8 @@ class ObservedCluster:
     """By namespace and name."""
     events: defaultdict[str, dict[str, Event]] = field(default_factory=lambda: defaultdict(dict))
     """By namespace and name."""
-    _jobs: dict[JobKey, ObservedJob] = field(default_factory=dict)
-    _by_uid: dict[str, ObservedJob] = field(default_factory=dict)
+    _jobs: dict[JobKey, JobSnapshot] = field(default_factory=dict)
+    _by_uid: dict[str, JobSnapshot] = field(default_factory=dict)
     _namespaces: dict[JobKind, frozenset[str]] | None = None
     """Those that have jobs, by kind; None until it is computed."""
     _pods_of: defaultdict[str, dict[str, WatchedPod]] = field(
@@ -158,7 +158,7 @@ class ObservedCluster:
                 del self._jobs[entry.key]
                 self._namespaces = None
         if new is not None:
-            entry = ObservedJob(kind, new, self.revision + 1)
+            entry = JobSnapshot(kind, new, self.revision + 1)
             if entry.key not in self._jobs:
                 self._namespaces = None
             self._jobs[entry.key] = self._by_uid[new.metadata.uid] = entry
@@ -234,7 +234,7 @@ class ObservedCluster:
         if (entry := self._by_uid.get(uid)) is not None:
             entry.built, entry.revision = None, self.revision + 1
 
-    def __iter__(self) -> Iterator[ObservedJob]:
+    def __iter__(self) -> Iterator[JobSnapshot]:
         return iter(list(self._jobs.values()))
 
     def __len__(self) -> int:
@@ -248,13 +248,13 @@ class ObservedCluster:
             self._namespaces = {kind: frozenset(names) for kind, names in by_kind.items()}
         return self._namespaces
 
-    def find(self, key: JobKey) -> ObservedJob | None:
+    def find(self, key: JobKey) -> JobSnapshot | None:
         return self._jobs.get(key)
 
-    def find_owner(self, uid: str) -> ObservedJob | None:
+    def find_owner(self, uid: str) -> JobSnapshot | None:
         return self._by_uid.get(uid)
 
-    def job(self, entry: ObservedJob, *, pods: bool = True, groups: bool = True) -> Job:
+    def job(self, entry: JobSnapshot, *, pods: bool = True, groups: bool = True) -> Job:
         """Return a job as lists show it, with its pods and pod groups as far as they may be
         read.
         """

@@ -257,12 +257,12 @@ async def _spec(request: PageRequest) -> View:
 
 async def _may_list(request: PageRequest, kind: str, namespace: str) -> bool:
     """Whether the viewer may list jobs of a kind in a namespace that may have none now."""
-    known = _KINDS.get(kind.lower())
-    if known is None:
+    job_kind = _KINDS.get(kind.lower())
+    if job_kind is None:
         return False
-    if request.seen.scope.sees_job(known, namespace):
+    if request.seen.scope.sees_job(job_kind, namespace):
         return True
-    return await request.viewer.rights.may(list_question(readable(known.resource), namespace))
+    return await request.viewer.rights.may(list_question(readable(job_kind.resource), namespace))
 
 
 async def _stored(request: PageRequest, path: str) -> dict[str, Any]:

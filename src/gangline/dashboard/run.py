@@ -16,7 +16,7 @@ from gangline.dashboard.actions import ActionRunner
 from gangline.dashboard.login.header import HeaderLogin
 from gangline.dashboard.login.local import TOKEN_PARAMETER, LocalLogin
 from gangline.dashboard.login.sessions import Login, Sessions
-from gangline.dashboard.observed import ObservedCluster
+from gangline.dashboard.observed import ClusterSnapshot
 from gangline.dashboard.server import Dashboard, LoginParts
 from gangline.dashboard.settings import DashboardSettings, LoginMode, TlsSettings
 from gangline.dashboard.sources import Sources
@@ -46,7 +46,7 @@ async def run(
         BadSettings: the settings contradict each other.
     """
     settings.check()
-    cluster = ObservedCluster()
+    cluster = ClusterSnapshot()
     watch = ClusterWatch(client, cluster, settings.namespaces)
     health = Health(extra_checks=[lambda: cluster.has_synced])
     async with AsyncExitStack() as stack:

@@ -53,8 +53,8 @@ from gangline.dashboard.rights import Question, Scope, read_scope, readable
 from gangline.dashboard.settings import DashboardSettings
 from gangline.dashboard.sources import Sources
 from gangline.dashboard.streams import (
+    PageStream,
     RenderCache,
-    Stream,
     appended,
     message,
     named,
@@ -343,7 +343,7 @@ class Dashboard:
             opened = await self._open(request)
             # The first reading is before the headers, so that a refusal has its status.
             parts = await self._parts(page, request, opened)
-            stream = Stream(request)
+            stream = PageStream(request)
             await stream.open()
             sent: dict[str, str] = {}
             try:
@@ -451,7 +451,7 @@ class Dashboard:
         position = int(given) if given.isascii() and given.isdecimal() else 0
         text = request.query.get("q", "").lower()
         renderer = self._renderer(request)
-        stream = Stream(request)
+        stream = PageStream(request)
         await stream.open()
         shared.readers += 1
         try:

@@ -13,7 +13,7 @@ ANY_LOOPBACK_PORT = Address("127.0.0.1", 0)
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class BadSettings(ValueError):
+class BadDashboardSettings(ValueError):
     """The settings contradict each other; the message names the flag and the remedy."""
 
 
@@ -89,16 +89,16 @@ class DashboardSettings:
             BadSettings: they do not.
         """
         if self.base_path and (not self.base_path.startswith("/") or self.base_path.endswith("/")):
-            raise BadSettings(
+            raise BadDashboardSettings(
                 f"--base-path: {self.base_path!r} must begin with a slash and not end with one, "
                 "such as /gangline"
             )
         if bool(self.tls.certificate) is not bool(self.tls.key):
-            raise BadSettings("--tls-cert-file and --tls-key-file: give both or none")
+            raise BadDashboardSettings("--tls-cert-file and --tls-key-file: give both or none")
         if self.tls.client_ca and not self.tls.certificate:
-            raise BadSettings("--client-ca-file needs --tls-cert-file and --tls-key-file")
+            raise BadDashboardSettings("--client-ca-file needs --tls-cert-file and --tls-key-file")
         if self.auth is LoginMode.LOCAL and self.address.host not in _LOOPBACK:
-            raise BadSettings(
+            raise BadDashboardSettings(
                 f"--auth local is for one user of this machine and listens on 127.0.0.1, not on "
                 f"{self.address.host or 'all addresses'}: use --auth token, header or oidc"
             )
@@ -109,7 +109,7 @@ class DashboardSettings:
 
     def _check_header(self) -> None:
         if not (self.header.trusted_proxies or self.tls.client_ca):
-            raise BadSettings(
+            raise BadDashboardSettings(
                 "--auth header believes headers only of a proxy that is known: give its address "
                 "with --trusted-proxy, or require its certificate with --client-ca-file"
             )
@@ -121,14 +121,14 @@ class DashboardSettings:
             ("--oidc-redirect-url", self.oidc.redirect_url),
         ):
             if not value:
-                raise BadSettings(f"--auth oidc needs {flag}")
+                raise BadDashboardSettings(f"--auth oidc needs {flag}")
         for flag, url in (
             ("--oidc-issuer", self.oidc.issuer),
             ("--oidc-redirect-url", self.oidc.redirect_url),
         ):
             parts = urlsplit(url)
             if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
-                raise BadSettings(f"{flag}: {url!r} must begin with https://")
+                raise BadDashboardSettings(f"{flag}: {url!r} must begin with https://")
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[IPNetwork, ...]:
@@ -142,7 +142,7 @@ def parse_networks(texts: Sequence[str]) -> tuple[IPNetwork, ...]:
         try:
             networks.append(ipaddress.ip_network(text, strict=False))
         except ValueError as error:
-            raise BadSettings(
+            raise BadDashboardSettings(
                 f"--trusted-proxy: {text!r} is no address and no network such as 10.0.0.0/8"
             ) from error
     return tuple(networks)

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from gangline.dashboard.observed import ObservedCluster
+from gangline.dashboard.observed import ClusterSnapshot
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.errors import KubeError
@@ -200,7 +200,7 @@ async def in_thread(config: ClusterConfig, work: Callable[[ApiClient], Awaitable
 
 
 class Sources:
-    def __init__(self, client: ApiClient, cluster: ObservedCluster, record: str = "") -> None:
+    def __init__(self, client: ApiClient, cluster: ClusterSnapshot, record: str = "") -> None:
         self.client = client
         self.cluster = cluster
         self.past = Past(client, record)

@@ -100,7 +100,7 @@ class RenderCache:
             return rendered.parts
 
 
-class Stream:
+class PageStream:
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self.response = web.StreamResponse(headers=HEADERS)

@@ -20,7 +20,7 @@ from gangline.api.brain.job_advice import OWNER_ANNOTATION
 from gangline.api.resources import EVENTS, HYPERNODES, NODES, POD_GROUPS, QUEUES
 from gangline.dashboard.observed import (
     WATCHED_PODS,
-    ObservedCluster,
+    ClusterSnapshot,
     SourceState,
     watched_resource,
 )
@@ -46,7 +46,7 @@ _ANSWER_S = 2.0
 @dataclass(slots=True)
 class ClusterWatch:
     client: ApiClient
-    cluster: ObservedCluster
+    cluster: ClusterSnapshot
     namespaces: Sequence[str] = ()
     """The namespaces that are watched; empty for all."""
     _informers: dict[str, Informer[Any]] = field(default_factory=dict)

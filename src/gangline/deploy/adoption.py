@@ -15,14 +15,14 @@ import msgspec
 
 from gangline.api.jobs.train import has_upstream_status
 from gangline.api.resources import TRAIN_JOBS
-from gangline.deploy.chart import Capabilities, Chart, Manifest, ReleaseSettings
+from gangline.deploy.chart import Chart, ClusterCapabilities, Manifest, ReleaseSettings
 from gangline.deploy.crd_compare import describe_loss
 from gangline.deploy.manifests import (
     BOOTSTRAPPED,
     HELM_NAMESPACE,
     HELM_RELEASE,
     MANAGED_BY,
-    Identity,
+    ObjectIdentity,
     identity_of,
     sort_objects,
 )
@@ -90,12 +90,15 @@ class Adoption(NamedTuple):
 
     adopted: list[Manifest]
     """The marks of the objects, and nothing else."""
-    left: dict[Identity, str]
+    left: dict[ObjectIdentity, str]
     """The others, each with the reason."""
 
 
 def helm_objects(
-    chart: Chart, values: Values, release: ReleaseSettings, capabilities: Capabilities | None = None
+    chart: Chart,
+    values: Values,
+    release: ReleaseSettings,
+    capabilities: ClusterCapabilities | None = None,
 ) -> list[Manifest]:
     """Return the objects that Helm would install; hooks need no marks.
 
@@ -111,7 +114,9 @@ def helm_objects(
 
 
 def plan_adoption(
-    existing: Mapping[Identity, Manifest], objects: Sequence[Manifest], release: ReleaseSettings
+    existing: Mapping[ObjectIdentity, Manifest],
+    objects: Sequence[Manifest],
+    release: ReleaseSettings,
 ) -> Adoption:
     """Return which of the existing objects the release takes over."""
     plan = Adoption([], {})

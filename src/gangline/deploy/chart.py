@@ -31,7 +31,7 @@ _HOOK = "helm.sh/hook"
 
 
 @dataclass(frozen=True, slots=True)
-class Capabilities:
+class ClusterCapabilities:
     """What the server can do."""
 
     api_versions: frozenset[str] = frozenset({"v1", "apps/v1", "policy/v1"})
@@ -97,7 +97,7 @@ class Chart:
         self,
         values: Values,
         release: ReleaseSettings | None = None,
-        capabilities: Capabilities | None = None,
+        capabilities: ClusterCapabilities | None = None,
     ) -> list[Manifest]:
         """Return the objects of a release without those of ``helm test``; values are complete.
 
@@ -114,7 +114,7 @@ class Chart:
                 "Service": release.service,
                 "Revision": 1,
             },
-            "Capabilities": (capabilities or Capabilities()).as_object(),
+            "Capabilities": (capabilities or ClusterCapabilities()).as_object(),
             "Files": _ChartFiles(),
         }
         try:

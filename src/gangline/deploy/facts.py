@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from gangline.deploy.chart import Capabilities, Manifest, ReleaseSettings
+from gangline.deploy.chart import ClusterCapabilities, Manifest, ReleaseSettings
 from gangline.deploy.manifests import (
-    Identity,
+    ObjectIdentity,
     collection_path,
     group_of,
     identity_of,
@@ -26,7 +26,7 @@ _VERBS = ("get", "create", "patch")
 _COMPONENTS = ("gangline-operator", "gangline-scheduler", UPSTREAM_OPERATOR)
 
 
-async def read_capabilities(client: ApiClient) -> Capabilities:
+async def read_capabilities(client: ApiClient) -> ClusterCapabilities:
     """Return the API versions that the server serves.
 
     Raises:
@@ -36,7 +36,7 @@ async def read_capabilities(client: ApiClient) -> Capabilities:
     versions = {"v1"} | {
         version["groupVersion"] for group in groups["groups"] for version in group["versions"]
     }
-    return Capabilities(frozenset(versions))
+    return ClusterCapabilities(frozenset(versions))
 
 
 async def read_facts(
@@ -67,7 +67,9 @@ async def read_facts(
     return facts
 
 
-async def read_existing(client: ApiClient, objects: Sequence[Manifest]) -> dict[Identity, Manifest]:
+async def read_existing(
+    client: ApiClient, objects: Sequence[Manifest]
+) -> dict[ObjectIdentity, Manifest]:
     """Return those of the objects that exist, as they are in the cluster."""
     return await _Reader(client).existing(objects)
 
@@ -91,7 +93,7 @@ class _Reader:
         assert isinstance(stored, dict)
         return stored
 
-    async def existing(self, objects: Sequence[Manifest]) -> dict[Identity, Manifest]:
+    async def existing(self, objects: Sequence[Manifest]) -> dict[ObjectIdentity, Manifest]:
         stored = await self._gather(self.get(object_) for object_ in objects)
         return {
             identity_of(manifest): live
@@ -146,7 +148,7 @@ class _Reader:
             return []
         return [(item["metadata"]["namespace"], name) for item in answer["items"]]
 
-    async def refused(self, objects: Sequence[Manifest]) -> dict[Identity, str]:
+    async def refused(self, objects: Sequence[Manifest]) -> dict[ObjectIdentity, str]:
         """Try each object without storing it; return those that the server refuses."""
         answers = await self._gather(self._try(object_) for object_ in objects)
         return {

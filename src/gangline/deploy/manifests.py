@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from gangline.deploy.chart import Capabilities, Chart, Manifest, ReleaseSettings
+from gangline.deploy.chart import Chart, ClusterCapabilities, Manifest, ReleaseSettings
 from gangline.deploy.values import Values
 
 PART_OF = "app.kubernetes.io/part-of"
@@ -48,7 +48,7 @@ Each with its API versions, the newest first.
 """
 
 
-class Identity(NamedTuple):
+class ObjectIdentity(NamedTuple):
     """What an object is in a cluster."""
 
     kind: str
@@ -59,16 +59,16 @@ class Identity(NamedTuple):
         return f"{self.kind} {f'{self.namespace}/' if self.namespace else ''}{self.name}"
 
 
-def identity_of(manifest: Mapping[str, Any]) -> Identity:
+def identity_of(manifest: Mapping[str, Any]) -> ObjectIdentity:
     metadata = manifest["metadata"]
-    return Identity(manifest["kind"], metadata.get("namespace", ""), metadata["name"])
+    return ObjectIdentity(manifest["kind"], metadata.get("namespace", ""), metadata["name"])
 
 
 def release_objects(
     chart: Chart,
     values: Values,
     release: ReleaseSettings,
-    capabilities: Capabilities | None = None,
+    capabilities: ClusterCapabilities | None = None,
     *,
     namespace: bool = True,
 ) -> list[Manifest]:

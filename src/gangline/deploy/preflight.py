@@ -14,7 +14,7 @@ from gangline.deploy.manifests import (
     HELM_NAMESPACE,
     HELM_RELEASE,
     PART_OF,
-    Identity,
+    ObjectIdentity,
     identity_of,
 )
 
@@ -42,11 +42,11 @@ class InstallationFacts:
     minor: int
     namespace_labels: Mapping[str, str] | None = None
     """Labels of the release's namespace; None if it does not exist or may not be read."""
-    existing: Mapping[Identity, Manifest] = field(default_factory=dict)
+    existing: Mapping[ObjectIdentity, Manifest] = field(default_factory=dict)
     """Objects of the release that exist."""
     denied: Sequence[str] = ()
     """Rights that the user lacks, such as ``create clusterroles.rbac.authorization.k8s.io``."""
-    refused: Mapping[Identity, str] = field(default_factory=dict)
+    refused: Mapping[ObjectIdentity, str] = field(default_factory=dict)
     """Objects that the server would refuse, with its message."""
     deployments: Sequence[tuple[str, str]] = ()
     """Namespace and name of operators and schedulers in all namespaces."""
@@ -57,7 +57,7 @@ class PreflightResult:
     """The outcome of all checks."""
 
     problems: list[Problem]
-    skipped: frozenset[Identity] = frozenset()
+    skipped: frozenset[ObjectIdentity] = frozenset()
     """Objects of others that are left as they are."""
 
 
@@ -80,7 +80,7 @@ def check_installation(
         *_check_other_releases(facts, objects, release),
         *_check_pod_security(facts, objects, release),
     ]
-    skipped: set[Identity] = set()
+    skipped: set[ObjectIdentity] = set()
     for manifest in objects:
         identity = identity_of(manifest)
         stored = facts.existing.get(identity)
@@ -163,7 +163,7 @@ def _check_crd(stored: Manifest, ours: Manifest, keep_crds: bool) -> Problem | N
     return Problem(message, "--keep-crds leaves such CRDs as they are")
 
 
-def _check_owner(stored: Manifest, identity: Identity, adopt: bool) -> Problem | None:
+def _check_owner(stored: Manifest, identity: ObjectIdentity, adopt: bool) -> Problem | None:
     """Objects of Helm, of the API server and of others are not taken over."""
     labels: Mapping[str, str] = stored["metadata"].get("labels") or {}
     annotations: Mapping[str, str] = stored["metadata"].get("annotations") or {}
@@ -186,10 +186,10 @@ def _check_owner(stored: Manifest, identity: Identity, adopt: bool) -> Problem |
 
 
 def _summarise_refusals(
-    refused: Mapping[Identity, str], facts: InstallationFacts
+    refused: Mapping[ObjectIdentity, str], facts: InstallationFacts
 ) -> Iterator[Problem]:
     """Report each message once; missing rights are named by the check of rights."""
-    messages: dict[str, list[Identity]] = {}
+    messages: dict[str, list[ObjectIdentity]] = {}
     for identity, why in refused.items():
         if not (facts.denied and "cannot" in why and "forbidden" in why):
             messages.setdefault(why.replace(identity.name, "NAME"), []).append(identity)

@@ -19,7 +19,7 @@ from gangline.deploy.manifests import (
     KIND_VERSIONS,
     MANAGED_BY,
     PART_OF,
-    Identity,
+    ObjectIdentity,
     collection_path,
     identity_of,
     object_path,
@@ -38,7 +38,10 @@ Report = Callable[[str], None]
 
 
 async def install(
-    client: ApiClient, objects: Sequence[Manifest], skipped: Iterable[Identity], report: Report
+    client: ApiClient,
+    objects: Sequence[Manifest],
+    skipped: Iterable[ObjectIdentity],
+    report: Report,
 ) -> None:
     """Apply the objects in their order, then delete what the release no longer has.
 
@@ -77,7 +80,7 @@ async def adopt(client: ApiClient, objects: Sequence[Manifest], report: Report) 
         report(f"adopted {identity_of(manifest)}")
 
 
-async def uninstall(client: ApiClient, report: Report) -> list[Identity]:
+async def uninstall(client: ApiClient, report: Report) -> list[ObjectIdentity]:
     """Delete the objects of the release, webhooks first; return what is left on purpose."""
     owned = await owned_objects(client)
     await _delete(client, owned, report)

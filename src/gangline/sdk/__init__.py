@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gangline.sdk.handle import JobHandle as JobHandle
     from gangline.sdk.session import AsyncClient as AsyncClient
     from gangline.sdk.session import Client as Client
-    from gangline.sizing.hardware import Device as Device
+    from gangline.sizing.hardware import DeviceModel as DeviceModel
     from gangline.sizing.hardware import find_device as find_device
     from gangline.sizing.model import ModelShape as ModelShape
     from gangline.sizing.plan import Plan as Plan

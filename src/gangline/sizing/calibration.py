@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gangline.api.figures import format_scaled
-from gangline.sizing.hardware import Device, MeasuredCosts, UnknownDeviceError, find_device
+from gangline.sizing.hardware import DeviceModel, MeasuredCosts, UnknownDeviceError, find_device
 from gangline.sizing.model import ShapeError
 
 _Z = 1.2815515655446004
@@ -49,7 +49,7 @@ _MOST_EFFICIENCY = 0.95
 class Calibration:
     """Measured figures of a kind of device."""
 
-    device: Device
+    device: DeviceModel
     """The device with everything that was measured, except for the efficiency."""
     efficiency: Range
     element: int
@@ -57,7 +57,7 @@ class Calibration:
     source: str
     """One line for the assumptions of a plan."""
 
-    def apply(self, device: Device) -> Device:
+    def apply(self, device: DeviceModel) -> DeviceModel:
         """Return ``device`` with the measured figures in place of its own."""
         measured = self.device
         changed = replace(
@@ -116,13 +116,13 @@ def _fit(content: Mapping[str, Any], file: str) -> Calibration:
     return Calibration(device, efficiency, element, source)
 
 
-def _device(name: str, peak: float, memory: float, devices: int, element: int) -> Device:
+def _device(name: str, peak: float, memory: float, devices: int, element: int) -> DeviceModel:
     try:
         return find_device(name)
     except UnknownDeviceError:
         pass
     processor = name.upper() == "CPU"
-    return Device(
+    return DeviceModel(
         name.upper() if processor else name,
         peak_flops=peak,
         memory_bytes=memory,
@@ -134,7 +134,7 @@ def _device(name: str, peak: float, memory: float, devices: int, element: int) -
     )
 
 
-def _with_peak(device: Device, element: int, peak: float) -> Device:
+def _with_peak(device: DeviceModel, element: int, peak: float) -> DeviceModel:
     if element == 2:
         return replace(device, peak_flops=peak)
     return replace(device, fp32_flops=peak)

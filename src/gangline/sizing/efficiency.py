@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gangline.sizing.calibration import Range
-from gangline.sizing.hardware import Device, StateBytes
+from gangline.sizing.hardware import DeviceModel, StateBytes
 from gangline.sizing.layout import Layout
 from gangline.sizing.memory import stored_bytes
 from gangline.sizing.model import (
@@ -49,7 +49,7 @@ def roofline(
     shape: ModelShape,
     layout: Layout,
     states: StateBytes,
-    device: Device,
+    device: DeviceModel,
     constants: RooflineConstants = FITTED,
 ) -> float:
     """Return the share of the peak that a tuned training reaches while it computes."""
@@ -104,7 +104,7 @@ class Efficiency:
     runs: Runs = Runs.TUNED
 
     def of(
-        self, shape: ModelShape | None, layout: Layout, states: StateBytes, device: Device
+        self, shape: ModelShape | None, layout: Layout, states: StateBytes, device: DeviceModel
     ) -> Range:
         """Return the range of a layout.
 
@@ -125,7 +125,7 @@ _TRACED_SHARE = 0.5
 """Of the efficiency of large products: models of unknown layers are rarely products alone."""
 
 
-def traced_prior(device: Device) -> Range:
+def traced_prior(device: DeviceModel) -> Range:
     """The efficiency of a traced model: little is known, so the range is wide."""
     return logit_range(device.efficiency * _TRACED_SHARE, _UNKNOWN_SPREAD)
 

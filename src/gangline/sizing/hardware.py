@@ -149,7 +149,7 @@ class MeasuredCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceModel:
     """An accelerator, and the node that usually holds it."""
 
     name: str
@@ -201,26 +201,26 @@ _EDR8, _HDR8, _NDR8 = 50e9, 200e9, 400e9
 _AMPERE, _HOPPER = 0.78, 0.67
 
 DEVICES = (
-    Device("V100-16GB", 125e12, 16e9, 0.60, 8, _NVLINK2, _EDR8, 15.7e12, 0.9e12),
-    Device("V100-32GB", 125e12, 32e9, 0.60, 8, _NVLINK2, _EDR8, 15.7e12, 0.9e12),
-    Device("T4", 65e12, 16e9, 0.45, 4, _PCIE3, 12.5e9, 8.1e12, 0.32e12),
-    Device("A10", 125e12, 24e9, 0.60, 4, _PCIE4, 12.5e9, 31.2e12, 0.6e12),
-    Device("L4", 121e12, 24e9, 0.55, 4, _PCIE4, 12.5e9, 30.3e12, 0.3e12, fp8=True),
-    Device("L40S", 362e12, 48e9, 0.55, 8, _PCIE4, 50e9, 91.6e12, 0.86e12, fp8=True),
-    Device("RTX3090", 71e12, 24e9, 0.65, 4, _PCIE4, 12.5e9, 35.6e12, 0.94e12),
-    Device("RTX4090", 165e12, 24e9, 0.65, 4, _PCIE4, 12.5e9, 82.6e12, 1.0e12, fp8=True),
-    Device("A100-40GB", 312e12, 40e9, _AMPERE, 8, _NVLINK3, _HDR8, 19.5e12, 1.55e12),
-    Device("A100-80GB", 312e12, 80e9, _AMPERE, 8, _NVLINK3, _HDR8, 19.5e12, 2.0e12),
-    Device("A800-80GB", 312e12, 80e9, _AMPERE, 8, 160e9, _HDR8, 19.5e12, 2.0e12),
-    Device("H100-80GB", 989.4e12, 80e9, _HOPPER, 8, _NVLINK4, _NDR8, 67e12, 3.35e12, fp8=True),
+    DeviceModel("V100-16GB", 125e12, 16e9, 0.60, 8, _NVLINK2, _EDR8, 15.7e12, 0.9e12),
+    DeviceModel("V100-32GB", 125e12, 32e9, 0.60, 8, _NVLINK2, _EDR8, 15.7e12, 0.9e12),
+    DeviceModel("T4", 65e12, 16e9, 0.45, 4, _PCIE3, 12.5e9, 8.1e12, 0.32e12),
+    DeviceModel("A10", 125e12, 24e9, 0.60, 4, _PCIE4, 12.5e9, 31.2e12, 0.6e12),
+    DeviceModel("L4", 121e12, 24e9, 0.55, 4, _PCIE4, 12.5e9, 30.3e12, 0.3e12, fp8=True),
+    DeviceModel("L40S", 362e12, 48e9, 0.55, 8, _PCIE4, 50e9, 91.6e12, 0.86e12, fp8=True),
+    DeviceModel("RTX3090", 71e12, 24e9, 0.65, 4, _PCIE4, 12.5e9, 35.6e12, 0.94e12),
+    DeviceModel("RTX4090", 165e12, 24e9, 0.65, 4, _PCIE4, 12.5e9, 82.6e12, 1.0e12, fp8=True),
+    DeviceModel("A100-40GB", 312e12, 40e9, _AMPERE, 8, _NVLINK3, _HDR8, 19.5e12, 1.55e12),
+    DeviceModel("A100-80GB", 312e12, 80e9, _AMPERE, 8, _NVLINK3, _HDR8, 19.5e12, 2.0e12),
+    DeviceModel("A800-80GB", 312e12, 80e9, _AMPERE, 8, 160e9, _HDR8, 19.5e12, 2.0e12),
+    DeviceModel("H100-80GB", 989.4e12, 80e9, _HOPPER, 8, _NVLINK4, _NDR8, 67e12, 3.35e12, fp8=True),
     # Of Meta's Grand Teton, with 500 W: the peak is near that of the H100 NVL.
-    Device("H100-96GB", 835e12, 96e9, _HOPPER, 8, _NVLINK4, _NDR8, 58e12, 2.4e12, fp8=True),
-    Device("H100-PCIE", 756e12, 80e9, 0.55, 8, _PCIE4, _HDR8, 51e12, 2.0e12, fp8=True),
-    Device("H800-80GB", 989.4e12, 80e9, _HOPPER, 8, 160e9, _NDR8, 67e12, 3.35e12, fp8=True),
-    Device("H20", 148e12, 96e9, 0.85, 8, _NVLINK4, _NDR8, 44e12, 4.0e12, fp8=True),
-    Device("H200", 989.4e12, 141e9, _HOPPER, 8, _NVLINK4, _NDR8, 67e12, 4.8e12, fp8=True),
-    Device("B200", 2250e12, 180e9, 0.60, 8, _NVLINK5, _NDR8, 80e12, 8.0e12, fp8=True),
-    Device("ASCEND-910B", 376e12, 64e9, 0.55, 8, 150e9, _HDR8, 94e12, 1.6e12),
+    DeviceModel("H100-96GB", 835e12, 96e9, _HOPPER, 8, _NVLINK4, _NDR8, 58e12, 2.4e12, fp8=True),
+    DeviceModel("H100-PCIE", 756e12, 80e9, 0.55, 8, _PCIE4, _HDR8, 51e12, 2.0e12, fp8=True),
+    DeviceModel("H800-80GB", 989.4e12, 80e9, _HOPPER, 8, 160e9, _NDR8, 67e12, 3.35e12, fp8=True),
+    DeviceModel("H20", 148e12, 96e9, 0.85, 8, _NVLINK4, _NDR8, 44e12, 4.0e12, fp8=True),
+    DeviceModel("H200", 989.4e12, 141e9, _HOPPER, 8, _NVLINK4, _NDR8, 67e12, 4.8e12, fp8=True),
+    DeviceModel("B200", 2250e12, 180e9, 0.60, 8, _NVLINK5, _NDR8, 80e12, 8.0e12, fp8=True),
+    DeviceModel("ASCEND-910B", 376e12, 64e9, 0.55, 8, 150e9, _HDR8, 94e12, 1.6e12),
 )
 _DEFAULTS = {
     "V100": "V100-32GB", "A100": "A100-80GB", "H100": "H100-80GB", "A800": "A800-80GB",
@@ -235,7 +235,7 @@ _UNUSED = re.compile(r"NVIDIA|TESLA|GEFORCE|SXM\d*|HBM\w*|MIG.*")
 _SHORT_MEMORY = re.compile(r"(\d)G$")
 
 
-def find_device(name: str) -> Device:
+def find_device(name: str) -> DeviceModel:
     """Find a device by its name in any case, such as ``H100`` or ``a100-40gb``.
 
     The product names of drivers and node labels are known, too: ``NVIDIA-A100-SXM4-80GB``.
@@ -259,7 +259,7 @@ def find_device(name: str) -> Device:
     )
 
 
-def node_with(device: Device, devices: int) -> Device:
+def node_with(device: DeviceModel, devices: int) -> DeviceModel:
     """Return the device in a node of which the training has ``devices`` devices only.
 
     They have their share of the node's network: another group may have the rest of the node.
@@ -271,14 +271,14 @@ def node_with(device: Device, devices: int) -> Device:
 
 
 def with_overrides(
-    device: Device,
+    device: DeviceModel,
     *,
     peak_flops: float | None = None,
     fp32_flops: float | None = None,
     memory_bytes: float | None = None,
     node_devices: int | None = None,
     node_bandwidth: float | None = None,
-) -> Device:
+) -> DeviceModel:
     """Return a device with other figures, where they are given."""
     given = {
         "peak_flops": peak_flops,

@@ -14,7 +14,7 @@ from gangline.sizing.calibration import Calibration, Range
 from gangline.sizing.efficiency import Efficiency, Runs, logit_range
 from gangline.sizing.hardware import (
     DEVICES,
-    Device,
+    DeviceModel,
     Optimizer,
     Precision,
     StateBytes,
@@ -55,7 +55,7 @@ class PlanRequest:
     """What to plan."""
 
     model: TransformerModel | TracedModel
-    device: Device
+    device: DeviceModel
     devices: int = 0
     """0: the least number that meets ``deadline_s`` and ``budget``, else one node."""
     tokens: float = 0.0
@@ -377,10 +377,10 @@ def _batch(request: PlanRequest) -> tuple[int, list[str]]:
 
 def _search(
     request: PlanRequest, batch: int, efficiency: Efficiency
-) -> tuple[Device, SearchResult]:
+) -> tuple[DeviceModel, SearchResult]:
     """Search the layouts; return them with the device in the nodes that they fill."""
     states, pins = request.states, request.pins
-    first: tuple[Device, SearchResult] | None = None
+    first: tuple[DeviceModel, SearchResult] | None = None
     for size in _node_sizes(request.devices, request.device.node_devices):
         device = request.device
         if size != device.node_devices and size < request.devices:
@@ -541,7 +541,7 @@ def _choice(
     )
 
 
-def _limit(candidate: Candidate, device: Device) -> str:
+def _limit(candidate: Candidate, device: DeviceModel) -> str:
     step, memory = candidate.step, candidate.memory
     shares = {
         "computing": step.compute,

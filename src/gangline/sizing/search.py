@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gangline.sizing.calibration import Range
 from gangline.sizing.efficiency import Efficiency
-from gangline.sizing.hardware import Device, StateBytes
+from gangline.sizing.hardware import DeviceModel, StateBytes
 from gangline.sizing.layout import FREE, Layout, LayoutPins, Sharding
 from gangline.sizing.memory import MemoryUse
 from gangline.sizing.model import Recompute, ShapeError
@@ -35,7 +35,7 @@ class Candidate:
     efficiency: Range
     """Share of the peak while it computes."""
 
-    def is_tight(self, device: Device) -> bool:
+    def is_tight(self, device: DeviceModel) -> bool:
         """Whether it may fit, but not at the upper end of the range."""
         return not _fits(self.memory, device) and self.memory.total <= device.memory_bytes
 
@@ -54,7 +54,7 @@ class SearchResult:
 
 def search(
     model: TransformerModel | TracedModel,
-    device: Device,
+    device: DeviceModel,
     devices: int,
     global_batch: int,
     states: StateBytes,
@@ -120,7 +120,7 @@ def _differ_by_recompute(one: Layout, other: Layout) -> bool:
     )
 
 
-def _fits(memory: MemoryUse, device: Device) -> bool:
+def _fits(memory: MemoryUse, device: DeviceModel) -> bool:
     """Whether it fits, even at the upper end of the range."""
     return memory.high <= TIGHT * device.memory_bytes
 
@@ -140,7 +140,7 @@ _TRIED_BATCHES = 2048
 
 def near_batches(
     model: TransformerModel | TracedModel,
-    device: Device,
+    device: DeviceModel,
     devices: int,
     batch: int,
     pins: LayoutPins,

@@ -7,7 +7,7 @@ Times use bus bandwidth as ``nccl-tests`` defines it: an all-reduce of V bytes a
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gangline.sizing.hardware import Device, StateBytes
+from gangline.sizing.hardware import DeviceModel, StateBytes
 from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.memory import (
     end_parameters,
@@ -120,7 +120,7 @@ def step_traffic(
     return StepTraffic(data, tensor, pipeline, expert, context, copied)
 
 
-def group_bandwidth(device: Device, stride: int, ranks: int) -> float:
+def group_bandwidth(device: DeviceModel, stride: int, ranks: int) -> float:
     """Bus bandwidth of a group of ``ranks`` devices that are ``stride`` devices apart.
 
     The groups of a node that reach to other nodes share its network.
@@ -184,7 +184,7 @@ class StepTime:
 
 
 def step_time(
-    shape: ModelShape, layout: Layout, states: StateBytes, device: Device, efficiency: float
+    shape: ModelShape, layout: Layout, states: StateBytes, device: DeviceModel, efficiency: float
 ) -> StepTime:
     """Predict the time of a step at an efficiency (share of the device's peak)."""
     tokens = layout.global_batch * shape.sequence
@@ -226,7 +226,7 @@ def step_time(
     )
 
 
-def update_s(states: StateBytes, layout: Layout, device: Device) -> float:
+def update_s(states: StateBytes, layout: Layout, device: DeviceModel) -> float:
     """Seconds of the optimizer for each parameter of a rank, on the device or in host memory."""
     if not states.offloaded:
         read_and_written = states.gradients + states.weights + 2 * states.optimizer
@@ -250,7 +250,7 @@ def _slowest_stage(shape: ModelShape, layout: Layout, layers_s: float, output_s:
 
 
 def compute_time(
-    work: float, output: float, device: Device, states: StateBytes, efficiency: float
+    work: float, output: float, device: DeviceModel, states: StateBytes, efficiency: float
 ) -> float:
     """Seconds of computing.
 
@@ -262,7 +262,7 @@ def compute_time(
 
 
 def data_parallel_time(
-    sent: float, compute: float, layout: Layout, device: Device, *, messages: float = 0.0
+    sent: float, compute: float, layout: Layout, device: DeviceModel, *, messages: float = 0.0
 ) -> float:
     """Seconds of gradient and weight traffic that computing does not hide."""
     ranks = layout.data * layout.context
@@ -276,7 +276,7 @@ def data_parallel_time(
     return max(taken - hidden, LAST_BUCKET * taken)
 
 
-def contention_s(sent: float, exposed_s: float, layout: Layout, device: Device) -> float:
+def contention_s(sent: float, exposed_s: float, layout: Layout, device: DeviceModel) -> float:
     """Seconds that computing takes longer because FSDP's hidden traffic runs beside it."""
     if layout.sharding is not Sharding.PARAMETERS or not device.overlaps:
         return 0.0
@@ -285,13 +285,13 @@ def contention_s(sent: float, exposed_s: float, layout: Layout, device: Device) 
     return CONTENTION * max(taken - exposed_s, 0.0)
 
 
-def _time(sent: float, bandwidth: float, ranks: int, device: Device) -> float:
+def _time(sent: float, bandwidth: float, ranks: int, device: DeviceModel) -> float:
     nodes = -(-ranks // device.node_devices)
     return sent / bandwidth + LATENCY_S * (nodes - 1) if sent else 0.0
 
 
 def bandwidth_needed(
-    step: Callable[[Device], StepTime], device: Device, devices: int
+    step: Callable[[DeviceModel], StepTime], device: DeviceModel, devices: int
 ) -> float | None:
     """Bytes per second of a node's network at which 5 % of a step are exposed communication.
 

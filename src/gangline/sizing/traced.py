@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gangline.sizing.hardware import Device, StateBytes
+from gangline.sizing.hardware import DeviceModel, StateBytes
 from gangline.sizing.layout import Layout, LayoutPins, Sharding, powers
 from gangline.sizing.memory import MemoryUse, runtime_bytes, zero_states
 from gangline.sizing.model import Recompute, ShapeError
@@ -67,7 +67,7 @@ class TracedModel:
         return self.coverage < COVERED
 
     def layouts(
-        self, device: Device, devices: int, global_batch: int, pins: LayoutPins
+        self, device: DeviceModel, devices: int, global_batch: int, pins: LayoutPins
     ) -> Iterator[Layout]:
         """Propose data parallelism with all micro-batches that divide."""
         del device
@@ -118,7 +118,7 @@ class TracedModel:
         return MemoryUse(weights, gradients, optimizer, working, activations, 0.0, runtime)
 
     def step(
-        self, layout: Layout, states: StateBytes, device: Device, efficiency: float
+        self, layout: Layout, states: StateBytes, device: DeviceModel, efficiency: float
     ) -> StepTime:
         """Predict the time of an optimizer step."""
         work = self.sample_flops * layout.global_batch / layout.devices

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gangline.sizing.hardware import Device, StateBytes
+from gangline.sizing.hardware import DeviceModel, StateBytes
 from gangline.sizing.layout import Layout, LayoutPins, Sharding, powers
 from gangline.sizing.memory import MemoryUse, memory_use
 from gangline.sizing.model import ModelShape, Recompute, model_per_token
@@ -48,7 +48,7 @@ class TransformerModel:
         return self.shape.sequence * model_per_token(self.shape)
 
     def layouts(
-        self, device: Device, devices: int, global_batch: int, pins: LayoutPins
+        self, device: DeviceModel, devices: int, global_batch: int, pins: LayoutPins
     ) -> Iterator[Layout]:
         """Propose all powers of two and divisors of the number of devices, and what is pinned."""
         shape = self.shape
@@ -73,7 +73,7 @@ class TransformerModel:
                         )
                         yield from _variants(shape, global_batch, degrees, pins)
 
-    def _tensors(self, device: Device, devices: int) -> list[int]:
+    def _tensors(self, device: DeviceModel, devices: int) -> list[int]:
         return [
             tensor
             for tensor in powers(min(device.node_devices, devices))
@@ -89,7 +89,7 @@ class TransformerModel:
         return memory_use(self.shape, layout, states)
 
     def step(
-        self, layout: Layout, states: StateBytes, device: Device, efficiency: float
+        self, layout: Layout, states: StateBytes, device: DeviceModel, efficiency: float
     ) -> StepTime:
         return step_time(self.shape, layout, states, device, efficiency)
 

@@ -10,10 +10,10 @@ import pytest
 from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.resources import ELASTIC_JOBS, SCALE_PLANS
 from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What
-from gangline.brain.advisers.view import View
-from gangline.brain.evaluation.history import History
+from gangline.brain.advisers.view import AdviserView
+from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.evaluation.trials import EvaluatedJob, Trials, job_state
-from gangline.brain.facts.records import Job, Mode, PodRun, Run
+from gangline.brain.facts.records import Mode, PodRun, RecordedJob, Run
 from gangline.brain.guard.decide import Decision
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import ClusterState
@@ -23,7 +23,7 @@ from gangline.kube.client.client import ApiClient
 from gangline.local.custom_resources import install_definitions
 
 CLUSTER, NOW_MS = "cluster", 1_795_168_800_000
-JOB = Job(
+JOB = RecordedJob(
     cluster=CLUSTER,
     uid="uid",
     namespace="default",
@@ -66,7 +66,7 @@ class Brain:
 
     def __init__(self, client: ApiClient, store: Store, job: ElasticJob, at: str = "") -> None:
         self.client, self.job = client, job
-        self.history = History(store, CLUSTER)
+        self.history = JobHistory(store, CLUSTER)
         self.trials = Trials(self.history, FailingActuator(client, at))
         self.trials.cluster = LEADER
 
@@ -74,7 +74,7 @@ class Brain:
         return (await self.client.list(SCALE_PLANS, "default")).items
 
     async def begin(self, run: Run) -> None:
-        state = job_state(View(now_ms=NOW_MS, run=run), None, [], [])
+        state = job_state(AdviserView(now_ms=NOW_MS, run=run), None, [], [])
         decision = Decision(value=6.0)
         job = EvaluatedJob(self.job, run, [], [], ALLOWED, NOW_MS, state)
         await self.trials.begin(job, ADVICE, decision, "why")
@@ -83,7 +83,7 @@ class Brain:
         """What an evaluation does with the actions of a job."""
         actions = await self.history.actions(JOB.uid, 0)
         assert actions is not None
-        state = job_state(View(now_ms=now_ms, run=run), None, actions, [])
+        state = job_state(AdviserView(now_ms=now_ms, run=run), None, actions, [])
         job = EvaluatedJob(self.job, run, actions, await self.plans(), ALLOWED, now_ms, state)
         await self.trials.resume(job)
         await self.trials.judge_all(job)
@@ -107,7 +107,7 @@ async def job(client: ApiClient, store: Store) -> ElasticJob:
         "spec": {"replicaSpecs": {"worker": worker}},
     }
     created = await client.create(ELASTIC_JOBS, written, "default")
-    history = History(store, CLUSTER)
+    history = JobHistory(store, CLUSTER)
     history.add([Run(job=JOB)])
     assert await history.flush()
     return created

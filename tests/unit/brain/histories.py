@@ -6,14 +6,14 @@ import msgspec
 
 from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import Advice, What
-from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
+from gangline.brain.advisers.view import AdviserView, ClusterView, SimilarRuns
 from gangline.brain.facts.records import (
     Image,
-    Job,
     MemorySample,
     NodeCapacity,
     Outcome,
     PodRun,
+    RecordedJob,
     RoleSize,
     Run,
 )
@@ -26,8 +26,8 @@ NOW = 20_780 * DAY
 """22 November 2026."""
 
 
-def a_job(uid: str = "new", **changes: object) -> Job:
-    base = Job(
+def a_job(uid: str = "new", **changes: object) -> RecordedJob:
+    base = RecordedJob(
         cluster="c1",
         uid=uid,
         namespace="team",
@@ -109,19 +109,19 @@ def a_view(
     runs: Sequence[Run] = (),
     *,
     level: int = 1,
-    job: Job | None = None,
+    job: RecordedJob | None = None,
     own: Run | None = None,
     bounds: Sequence[Run] = (),
     largest_gib: float | None = None,
     memory: Sequence[MemorySample] = (),
     remaining_s: float | None = None,
     price: float = 0.0,
-) -> View:
+) -> AdviserView:
     nodes: tuple[NodeCapacity, ...] = ()
     if largest_gib is not None:
         amount = round(largest_gib * GIB)
         nodes = (NodeCapacity(name="big", memory_bytes=amount, cpu_millis=64_000),)
-    return View(
+    return AdviserView(
         now_ms=NOW,
         run=own or Run(job=job or a_job()),
         similar=SimilarRuns(level=level, runs=tuple(runs), bounds=tuple(bounds))

@@ -12,9 +12,9 @@ from gangline.brain.advisers.advice import Choice
 from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.allocation import (
     AllocationJob,
+    EntitledGang,
     Option,
     PriceState,
-    WaitingGang,
     allocate,
     allocation_advice,
     change_factor,
@@ -137,12 +137,12 @@ def test_c2_the_least_loss_gives_back_and_only_if_it_suffices() -> None:
         make_job("fixed", 8, serial=0.9, minimum=2, nodes=("c",) * 8, fixed=True),
     ]
     nodes = dict.fromkeys("abc", 0)
-    gang = WaitingGang(key="team/gang", pods=6, unit=1)
+    gang = EntitledGang(key="team/gang", pods=6, unit=1)
     assert give_back(jobs, nodes, gang) == {"bad": 2}
-    both = give_back(jobs, nodes, WaitingGang(key="team/gang", pods=8, unit=1))
+    both = give_back(jobs, nodes, EntitledGang(key="team/gang", pods=8, unit=1))
     assert both == {"bad": 2, "good": 6}
-    assert give_back(jobs, nodes, WaitingGang(key="team/gang", pods=13, unit=1)) is None
-    assert give_back(jobs, one_node(8), WaitingGang(key="team/gang", pods=8, unit=1)) == {}
+    assert give_back(jobs, nodes, EntitledGang(key="team/gang", pods=13, unit=1)) is None
+    assert give_back(jobs, one_node(8), EntitledGang(key="team/gang", pods=8, unit=1)) == {}
 
 
 def test_c2_devices_on_other_nodes_do_not_help_a_pod_of_four() -> None:
@@ -151,7 +151,7 @@ def test_c2_devices_on_other_nodes_do_not_help_a_pod_of_four() -> None:
         make_job("packed", 4, serial=0.0, minimum=0, nodes=("e",) * 4),
     ]
     nodes = dict.fromkeys("abcd", 0) | {"e": 1}
-    sizes = give_back(jobs, nodes, WaitingGang(key="team/gang", pods=1, unit=4))
+    sizes = give_back(jobs, nodes, EntitledGang(key="team/gang", pods=1, unit=4))
     assert sizes is not None
     assert sizes["packed"] == 1
 
@@ -221,7 +221,7 @@ def test_allocations_are_advice_with_sentences() -> None:
     advice = allocation_advice(jobs, allocation, 0.4)
     assert advice["a"].reason.code == "SpareDevices"
     assert advice["b"].reason.code == "OthersGainMore"
-    gang = WaitingGang(key="team/gang", pods=2, unit=1)
+    gang = EntitledGang(key="team/gang", pods=2, unit=1)
     advice |= give_back_advice(jobs, {"b": 6}, gang)
     assert advice["b"].urgent
     for item in advice.values():
@@ -247,7 +247,7 @@ def test_only_sizes_of_the_choices_are_given_whatever_the_devices_of_a_worker() 
     allocation = allocate([job], one_node(6), {"q": 12.0})
     advice = allocation_advice([job], allocation, 0.0)["a"]
     assert (advice.was, advice.value) == (2, 4)
-    assert give_back([job], one_node(0), WaitingGang(key="g", pods=1, unit=2)) is None
+    assert give_back([job], one_node(0), EntitledGang(key="g", pods=1, unit=2)) is None
 
 
 def test_the_price_follows_refused_uses_slowly_and_falls_to_zero_when_devices_idle() -> None:

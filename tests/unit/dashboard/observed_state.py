@@ -11,7 +11,7 @@ from gangline.api.core.core import Event
 from gangline.api.core.node import Node
 from gangline.api.meta.objects import Status
 from gangline.api.volcano.scheduling import PodGroup, Queue
-from gangline.dashboard.observed import ObservedCluster, SourceState, WatchedPod, watched_resource
+from gangline.dashboard.observed import ClusterSnapshot, SourceState, WatchedPod, watched_resource
 from gangline.dashboard.rights import CLUSTER_KINDS, OWNED_KINDS, Scope, readable
 from gangline.dashboard.views.base import Observation
 from gangline.kube.config.config import ClusterConfig
@@ -81,7 +81,7 @@ class Recorded:
     """An observed cluster that a test fills."""
 
     def __init__(self) -> None:
-        self.cluster = ObservedCluster(sources={"pytorchjobs.kubeflow.org": SourceState(True)})
+        self.cluster = ClusterSnapshot(sources={"pytorchjobs.kubeflow.org": SourceState(True)})
         self.manifests: dict[str, dict[str, Any]] = {}
 
     def observation(self, scope: Scope = ALL, viewer: str = "") -> Observation:

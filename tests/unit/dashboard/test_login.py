@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from gangline.dashboard.login.sessions import local_path
 from gangline.dashboard.rights import MAX_PARALLEL, Question, Rights, read_scope
 from gangline.dashboard.settings import (
-    BadSettings,
+    BadDashboardSettings,
     DashboardSettings,
     HeaderSettings,
     LoginMode,
@@ -264,7 +264,7 @@ def test_continuing_stays_on_this_server(text: str, path: str) -> None:
     ],
 )  # fmt: skip
 def test_settings_that_are_not_safe_are_refused(settings: dict[str, Any], names: str) -> None:
-    with pytest.raises(BadSettings, match=names):
+    with pytest.raises(BadDashboardSettings, match=names):
         DashboardSettings(**settings).check()
 
 

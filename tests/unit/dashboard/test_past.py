@@ -9,10 +9,10 @@ import pytest
 from brain_records import HOUR_MS, NOW_MS, a_job
 from gangline.brain.facts.job_record import (
     Curves,
-    Explanation,
     JobRecord,
     LogTail,
     Moment,
+    RecordedExplanation,
     ReplicaRecord,
     TimelineEntry,
 )
@@ -62,7 +62,7 @@ def stored(number: int = 1, name: str = "gone", **changes: Any) -> dict[str, Any
                 replica="worker-1", blame="platform",
             ),
         ),
-        explanations=(Explanation(NOW_MS, f"waits for {EVIL}"),),
+        explanations=(RecordedExplanation(NOW_MS, f"waits for {EVIL}"),),
         replicas=(ReplicaRecord(name="gone-worker-1", role="worker", index=1, exit_code=137),),
         diagnosis={
             "summary": "worker-1 was killed", "root": finding, "consequences": [],

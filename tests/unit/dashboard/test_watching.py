@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gangline.dashboard.observed import ObservedCluster
+from gangline.dashboard.observed import ClusterSnapshot
 from gangline.dashboard.watching import ClusterWatch
 from gangline.kube.errors import ApiError, Unreachable
 from unit.dashboard.observed_state import not_found
@@ -54,7 +54,7 @@ async def test_all_watches_are_opened_when_the_server_answers_again(
     monkeypatch.setattr("gangline.dashboard.watching.Informer", StubInformer)
     monkeypatch.setattr("gangline.dashboard.watching._CHECK_S", 0.0)
     monkeypatch.setattr("gangline.dashboard.watching.gc.freeze", lambda: None)
-    client, cluster = StubClient(), ObservedCluster()
+    client, cluster = StubClient(), ClusterSnapshot()
     watching = asyncio.create_task(ClusterWatch(client, cluster).run())  # type: ignore[arg-type]
     await until(lambda: bool(cluster.sources) and cluster.has_synced)
     pods, jobs = StubInformer.made["pods"], StubInformer.made["mpijobs"]

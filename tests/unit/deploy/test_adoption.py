@@ -7,12 +7,12 @@ import pytest
 
 from gangline.deploy.adoption import helm_objects, plan_adoption, without_installers
 from gangline.deploy.chart import Chart, Manifest, ReleaseSettings
-from gangline.deploy.manifests import Identity, identity_of
+from gangline.deploy.manifests import ObjectIdentity, identity_of
 
 CHART = Chart.load()
 RELEASE = ReleaseSettings("train", "infra")
-CRD = Identity("CustomResourceDefinition", "", "pytorchjobs.kubeflow.org")
-ROLE = Identity("ClusterRole", "", "gangline-operator")
+CRD = ObjectIdentity("CustomResourceDefinition", "", "pytorchjobs.kubeflow.org")
+ROLE = ObjectIdentity("ClusterRole", "", "gangline-operator")
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def objects() -> list[Manifest]:
     return helm_objects(CHART, CHART.complete({"kinds": ["PyTorchJob"]}), RELEASE)
 
 
-def existing(objects: list[Manifest], identity: Identity, **metadata: Any) -> dict[Any, Any]:
+def existing(objects: list[Manifest], identity: ObjectIdentity, **metadata: Any) -> dict[Any, Any]:
     found = deepcopy(next(each for each in objects if identity_of(each) == identity))
     found["metadata"] = {"name": identity.name, **metadata}
     return {identity: found}
@@ -51,7 +51,7 @@ def test_hooks_need_no_marks() -> None:
 
 @pytest.mark.parametrize("identity", [CRD, ROLE], ids=str)
 def test_what_nobody_owns_is_adopted_and_nothing_is_created(
-    objects: list[Manifest], identity: Identity
+    objects: list[Manifest], identity: ObjectIdentity
 ) -> None:
     plan = plan_adoption(existing(objects, identity), objects, RELEASE)
     assert [identity_of(each) for each in plan.adopted] == [identity]

@@ -13,7 +13,7 @@ from gangline.api.job_resources import JOB_KINDS
 from gangline.api.validation.security_standards import Level, LevelVersion, find_violations
 from gangline.api.validation.validate import validate_manifest
 from gangline.cli.main import gangline
-from gangline.deploy.chart import Capabilities, Chart, ReleaseSettings
+from gangline.deploy.chart import Chart, ClusterCapabilities, ReleaseSettings
 from gangline.deploy.preflight import LOWEST_MINOR
 
 helm = pytest.importorskip("helm_python", reason="the Helm library has no build for this platform")
@@ -309,7 +309,7 @@ def test_crds_of_others_can_be_left_to_them() -> None:
 def test_jobset_is_defined_where_trainjob_is_and_no_other_definition(
     values: Manifest, served: tuple[str, ...], installed: bool
 ) -> None:
-    capabilities = Capabilities(frozenset(served))
+    capabilities = ClusterCapabilities(frozenset(served))
     values = {"scheduler": {"enabled": False}, **values}
     found = render_without_helm(values, capabilities=capabilities)
     names = {each["metadata"]["name"] for each in of_kind(found, CRD)}

@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from gangline.deploy.chart import Capabilities, Chart, ReleaseSettings
+from gangline.deploy.chart import Chart, ClusterCapabilities, ReleaseSettings
 from gangline.deploy.monitoring.alerts import ALERTS, RECORDINGS
 from gangline.deploy.monitoring.boards import BOARDS
 from gangline.deploy.monitoring.files import board_json, rules
@@ -122,7 +122,9 @@ def test_chart_ships_rules_boards_and_a_monitor_of_masters() -> None:
             "labels": {"release": "prometheus"},
         },
     }
-    served = Capabilities(frozenset({"v1", "apps/v1", "policy/v1", "monitoring.coreos.com/v1"}))
+    served = ClusterCapabilities(
+        frozenset({"v1", "apps/v1", "policy/v1", "monitoring.coreos.com/v1"})
+    )
     found = chart.render(chart.complete(values), ReleaseSettings(), served)
     by_kind = {each["kind"]: each for each in found}
     assert by_kind["PrometheusRule"]["spec"] == rules()

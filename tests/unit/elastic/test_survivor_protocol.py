@@ -13,18 +13,18 @@ from gangline.elastic.survivors.protocol import (
     SUCCESSOR_S,
     Arrived,
     Connected,
-    Coordinator,
     Ended,
+    EpochCoordinator,
     Fallback,
     Finished,
     Form,
     Formed,
     Heard,
-    Hello,
     Hold,
-    Kill,
+    KillRank,
     Lost,
-    NodeLost,
+    LostNode,
+    MemberHello,
     Order,
     Place,
     Ready,
@@ -40,10 +40,10 @@ class Job:
     """A coordinator whose members answer as they should."""
 
     def __init__(self, nodes: list[int], **settings: int) -> None:
-        self.coordinator, self.now, self.step = Coordinator(nodes, **settings), 0.0, 0
+        self.coordinator, self.now, self.step = EpochCoordinator(nodes, **settings), 0.0, 0
         self.orders: list[Order] = []
         for slot in range(len(nodes)):
-            self.send(Hello(slot, f"address {slot}"))
+            self.send(MemberHello(slot, f"address {slot}"))
         self.form()
         for slot in range(len(nodes)):
             self.send(Ready(slot))
@@ -75,9 +75,9 @@ class Job:
 
 
 def test_first_group_has_all_ranks_in_their_order_with_their_addresses() -> None:
-    coordinator = Coordinator([0, 0, 0])
-    assert [coordinator.handle(Hello(slot, f"a{slot}"), 0.0) for slot in (2, 0)] == [[], []]
-    orders = coordinator.handle(Hello(1, "a1"), 0.0)
+    coordinator = EpochCoordinator([0, 0, 0])
+    assert [coordinator.handle(MemberHello(slot, f"a{slot}"), 0.0) for slot in (2, 0)] == [[], []]
+    orders = coordinator.handle(MemberHello(1, "a1"), 0.0)
     assert orders == [Form(1, [0, 1, 2], [0, 1, 2], ["a0", "a1", "a2"])]
 
 
@@ -176,7 +176,7 @@ def test_member_that_computes_is_waited_for_longer_than_one_that_does_not_hear()
 def test_others_continue_without_a_lost_node_and_with_another_one() -> None:
     job = Job([0, 0, 1, 1, 2, 2], minimum=4)
     job.send(Warm(6), Warm(7))
-    assert job.send(NodeLost(1)) == [
+    assert job.send(LostNode(1)) == [
         Form(2, [0, 1, 4, 5], [0, 1, 4, 5], ["0/1", "1/1", "4/1", "5/1"], leaves=[2, 3])
     ]
     job.form()
@@ -190,19 +190,19 @@ def test_others_continue_without_a_lost_node_and_with_another_one() -> None:
 
 def test_too_few_nodes_wait_for_another_one() -> None:
     job = Job([0, 1], minimum=1, min_nodes=2)
-    assert job.send(NodeLost(1)) == [Hold(1)]
+    assert job.send(LostNode(1)) == [Hold(1)]
     assert job.send(Arrived("a")) == [Place("a", 1), Start(4, 1)]
     job.send(Warm(4))
     assert job.last_form.members == [0, 4]
     job.form()
-    job.send(NodeLost(1))
+    job.send(LostNode(1))
     assert isinstance(job.coordinator.tick(SUCCESSOR_S)[0], Fallback)
 
 
 def test_loss_before_all_are_ready_restarts_all() -> None:
-    coordinator = Coordinator([0, 0])
-    coordinator.handle(Hello(0), 0.0)
-    coordinator.handle(Hello(1), 0.0)
+    coordinator = EpochCoordinator([0, 0])
+    coordinator.handle(MemberHello(0), 0.0)
+    coordinator.handle(MemberHello(1), 0.0)
     (order,) = coordinator.handle(Lost(1), 0.0)
     assert isinstance(order, Fallback)
 
@@ -246,9 +246,9 @@ def test_protocol_ends_with_the_last_step_but_not_while_a_group_forms() -> None:
 def test_rank_is_replaced_on_purpose_when_a_successor_is_warm() -> None:
     job = Job([0, 0])
     assert job.send(Replace(1, "maintenance")) == []
-    assert job.send(Warm(2)) == [Kill(1, "maintenance")]
+    assert job.send(Warm(2)) == [KillRank(1, "maintenance")]
     hung = Job([0, 0])
-    assert hung.send(Replace(0, "hangs", is_urgent=True)) == [Kill(0, "hangs")]
+    assert hung.send(Replace(0, "hangs", is_urgent=True)) == [KillRank(0, "hangs")]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_groups_name_living_slots_in_any_order_of_events(seed: int) -> None:
         choice = chance.random()
         if choice < 0.05:
             living -= {slot for slot, node in nodes.items() if node == 1}
-            job.send(NodeLost(1), Arrived("another"))
+            job.send(LostNode(1), Arrived("another"))
         elif choice < 0.4 and living:
             slot = chance.choice(sorted(living))
             living.discard(slot)

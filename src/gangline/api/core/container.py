@@ -117,7 +117,7 @@ class EnvFromSource(Wire):
     secret_ref: Annotated[SecretEnvSource | None, doc("The Secret.")] = None
 
 
-class ResourceClaim(Wire):
+class ContainerClaim(Wire):
     """A device claim of the pod that a container uses."""
 
     name: Annotated[str, doc("Name of an entry of the pod's resourceClaims.", required=True)] = ""
@@ -137,7 +137,7 @@ class ResourceRequirements(Wire):
         ResourceList,
         doc("Reserved by the scheduler; equal to the limit where only that is given."),
     ] = {}
-    claims: Annotated[list[ResourceClaim], doc("Device claims used.", keys=("name",))] = []
+    claims: Annotated[list[ContainerClaim], doc("Device claims used.", keys=("name",))] = []
 
 
 class ContainerResizePolicy(Wire):

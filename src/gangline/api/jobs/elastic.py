@@ -296,20 +296,20 @@ _CRITICAL = re.compile(r"(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
 _VARIABLE = "PET_NNODES"
 
 
-class NodeRange(NamedTuple):
+class WorkerRange(NamedTuple):
     """The minimum and maximum number of workers."""
 
     min_nodes: int
     max_nodes: int
 
 
-def parse_node_range(text: str) -> NodeRange | None:
+def parse_node_range(text: str) -> WorkerRange | None:
     """Parse ``"4"`` or ``"2:8"``; None if the text is neither, or not 1 <= MIN <= MAX."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         return None
     least, most = int(match[1]), int(match[2] or match[1])
-    return NodeRange(least, most) if 1 <= least <= most else None
+    return WorkerRange(least, most) if 1 <= least <= most else None
 
 
 def nnodes_flag(container: Mapping[str, Any]) -> str:
@@ -339,7 +339,7 @@ def node_unit(container: Mapping[str, Any]) -> int:
 
 def job_node_range(
     annotations: Mapping[str, str], container: Mapping[str, Any]
-) -> NodeRange | None:
+) -> WorkerRange | None:
     """Return the node range of a job: from its annotation, else from its command.
 
     With ``--node-unit`` no world is smaller than the next multiple of the unit.
@@ -349,7 +349,7 @@ def job_node_range(
         return None
     unit = node_unit(container)
     least = -(-nodes.min_nodes // unit) * unit
-    return NodeRange(least, nodes.max_nodes) if least <= nodes.max_nodes else nodes
+    return WorkerRange(least, nodes.max_nodes) if least <= nodes.max_nodes else nodes
 
 
 def parse_priority_fraction(priority: str) -> float | None:

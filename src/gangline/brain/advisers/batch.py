@@ -15,7 +15,7 @@ import numpy as np
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, What, because
-from gangline.brain.advisers.view import DevicePeak, View
+from gangline.brain.advisers.view import AdviserView, DevicePeak
 from gangline.brain.advisers.workers import present_segment
 from gangline.brain.models.goodput import GoodputModel, noise_scale
 from gangline.brain.models.throughput import Configuration, ThroughputModel
@@ -29,7 +29,7 @@ BATCH_GAIN = 0.10
 _RECENT = 3
 
 
-def advise_batch(view: View, model: ThroughputModel | None) -> list[Advice]:
+def advise_batch(view: AdviserView, model: ThroughputModel | None) -> list[Advice]:
     """Advise loader processes, micro-batch and global batch, where enough is known."""
     return [
         *_advise_loader(view),
@@ -38,11 +38,11 @@ def advise_batch(view: View, model: ThroughputModel | None) -> list[Advice]:
     ]
 
 
-def _good(view: View) -> list[SegmentFacts]:
+def _good(view: AdviserView) -> list[SegmentFacts]:
     return [segment for segment in view.run.segments if segment.quality == GOOD]
 
 
-def _advise_loader(view: View) -> list[Advice]:
+def _advise_loader(view: AdviserView) -> list[Advice]:
     recent = _good(view)[-_RECENT:]
     was = view.loader_workers
     shares = [s.data_seconds / s.step_seconds.mean for s in recent if s.data_seconds is not None]
@@ -74,14 +74,14 @@ def _advise_loader(view: View) -> list[Advice]:
     ]
 
 
-def _most_loaders(view: View, was: int, node_procs: int) -> int | None:
+def _most_loaders(view: AdviserView, was: int, node_procs: int) -> int | None:
     """Loader processes of a rank that the pod's CPU request allows; None: unknown."""
     sizes = [size for size in view.run.job.roles if size.role == "worker"]
     request = sizes[-1].cpu_millis if sizes else None
     return None if request is None else request // 1000 // node_procs
 
 
-def _advise_micro_batch(view: View, model: ThroughputModel | None) -> list[Advice]:
+def _advise_micro_batch(view: AdviserView, model: ThroughputModel | None) -> list[Advice]:
     present = present_segment(view.run)
     if present is None or present.global_batch is None:
         return []
@@ -200,7 +200,7 @@ def _micro_batch_gain(
     )
 
 
-def _advise_global_batch(view: View, model: ThroughputModel | None) -> list[Advice]:
+def _advise_global_batch(view: AdviserView, model: ThroughputModel | None) -> list[Advice]:
     present = present_segment(view.run)
     wishes = view.run.job.wishes
     noise = noise_scale(view.run.segments)

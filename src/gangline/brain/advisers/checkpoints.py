@@ -10,7 +10,7 @@ which are added last, outweigh it.
 import math
 
 from gangline.brain.advisers.advice import Advice, Confidence, Unit, What, because
-from gangline.brain.advisers.view import Exposure, View
+from gangline.brain.advisers.view import AdviserView, Exposure
 from gangline.brain.advisers.workers import present_segment
 
 PRIOR = Exposure(failures=1.0, gpu_hours=30_000.0)
@@ -62,7 +62,7 @@ def lost_share(interval_s: float, save_s: float, failure_s: float) -> float:
     return save_s / interval_s + interval_s / (2 * failure_s)
 
 
-def advise_checkpoints(view: View) -> list[Advice]:
+def advise_checkpoints(view: AdviserView) -> list[Advice]:
     """Advise the interval between checkpoints; nothing where the cost of a save is not known."""
     save_s, interval_s = view.save_seconds, view.checkpoint_interval_s
     present = present_segment(view.run) or (view.run.segments[-1] if view.run.segments else None)

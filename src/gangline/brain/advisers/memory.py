@@ -31,8 +31,8 @@ from gangline.brain.advisers.similarity import (
     last_ms,
     similarity_level,
 )
-from gangline.brain.advisers.view import View
-from gangline.brain.facts.records import Job, PodRun, RoleSize, Run
+from gangline.brain.advisers.view import AdviserView
+from gangline.brain.facts.records import PodRun, RecordedJob, RoleSize, Run
 from gangline.brain.models.histogram import MEMORY, Histogram
 
 MIB = 1 << 20
@@ -45,7 +45,7 @@ _SURVIVORS = 2
 class Peak:
     """The highest memory of one rank in one run."""
 
-    job: Job
+    job: RecordedJob
     rank: int
     memory_bytes: int
     at_ms: int
@@ -55,7 +55,7 @@ class Peak:
 class Kill:
     """A rank that ran out of memory at a limit, once or repeatedly."""
 
-    job: Job
+    job: RecordedJob
     rank: int
     limit_bytes: int
     times: int
@@ -128,13 +128,13 @@ def with_known_limits(
     return [*real_peaks, *at_least]
 
 
-def role_size(job: Job, role: str) -> RoleSize | None:
+def role_size(job: RecordedJob, role: str) -> RoleSize | None:
     """Return the latest size of a role."""
     sizes = [size for size in job.roles if size.role == role]
     return max(sizes, key=lambda size: size.since_ms) if sizes else None
 
 
-def running_size(job: Job, role: str, rank: int | None = None) -> RoleSize | None:
+def running_size(job: RecordedJob, role: str, rank: int | None = None) -> RoleSize | None:
     """Return what new pods of a role request: the specification, and what plans have changed.
 
     With ``rank``, what the next pod of this rank requests.
@@ -176,7 +176,7 @@ def outlier_rank(samples: Sequence[Peak]) -> int | None:
     return rank if above[rank] >= max(3, len(several) / 2) else None
 
 
-def _killed_at(pod: PodRun, job: Job) -> int | None:
+def _killed_at(pod: PodRun, job: RecordedJob) -> int | None:
     if pod.limit_memory_bytes:
         return pod.limit_memory_bytes
     size = role_size(job, pod.role)
@@ -202,7 +202,7 @@ _HIGH_RUNS = 5
 _WIDER_PER_LEVEL = 1.3
 
 
-def obstacle_to_lower(view: View) -> str:
+def obstacle_to_lower(view: AdviserView) -> str:
     """Why nothing may be lowered; empty if it may."""
     if view.similar is None or not view.similar.runs or view.similar.level > LOWERING_LEVEL:
         return "similarity"
@@ -309,7 +309,7 @@ _DAY_MS = 86_400_000
 class _Evidence:
     """What is known of the memory of one role."""
 
-    view: View
+    view: AdviserView
     role: str
     size: RoleSize
     peaks: Sequence[Peak]
@@ -342,7 +342,7 @@ class _Evidence:
         )
 
 
-def advise_memory(view: View, size: RoleSize) -> list[Advice]:
+def advise_memory(view: AdviserView, size: RoleSize) -> list[Advice]:
     """Return advice on one role, or on one of its ranks and on all others."""
     evidence = _gather(view, size)
     special = outlier_rank(evidence.peaks)
@@ -353,7 +353,7 @@ def advise_memory(view: View, size: RoleSize) -> list[Advice]:
     return others + _size_role(evidence.of(special, only=True), special, unchanged=0.0)
 
 
-def _gather(view: View, size: RoleSize) -> _Evidence:
+def _gather(view: AdviserView, size: RoleSize) -> _Evidence:
     role = size.role
     runs = view.similar.runs if view.similar else ()
     bounds = (*(view.similar.bounds if view.similar else ()), view.run)

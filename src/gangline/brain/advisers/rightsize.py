@@ -32,7 +32,7 @@ from gangline.brain.advisers.memory import (
     role_size,
     running_size,
 )
-from gangline.brain.advisers.view import View, expected_rest_s
+from gangline.brain.advisers.view import AdviserView, expected_rest_s
 from gangline.brain.facts.records import MemorySample, RoleSize, Run
 from gangline.brain.models.histogram import CPU, Histogram
 from gangline.brain.models.throughput import LONGEST_STEP_S
@@ -113,7 +113,7 @@ def _rounded(millis: float) -> int:
     return -(-int(-(-millis // 1)) // _STEP_MILLIS) * _STEP_MILLIS
 
 
-def advise_cpu(view: View, size: RoleSize) -> list[Advice]:
+def advise_cpu(view: AdviserView, size: RoleSize) -> list[Advice]:
     """Return advice on one role; nothing where its use was not measured."""
     role = size.role
     runs = view.similar.runs if view.similar else ()
@@ -152,7 +152,7 @@ def advise_cpu(view: View, size: RoleSize) -> list[Advice]:
 
 
 def _cpu_reason(
-    view: View, size: RoleSize, sized: CpuSize, value: int, waits: float | None
+    view: AdviserView, size: RoleSize, sized: CpuSize, value: int, waits: float | None
 ) -> Reason:
     was = size.cpu_millis or None
     arguments: Arguments = {"role": size.role, "runs": sized.runs}
@@ -178,7 +178,7 @@ _WARM_UP_S = 300
 _HOUR_S = 3600
 
 
-def growing_memory(view: View) -> list[Advice]:
+def growing_memory(view: AdviserView) -> list[Advice]:
     """Return a warning for each role with a rank that will reach its limit before the job ends."""
     rest_s = expected_rest_s(view)
     if rest_s is None:
@@ -199,7 +199,7 @@ def growing_memory(view: View) -> list[Advice]:
 
 
 def _warn(
-    view: View, rank: int, samples: list[MemorySample], limit_bytes: int, rest_s: float
+    view: AdviserView, rank: int, samples: list[MemorySample], limit_bytes: int, rest_s: float
 ) -> Advice | None:
     begin_ms = samples[0].at_ms
     if view.run.job.started_ms is not None:
@@ -249,7 +249,7 @@ def _spread(trend: Trend) -> float:
     return min(max(2 * trend.spread / max(trend.rise, 1.0) / math.sqrt(10), 0.05), 0.5)
 
 
-def advise(view: View) -> list[Advice]:
+def advise(view: AdviserView) -> list[Advice]:
     """Return advice on memory and CPU of each role, and warnings about them."""
     advice: list[Advice] = []
     for role in sorted({size.role for size in view.run.job.roles}):

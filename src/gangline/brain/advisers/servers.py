@@ -31,7 +31,7 @@ from gangline.brain.advisers.advice import (
     What,
     because,
 )
-from gangline.brain.advisers.view import ServerUse, View, expected_rest_s
+from gangline.brain.advisers.view import AdviserView, ServerUse, expected_rest_s
 from gangline.brain.advisers.workers import best_size, floor_of, possible_sizes
 from gangline.brain.models.nnls import nnls
 from gangline.brain.models.trend import fit_trend
@@ -46,14 +46,14 @@ _UNCERTAIN = (2.0, 1.3)
 """Factor of ``b`` at the lower end of a range: where one size was run, and where several were."""
 
 
-def advise_servers(view: View) -> list[Advice]:
+def advise_servers(view: AdviserView) -> list[Advice]:
     """Advise CPU and memory of parameter servers, and the number of workers that they serve."""
     if view.run.job.strategy != "ps":
         return []
     return [*_advise_cpu(view), *_advise_memory(view)]
 
 
-def _advise_cpu(view: View) -> list[Advice]:
+def _advise_cpu(view: AdviserView) -> list[Advice]:
     servers = [server for server in view.servers if server.cpu_limit_millis and server.cpu_millis]
     if not servers or len(servers) < len(view.servers):
         return []
@@ -82,7 +82,7 @@ def _is_hot(server: ServerUse) -> bool:
     return sum(use >= HOT * limit for use in last) >= HOT_MINUTES
 
 
-def _move_one(view: View, server: ServerUse, others: float) -> list[Advice]:
+def _move_one(view: AdviserView, server: ServerUse, others: float) -> list[Advice]:
     """Its load at the limit is cut off, so it needs more than it uses: half as much again."""
     was, wanted = server.cpu_limit_millis or 0, math.ceil(SKEW * _recent(server) / TARGET)
     free = view.cluster.most_free(server.memory_limit_bytes or 0)
@@ -107,7 +107,7 @@ def _move_one(view: View, server: ServerUse, others: float) -> list[Advice]:
     return [_cpu_advice(view, was, min(wanted, millis), reason, rank=server.rank)]
 
 
-def _more_for_all(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
+def _more_for_all(view: AdviserView, servers: Sequence[ServerUse]) -> list[Advice]:
     was = max(server.cpu_limit_millis or 0 for server in servers)
     memory = max(server.memory_limit_bytes or 0 for server in servers)
     used = fmean(_share(server) for server in servers)
@@ -140,12 +140,12 @@ def _more_for_all(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
     ]
 
 
-def _present(view: View) -> SegmentFacts | None:
+def _present(view: AdviserView) -> SegmentFacts | None:
     """The last good segment. Programs without an agent report no batch."""
     return next((s for s in reversed(view.run.segments) if s.quality == GOOD), None)
 
 
-def _more_workers(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
+def _more_workers(view: AdviserView, servers: Sequence[ServerUse]) -> list[Advice]:
     """The largest number whose last workers still bring their share, and make no server hot."""
     present, used = _present(view), max(map(_share, servers))
     if present is None:
@@ -185,7 +185,7 @@ def _more_workers(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
     ]
 
 
-def _choices(view: View, present: SegmentFacts, used: float, sizes: int) -> list[Choice]:
+def _choices(view: AdviserView, present: SegmentFacts, used: float, sizes: int) -> list[Choice]:
     """Throughput of each possible size up to where servers are at 0.85, relative to now."""
     now = present.nodes
     own, shared = _worker_times(view.run.segments, present, used, sizes)
@@ -209,8 +209,8 @@ def _worker_times(
 ) -> tuple[float, float]:
     """Return ``a`` and ``b`` in seconds."""
     if sizes < 2:
-        each = present.step_seconds.mean
-        return present.nodes * each * (1 - min(used, 1.0)), each * min(used, 1.0)
+        step_s = present.step_seconds.mean
+        return present.nodes * step_s * (1 - min(used, 1.0)), step_s * min(used, 1.0)
     good = [segment for segment in segments if segment.quality == GOOD]
     # Relative errors count, by steps.
     times = np.array([s.nodes * s.step_seconds.mean for s in good])
@@ -220,7 +220,7 @@ def _worker_times(
     return float(own), float(shared)
 
 
-def _advise_idle(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
+def _advise_idle(view: AdviserView, servers: Sequence[ServerUse]) -> list[Advice]:
     rest_s = expected_rest_s(view)
     if rest_s is None or rest_s <= IDLE_REST_S:
         return []
@@ -237,7 +237,7 @@ def _advise_idle(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
     return [_cpu_advice(view, was, value, because("IdleServers", used=peak))]
 
 
-def _advise_memory(view: View) -> list[Advice]:
+def _advise_memory(view: AdviserView) -> list[Advice]:
     """Embeddings grow with the distinct records; memory is raised before it ends."""
     rest_s = expected_rest_s(view)
     advice = []
@@ -278,7 +278,7 @@ def _advise_memory(view: View) -> list[Advice]:
 
 
 def _cpu_advice(
-    view: View, was: int, value: int, reason: Reason, rank: int | None = None
+    view: AdviserView, was: int, value: int, reason: Reason, rank: int | None = None
 ) -> Advice:
     return Advice(
         what=What.PS_CPU,

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable
 
 from gangline.brain.advisers.view import SimilarRuns
-from gangline.brain.facts.records import Job, Outcome, Run
+from gangline.brain.facts.records import Outcome, RecordedJob, Run
 
 LEAST_RUNS = (1, 3, 3, 3, 3)
 """Complete successful runs that a level needs."""
@@ -67,12 +67,12 @@ def similarity_level(run: Run, other: Run) -> int | None:
     return _level_by_model(run, other) if level is None else level
 
 
-def is_success(job: Job) -> bool:
+def is_success(job: RecordedJob) -> bool:
     """Whether a run shows what the job needs: it succeeded, and was watched from start to end."""
     return job.outcome is Outcome.SUCCEEDED and job.complete and job.finished_ms is not None
 
 
-def last_ms(job: Job) -> int:
+def last_ms(job: RecordedJob) -> int:
     """When the job finished; if it has not, when it started or was submitted."""
     return job.finished_ms or job.started_ms or job.submitted_ms
 
@@ -92,7 +92,7 @@ def is_larger(run: Run, others: Iterable[Run]) -> bool:
     )
 
 
-def _level_in_namespace(job: Job, past: Job) -> int | None:
+def _level_in_namespace(job: RecordedJob, past: RecordedJob) -> int | None:
     owned = job.owner == past.owner
     if owned and job.spec_digest and job.spec_digest == past.spec_digest:
         return 0
@@ -114,7 +114,7 @@ def _level_by_model(run: Run, other: Run) -> int | None:
     return 4 if distance <= FARTHEST else None
 
 
-def _model_ratio(job: Job, past: Job) -> float:
+def _model_ratio(job: RecordedJob, past: RecordedJob) -> float:
     mine, theirs = (one.model.params if one.model else None for one in (job, past))
     return max(mine / theirs, theirs / mine) if mine and theirs else math.inf
 

@@ -20,7 +20,7 @@ from gangline.api.jobs.training_facts import ModelShapeFacts
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, Unit, What, because
 from gangline.brain.advisers.memory import MIB, confidence_of, range_factor, role_size
 from gangline.brain.advisers.similarity import is_success
-from gangline.brain.advisers.view import View
+from gangline.brain.advisers.view import AdviserView
 from gangline.brain.advisers.workers import (
     concave_envelope,
     configuration_at,
@@ -50,14 +50,14 @@ _TRAINING_BYTES = 16.0
 _ENOUGH_SIZES = 3
 
 
-def advise(view: View) -> list[Advice]:
+def advise(view: AdviserView) -> list[Advice]:
     """Return start values; nothing for a job that has started."""
     if view.run.job.started_ms is not None:
         return []
     return [*_advise_workers(view), *_advise_from_shape(view)]
 
 
-def _advise_workers(view: View) -> list[Advice]:
+def _advise_workers(view: AdviserView) -> list[Advice]:
     job, similar = view.run.job, view.similar
     if similar is None or job.workers_min is None or job.workers_max is None:
         return []
@@ -67,7 +67,7 @@ def _advise_workers(view: View) -> list[Advice]:
     return _by_goodput(view, runs) or _by_kept_count(view, runs)
 
 
-def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
+def _by_goodput(view: AdviserView, runs: list[Run]) -> list[Advice]:
     """The largest count whose last workers are worth their price, by the fitted model."""
     job, level = view.run.job, view.similar.level if view.similar else 0
     segments = [segment for run in runs for segment in run.segments]
@@ -159,7 +159,7 @@ def _kept_count(run: Run) -> int | None:
     return max(sizes, key=lambda size: size.since_ms).replicas if sizes else None
 
 
-def _by_kept_count(view: View, runs: list[Run]) -> list[Advice]:
+def _by_kept_count(view: AdviserView, runs: list[Run]) -> list[Advice]:
     counts = [count for run in runs if (count := _kept_count(run))]
     possible = possible_sizes(view.run.job)
     if not counts or not possible:
@@ -186,7 +186,7 @@ def _by_kept_count(view: View, runs: list[Run]) -> list[Advice]:
     ]
 
 
-def _advise_from_shape(view: View) -> list[Advice]:
+def _advise_from_shape(view: AdviserView) -> list[Advice]:
     """Host memory of workers by the shape of the model, only if nothing similar ever ran."""
     similar, model = view.similar, view.run.job.model
     size = role_size(view.run.job, WORKER)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from gangline.brain.advisers.advice import Advice, Arguments, Confidence, Reason, What, because
-from gangline.brain.advisers.view import View
+from gangline.brain.advisers.view import AdviserView
 from gangline.brain.facts.records import NodeSpeed, RankSpeed
 
 SLOW = 0.10
@@ -31,7 +31,7 @@ CHECK_AGE_MS = 3600 * 1000
 _HISTORY_DAYS = 30
 
 
-def advise_stragglers(view: View) -> list[Advice]:
+def advise_stragglers(view: AdviserView) -> list[Advice]:
     """Advise checks of slow nodes, evictions after a check, or name what else is slow."""
     advice: list[Advice] = []
     for speeds in _by_model(view.rank_speeds):
@@ -98,7 +98,7 @@ def suspected_nodes(speeds: Iterable[NodeSpeed], today: int) -> dict[str, tuple[
     return suspected
 
 
-def _advise_ranks(view: View, speeds: Sequence[RankSpeed]) -> list[Advice]:
+def _advise_ranks(view: AdviserView, speeds: Sequence[RankSpeed]) -> list[Advice]:
     windows = _windows(speeds)[-WINDOWS:]
     ranks = {rank for window in windows for rank in window}
     nodes = {speed.rank: speed.node for speed in speeds}
@@ -170,7 +170,9 @@ def _group_warning(slow: int, ranks: int) -> Advice:
     )
 
 
-def _rank_advice(view: View, rank: int, node: str, slower: float, ranks: int) -> Advice | None:
+def _rank_advice(
+    view: AdviserView, rank: int, node: str, slower: float, ranks: int
+) -> Advice | None:
     arguments: Arguments = {
         "rank": rank,
         "node": node,
@@ -210,7 +212,7 @@ def _node_advice(
     )
 
 
-def _by_history(view: View, ranks: dict[str, int]) -> list[Advice]:
+def _by_history(view: AdviserView, ranks: dict[str, int]) -> list[Advice]:
     """Few ranks: only a node that was slow in other jobs is named."""
     today = view.now_ms // 86_400_000
     suspected = suspected_nodes(view.cluster.node_speeds, today)

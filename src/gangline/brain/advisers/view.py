@@ -120,7 +120,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
         return max((node.cpu_millis for node in self.nodes), default=None)
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class AdviserView(msgspec.Struct, frozen=True, kw_only=True):
     """Everything an adviser may use."""
 
     now_ms: int
@@ -154,7 +154,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Standard deviation of log goodput beyond the predicted ranges in trials of the family."""
 
 
-def expected_rest_s(view: View) -> float | None:
+def expected_rest_s(view: AdviserView) -> float | None:
     """Return the seconds that the job will probably run; None if it does not run.
 
     ``remaining_s``; else the age so far, the best guess for a duration of unknown scale.

@@ -29,8 +29,8 @@ from gangline.brain.advisers.advice import (
     What,
     because,
 )
-from gangline.brain.advisers.view import View
-from gangline.brain.facts.records import Job, Run
+from gangline.brain.advisers.view import AdviserView
+from gangline.brain.facts.records import RecordedJob, Run
 from gangline.brain.models.throughput import Configuration, ThroughputModel
 
 IDLE_FLOOR = 0.5
@@ -57,7 +57,7 @@ def floor_of(price: float) -> float:
 
 
 def advise_workers(
-    view: View, model: ThroughputModel | None, choices: Sequence[Choice] | None = None
+    view: AdviserView, model: ThroughputModel | None, choices: Sequence[Choice] | None = None
 ) -> list[Advice]:
     """Advise the number of workers; nothing where sizes or the batch are not known.
 
@@ -93,7 +93,7 @@ def present_segment(run: Run) -> SegmentFacts | None:
     return None
 
 
-def possible_sizes(job: Job) -> list[int]:
+def possible_sizes(job: RecordedJob) -> list[int]:
     """The numbers of workers within the bounds of a job, in whole node units; empty without."""
     if job.workers_min is None or job.workers_max is None:
         return []
@@ -102,7 +102,7 @@ def possible_sizes(job: Job) -> list[int]:
     return list(range(least, job.workers_max + 1, unit))
 
 
-def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
+def size_choices(view: AdviserView, model: ThroughputModel) -> list[Choice]:
     """Goodput of each size from the least to the largest, relative to the present size."""
     present = present_segment(view.run)
     here = configuration_at(present, present.nodes) if present is not None else None
@@ -234,7 +234,7 @@ def _is_known(choices: Sequence[Choice], best: Choice, now: float) -> bool:
     return bool(step) and step[-1].low - 1 >= CERTAIN_GAIN
 
 
-def _family(view: View) -> tuple[Run, ...]:
+def _family(view: AdviserView) -> tuple[Run, ...]:
     return view.similar.runs if view.similar is not None else ()
 
 
@@ -243,7 +243,7 @@ def _slope(first: Choice, second: Choice) -> float:
 
 
 def _probe(
-    view: View, model: ThroughputModel, choices: Sequence[Choice], present: SegmentFacts
+    view: AdviserView, model: ThroughputModel, choices: Sequence[Choice], present: SegmentFacts
 ) -> Advice | None:
     """One size that was never run, at most twice the present, where the range leaves much open."""
     job = view.run.job
@@ -270,7 +270,7 @@ def _probe(
 
 
 def _advice(
-    view: View,
+    view: AdviserView,
     model: ThroughputModel,
     choices: Sequence[Choice],
     present: SegmentFacts,
@@ -307,7 +307,7 @@ def _advice(
 
 
 def _reason(
-    view: View,
+    view: AdviserView,
     choices: Sequence[Choice],
     best: Choice,
     was: int,

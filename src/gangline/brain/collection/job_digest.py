@@ -1,7 +1,7 @@
 """Digestion of jobs and their pods: stored objects of any kind become records of the history. Pure.
 
-A job becomes a ``Job`` with what its pods get by the specification and by plans; a pod becomes the
-runs of its main container.
+A job becomes a ``RecordedJob`` with what its pods get by the specification and by plans; a pod
+becomes the runs of its main container.
 """
 
 import re
@@ -43,11 +43,11 @@ from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resource
 from gangline.api.symptoms import find_symptom
 from gangline.brain.facts.records import (
     Image,
-    Job,
     Mode,
     Outcome,
     PlannedSize,
     PodRun,
+    RecordedJob,
     RoleSize,
     Wishes,
 )
@@ -137,7 +137,7 @@ class DigestSettings:
 class DigestedJob(NamedTuple):
     """The record, and the mistakes in the annotations, as sentences for the user."""
 
-    job: Job
+    job: RecordedJob
     problems: tuple[str, ...] = ()
 
 
@@ -153,7 +153,7 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
     low, high, asked = _worker_range(job, meta.annotations, container, roles)
     command = [container.get("command") or [], container.get("args") or []]
     return DigestedJob(
-        Job(
+        RecordedJob(
             cluster=settings.cluster,
             uid=meta.uid,
             namespace=meta.namespace,

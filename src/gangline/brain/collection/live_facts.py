@@ -37,7 +37,7 @@ from gangline.brain.collection.job_digest import ContainerRun, merge_runs
 from gangline.brain.collection.server_use import SampleBuffer
 from gangline.brain.collection.step_progress import ReportedStep, StepProgress
 from gangline.brain.facts.belief import FUTURE_MS, believe, believe_report
-from gangline.brain.facts.records import Job, Outcome, PodRun, RankSpeed, Run
+from gangline.brain.facts.records import Outcome, PodRun, RankSpeed, RecordedJob, Run
 
 MAX_FACTS_BYTES = 64 * 1024
 MAX_PODS = 10_000
@@ -82,8 +82,8 @@ def digest_facts(text: str | bytes, now_ms: int) -> DigestedFacts:
     if not isinstance(document, dict):
         return DigestedFacts(problem="is not a JSON object")
     if document.get("v") != FACTS_VERSION:
-        found = document.get("v")
-        return DigestedFacts(problem=f"has version {found!r}, this program reads {FACTS_VERSION}")
+        version = document.get("v")
+        return DigestedFacts(problem=f"has version {version!r}, this program reads {FACTS_VERSION}")
     return _Digestion(document, now_ms).digested()
 
 
@@ -311,7 +311,7 @@ _SHARED = 1.1
 class JobObservations:
     """The observations of one job, by their identity."""
 
-    job: Job | None = None
+    job: RecordedJob | None = None
     runs: dict[tuple[str, int, int], ContainerRun] = field(default_factory=dict)
     segments: dict[tuple[int, int], SegmentFacts] = field(default_factory=dict)
     windows: tuple[RankSpeed, ...] = ()
@@ -336,7 +336,7 @@ class JobObservations:
     progress: StepProgress = field(default_factory=StepProgress)
     """Step numbers of a program without an agent."""
 
-    def add_job(self, job: Job) -> bool:
+    def add_job(self, job: RecordedJob) -> bool:
         """Take a newer state of the job. Returns whether anything but its time has changed."""
         before = self.job
         if before is not None and before == replace(job, observed_ms=before.observed_ms):
@@ -433,7 +433,7 @@ class JobObservations:
             job=job, segments=segments, pods=tuple(self._pod_runs()), shortages=self.shortages
         )
 
-    def _started_ms(self, job: Job) -> int | None:
+    def _started_ms(self, job: RecordedJob) -> int | None:
         """Return when the first pod started: the status has the time of the first reconciliation,
         before which a running job has only waited.
         """

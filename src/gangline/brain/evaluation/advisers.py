@@ -21,7 +21,7 @@ from gangline.brain.advisers.checkpoints import advise_checkpoints
 from gangline.brain.advisers.explain import displayed, displayed_reason, reason_sentence, sentence
 from gangline.brain.advisers.servers import advise_servers
 from gangline.brain.advisers.stragglers import advise_stragglers
-from gangline.brain.advisers.view import ClusterView, Exposure, SimilarRuns, View
+from gangline.brain.advisers.view import AdviserView, ClusterView, Exposure, SimilarRuns
 from gangline.brain.advisers.workers import advise_workers, fitted_segments, size_choices
 from gangline.brain.collection.live_facts import (
     JobObservations,
@@ -33,7 +33,7 @@ from gangline.brain.collection.live_facts import (
 )
 from gangline.brain.collection.server_use import ServerTable
 from gangline.brain.evaluation.cluster_facts import exposure_by_node
-from gangline.brain.facts.records import Job, Run
+from gangline.brain.facts.records import RecordedJob, Run
 from gangline.brain.models.throughput import (
     ThroughputModel,
     fit_throughput,
@@ -52,18 +52,21 @@ FAMILY_LEVEL = 2
 
 def build_view(
     run: Run, similar: SimilarRuns | None, cluster: ClusterView, now_ms: int, **more: Any
-) -> View:
+) -> AdviserView:
     """Return the view of a job with ``more`` fields; what is not known stays out."""
     began = run.job.started_ms
     rest_s = remaining_s(similar, (now_ms - began) / 1000 if began else 0.0)
-    return View(
+    return AdviserView(
         now_ms=now_ms, run=run, similar=similar, cluster=cluster, remaining_s=rest_s, **more
     )
 
 
 def with_live_facts(
-    view: View, observed: JobObservations, servers: ServerTable, nodes: Mapping[str, Exposure]
-) -> View:
+    view: AdviserView,
+    observed: JobObservations,
+    servers: ServerTable,
+    nodes: Mapping[str, Exposure],
+) -> AdviserView:
     """Add what masters and the metrics API report of a running job.
 
     ``nodes`` are the failures and device hours of each node.
@@ -144,7 +147,7 @@ class Fitted(NamedTuple):
     choices: tuple[Choice, ...]
     """Predicted goodput by number of workers; empty where it is not known."""
 
-    def is_of(self, view: View) -> bool:
+    def is_of(self, view: AdviserView) -> bool:
         """Whether a fit for ``view`` would be this one."""
         return (
             self.run.job == view.run.job
@@ -165,7 +168,7 @@ class Advised(NamedTuple):
         return self.fitted.choices
 
 
-def advise(view: View, earlier: Fitted | None = None) -> Advised:
+def advise(view: AdviserView, earlier: Fitted | None = None) -> Advised:
     """Return all advice on one job.
 
     Args:
@@ -185,13 +188,13 @@ def advise(view: View, earlier: Fitted | None = None) -> Advised:
     return Advised(list(by_subject.values()), fitted)
 
 
-def _fitted(view: View) -> Fitted:
+def _fitted(view: AdviserView) -> Fitted:
     model = _fit(view) if view.run.segments else None
     choices = _choices(view, model)
     return Fitted(view.run, view.similar, view.prediction_error, model, choices)
 
 
-def _choices(view: View, model: ThroughputModel | None) -> tuple[Choice, ...]:
+def _choices(view: AdviserView, model: ThroughputModel | None) -> tuple[Choice, ...]:
     if model is None or view.run.job.kind != "ElasticJob":
         return ()
     try:
@@ -201,7 +204,7 @@ def _choices(view: View, model: ThroughputModel | None) -> tuple[Choice, ...]:
         return ()
 
 
-def _advice_of(adviser: Callable[[], list[Advice]], view: View) -> list[Advice]:
+def _advice_of(adviser: Callable[[], list[Advice]], view: AdviserView) -> list[Advice]:
     try:
         return adviser()
     except (ArithmeticError, ValueError, LookupError, TypeError):
@@ -210,7 +213,7 @@ def _advice_of(adviser: Callable[[], list[Advice]], view: View) -> list[Advice]:
         return []
 
 
-def _fit(view: View) -> ThroughputModel | None:
+def _fit(view: AdviserView) -> ThroughputModel | None:
     """Fit the throughput to the job and its family: the same program, up to the specification.
 
     Ages are counted from the newest segment on. The weights of all segments shrink alike with time,
@@ -227,7 +230,7 @@ def _fit(view: View) -> ThroughputModel | None:
         return None
 
 
-def evidence(advice: Advice, job: Job, similar: SimilarRuns | None) -> AdviceEvidence:
+def evidence(advice: Advice, job: RecordedJob, similar: SimilarRuns | None) -> AdviceEvidence:
     """Return the runs behind advice; those of other namespaces are counted and not named."""
     runs = [*similar.runs, *similar.bounds] if similar else []
     meant = [run for run in runs if run.job.uid in set(advice.evidence)]

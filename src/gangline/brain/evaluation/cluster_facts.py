@@ -14,7 +14,7 @@ from gangline.brain.advisers.stragglers import node_scores
 from gangline.brain.advisers.view import ClusterView, Exposure, NodeCheckResult
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.live_facts import node_checks, rank_speeds
-from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import NodeCapacity, NodeSpeed, PodRun, RankSpeed, Run
 
 _HOUR_MS = 3_600_000
@@ -107,7 +107,7 @@ HISTORY_DAYS = 30
 class ClusterHealth:
     """Collected once a minute from all jobs in memory; days of nodes also from the history."""
 
-    def __init__(self, collector: Collector, history: History) -> None:
+    def __init__(self, collector: Collector, history: JobHistory) -> None:
         self._collector, self._history = collector, history
         self._days = NodeDays()
         self._refreshed_at: float | None = None

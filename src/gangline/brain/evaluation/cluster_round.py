@@ -16,8 +16,8 @@ from gangline.brain.advisers.advice import Advice, Choice, Verdict, What
 from gangline.brain.advisers.workers import best_size, floor_of
 from gangline.brain.allocation import (
     AllocationJob,
+    EntitledGang,
     PriceState,
-    WaitingGang,
     allocate,
     allocation_advice,
     give_back,
@@ -151,7 +151,7 @@ def _waited_s(group: PodGroup, now_ms: int) -> float:
     return WAITING_S if created is None else now_ms / 1000 - created.timestamp()
 
 
-def _first_entitled(waiting: Sequence[PodGroup]) -> WaitingGang | None:
+def _first_entitled(waiting: Sequence[PodGroup]) -> EntitledGang | None:
     """The oldest gang with reserved resources whose devices are known."""
     entitled = [group for group in waiting if group.status.phase == _INQUEUE]
     entitled.sort(key=lambda group: (str(group.metadata.creation_timestamp), group.metadata.name))
@@ -163,5 +163,5 @@ def _first_entitled(waiting: Sequence[PodGroup]) -> WaitingGang | None:
             continue
         if pods > 0 and devices >= pods and devices % pods == 0:
             key = f"{group.metadata.namespace}/{group.metadata.name}"
-            return WaitingGang(key=key, pods=pods, unit=devices // pods)
+            return EntitledGang(key=key, pods=pods, unit=devices // pods)
     return None

@@ -21,7 +21,7 @@ from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceItem
 from gangline.api.figures import plain_number
 from gangline.api.jobs.elastic import ScalePlan
 from gangline.brain.advisers.advice import Advice, GuardAction, Verdict, What
-from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
+from gangline.brain.advisers.view import AdviserView, ClusterView, SimilarRuns
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.advisers import (
@@ -45,7 +45,7 @@ from gangline.brain.evaluation.cluster_round import (
     with_allocation,
 )
 from gangline.brain.evaluation.fact_flow import FactFlow
-from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.evaluation.trials import (
     EvaluatedJob,
     Trials,
@@ -53,7 +53,7 @@ from gangline.brain.evaluation.trials import (
     prediction_errors,
     record_person_edit,
 )
-from gangline.brain.facts.records import Job, Mode
+from gangline.brain.facts.records import Mode, RecordedJob
 from gangline.brain.guard.decide import WITHOUT_RESTART, block_direction, decide, observe
 from gangline.brain.guard.policy import Permission, effective_permission
 from gangline.brain.guard.state import DEFAULTS, GuardJobState, GuardSettings
@@ -107,7 +107,7 @@ class Evaluator:
         self,
         client: ApiClient,
         collector: Collector,
-        history: History,
+        history: JobHistory,
         policies: PolicyWatch,
         publisher: Publisher,
         events: EventRecorder,
@@ -334,7 +334,7 @@ class Evaluator:
         prepared.memory.state = job.state
         return items
 
-    def _permission(self, watched: WatchedJob, job: Job) -> Permission:
+    def _permission(self, watched: WatchedJob, job: RecordedJob) -> Permission:
         policy, labels = self._policies.policy, watched.meta.labels
         return effective_permission(policy, job, labels, dry_run=self._dry_run)
 
@@ -347,7 +347,7 @@ class Evaluator:
     def _state_of(
         self,
         watched: WatchedJob,
-        view: View,
+        view: AdviserView,
         actions: Sequence[GuardAction],
         plans: Sequence[ScalePlan],
     ) -> GuardJobState:
@@ -410,7 +410,7 @@ class Evaluator:
             items.append(advice_item(shown.advice, shown.sentence, proof, word, hold_sentence(why)))
         return items
 
-    def _gang_of(self, job: Job) -> str:
+    def _gang_of(self, job: RecordedJob) -> str:
         group = self._collector.pod_group_of(job.uid)
         return f"{job.namespace}/{group.metadata.name if group else job.name}"
 
@@ -424,7 +424,7 @@ class _PreparedJob:
 
     watched: WatchedJob
     evaluated: EvaluatedJob
-    view: View
+    view: AdviserView
     memory: "_JobMemory"
 
 
@@ -432,7 +432,7 @@ class _PreparedJob:
 class _JobMemory:
     """What is remembered of a running job from one cycle to the next."""
 
-    job: Job
+    job: RecordedJob
     state: GuardJobState
     fitted: Fitted | None = None
     shown: dict[_AdviceKey, _Shown] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from gangline.api.jobs.training_facts import FACTS_MAX_SEGMENTS
 from gangline.brain.collection.collector import Collector
-from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.history import JobHistory
 
 PRUNE_S = 3600.0
 MAX_SKEW_S = 60.0
@@ -18,7 +18,7 @@ class FactFlow:
     def __init__(
         self,
         collector: Collector,
-        history: History,
+        history: JobHistory,
         skew_s: Callable[[], float | None],
         clock: Callable[[], float] = time.time,
     ) -> None:

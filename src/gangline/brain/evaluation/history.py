@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from gangline.brain.advisers.advice import GuardAction
 from gangline.brain.advisers.similarity import LEVEL_WEIGHTS, select_similar, similarity_level
 from gangline.brain.advisers.view import SimilarRuns
-from gangline.brain.facts.records import Job, NodeSpeed, Outcome, Run
+from gangline.brain.facts.records import NodeSpeed, Outcome, RecordedJob, Run
 from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store
@@ -43,7 +43,7 @@ class _Cached:
     """Jobs that had ended, of those that this process has seen."""
 
 
-class History:
+class JobHistory:
     """Reads and writes of one cluster. ``problem`` says why the store is away."""
 
     def __init__(
@@ -141,7 +141,7 @@ class History:
         self.add(Run(job=job) for job in vanished)
         return len(vanished)
 
-    async def finished_jobs(self, asked: HistoryFilter) -> tuple[Job, ...]:
+    async def finished_jobs(self, asked: HistoryFilter) -> tuple[RecordedJob, ...]:
         """Return ended jobs, the latest first; none while they are not known."""
         page = await self._read(lambda r: r.history(asked))
         return page.jobs if page else ()

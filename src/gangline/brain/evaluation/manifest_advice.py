@@ -17,8 +17,8 @@ from gangline.brain.advisers.view import ClusterView, SimilarRuns
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings, digest_job
 from gangline.brain.evaluation.advisers import advise, build_view, evidence, published
-from gangline.brain.evaluation.history import History
-from gangline.brain.facts.records import Job, Outcome, Run
+from gangline.brain.evaluation.history import JobHistory
+from gangline.brain.facts.records import Outcome, RecordedJob, Run
 from gangline.brain.publication.publisher import advice_item, ordered
 from gangline.brain.store.reader import HistoryFilter
 
@@ -26,7 +26,7 @@ from gangline.brain.store.reader import HistoryFilter
 class ManifestAdviser:
     """Advises as if the manifest were a job that waits to start."""
 
-    def __init__(self, collector: Collector, history: History, settings: DigestSettings) -> None:
+    def __init__(self, collector: Collector, history: JobHistory, settings: DigestSettings) -> None:
         self._collector, self._history, self._settings = collector, history, settings
 
     async def __call__(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,7 +51,7 @@ class ManifestAdviser:
             "history": self._history.problem and "history not available",
         }
 
-    async def _not_counted(self, job: Job, similar: SimilarRuns | None, now_ms: int) -> str:
+    async def _not_counted(self, job: RecordedJob, similar: SimilarRuns | None, now_ms: int) -> str:
         """Return why successful runs of the same name do not count; empty if some do."""
         if similar is not None and similar.runs:
             return ""
@@ -78,7 +78,7 @@ class ManifestAdviser:
         return Run(job=replace(digested.job, started_ms=None, uid="", finished_ms=None))
 
 
-def why_not_counted(job: Job, past: Sequence[Job], now_ms: int) -> str:
+def why_not_counted(job: RecordedJob, past: Sequence[RecordedJob], now_ms: int) -> str:
     """Say why none of the successful runs of a name count for a job; empty without any."""
     reasons = Counter(_obstacle(job, one, now_ms) for one in past)
     if not reasons:
@@ -88,7 +88,7 @@ def why_not_counted(job: Job, past: Sequence[Job], now_ms: int) -> str:
     return f"{count} successful run{'s' if count > 1 else ''} of {job.stem} do not count: {listed}."
 
 
-def _obstacle(job: Job, past: Job, now_ms: int) -> str:
+def _obstacle(job: RecordedJob, past: RecordedJob, now_ms: int) -> str:
     if not past.complete:
         return "not watched from start to end, as the Brain ran a part of the time only"
     if now_ms - last_ms(past) > WINDOW_MS:

@@ -18,11 +18,11 @@ from gangline.api.failure import DEVICE_OUT_OF_MEMORY
 from gangline.api.jobs.elastic import AUTO, PS, SCALE_TYPE_LABEL, ScalePlan
 from gangline.api.meta.objects import Object
 from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What, because
-from gangline.brain.advisers.view import View, expected_rest_s
+from gangline.brain.advisers.view import AdviserView, expected_rest_s
 from gangline.brain.collection.job_digest import to_ms
-from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.belief import FUTURE_MS
-from gangline.brain.facts.records import Job, Outcome, Run
+from gangline.brain.facts.records import Outcome, RecordedJob, Run
 from gangline.brain.guard.decide import (
     WITHOUT_RESTART,
     Decision,
@@ -52,13 +52,13 @@ from gangline.brain.publication.plans import (
 from gangline.kube.errors import ApiError
 
 
-def family_name(job: Job) -> str:
+def family_name(job: RecordedJob) -> str:
     """Return the name of the family that rollbacks are remembered under."""
     return f"{job.namespace}/{job.kind}/{job.stem}/{job.owner}"
 
 
 def job_state(
-    view: View,
+    view: AdviserView,
     before: GuardJobState | None,
     actions: Sequence[GuardAction],
     plans: Sequence[ScalePlan],
@@ -115,7 +115,9 @@ def prediction_errors(actions: Iterable[GuardAction]) -> dict[str, float]:
     }
 
 
-def record_person_edit(state: GuardJobState, before: Job, after: Job, now_ms: int) -> GuardJobState:
+def record_person_edit(
+    state: GuardJobState, before: RecordedJob, after: RecordedJob, now_ms: int
+) -> GuardJobState:
     """Add what a person changed in the specification between two observations."""
     acts = list(state.person_acts)
     if before.workers_asked != after.workers_asked:
@@ -145,7 +147,7 @@ def record_person_edit(state: GuardJobState, before: Job, after: Job, now_ms: in
 
 
 def _with_failed_rollbacks(
-    job: Job, actions: Sequence[GuardAction], plans: Sequence[ScalePlan]
+    job: RecordedJob, actions: Sequence[GuardAction], plans: Sequence[ScalePlan]
 ) -> Iterable[GuardAction]:
     """Yield the actions; a rollback whose plan failed did not set its value.
 
@@ -159,7 +161,7 @@ def _with_failed_rollbacks(
             yield action
 
 
-def _bounds(job: Job) -> Iterable[Bound]:
+def _bounds(job: RecordedJob) -> Iterable[Bound]:
     # Advice on workers names the role or the job as one: both are bound.
     for role in ("", "worker"):
         yield Bound(
@@ -256,7 +258,7 @@ class EvaluatedJob:
 class Trials:
     """The actions of all jobs. They change ``cluster``, and the states of the jobs."""
 
-    def __init__(self, history: History, actuator: Actuator) -> None:
+    def __init__(self, history: JobHistory, actuator: Actuator) -> None:
         self._history, self._actuator = history, actuator
         self.cluster = ClusterState()
         self._carried_out: set[int] = set()

@@ -29,11 +29,11 @@ from gangline.api.jobs.training_facts import (
 )
 from gangline.brain.facts.records import (
     Image,
-    Job,
     NodeSpeed,
     PlannedSize,
     PodRun,
     Record,
+    RecordedJob,
     RoleSize,
     Wishes,
 )
@@ -83,7 +83,7 @@ _ANY: Final[Range] = (0, _MAX_INTEGER)
 _SECONDS: Final[Range] = (0.0, _MAX_STEP_S)
 
 _RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
-    Job: {
+    RecordedJob: {
         "submitted_ms": _TIME,
         "started_ms": _TIME,
         "finished_ms": _TIME,
@@ -166,7 +166,7 @@ _LENGTHS: Final[Mapping[str, int]] = {
 """Other texts are words."""
 
 _ESSENTIAL: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
-    Job: frozenset({"cluster", "uid", "namespace", "name", "stem", "kind", "submitted_ms"}),
+    RecordedJob: frozenset({"cluster", "uid", "namespace", "name", "stem", "kind", "submitted_ms"}),
     RoleSize: frozenset({"role", "since_ms", "replicas"}),
     PlannedSize: frozenset({"role", "rank"}),
     ModelShapeFacts: frozenset(),
@@ -187,7 +187,7 @@ def believe(record: R, now_ms: int) -> tuple[R | None, list[str]]:
     believed, dropped = _believe(record)
     checked: Any = believed
     match believed:
-        case Job():
+        case RecordedJob():
             checked = _believe_parts(believed, dropped)
         case SegmentFacts():
             checked = _believe_segment(believed, dropped, now_ms)
@@ -235,7 +235,7 @@ def _amounts(reported: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(possible.items())[:_MAX_MODELS])
 
 
-def _believe_parts(job: Job, dropped: list[str]) -> Job:
+def _believe_parts(job: RecordedJob, dropped: list[str]) -> RecordedJob:
     """Return the job with what is possible of its parts, and add the names of the others."""
 
     def possible(part: S) -> S | None:

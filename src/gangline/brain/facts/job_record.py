@@ -72,7 +72,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return self.what, self.number if is_counted else self.at_ms
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class RecordedExplanation(msgspec.Struct, frozen=True):
     """Why the job did not run, from this time on."""
 
     at_ms: int
@@ -144,8 +144,8 @@ def _pairs(column: tuple[float | None, ...]) -> tuple[float | None, ...]:
     pairs = zip(column[::2], (*column[1::2], None), strict=False)
     joined: list[float | None] = []
     for pair in pairs:
-        known = [value for value in pair if value is not None]
-        joined.append(sum(known) / len(known) if known else None)
+        values = [value for value in pair if value is not None]
+        joined.append(sum(values) / len(values) if values else None)
     return tuple(joined)
 
 
@@ -172,7 +172,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     world: int = 0
     """Nodes of the present world of an elastic job."""
     timeline: tuple[TimelineEntry, ...] = ()
-    explanations: tuple[Explanation, ...] = ()
+    explanations: tuple[RecordedExplanation, ...] = ()
     replicas: tuple[ReplicaRecord, ...] = ()
     diagnosis: dict[str, Any] | None = None
     """As ``gangline diagnose -o json`` prints it."""
@@ -201,7 +201,7 @@ def with_explanation(record: JobRecord, at_ms: int, text: str) -> JobRecord:
     last = record.explanations[-1].text if record.explanations else ""
     if not text or text == last:
         return record
-    explanations = _ends([*record.explanations, Explanation(at_ms, text)])
+    explanations = _ends([*record.explanations, RecordedExplanation(at_ms, text)])
     return msgspec.structs.replace(record, explanations=explanations)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts
-from gangline.brain.facts.records import Job, NodeSpeed, Outcome, PodRun, Record, RoleSize
+from gangline.brain.facts.records import NodeSpeed, Outcome, PodRun, Record, RecordedJob, RoleSize
 
 _FINALITY: Final = {Outcome.RUNNING: 0, Outcome.DELETED: 1, Outcome.FAILED: 2, Outcome.SUCCEEDED: 3}
 """A job that ended and was deleted later has succeeded or failed."""
@@ -25,7 +25,7 @@ def merge(one: R, other: R) -> R:
     return cast(R, _MERGES[type(one)](one, other))
 
 
-def _merge_jobs(one: Job, other: Job) -> Job:
+def _merge_jobs(one: RecordedJob, other: RecordedJob) -> RecordedJob:
     counts = max(one, other, key=_job_weight)
     ended = counts.outcome is not Outcome.RUNNING
     return replace(
@@ -64,18 +64,18 @@ def _merge_node_speeds(one: NodeSpeed, other: NodeSpeed) -> NodeSpeed:
 
 
 _MERGES: Final[dict[type, Callable[[Any, Any], Record]]] = {
-    Job: _merge_jobs,
+    RecordedJob: _merge_jobs,
     SegmentFacts: _merge_segments,
     PodRun: _merge_pod_runs,
     NodeSpeed: _merge_node_speeds,
 }
 
 
-def _watched(job: Job) -> bool:
+def _watched(job: RecordedJob) -> bool:
     return job.complete and job.outcome is not Outcome.RUNNING
 
 
-def _job_weight(job: Job) -> tuple[int, int, int, bytes]:
+def _job_weight(job: RecordedJob) -> tuple[int, int, int, bytes]:
     bare = replace(
         job, submitted_ms=0, started_ms=None, restarts=0, complete=False, roles=(), model=None
     )

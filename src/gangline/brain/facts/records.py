@@ -73,7 +73,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """``adascale``, ``linear``, ``sqrt``; empty: none is known, so the global batch stays."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedJob(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a job, from its submission to its end. ``(cluster, uid)`` identifies it."""
 
     cluster: str
@@ -187,14 +187,14 @@ class NodeSpeed(msgspec.Struct, frozen=True, kw_only=True):
         return self.node, self.day
 
 
-Record: TypeAlias = Job | SegmentFacts | PodRun | NodeSpeed
+Record: TypeAlias = RecordedJob | SegmentFacts | PodRun | NodeSpeed
 """What the history stores."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A job with everything known of it."""
 
-    job: Job
+    job: RecordedJob
     segments: tuple[SegmentFacts, ...] = ()
     pods: tuple[PodRun, ...] = ()
     shortages: tuple[DeviceShortageFacts, ...] = ()

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from gangline.brain.advisers.advice import What
-from gangline.brain.facts.records import Job, Mode
+from gangline.brain.facts.records import Mode, RecordedJob
 from gangline.brain.guard.state import DEFAULTS, GuardSettings
 
 FIELDS = {
@@ -98,7 +98,7 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effective_permission(
-    policy: Policy, job: Job, labels: Mapping[str, str], *, dry_run: bool = False
+    policy: Policy, job: RecordedJob, labels: Mapping[str, str], *, dry_run: bool = False
 ) -> Permission:
     """Return the lesser of policy and wish. A missing wish is ``advise``."""
     wishes, rule = job.wishes, _first_match(policy, job, labels)
@@ -117,7 +117,7 @@ def effective_permission(
     )
 
 
-def _first_match(policy: Policy, job: Job, labels: Mapping[str, str]) -> BrainPolicyRule:
+def _first_match(policy: Policy, job: RecordedJob, labels: Mapping[str, str]) -> BrainPolicyRule:
     for rule in policy.rules:
         excluded = any(_matches(selector, job, labels) for selector in rule.exclude)
         if _matches(rule.include, job, labels) and not excluded:
@@ -125,7 +125,7 @@ def _first_match(policy: Policy, job: Job, labels: Mapping[str, str]) -> BrainPo
     return BrainPolicyRule()
 
 
-def _matches(selector: JobSelector, job: Job, labels: Mapping[str, str]) -> bool:
+def _matches(selector: JobSelector, job: RecordedJob, labels: Mapping[str, str]) -> bool:
     pairs = (
         (selector.namespaces, job.namespace),
         (selector.owners, job.owner),

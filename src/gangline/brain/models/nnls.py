@@ -84,9 +84,9 @@ def _basic_solutions(a: Array, b: Array) -> list[Solution]:
     x = np.zeros((len(supports), a.shape[1]))
     x[:, used] = coefficients / lengths[used]
     rounding = 1e-15 * float(squares[0]) or 1.0
-    found = zip(x, supports, squares.tolist(), strict=True)
+    solutions = zip(x, supports, squares.tolist(), strict=True)
     return sorted(
-        (Solution(*solution) for solution in found),
+        (Solution(*solution) for solution in solutions),
         key=lambda solution: (solution.squares // rounding, len(solution.support)),
     )
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 from gangline.brain.facts.job_record import Curves
-from gangline.brain.facts.records import Job, PodRun, RankSpeed
+from gangline.brain.facts.records import PodRun, RankSpeed, RecordedJob
 from gangline.sdk.event_files import Scalar
 
 
-def reserved_seconds(job: Job, runs: Iterable[PodRun], until_ms: int) -> tuple[int, int]:
+def reserved_seconds(job: RecordedJob, runs: Iterable[PodRun], until_ms: int) -> tuple[int, int]:
     """Return GPU seconds and core seconds that the container runs of a job had reserved.
 
     Args:

@@ -37,7 +37,7 @@ _SECOND_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedJob:
+class JobAtTime:
     """A job at one time."""
 
     job: Job
@@ -52,7 +52,7 @@ class ObservedJob:
     is_deleted: bool = False
 
 
-def observe(record: JobRecord, seen: ObservedJob) -> JobRecord:
+def observe(record: JobRecord, seen: JobAtTime) -> JobRecord:
     """Return the record with what the observation adds."""
     job = seen.job
     updated = with_entries(record, _entries(record, seen))
@@ -76,7 +76,7 @@ def observe(record: JobRecord, seen: ObservedJob) -> JobRecord:
     )
 
 
-def _entries(record: JobRecord, seen: ObservedJob) -> Iterator[TimelineEntry]:
+def _entries(record: JobRecord, seen: JobAtTime) -> Iterator[TimelineEntry]:
     job = seen.job
     yield TimelineEntry(what=Moment.SUBMITTED, at_ms=to_ms(job.created))
     yield from _placement(record, seen)
@@ -107,7 +107,7 @@ def _entries(record: JobRecord, seen: ObservedJob) -> Iterator[TimelineEntry]:
         yield TimelineEntry(what=Moment.DELETED, at_ms=seen.at_ms)
 
 
-def _placement(record: JobRecord, seen: ObservedJob) -> Iterator[TimelineEntry]:
+def _placement(record: JobRecord, seen: JobAtTime) -> Iterator[TimelineEntry]:
     """Yield when the gang began to wait for nodes, and when all of it had them."""
     scheduled = [find_condition(pod.status.conditions, "PodScheduled") for pod in seen.pods]
     waiting = [
@@ -142,7 +142,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _restarts(record: JobRecord, seen: ObservedJob) -> Iterator[TimelineEntry]:
+def _restarts(record: JobRecord, seen: JobAtTime) -> Iterator[TimelineEntry]:
     job = seen.job
     before = [entry for entry in record.timeline if entry.what == Moment.RESTARTED]
     last = max((entry.at_ms for entry in before), default=0)
@@ -195,7 +195,7 @@ def _replica_record(replica: Replica) -> ReplicaRecord:
     return ReplicaRecord(**{name: getattr(replica, name) for name in names})
 
 
-def _with_training(curves: dict[str, Curves], seen: ObservedJob) -> dict[str, Curves]:
+def _with_training(curves: dict[str, Curves], seen: JobAtTime) -> dict[str, Curves]:
     """Add what the training has reported: step, loss, speed, and every number of the script."""
     values: dict[str, float] = {}
     progress, goodput = seen.job.progress, seen.goodput

@@ -30,7 +30,7 @@ from gangline.brain.collection.step_progress import ReportedStep, written_steps
 from gangline.brain.facts.job_record import MAX_LINES, Curves, JobRecord, LogTail, merge_records
 from gangline.brain.facts.records import Run
 from gangline.brain.record.account import reserved_seconds, with_ranks, with_scalars
-from gangline.brain.record.observe import ObservedJob, observe, to_ms
+from gangline.brain.record.observe import JobAtTime, observe, to_ms
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import StoreError
 from gangline.brain.store.records import RecordRow
@@ -265,7 +265,7 @@ class Recorder:
         job = build_job(recording.kind, recording.stored, pods, groups)
         recording.job = _masked_job(job, recording.secrets)
         before = recording.record
-        seen = ObservedJob(
+        seen = JobAtTime(
             job=recording.job,
             status=recording.kind.status(recording.stored),
             pods=pods,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gangline.brain.facts.merge import merge
-from gangline.brain.facts.records import Job, Record, Run
+from gangline.brain.facts.records import Record, RecordedJob, Run
 
 MAX_ROWS: Final = 500
 """Of one transaction: a longer one would make readers and other writers wait."""
@@ -38,7 +38,7 @@ def facts_of(run: Run, before: Run | None = None) -> Iterator[Fact]:
 
 
 def jobs_first(facts: Iterable[Fact]) -> list[Fact]:
-    return sorted(facts, key=lambda fact: not isinstance(fact.record, Job))
+    return sorted(facts, key=lambda fact: not isinstance(fact.record, RecordedJob))
 
 
 class FactBuffer:
@@ -64,7 +64,7 @@ class FactBuffer:
                 record = fact.record if before is None else merge(before.record, fact.record)
                 self._facts[fact.key] = Fact(fact.cluster, fact.uid, record)
             while len(self._facts) > self.capacity:
-                others = (key for key in self._facts if key[0] is not Job)
+                others = (key for key in self._facts if key[0] is not RecordedJob)
                 del self._facts[next(others, next(iter(self._facts)))]
                 self.dropped += 1
 

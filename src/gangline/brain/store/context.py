@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, select
 
 from gangline.brain.facts.belief import CLUSTER_LENGTH, UID_LENGTH, believe, possible_text
-from gangline.brain.facts.records import Job, Record
+from gangline.brain.facts.records import Record, RecordedJob
 from gangline.brain.store.batch import Fact
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.database import Database
@@ -38,29 +38,29 @@ class Keys:
         """Digest of ``parts`` as a positive integer of 63 bits, for an index."""
         return int.from_bytes(self._hash(parts, 8).digest(), "big") >> 1
 
-    def family(self, job: Job) -> int:
+    def family(self, job: RecordedJob) -> int:
         """Level 1: namespace, kind, owner, stem, image repository and command."""
         return self.number("family", *_family(job), job.owner, job.command_digest)
 
-    def specification(self, job: Job) -> int | None:
+    def specification(self, job: RecordedJob) -> int | None:
         """Level 0: the same specification by the same owner; None if it has no digest."""
         if not job.spec_digest:
             return None
         parts = (job.cluster, job.namespace, job.kind, job.owner, job.spec_digest)
         return self.number("spec", *parts)
 
-    def base(self, job: Job) -> int:
+    def base(self, job: RecordedJob) -> int:
         """Level 2: the family without its command, of any owner."""
         return self.number("base", *_family(job))
 
-    def image(self, job: Job) -> int | None:
+    def image(self, job: RecordedJob) -> int | None:
         """Level 3: the same image repository, kind and strategy; None without an image."""
         repository = job.image.repository
         if not repository:
             return None
         return self.number("image", job.cluster, job.namespace, repository, job.kind, job.strategy)
 
-    def model(self, job: Job, shift: int = 0) -> int | None:
+    def model(self, job: RecordedJob, shift: int = 0) -> int | None:
         """Level 4: devices, and parameters within a factor of two; None if one is not known.
 
         ``shift`` asks for the key of a neighbouring range of parameters.
@@ -78,7 +78,7 @@ class Keys:
         return hashlib.blake2b(text, digest_size=size, key=self._secret)
 
 
-def _family(job: Job) -> tuple[str, ...]:
+def _family(job: RecordedJob) -> tuple[str, ...]:
     return (job.cluster, job.namespace, job.kind, job.stem, job.image.repository)
 
 
@@ -136,11 +136,11 @@ class Context:
             if record is None:
                 refused.append(f"{dropped[-1]} is impossible: the record was dropped")
             else:
-                stored = self.private(record) if isinstance(record, Job) else record
+                stored = self.private(record) if isinstance(record, RecordedJob) else record
                 believed.append(Fact(fact.cluster, fact.uid, stored))
         return believed, refused
 
-    def private(self, job: Job) -> Job:
+    def private(self, job: RecordedJob) -> RecordedJob:
         """Return the job with its names as they are stored."""
         if not self.digest_names:
             return job
@@ -162,7 +162,7 @@ class Context:
     def _digest(self, name: str) -> str:
         return name if name.startswith("digest:") else f"digest:{self.keys.digest('name', name)}"
 
-    def job_row(self, job: Job) -> dict[str, Any]:
+    def job_row(self, job: RecordedJob) -> dict[str, Any]:
         """Columns of a job with its keys."""
         return rows.row_of(job, tables.job) | {
             "spec_key": self.keys.specification(job),
@@ -172,7 +172,7 @@ class Context:
             "model_key": self.keys.model(job),
         }
 
-    def marks(self, job: Job) -> dict[str, str]:
+    def marks(self, job: RecordedJob) -> dict[str, str]:
         """Digests by which a job may have been forgotten, by what they are of."""
         return {
             "owner": self.mark("owner", job.cluster, job.owner),
@@ -193,7 +193,7 @@ class Context:
         """Digest of what was forgotten."""
         return self.keys.digest("forgotten", what, *parts)
 
-    def forgotten(self, connection: Connection, jobs: Sequence[Job]) -> set[str]:
+    def forgotten(self, connection: Connection, jobs: Sequence[RecordedJob]) -> set[str]:
         """UIDs of those jobs that were submitted before their owner, name or namespace went."""
         digests = {job.uid: set(self.marks(job).values()) for job in jobs}
         if not digests:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 from gangline.brain.advisers.advice import GuardAction, Verdict
 from gangline.brain.advisers.similarity import WINDOW_MS, select_similar
 from gangline.brain.advisers.view import SimilarRuns
-from gangline.brain.facts.records import Job, NodeSpeed, Outcome, Run
+from gangline.brain.facts.records import NodeSpeed, Outcome, RecordedJob, Run
 from gangline.brain.store.context import Context, Keys
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.rows import (
@@ -198,7 +198,7 @@ class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
 class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs of the history, the latest first."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[RecordedJob, ...]
     next: HistoryFilter | None = None
     """Asks for the following page; None at the end."""
 
@@ -226,7 +226,7 @@ class Reader:
 
         return self._context.read(transaction)
 
-    def similar_runs(self, job: Job, *, now_ms: int, limit: int = 20) -> SimilarRuns | None:
+    def similar_runs(self, job: RecordedJob, *, now_ms: int, limit: int = 20) -> SimilarRuns | None:
         """Return runs of the last 30 days that are similar to a job, best first.
 
         They are those of the first level of ``advisers.similarity`` with enough successful runs,
@@ -243,10 +243,10 @@ class Reader:
             ).first()
         )
 
-    def running_jobs(self, cluster: str, limit: int = MAX_PAGE) -> list[Job]:
+    def running_jobs(self, cluster: str, limit: int = MAX_PAGE) -> list[RecordedJob]:
         """Return jobs without an end, for a comparison with what the API server has."""
 
-        def transaction(connection: Connection) -> list[Job]:
+        def transaction(connection: Connection) -> list[RecordedJob]:
             job = tables.job.c
             query = (
                 job_query()

@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Connection, Select, case, delete, func, select
 
 from gangline.brain.facts.job_record import Curves, JobRecord, LogTail
-from gangline.brain.facts.records import Job
+from gangline.brain.facts.records import RecordedJob
 from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
 from gangline.brain.store.sql import tables
@@ -44,7 +44,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
 class StoredRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A job with its record; None if it has none, or the retention has deleted it."""
 
-    job: Job
+    job: RecordedJob
     record: JobRecord | None = None
     spec: dict[str, Any] | None = None
     logs: tuple[LogTail, ...] = ()
@@ -194,7 +194,7 @@ def _log_row(job_id: int, tail: LogTail) -> dict[str, Any]:
     }
 
 
-def _stored(job: Job, row: Any, logs: tuple[LogTail, ...]) -> StoredRecord:
+def _stored(job: RecordedJob, row: Any, logs: tuple[LogTail, ...]) -> StoredRecord:
     record = msgspec.json.decode(row.body, type=JobRecord)
     curves = _CURVES.decode(zlib.decompress(row.curves)) if row.curves else {}
     return StoredRecord(

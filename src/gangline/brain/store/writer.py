@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Table, insert, select, update
 from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import GuardAction, Verdict
 from gangline.brain.facts.merge import merge
-from gangline.brain.facts.records import Job, NodeSpeed, PodRun, Record, Run
+from gangline.brain.facts.records import NodeSpeed, PodRun, Record, RecordedJob, Run
 from gangline.brain.store.batch import MAX_ROWS, Fact, facts_of, jobs_first
 from gangline.brain.store.context import Context
 from gangline.brain.store.errors import ActionOpen, UnknownJob
@@ -49,7 +49,7 @@ class _RowKind(NamedTuple):
 
 
 _KINDS: Final[dict[type[Record], _RowKind]] = {
-    Job: _RowKind(tables.job, ("cluster", "uid")),
+    RecordedJob: _RowKind(tables.job, ("cluster", "uid")),
     SegmentFacts: _RowKind(tables.segment, ("job_id", "round", "since_ms")),
     PodRun: _RowKind(tables.pod_run, ("job_id", "role", "rank", "number")),
     NodeSpeed: _RowKind(tables.node_speed, ("cluster", "node", "day")),
@@ -158,9 +158,10 @@ class _BatchWriter:
 
     def _write_cluster(self, cluster: str, facts: Sequence[Fact]) -> None:
         self._write_records(
-            Job, [((cluster, fact.uid), fact.record) for fact in facts if fact.key[0] is Job]
+            RecordedJob,
+            [((cluster, fact.uid), fact.record) for fact in facts if fact.key[0] is RecordedJob],
         )
-        others = [fact for fact in facts if fact.key[0] is not Job]
+        others = [fact for fact in facts if fact.key[0] is not RecordedJob]
         ids = rows.job_ids(self._connection, cluster, {fact.uid for fact in others if fact.uid})
         orphans = [fact for fact in others if fact.uid and fact.uid not in ids]
         forgotten = self._context.forgotten_uids(
@@ -197,16 +198,16 @@ class _BatchWriter:
             for key, record in merged.items()
             if (after := merge(stored[key], record) if key in stored else record) != stored.get(key)
         }
-        jobs = [job for job in changed.values() if isinstance(job, Job)]
+        jobs = [job for job in changed.values() if isinstance(job, RecordedJob)]
         new = [job for job in jobs if (job.cluster, job.uid) not in stored]
         forgotten = self._context.forgotten(self._connection, new)
         self._written.refused += [f"job {uid}: it was forgotten" for uid in sorted(forgotten)]
         values = [
             self._context.job_row(record)
-            if isinstance(record, Job)
+            if isinstance(record, RecordedJob)
             else dict(zip(keys, key, strict=True)) | rows.row_of(record, table)
             for key, record in changed.items()
-            if not (isinstance(record, Job) and record.uid in forgotten)
+            if not (isinstance(record, RecordedJob) and record.uid in forgotten)
         ]
         upsert(self._connection, table, values, keys)
         self._written.rows += len(values)

@@ -183,7 +183,7 @@ def build_dashboard_settings(flags: dict[str, Any]) -> "DashboardSettings":
         CommandError: they contradict each other, or the file of the secret cannot be read.
     """
     from gangline.dashboard.settings import (
-        BadSettings,
+        BadDashboardSettings,
         DashboardSettings,
         HeaderSettings,
         LoginMode,
@@ -222,7 +222,7 @@ def build_dashboard_settings(flags: dict[str, Any]) -> "DashboardSettings":
             health_address=flags["health_probe_bind_address"],
         )
         settings.check()
-    except BadSettings as error:
+    except BadDashboardSettings as error:
         raise CommandError(str(error), code=ExitCode.USAGE) from error
     return settings
 

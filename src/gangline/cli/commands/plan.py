@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gangline.sizing.calibration import Calibration
     from gangline.sizing.curve import CurvePoint
     from gangline.sizing.goals import JobRequest, PlannedTraining
-    from gangline.sizing.hardware import Device
+    from gangline.sizing.hardware import DeviceModel
     from gangline.sizing.plan import Plan, PlanRequest
     from gangline.sizing.traced import TracedModel
     from gangline.sizing.transformer import TransformerModel
@@ -561,7 +561,7 @@ def _device(
     requested: "JobRequest | None",
     calibration: "Calibration | None",
     element: int,
-) -> "Device":
+) -> "DeviceModel":
     from gangline.sizing import hardware
 
     name = _gpu_name(flags, record, requested)
@@ -573,7 +573,7 @@ def _device(
         except hardware.UnknownDeviceError:
             if not (flags["peak"] and flags["memory"]):
                 raise
-            device = hardware.Device(name, flags["peak"], flags["memory"], 0.4)
+            device = hardware.DeviceModel(name, flags["peak"], flags["memory"], 0.4)
     network = flags["network"]
     return hardware.with_overrides(
         device,
@@ -585,7 +585,7 @@ def _device(
     )
 
 
-def _devices(flags: PlanFlags, device: "Device", requested: "JobRequest | None") -> int:
+def _devices(flags: PlanFlags, device: "DeviceModel", requested: "JobRequest | None") -> int:
     gpus, nodes = flags["gpus"].count if flags["gpus"] else 0, flags["nodes"]
     if gpus and nodes and gpus != nodes * device.node_devices:
         raise click.UsageError(

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from gangline.api.brain.job_advice import OWNER_ANNOTATION
-from gangline.dashboard.observed import ObservedCluster, ObservedJob
+from gangline.dashboard.observed import ClusterSnapshot, JobSnapshot
 from gangline.dashboard.rights import EVENT_KIND, GROUP_KIND, POD_KIND, Scope
 from gangline.sdk.events import EventRecord, read_events
 from gangline.sdk.jobs import Job, JobState
@@ -49,7 +49,7 @@ class Row(View, frozen=True):
 class SeenJob:
     """A job as a viewer sees it."""
 
-    entry: ObservedJob
+    entry: JobSnapshot
     job: Job
 
     @property
@@ -91,7 +91,7 @@ class SeenJob:
 class Observation:
     """The observed cluster, the viewer, and the time."""
 
-    cluster: ObservedCluster
+    cluster: ClusterSnapshot
     scope: Scope
     now: datetime
     viewer: str = ""
@@ -102,7 +102,7 @@ class Observation:
             if self.scope.sees_job(entry.kind, entry.stored.metadata.namespace):
                 yield self.see(entry)
 
-    def see(self, entry: ObservedJob) -> SeenJob:
+    def see(self, entry: JobSnapshot) -> SeenJob:
         """Return a job with those of its objects that the viewer may list."""
         namespace = entry.stored.metadata.namespace
         return SeenJob(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gangline.dashboard.views.base import View
-from gangline.dashboard.views.curves import Chart, curves_view
+from gangline.dashboard.views.curves import CurveChart, curves_view
 from gangline.dashboard.views.job import to_yaml
 from gangline.dashboard.views.past import PastRow, past_row
 
@@ -20,8 +20,8 @@ class Side(View, frozen=True):
 class PairedCurve(View, frozen=True):
     name: str
     unit: str
-    left: Chart | None
-    right: Chart | None
+    left: CurveChart | None
+    right: CurveChart | None
 
     @property
     def has_steps(self) -> bool:

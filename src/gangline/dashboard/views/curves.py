@@ -44,7 +44,7 @@ class Line(View, frozen=True):
         return tuple(value for value in self.values if value is not None)
 
 
-class Chart(View, frozen=True):
+class CurveChart(View, frozen=True):
     """Some lines over the same times."""
 
     name: str
@@ -78,7 +78,7 @@ class Chart(View, frozen=True):
 
 
 class CurvesView(View, frozen=True):
-    charts: tuple[Chart, ...] = ()
+    charts: tuple[CurveChart, ...] = ()
     marks: tuple[Mark, ...] = ()
 
 
@@ -93,29 +93,29 @@ def curves_view(record: Mapping[str, Any]) -> CurvesView:
     return CurvesView(tuple(charts), marks)
 
 
-def _charts(tables: Mapping[str, Any]) -> Iterator[Chart]:
+def _charts(tables: Mapping[str, Any]) -> Iterator[CurveChart]:
     training, usage, ranks = (_columns(tables, name) for name in ("training", "usage", "ranks"))
     events = _columns(tables, "events")
     event_times = tuple(tables.get("events", {}).get("at_ms") or ())
     event_steps = events.pop("step", ())
     for name, values in events.items():
         title = f"{name} (TensorBoard)" if name in training else name
-        yield Chart(title, event_times, (Line(name, values),), "", event_steps)
+        yield CurveChart(title, event_times, (Line(name, values),), "", event_steps)
     at_ms = tuple(tables.get("training", {}).get("at_ms") or ())
     steps = training.pop("step", ())
     for name, values in training.items():
-        yield Chart(name, at_ms, (Line(name, values),), _UNITS.get(name, ""), steps)
+        yield CurveChart(name, at_ms, (Line(name, values),), _UNITS.get(name, ""), steps)
     if {"lowest", "median", "highest"} <= ranks.keys():
         lines = tuple(Line(name, ranks[name]) for name in ("lowest", "median", "highest"))
-        yield Chart("step time", tuple(tables["ranks"]["at_ms"]), lines, "s", is_band=True)
+        yield CurveChart("step time", tuple(tables["ranks"]["at_ms"]), lines, "s", is_band=True)
     elif "steps/s" in training:
         times = tuple(1 / value if value else None for value in training["steps/s"])
-        yield Chart("step time", at_ms, (Line("step time", times),), "s", steps)
+        yield CurveChart("step time", at_ms, (Line("step time", times),), "s", steps)
     at_ms = tuple(tables.get("usage", {}).get("at_ms") or ())
     for name, values in usage.items():
         unit = _UNITS.get(name, "")
         shown = tuple(value and value / 2**30 for value in values) if unit == "GiB" else values
-        yield Chart(name, at_ms, (Line(name, shown),), unit)
+        yield CurveChart(name, at_ms, (Line(name, shown),), unit)
 
 
 def _columns(tables: Mapping[str, Any], name: str) -> dict[str, tuple[float | None, ...]]:
@@ -123,7 +123,7 @@ def _columns(tables: Mapping[str, Any], name: str) -> dict[str, tuple[float | No
     return {column: tuple(numbers) for column, numbers in values.items()}
 
 
-def _order(chart: Chart) -> tuple[int, str]:
+def _order(chart: CurveChart) -> tuple[int, str]:
     if chart.name == "loss":
         return -1, ""
     return (_LAST.index(chart.name) + 1 if chart.name in _LAST else 0), chart.name

@@ -7,7 +7,7 @@ from typing import Any
 from gangline.api.masking import mask_data, secret_values
 from gangline.dashboard.views.base import Observation, Row, SeenJob, View
 from gangline.dashboard.views.jobs import NO_ACCOUNTS, job_row
-from gangline.dashboard.views.timeline import Moment, timeline
+from gangline.dashboard.views.timeline import TimelineRow, timeline
 from gangline.sdk.diagnosis import Diagnosis
 from gangline.sdk.goodput import Goodput
 from gangline.sdk.jobs import Job, Replica
@@ -53,7 +53,7 @@ class JobHead(View, frozen=True):
     row: Row
     uid: str
     replicas: tuple[ReplicaCell, ...]
-    timeline: tuple[Moment, ...]
+    timeline: tuple[TimelineRow, ...]
     last_restart: str = ""
     expected_start: str = ""
     """When the scheduler expects it to start; empty if it has not stated it."""

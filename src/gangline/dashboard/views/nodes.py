@@ -195,7 +195,7 @@ def _holder(seen: Observation, pod: WatchedPod) -> tuple[str, str, int]:
     return f"{namespace}/{name}", f"/jobs/{namespace}/{kind}/{name}" if visible else "", colour
 
 
-class NodePod(View, frozen=True):
+class NodePodRow(View, frozen=True):
     namespace: str
     name: str
     status: str
@@ -212,7 +212,7 @@ class NodeCondition(View, frozen=True):
     since: datetime | None
 
 
-class NodeFailure(View, frozen=True):
+class NodeFailureRow(View, frozen=True):
     at: datetime | None
     job: str
     path: str
@@ -221,7 +221,7 @@ class NodeFailure(View, frozen=True):
     blame: str
 
 
-class NodeDetails(View, frozen=True):
+class NodePage(View, frozen=True):
     node: NodeView
     address: str
     role: str
@@ -230,10 +230,10 @@ class NodeDetails(View, frozen=True):
     gpu_mode: str
     taints: tuple[str, ...]
     conditions: tuple[NodeCondition, ...]
-    pods: tuple[NodePod, ...]
+    pods: tuple[NodePodRow, ...]
     hidden_pods: int
     """Pods that the viewer may not list."""
-    failures: tuple[NodeFailure, ...]
+    failures: tuple[NodeFailureRow, ...]
     events: tuple[tuple[datetime, str, str], ...]
     """Time, reason and message of what was reported about it, the newest first."""
 
@@ -241,16 +241,16 @@ class NodeDetails(View, frozen=True):
 def node_details(
     seen: Observation,
     node: Node,
-    failures: Sequence[NodeFailure],
+    failures: Sequence[NodeFailureRow],
     usage: Mapping[tuple[str, str], ResourceUsage] | None = None,
     gpus: GpuUsage | None = None,
-) -> NodeDetails:
+) -> NodePage:
     name = node.metadata.name
     pods = seen.cluster.pods_on(name)
     row = read_node(node, seen.cluster.load(name).allocated)
     visible = [pod for pod in pods if seen.scope.sees(POD_KIND, pod.metadata.namespace)]
     info = node.status.node_info
-    return NodeDetails(
+    return NodePage(
         node=_node(seen, row, usage or {}, gpus),
         address=row.address,
         role=row.role,
@@ -283,9 +283,9 @@ def _node_events(seen: Observation, name: str) -> list[EventRecord]:
     return read_events(events)
 
 
-def _pod(seen: Observation, pod: WatchedPod) -> NodePod:
+def _pod(seen: Observation, pod: WatchedPod) -> NodePodRow:
     job, path, _ = _holder(seen, pod)
-    return NodePod(
+    return NodePodRow(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         status=pod_status_text(pod),

@@ -12,7 +12,7 @@ from gangline.dashboard.rights import NODE_KIND
 from gangline.dashboard.views.base import Observation, Row, SeenJob, View
 from gangline.dashboard.views.job import expected_start
 from gangline.dashboard.views.jobs import NO_ACCOUNTS, job_row
-from gangline.dashboard.views.nodes import NodeFailure, read_node_rows
+from gangline.dashboard.views.nodes import NodeFailureRow, read_node_rows
 from gangline.sdk.cluster_checks import ClusterCheckResult
 from gangline.sdk.diagnosis import Diagnosis, diagnose
 from gangline.sdk.goodput import Goodput
@@ -167,7 +167,7 @@ def diagnose_observed(seen: Observation, shown: SeenJob) -> Diagnosis:
     return diagnose(shown.job, pods, seen.events(shown.job))
 
 
-def node_failures(seen: Observation, node: str) -> list[NodeFailure]:
+def node_failures(seen: Observation, node: str) -> list[NodeFailureRow]:
     """Return the failures on a node in the last day, the last one first."""
     failures = []
     for shown in recent_failures(seen, seen.jobs())[:MAX_DIAGNOSED]:
@@ -175,5 +175,7 @@ def node_failures(seen: Observation, node: str) -> list[NodeFailure]:
         if root is not None and root.node == node:
             row, blame = shown.row(), str(root.blame)
             name = f"{row.namespace}/{row.name}"
-            failures.append(NodeFailure(root.at, name, row.path, root.replica, root.title, blame))
+            failures.append(
+                NodeFailureRow(root.at, name, row.path, root.replica, root.title, blame)
+            )
     return failures

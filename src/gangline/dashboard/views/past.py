@@ -19,7 +19,7 @@ from gangline.dashboard.views.job import (
     to_yaml,
     why_view,
 )
-from gangline.dashboard.views.timeline import Moment
+from gangline.dashboard.views.timeline import TimelineRow
 from gangline.sdk.diagnosis import Diagnosis
 from gangline.sdk.goodput import Goodput
 from gangline.sdk.jobs import JobState, Replica
@@ -61,10 +61,10 @@ class HistoryView(View, frozen=True):
 
 
 def past_row(job: Mapping[str, Any], record: Mapping[str, Any] | None = None) -> PastRow:
-    known = record or {}
-    goodput = known.get("goodput") or {}
+    recorded = record or {}
+    goodput = recorded.get("goodput") or {}
     outcome = str(job["outcome"])
-    state = known.get("state") or _STATES.get(outcome) or JobState.RUNNING
+    state = recorded.get("state") or _STATES.get(outcome) or JobState.RUNNING
     return PastRow(
         namespace=job["namespace"],
         kind=str(job["kind"]).lower(),
@@ -72,8 +72,8 @@ def past_row(job: Mapping[str, Any], record: Mapping[str, Any] | None = None) ->
         state=JobState(state),
         owner=job.get("owner", ""),
         queue=job.get("queue", ""),
-        reason=known.get("reason", ""),
-        desired=known.get("desired") or job.get("workers_asked") or 0,
+        reason=recorded.get("reason", ""),
+        desired=recorded.get("desired") or job.get("workers_asked") or 0,
         requested_gpus=sum(role["replicas"] * role["gpus"] for role in job.get("roles", ())),
         restarts=job.get("restarts", 0),
         step=goodput.get("step"),
@@ -206,7 +206,7 @@ def recorded_page(stored: Mapping[str, Any], content: View | None) -> RecordedPa
 
 
 def _cell(replica: Mapping[str, Any]) -> ReplicaCell:
-    known = Replica(
+    last = Replica(
         name=replica["name"],
         role=replica.get("role", ""),
         index=replica.get("index", 0),
@@ -215,22 +215,22 @@ def _cell(replica: Mapping[str, Any]) -> ReplicaCell:
         exit_code=replica.get("exit_code"),
     )
     return ReplicaCell(
-        name=known.name,
-        short_name=known.short_name,
-        status=known.status,
-        mark=replica_mark(known),
+        name=last.name,
+        short_name=last.short_name,
+        status=last.status,
+        mark=replica_mark(last),
         node=replica.get("node", ""),
         restarts=replica.get("restarts", 0),
-        exit_code=known.exit_code,
+        exit_code=last.exit_code,
         gpus=replica.get("gpus", 0),
         message=replica.get("message", ""),
     )
 
 
-def _moment(entry: Mapping[str, Any]) -> Moment:
+def _moment(entry: Mapping[str, Any]) -> TimelineRow:
     cause, blame = entry.get("cause", ""), entry.get("blame", "")
     parts = (cause, f"({blame})" if cause and blame else "", entry.get("text", ""))
-    return Moment(
+    return TimelineRow(
         datetime.fromtimestamp(entry["at_ms"] / 1000, UTC),
         entry["what"],
         " ".join(filter(None, parts)),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gangline.api.volcano.scheduling import ROOT_QUEUE, Queue
-from gangline.dashboard.observed import ObservedCluster
+from gangline.dashboard.observed import ClusterSnapshot
 from gangline.dashboard.rights import GROUP_KIND
 from gangline.dashboard.views.base import Observation, View
 from gangline.dashboard.views.job import expected_start
@@ -137,7 +137,7 @@ def _place(
     )
 
 
-def _jobs_by_group(cluster: ObservedCluster) -> dict[tuple[str, str], str]:
+def _jobs_by_group(cluster: ClusterSnapshot) -> dict[tuple[str, str], str]:
     paths: dict[tuple[str, str], str] = {}
     for key, group in cluster.groups.items():
         owner = group.metadata.controller

@@ -13,7 +13,7 @@ MAX_MOMENTS = 200
 """The newest are shown."""
 
 
-class Moment(View, frozen=True):
+class TimelineRow(View, frozen=True):
     at: datetime
     what: str
     """``submitted``, ``queued``, ``placed``, ``started``, ``restarting``, ``suspended``,
@@ -42,14 +42,14 @@ def timeline(
     conditions: Iterable[Any],
     groups: Sequence[PodGroup],
     events: Sequence[EventRecord],
-) -> tuple[Moment, ...]:
-    moments = [Moment(job.created, "submitted"), *_of_conditions(conditions, _OF_CONDITION)]
+) -> tuple[TimelineRow, ...]:
+    moments = [TimelineRow(job.created, "submitted"), *_of_conditions(conditions, _OF_CONDITION)]
     for group in groups:
         moments += _of_conditions(group.status.conditions, _OF_GROUP)
     if job.started:
-        moments.append(Moment(job.started, "started"))
+        moments.append(TimelineRow(job.started, "started"))
     moments += [
-        Moment(
+        TimelineRow(
             event.last,
             event.reason,
             event.message,
@@ -65,9 +65,11 @@ def timeline(
 
 def _of_conditions(
     conditions: Iterable[Any], names: dict[str, tuple[str, bool]]
-) -> Iterator[Moment]:
+) -> Iterator[TimelineRow]:
     for condition in conditions:
         at = condition.last_transition_time
         if condition.type in names and condition.status == "True" and at is not None:
             what, is_warning = names[condition.type]
-            yield Moment(at, what, condition.message or condition.reason, is_warning=is_warning)
+            yield TimelineRow(
+                at, what, condition.message or condition.reason, is_warning=is_warning
+            )

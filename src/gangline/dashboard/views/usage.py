@@ -12,7 +12,7 @@ GROUPS = ("queue", "owner", "kind", "namespace", "month")
 MONTHS = 12
 
 
-class UsageRow(View, frozen=True):
+class UsageLine(View, frozen=True):
     key: str
     jobs: int
     gpu_hours: float
@@ -30,7 +30,7 @@ class UsageView(View, frozen=True):
     """Such as ``2026-11``; empty: all of the time."""
     months: tuple[str, ...]
     """Months that can be chosen, the last first."""
-    rows: tuple[UsageRow, ...] = ()
+    rows: tuple[UsageLine, ...] = ()
     problem: str = ""
     """Why there is no account; empty if there is one."""
 
@@ -45,7 +45,7 @@ def usage_view(
     unit = "gpu_seconds" if any(row["gpu_seconds"] for row in rows) else "cpu_seconds"
     total = sum(row[unit] for row in rows)
     shown = (
-        UsageRow(
+        UsageLine(
             key=row["key"],
             jobs=row["jobs"],
             gpu_hours=row["gpu_seconds"] / 3600,

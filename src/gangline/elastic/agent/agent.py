@@ -49,7 +49,7 @@ from gangline.elastic.agent.survivors import (
 )
 from gangline.elastic.agent.worker_group import WorkerGroup, spare_environment, worker_arguments
 from gangline.elastic.progress import PROGRESS_VARIABLE
-from gangline.elastic.survivors.protocol import Coordinator
+from gangline.elastic.survivors.protocol import EpochCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ class ElasticAgent:
         coordinator: CoordinatorService | RemoteCoordinator
         if self._store:
             nodes = [rank // size for rank in range(world.world_size)]
-            decider = Coordinator(
+            decider = EpochCoordinator(
                 nodes, settings.min_workers, settings.min_nodes, settings.successors
             )
             coordinator = CoordinatorService(self._store, decider, self._workers.record_replacement)

@@ -40,15 +40,15 @@ from gangline.elastic.survivors.orders import (
 )
 from gangline.elastic.survivors.protocol import (
     Arrived,
-    Coordinator,
     Ended,
+    EpochCoordinator,
     Fallback,
     Form,
     Hold,
-    Kill,
+    KillRank,
     Lost,
+    LostNode,
     Message,
-    NodeLost,
     Order,
     Place,
     Refused,
@@ -75,7 +75,7 @@ class CoordinatorService:
     def __init__(
         self,
         store: AgentStore,
-        coordinator: Coordinator,
+        coordinator: EpochCoordinator,
         on_replacement: Callable[[Replacement], None],
     ) -> None:
         """Serve the workers of one attempt."""
@@ -129,7 +129,7 @@ class CoordinatorService:
     def _lose_agent(self, agent: str) -> None:
         if (node := self._places.pop(agent, None)) is not None and not self._coordinator.is_over:
             log.warning("the agent of node %d is gone", node)
-            self.send(NodeLost(node))
+            self.send(LostNode(node))
 
     def _write(self, orders: Sequence[Order]) -> None:
         for order in orders:
@@ -352,7 +352,7 @@ class NodeSurvivors:
                 self._group.is_held = True
             case Start(slot, node, seat) if node == self._node:
                 self._run(self._start(slot, seat))
-            case Kill(slot, reason):
+            case KillRank(slot, reason):
                 self._kill([slot], reason)
             case Fallback(reason, blamed) if not self._is_over:
                 log.info("ranks are not replaced any more: %s", reason)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.distributed.tensor import DTensor
 
-from gangline.elastic.checkpoint.format.plan import ReplicaSet
+from gangline.elastic.checkpoint.format.plan import ReplicaRanks
 from gangline.elastic.checkpoint.ranks import SaveGroup
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class ReplicaCheck:
         """Names of the tensors that differed in the last check."""
 
     def check(
-        self, step: int, replica_sets: Sequence[ReplicaSet], replicas: Mapping[str, torch.Tensor]
+        self, step: int, replica_sets: Sequence[ReplicaRanks], replicas: Mapping[str, torch.Tensor]
     ) -> frozenset[str]:
         """Compare the replicas; all ranks call it together.
 
@@ -97,7 +97,7 @@ class _Diverged:
 
 
 def _find_diverged(
-    replica_sets: Sequence[ReplicaSet], by_rank: Sequence[Mapping[str, int]]
+    replica_sets: Sequence[ReplicaRanks], by_rank: Sequence[Mapping[str, int]]
 ) -> dict[str, _Diverged]:
     diverged: dict[str, _Diverged] = {}
     for replica_set in replica_sets:

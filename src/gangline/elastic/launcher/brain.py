@@ -18,7 +18,7 @@ from gangline.elastic.master.facts.publication import CHECK_EVERY_S, PUBLISH_EVE
 from gangline.elastic.master.segments.digest import Instant, SegmentDigest, WorldMembers
 from gangline.elastic.master.segments.document import (
     FactsContent,
-    JobIdentity,
+    ReportedJob,
     encode_facts,
     model_facts,
 )
@@ -32,7 +32,7 @@ class SingleNodeFacts:
     """Digests the reports of one node's workers."""
 
     def __init__(self, job: str, identity: NodeIdentity, client: BrainSink) -> None:
-        self._job = JobIdentity(job, "default", uuid.uuid4().hex)
+        self._job = ReportedJob(job, "default", uuid.uuid4().hex)
         self._identity, self._client = identity, client
         self._messages = MasterMessages(identity, "")
         self._account = GoodputAccount()

@@ -137,9 +137,9 @@ def _open_publication(
     name: str, namespace: str, uid: str, *, in_cluster: bool, brain_url: str | None
 ) -> "AbstractAsyncContextManager[Publication | None]":
     from gangline.elastic.master.facts.publication import open_publication
-    from gangline.elastic.master.segments.document import JobIdentity
+    from gangline.elastic.master.segments.document import ReportedJob
 
-    identity = JobIdentity(name, namespace, uid or uuid.uuid4().hex)
+    identity = ReportedJob(name, namespace, uid or uuid.uuid4().hex)
     return open_publication(identity, in_cluster=in_cluster, brain_url=brain_url)
 
 

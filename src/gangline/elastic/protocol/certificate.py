@@ -93,7 +93,7 @@ _BEFORE_SEED = bytes.fromhex("302e020100300506032b657004220420")
 """PKCS #8 of a private key (RFC 8410, 7)."""
 
 
-class Identity(NamedTuple):
+class RoleIdentity(NamedTuple):
     """The certificate of a role, and its private key."""
 
     certificate: bytes
@@ -107,10 +107,10 @@ class Identity(NamedTuple):
         return (text + ssl.DER_cert_to_PEM_cert(self.certificate)).encode()
 
 
-def derive_identity(secret: bytes, role: str) -> Identity:
+def derive_identity(secret: bytes, role: str) -> RoleIdentity:
     """Derive key and certificate of ``role`` from the secret of a job."""
     extracted = hmac.digest(bytes(hashlib.sha256().digest_size), secret, "sha256")
     seed = hmac.digest(extracted, f"gangline elastic 2 {role}".encode() + b"\x01", "sha256")
     key = SigningKey(seed)
     content = _BEFORE_KEY + key.public + _AFTER_KEY
-    return Identity(_BEFORE_CONTENT + content + _BEFORE_SIGNATURE + key.sign(content), seed)
+    return RoleIdentity(_BEFORE_CONTENT + content + _BEFORE_SIGNATURE + key.sign(content), seed)

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gangline.elastic.protocol.certificate import Identity, derive_identity
+from gangline.elastic.protocol.certificate import RoleIdentity, derive_identity
 from gangline.elastic.variables import SECRET_VARIABLE
 
 _SHORTEST_SECRET = 16
@@ -98,7 +98,7 @@ def tls_end(secret: JobSecret, *, client: bool) -> TlsEnd:
     return TlsEnd(context, other.certificate)
 
 
-def _load_own(context: ssl.SSLContext, own: Identity) -> None:
+def _load_own(context: ssl.SSLContext, own: RoleIdentity) -> None:
     """Load a key that must not be written to a disk; ``ssl`` reads keys from files only."""
     descriptor = os.memfd_create("gangline-job-key", os.MFD_CLOEXEC)
     with open(descriptor, "wb") as file:

@@ -8,7 +8,7 @@ its first step and waits for a seat.
 One coordinator, in the agent of rank 0's node, receives messages and appends orders to a log that
 all workers and agents read:
 
-1. Every worker sends `Hello`. When all seats have one: `Form` of epoch 1.
+1. Every worker sends `MemberHello`. When all seats have one: `Form` of epoch 1.
 2. A member that has finished some steps sends `Ready`; when all have, successors are started.
 3. A member is `Lost`: the warm successor of its node takes the seat, and `Form` of the next epoch
    tells the members who they are. Without one the world shrinks if enough members are left, else
@@ -48,7 +48,7 @@ NO_STATE: Final = -1
 """The step of a member whose state must not be used."""
 
 
-class Hello(msgspec.Struct, frozen=True, tag=True):
+class MemberHello(msgspec.Struct, frozen=True, tag=True):
     """A worker waits for the first group. ``handle`` is its address, where the library needs it."""
 
     slot: int
@@ -137,14 +137,14 @@ class Arrived(msgspec.Struct, frozen=True, tag=True):
     """Its number; None for a node that has joined later, and waits for its `Place`."""
 
 
-class NodeLost(msgspec.Struct, frozen=True, tag=True):
+class LostNode(msgspec.Struct, frozen=True, tag=True):
     """The agent of a node is gone, and its workers with it."""
 
     node: int
 
 
 Message = (
-    Hello
+    MemberHello
     | Ready
     | Warm
     | Heard
@@ -156,7 +156,7 @@ Message = (
     | Ended
     | Replace
     | Arrived
-    | NodeLost
+    | LostNode
 )
 
 
@@ -197,7 +197,7 @@ class Place(msgspec.Struct, frozen=True, tag=True):
     node: int
 
 
-class Kill(msgspec.Struct, frozen=True, tag=True):
+class KillRank(msgspec.Struct, frozen=True, tag=True):
     """End a process that is replaced."""
 
     slot: int
@@ -211,7 +211,7 @@ class Fallback(msgspec.Struct, frozen=True, tag=True):
     blamed: list[int] = []
 
 
-Order = Form | Hold | Start | Place | Kill | Fallback
+Order = Form | Hold | Start | Place | KillRank | Fallback
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class _Loss:
 
 
 @dataclass(slots=True)
-class Coordinator:
+class EpochCoordinator:
     """Decides about epochs. Times are of a monotonic clock."""
 
     nodes: list[int]
@@ -319,7 +319,7 @@ class Coordinator:
         if self.is_over:
             return []
         match message:
-            case Hello(slot, handle):
+            case MemberHello(slot, handle):
                 return self._hear_hello(slot, handle, now)
             case Ready(slot):
                 self._ready.add(slot)
@@ -350,7 +350,7 @@ class Coordinator:
                 return self._hear_replace(message)
             case Arrived(agent, None) if self.is_active:
                 return [Place(agent, self._place_node()), *self._refill()]
-            case NodeLost(node):
+            case LostNode(node):
                 return self._hear_node_lost(node, now)
         return []
 
@@ -383,7 +383,7 @@ class Coordinator:
         for replaced, reason in self._replaced.items():
             number = self._seats.index(replaced)
             if node == self.nodes[number] and seat in (None, number):
-                return [Kill(replaced, reason)]
+                return [KillRank(replaced, reason)]
         return []
 
     def _hear_heard(self, slot: int, epoch: int, now: float) -> None:
@@ -483,7 +483,7 @@ class Coordinator:
             return []
         number = self._seats.index(slot)
         if message.is_urgent or not self.successors or self._successor_for(number) is not None:
-            return [Kill(slot, message.reason)]
+            return [KillRank(slot, message.reason)]
         self._replaced[slot] = message.reason
         return self._refill()
 

@@ -25,7 +25,7 @@ MODEL = "model"
 """The first part of a state: the tensors of the model, by their names."""
 
 
-class Stateful(Protocol):
+class StateOwner(Protocol):
     """An object whose state a successor takes over."""
 
     def state_dict(self) -> dict[str, Any]:

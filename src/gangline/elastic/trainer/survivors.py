@@ -49,8 +49,8 @@ from gangline.elastic.survivors.protocol import (
     Form,
     Formed,
     Heard,
-    Hello,
     Hold,
+    MemberHello,
     Message,
     Ready,
     Refused,
@@ -62,7 +62,7 @@ from gangline.elastic.trainer.loader import ElasticDataLoader
 from gangline.elastic.trainer.replica import (
     MODEL,
     SeatFile,
-    Stateful,
+    StateOwner,
     random_state,
     set_random_state,
 )
@@ -111,7 +111,7 @@ class SurvivorGroup:
         self._epoch = 0
         self._model: DistributedDataParallel | None = None
         self._optimizers: list[torch.optim.Optimizer] = []
-        self._others: dict[str, Stateful] = {}
+        self._others: dict[str, StateOwner] = {}
         self._on_form: list[Callable[[], None]] = []
         """Called when a group has formed, before states are restored."""
         self._exchanges: dict[torch.futures.Future[torch.Tensor], torch.Tensor] = {}
@@ -155,7 +155,7 @@ class SurvivorGroup:
         )
         thread.start()
         if after is None:
-            self._send(Hello(self._slot, self._links.handle()))
+            self._send(MemberHello(self._slot, self._links.handle()))
             self._follow(self._next_order(_FIRST_GROUP_S))
 
     is_successor = False
@@ -190,7 +190,7 @@ class SurvivorGroup:
         self._finished = steps
 
     def protect(
-        self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, **others: Stateful
+        self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, **others: StateOwner
     ) -> None:
         """Keep these in all ranks; a successor gets their state. All ranks call it once.
 

@@ -42,7 +42,7 @@ _PYTHON = frozenset(kwlist) - {"in"}
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?")
 
 
-class SelectorError(ValueError):
+class DeviceSelectorError(ValueError):
     """An expression uses what is not supported, or is not valid."""
 
 
@@ -91,14 +91,14 @@ def parse_selector(expression: str) -> Callable[[SelectableDevice], bool]:
         SelectorError: the expression is not supported.
     """
     if len(expression) > MAX_LENGTH:
-        raise SelectorError(f"is longer than {MAX_LENGTH} characters")
+        raise DeviceSelectorError(f"is longer than {MAX_LENGTH} characters")
     try:
         tree = ast.parse(_as_python(expression), mode="eval")
         evaluate = _compiled(tree.body, frozenset({"device"}), 0)
     except SyntaxError as error:
-        raise SelectorError(f"is not valid: {error.msg}") from error
+        raise DeviceSelectorError(f"is not valid: {error.msg}") from error
     except (RecursionError, MemoryError) as error:
-        raise SelectorError("is nested too deeply") from error
+        raise DeviceSelectorError("is nested too deeply") from error
 
     def selects(device: SelectableDevice) -> bool:
         try:
@@ -116,7 +116,7 @@ def _as_python(expression: str) -> str:
         match = _TOKEN.match(expression, at)
         if match is None or match["word"] in _PYTHON:
             (start, *_) = expression[at : at + 20].split(maxsplit=1)
-            raise SelectorError(f"{start!r} is not supported")
+            raise DeviceSelectorError(f"{start!r} is not supported")
         parts.append(" " if match["space"] else _OPERATORS.get(match[0], match[0]))
         at = match.end()
     return "".join(parts).strip()
@@ -127,7 +127,7 @@ def _compiled(  # noqa: PLR0912 - one case for each form
 ) -> Evaluate:
     """Return the value of a node, as a function of the named values."""
     if depth > MAX_DEPTH:
-        raise SelectorError("is nested too deeply")
+        raise DeviceSelectorError("is nested too deeply")
 
     def parts(*nodes: ast.expr) -> list[Evaluate]:
         return [_compiled(part, names, depth + 1) for part in nodes]
@@ -171,7 +171,7 @@ def _compiled(  # noqa: PLR0912 - one case for each form
             if name == "matches":
                 import_regular_expressions()
             return _call(_METHODS[name], *parts(owner, *args))
-    raise SelectorError(f"{ast.unparse(node)[:40]!r} is not supported")
+    raise DeviceSelectorError(f"{ast.unparse(node)[:40]!r} is not supported")
 
 
 def import_regular_expressions() -> Any:
@@ -183,7 +183,7 @@ def import_regular_expressions() -> Any:
     try:
         return import_module("re2")
     except ImportError as error:
-        raise SelectorError("matches() needs the package google-re2") from error
+        raise DeviceSelectorError("matches() needs the package google-re2") from error
 
 
 def _call(function: Callable[..., Any], *arguments: Evaluate) -> Evaluate:

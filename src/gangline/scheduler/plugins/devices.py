@@ -28,8 +28,8 @@ from msgspec import structs
 from gangline.api.core.affinity import tolerates
 from gangline.api.core.devices import MAX_CONSUMERS
 from gangline.scheduler.plugins.device_selectors import (
+    DeviceSelectorError,
     SelectableDevice,
-    SelectorError,
     parse_selector,
 )
 from gangline.scheduler.plugins.filters import term_matches
@@ -479,7 +479,7 @@ class DeviceState:
             for owner, expression in (*in_class, *own):
                 try:
                     parse_selector(expression)
-                except SelectorError as error:
+                except DeviceSelectorError as error:
                     return f"selector {expression!r} of {owner}: {error}"
         return ""
 
@@ -610,7 +610,7 @@ class DeviceState:
 def _all_of(expressions: Iterable[str]) -> Callable[[SelectableDevice], bool] | None:
     try:
         selectors = [parse_selector(expression) for expression in expressions]
-    except SelectorError:
+    except DeviceSelectorError:
         return None
     return partial(_selected_by_all, selectors)
 

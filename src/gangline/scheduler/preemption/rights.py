@@ -230,8 +230,8 @@ class QueueComparison:
         # Usage of the root itself, where no job belongs, is never reclaimed.
         owed[neutral] = False
         self._above, self._stated, self._owed, self._lengths = above, stated, owed, lengths
-        found = np.flatnonzero(owed.any(axis=1)).tolist()
-        self.owing = {rows.queues[row].info.name: row for row in found}
+        owing_rows = np.flatnonzero(owed.any(axis=1)).tolist()
+        self.owing = {rows.queues[row].info.name: row for row in owing_rows}
 
     def standing(self, other: str) -> QueueStanding | None:
         """Return how the queue stands to another one; None: the other one owes it nothing."""

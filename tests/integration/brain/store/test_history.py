@@ -24,7 +24,7 @@ from brain_records import (
     job_fact,
 )
 from gangline.api.jobs.training_facts import ModelShapeFacts, StepSeconds
-from gangline.brain.facts.records import Image, Job, Outcome, Run, Wishes
+from gangline.brain.facts.records import Image, Outcome, RecordedJob, Run, Wishes
 from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter
@@ -314,7 +314,7 @@ def test_days_of_nodes(store: Store) -> None:
 
 def test_names_are_stored_as_digests_on_demand(address: str) -> None:
     store = open_store(address, secret=b"secret", digest_names=True)
-    job: Job = a_job(1, name="train-of-ada", stem="train-of", owner="ada")
+    job: RecordedJob = a_job(1, name="train-of-ada", stem="train-of", owner="ada")
     store.write.facts(map(job_fact, [job, a_job(2), a_job(3), a_job(4)]))
     rows = repr(dump(store))
     assert "ada" not in rows

@@ -18,7 +18,7 @@ from gangline.api.jobs.training_facts import (
 from gangline.brain.advisers import rightsize, start
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.similarity import is_larger, select_similar
-from gangline.brain.advisers.view import View
+from gangline.brain.advisers.view import AdviserView
 from gangline.brain.advisers.workers import advise_workers
 from gangline.brain.facts.belief import believe
 from gangline.brain.facts.records import MemorySample, Outcome, PodRun, RoleSize, Run
@@ -114,7 +114,7 @@ def a_random_run(random: Random, uid: str) -> Run:
 ROLES = [(), ("worker",), ("worker",), ("worker", "worker", "master")]
 
 
-def a_random_view(seed: int) -> View:
+def a_random_view(seed: int) -> AdviserView:
     random = Random(seed)
     own = a_random_run(random, "new")
     past = [a_random_run(random, f"r{index}") for index in range(random.randrange(9))]
@@ -139,7 +139,7 @@ def a_random_view(seed: int) -> View:
     return msgspec.structs.replace(base, similar=select_similar(own, past, NOW))
 
 
-def check(view: View, advice: Advice) -> None:
+def check(view: AdviserView, advice: Advice) -> None:
     for number in (advice.was, advice.value, advice.low, advice.high, advice.gain):
         assert number is None or math.isfinite(number)
     for argument in advice.reason.arguments.values():

@@ -9,8 +9,8 @@ from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Advice, Confidence, What
 from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.explain import displayed, sentence
-from gangline.brain.advisers.view import DevicePeak, View
-from gangline.brain.facts.records import Job, PodRun, RoleSize, Run, Wishes
+from gangline.brain.advisers.view import AdviserView, DevicePeak
+from gangline.brain.facts.records import PodRun, RecordedJob, RoleSize, Run, Wishes
 from gangline.brain.models.throughput import ThroughputModel, fit_throughput, observations
 
 GIB = 2**30
@@ -37,8 +37,8 @@ def make_segments(
 
 def make_view(
     segments: Sequence[SegmentFacts], *, cpu_millis: int = 12_000, **changes: object
-) -> View:
-    job = Job(
+) -> AdviserView:
+    job = RecordedJob(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0,
         roles=(RoleSize(role="worker", since_ms=0, replicas=2, cpu_millis=cpu_millis),),
     )  # fmt: skip
@@ -46,15 +46,15 @@ def make_view(
         PodRun(role="worker", rank=n, number=0, node=f"n{n}", started_ms=0, peak_memory_bytes=GIB)
         for n in range(2)
     )
-    view = View(now_ms=2_000_000, run=Run(job=job, segments=tuple(segments), pods=pods))
+    view = AdviserView(now_ms=2_000_000, run=Run(job=job, segments=tuple(segments), pods=pods))
     return msgspec.structs.replace(view, **changes)
 
 
-def fitted(view: View) -> ThroughputModel | None:
+def fitted(view: AdviserView) -> ThroughputModel | None:
     return fit_throughput(observations(view.run.segments, view.now_ms))
 
 
-def advice_for(view: View, what: What) -> list[Advice]:
+def advice_for(view: AdviserView, what: What) -> list[Advice]:
     advice = [item for item in advise_batch(view, fitted(view)) if item.what is what]
     for item in advice:
         shown = displayed(item)
@@ -145,7 +145,7 @@ def test_t3_each_device_model_has_a_configuration() -> None:
     assert len({item.key for item in advice}) == 2
 
 
-def noisy_view(noise: float | None, **wishes: object) -> View:
+def noisy_view(noise: float | None, **wishes: object) -> AdviserView:
     slow_exchange = [
         msgspec.structs.replace(
             s,

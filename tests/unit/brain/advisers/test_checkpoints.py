@@ -14,22 +14,22 @@ from gangline.brain.advisers.checkpoints import (
     posterior,
 )
 from gangline.brain.advisers.explain import displayed, sentence
-from gangline.brain.advisers.view import ClusterView, Exposure, View
-from gangline.brain.facts.records import Job, Run
+from gangline.brain.advisers.view import AdviserView, ClusterView, Exposure
+from gangline.brain.facts.records import RecordedJob, Run
 from gangline.elastic.checkpoint.save_schedule import daly_interval as trainers_interval
 
 HOUR = 3600.0
 
 
-def make_view(**changes: object) -> View:
-    job = Job(
+def make_view(**changes: object) -> AdviserView:
+    job = RecordedJob(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0
     )
     segment = SegmentFacts(
         round=0, since=0, until=300_000, nodes=2, procs=16, micro_batch=8, steps=100,
         step_seconds=StepSeconds(1, 3.0),
     )  # fmt: skip
-    view = View(
+    view = AdviserView(
         now_ms=400_000,
         run=Run(job=job, segments=(segment,)),
         save_seconds=1.0,

@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 
 from gangline.brain.advisers.rightsize import advise
-from gangline.brain.advisers.view import View
+from gangline.brain.advisers.view import AdviserView
 from gangline.brain.facts.records import MemorySample, Run
 from unit.brain.histories import DAY, GIB, HOUR, NOW, a_job, a_view, asking, codes
 
 MINUTE = 60_000
 
 
-def watched(values: np.ndarray, remaining_s: float = 3 * 3600, limit_gib: float = 10) -> View:
+def watched(
+    values: np.ndarray, remaining_s: float = 3 * 3600, limit_gib: float = 10
+) -> AdviserView:
     """A job with one sample of memory a minute until now."""
     begin = NOW - (len(values) - 1) * MINUTE
     samples = [

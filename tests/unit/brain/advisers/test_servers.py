@@ -9,8 +9,8 @@ from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.servers import advise_servers
-from gangline.brain.advisers.view import ClusterView, ServerUse, View
-from gangline.brain.facts.records import Job, NodeCapacity, Run
+from gangline.brain.advisers.view import AdviserView, ClusterView, ServerUse
+from gangline.brain.facts.records import NodeCapacity, RecordedJob, Run
 
 GIB = 2**30
 
@@ -26,8 +26,10 @@ def server(rank: int, shares: Sequence[float], **changes: object) -> ServerUse:
     return msgspec.structs.replace(use, **changes)
 
 
-def make_view(servers: Sequence[ServerUse], largest: int = 64_000, **changes: object) -> View:
-    job = Job(
+def make_view(
+    servers: Sequence[ServerUse], largest: int = 64_000, **changes: object
+) -> AdviserView:
+    job = RecordedJob(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob",
         strategy="ps", submitted_ms=0, workers_min=2,
     )  # fmt: skip
@@ -36,7 +38,7 @@ def make_view(servers: Sequence[ServerUse], largest: int = 64_000, **changes: ob
         step_seconds=StepSeconds(1, 1e-06),
     )  # fmt: skip
     nodes = (NodeCapacity(name="n0", cpu_millis=largest, memory_bytes=128 * GIB),)
-    view = View(
+    view = AdviserView(
         now_ms=0,
         run=Run(job=job, segments=(segment,)),
         cluster=ClusterView(nodes=nodes),
@@ -46,7 +48,7 @@ def make_view(servers: Sequence[ServerUse], largest: int = 64_000, **changes: ob
     return msgspec.structs.replace(view, **changes)
 
 
-def advise(view: View) -> list[Advice]:
+def advise(view: AdviserView) -> list[Advice]:
     advice = advise_servers(view)
     for item in advice:
         shown = displayed(item)

@@ -11,8 +11,8 @@ from gangline.brain.advisers.stragglers import (
     node_factor,
     suspected_nodes,
 )
-from gangline.brain.advisers.view import ClusterView, NodeCheckResult, View
-from gangline.brain.facts.records import Job, NodeSpeed, RankSpeed, Run
+from gangline.brain.advisers.view import AdviserView, ClusterView, NodeCheckResult
+from gangline.brain.facts.records import NodeSpeed, RankSpeed, RecordedJob, Run
 
 NOW = 1_000_000_000
 DAY = NOW // 86_400_000
@@ -50,11 +50,11 @@ def make_speeds(
     return tuple(speeds)
 
 
-def make_view(speeds: tuple[RankSpeed, ...], **changes: object) -> View:
-    job = Job(
+def make_view(speeds: tuple[RankSpeed, ...], **changes: object) -> AdviserView:
+    job = RecordedJob(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0
     )
-    view = View(now_ms=NOW, run=Run(job=job), rank_speeds=speeds)
+    view = AdviserView(now_ms=NOW, run=Run(job=job), rank_speeds=speeds)
     return msgspec.structs.replace(view, **changes)
 
 

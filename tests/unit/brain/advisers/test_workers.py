@@ -9,7 +9,7 @@ from benchmarks.brain.simulated_job import Amdahl, Curve, SimulatedJob
 from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Choice, Verdict
 from gangline.brain.advisers.explain import displayed, sentence
-from gangline.brain.advisers.view import View, expected_rest_s
+from gangline.brain.advisers.view import AdviserView, expected_rest_s
 from gangline.brain.advisers.workers import (
     advise_workers,
     best_size,
@@ -19,7 +19,7 @@ from gangline.brain.advisers.workers import (
     marginal_gain,
     size_choices,
 )
-from gangline.brain.facts.records import Job, Run
+from gangline.brain.facts.records import RecordedJob, Run
 from gangline.brain.models.throughput import Configuration, fit_throughput, observations
 
 BATCH = 55_440
@@ -190,11 +190,11 @@ def test_floor_rises_with_the_price() -> None:
 
 
 def test_expected_rest_is_the_familys_median_then_the_age() -> None:
-    job = Job(
+    job = RecordedJob(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob",
         submitted_ms=0, started_ms=0,
     )  # fmt: skip
-    view = View(now_ms=7_200_000, run=Run(job=job))
+    view = AdviserView(now_ms=7_200_000, run=Run(job=job))
     assert expected_rest_s(view) == 7200
     assert expected_rest_s(msgspec.structs.replace(view, remaining_s=5.0)) == 5.0
 

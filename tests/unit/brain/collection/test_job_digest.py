@@ -10,7 +10,7 @@ import pytest
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.names import family_of, name_stem
 from gangline.brain.collection.job_digest import DigestSettings, digest_job, parse_image
-from gangline.brain.facts.records import Image, Job, Mode, Outcome, PlannedSize
+from gangline.brain.facts.records import Image, Mode, Outcome, PlannedSize, RecordedJob
 
 
 def digest(*parts: object) -> str:
@@ -65,11 +65,11 @@ def elastic(annotations: dict[str, str] | None = None, **spec: Any) -> dict[str,
     }
 
 
-def record(manifest: dict[str, Any]) -> Job:
+def record(manifest: dict[str, Any]) -> RecordedJob:
     return digested(manifest)[0]
 
 
-def digested(manifest: dict[str, Any]) -> tuple[Job, tuple[str, ...]]:
+def digested(manifest: dict[str, Any]) -> tuple[RecordedJob, tuple[str, ...]]:
     kind = KINDS[manifest["kind"]]
     result = digest_job(kind, msgspec.convert(manifest, kind.resource.type), SETTINGS)
     return result.job, result.problems

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gangline.api.jobs.training_facts import PodFacts, SegmentFacts, StepSeconds, TrainingFacts
 from gangline.brain.collection.job_digest import ContainerRun, end_of_deleted
 from gangline.brain.collection.live_facts import DigestedFacts, JobObservations, NodeSize, quantile
-from gangline.brain.facts.records import Job, Outcome, RoleSize, Run
+from gangline.brain.facts.records import Outcome, RecordedJob, RoleSize, Run
 
 SIZE = RoleSize(role="worker", since_ms=0, replicas=2, gpus=4)
-JOB = Job(
+JOB = RecordedJob(
     cluster="c",
     uid="u",
     namespace="team",

@@ -16,7 +16,7 @@ from gangline.brain.advisers.advice import GuardAction
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import ContainerRun, DigestSettings
 from gangline.brain.evaluation.evaluator import Evaluator
-from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Mode, Wishes
 from gangline.brain.guard.policy import BrainPolicyRule, Policy
 from gangline.brain.guard.state import DEFAULTS
@@ -80,7 +80,7 @@ class ScaledJob:
                 )
             )
         )
-        self.history = History(store, "c")
+        self.history = JobHistory(store, "c")
         self.writes: Any = Published()
         self.evaluator = Evaluator(
             client, self.collector, self.history, policies, self.writes, self.writes,

@@ -17,7 +17,7 @@ from gangline.brain.evaluation.cluster_round import (
     queue_entitlements,
     with_allocation,
 )
-from gangline.brain.facts.records import Job, NodeCapacity, PodRun, RoleSize, Run
+from gangline.brain.facts.records import NodeCapacity, PodRun, RecordedJob, RoleSize, Run
 from gangline.brain.guard.state import GuardJobState
 
 GPU = "nvidia.com/gpu"
@@ -27,7 +27,7 @@ ENTITLED = {"q": 16.0}
 def make_member(
     uid: str, size: int, serial: float, high: int = 8, gpus: int = 1, **state: Any
 ) -> RoundMember:
-    job = Job(
+    job = RecordedJob(
         cluster="c", uid=uid, namespace="n", name=uid, stem=uid, kind="ElasticJob", queue="q",
         submitted_ms=0, workers_min=1, workers_max=high,
         roles=(RoleSize(role="worker", since_ms=0, replicas=size, gpus=gpus),),

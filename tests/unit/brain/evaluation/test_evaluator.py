@@ -14,7 +14,7 @@ from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings
 from gangline.brain.evaluation import evaluator
 from gangline.brain.evaluation.evaluator import Evaluator
-from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Outcome
 from gangline.brain.guard.policy import Policy
 from gangline.brain.store.engine import Store, open_store
@@ -44,7 +44,7 @@ class Brain:
         client: Any = SimpleNamespace(transport=SimpleNamespace(clock_skew_s=lambda: 0.0))
         settings = DigestSettings(cluster="c", digest=store.digest)
         self.collector = Collector(client, settings, clock=self.clock)
-        self.history = History(store, "c")
+        self.history = JobHistory(store, "c")
         writes: Any = self.published
         policies: Any = SimpleNamespace(policy=Policy())
         self.evaluator = Evaluator(

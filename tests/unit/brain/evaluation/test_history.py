@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brain_records import NOW_MS, a_job, a_pod, a_run, a_running_job, a_segment
-from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Run
 from gangline.brain.store.batch import FactBuffer, facts_of
 from gangline.brain.store.engine import Store, open_store
@@ -58,7 +58,7 @@ def test_what_changed_is_as_good_as_everything_again(seed: int) -> None:
 
 
 async def test_everything_is_given_again_after_a_loss(store: Store) -> None:
-    history = History(store, CLUSTER)
+    history = JobHistory(store, CLUSTER)
     run = Run(job=a_running_job(), segments=(a_segment(2), a_segment(1)), pods=(a_pod(),))
     history.add([run])
     assert await history.flush()
@@ -72,7 +72,7 @@ async def test_everything_is_given_again_after_a_loss(store: Store) -> None:
 async def test_everything_is_given_again_after_an_outage(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history = History(store, CLUSTER)
+    history = JobHistory(store, CLUSTER)
     run = Run(job=a_running_job(), segments=(a_segment(1),))
     history.add([run])
     assert await history.flush()
@@ -90,7 +90,7 @@ async def test_everything_is_given_again_after_an_outage(
 async def test_similar_runs_are_read_again_when_a_similar_job_has_ended(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history = History(store, CLUSTER)
+    history = JobHistory(store, CLUSTER)
     reads: list[str] = []
     real = Reader.similar_runs
 
@@ -124,7 +124,7 @@ async def test_similar_runs_are_read_again_when_a_similar_job_has_ended(
 
 
 async def test_any_level_counts_for_a_job_with_too_few_runs(store: Store) -> None:
-    history = History(store, CLUSTER)
+    history = JobHistory(store, CLUSTER)
     asked = Run(job=a_running_job(1, stem="new", image=a_job().image))
     assert await history.similar(asked, NOW_MS) is None
     history.add(a_run(n, stem=f"other-{n}") for n in (3, 4, 5))

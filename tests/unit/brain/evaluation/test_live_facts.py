@@ -12,19 +12,19 @@ from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.explain import sentence
 from gangline.brain.advisers.memory import kills
 from gangline.brain.advisers.memory import peaks as peaks_of_host
-from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
+from gangline.brain.advisers.view import AdviserView, ClusterView, SimilarRuns
 from gangline.brain.collection.job_digest import ContainerRun
 from gangline.brain.collection.live_facts import FRESH_MS, JobObservations, digest_facts
 from gangline.brain.collection.server_use import PodSample, ServerTable
 from gangline.brain.evaluation.advisers import _fit, advise, build_view, with_live_facts
 from gangline.brain.evaluation.cluster_facts import NodeDays, exposure_by_node
-from gangline.brain.facts.records import Job, NodeCapacity, PodRun, RoleSize, Run
+from gangline.brain.facts.records import NodeCapacity, PodRun, RecordedJob, RoleSize, Run
 
 NOW = 1_795_168_800_000
 MINUTE = 60_000
 GIB = 2**30
 WORKERS = 6
-JOB = Job(
+JOB = RecordedJob(
     cluster="c",
     uid="u",
     namespace="team",
@@ -88,8 +88,10 @@ def observed(**document: Any) -> JobObservations:
 
 
 def view_of(
-    observations: JobObservations, servers: ServerTable | None = None, job: Job | None = None
-) -> View:
+    observations: JobObservations,
+    servers: ServerTable | None = None,
+    job: RecordedJob | None = None,
+) -> AdviserView:
     run = observations.run()
     assert run is not None
     if job is not None:

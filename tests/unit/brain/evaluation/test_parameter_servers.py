@@ -26,7 +26,7 @@ from gangline.brain.collection.live_facts import JobObservations
 from gangline.brain.collection.server_use import PodSample
 from gangline.brain.collection.step_progress import written_steps
 from gangline.brain.evaluation.evaluator import Evaluator
-from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Mode, NodeCapacity, RoleSize, Wishes
 from gangline.brain.guard.policy import BrainPolicyRule, Policy
 from gangline.brain.guard.state import GuardSettings
@@ -90,7 +90,7 @@ class ServedJob:
             policy=Policy((BrainPolicyRule(mode=Mode.APPLY, guard=guard),))
         )
         writes: Any = self.published
-        self.history = History(store, "cluster")
+        self.history = JobHistory(store, "cluster")
         self.evaluator = Evaluator(
             self, collector, self.history, policies, writes, writes,
             clock=lambda: self.now_ms / 1000,

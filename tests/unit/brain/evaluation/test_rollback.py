@@ -11,10 +11,10 @@ import pytest
 from gangline.api.jobs.elastic import ScalePlan
 from gangline.api.meta.objects import ObjectMeta
 from gangline.brain.advisers.advice import GuardAction, Verdict, What
-from gangline.brain.advisers.view import View
+from gangline.brain.advisers.view import AdviserView
 from gangline.brain.evaluation.capacity import FreeCapacity
 from gangline.brain.evaluation.trials import job_state
-from gangline.brain.facts.records import Job, Run
+from gangline.brain.facts.records import RecordedJob, Run
 from gangline.brain.publication.plans import is_under_way
 from gangline.brain.store.engine import open_store
 from unit.brain.evaluation.scaled_job import FEW, GUARD, MANY, NOW_MS, ScaledJob
@@ -52,7 +52,7 @@ async def test_direction_is_blocked_for_as_long_as_the_policy_says(scaled: Scale
 
 @pytest.mark.parametrize(("phase", "verdict"), [("Succeeded", "kept"), ("Failed", "overtaken")])
 def test_rollback_counts_unless_its_plan_failed(phase: str, verdict: str) -> None:
-    job = Job(
+    job = RecordedJob(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0
     )
     back = GuardAction(
@@ -65,7 +65,7 @@ def test_rollback_counts_unless_its_plan_failed(phase: str, verdict: str) -> Non
         ),
         status=SimpleNamespace(phase=phase),
     )
-    (action,) = job_state(View(now_ms=2, run=Run(job=job)), None, [back], [plan]).actions
+    (action,) = job_state(AdviserView(now_ms=2, run=Run(job=job)), None, [back], [plan]).actions
     assert action.verdict == verdict
 
 

@@ -6,11 +6,11 @@ import pytest
 from gangline.api.jobs.training_facts import DeviceShortageFacts
 from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.evaluation.trials import trial_events
-from gangline.brain.facts.records import Job, PodRun, Run
+from gangline.brain.facts.records import PodRun, RecordedJob, Run
 
 AT_MS = 1_000_000
 RUN = Run(
-    job=Job(
+    job=RecordedJob(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0
     )
 )

@@ -15,7 +15,7 @@ from gangline.brain.facts.belief import (
     NAME_LENGTH,
     believe,
 )
-from gangline.brain.facts.records import Image, Job, NodeSpeed, PodRun, RoleSize, Wishes
+from gangline.brain.facts.records import Image, NodeSpeed, PodRun, RecordedJob, RoleSize, Wishes
 
 WILD_INTEGERS = st.integers() | st.sampled_from([-1, 0, 2**53, 2**63, 2**64, 10**30])
 WILD_REALS = st.floats() | st.sampled_from([1e300, -1e300, math.nan, math.inf, 5e-324])
@@ -70,8 +70,8 @@ def storable(record: msgspec.Struct) -> bool:
     return True
 
 
-@given(job=wild(Job, a_job(1)), image=wild(Image, Image(repository="r")))
-def test_any_job_is_dropped_or_storable(job: Job, image: Image) -> None:
+@given(job=wild(RecordedJob, a_job(1)), image=wild(Image, Image(repository="r")))
+def test_any_job_is_dropped_or_storable(job: RecordedJob, image: Image) -> None:
     believed, dropped = believe(msgspec.structs.replace(job, image=image), NOW_MS)
     assert dropped if believed is None else storable(believed)
 

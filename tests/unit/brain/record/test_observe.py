@@ -9,7 +9,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.api.verdict import finding_of_pod
 from gangline.brain.facts.job_record import JobRecord, Moment
-from gangline.brain.record.observe import ObservedJob, observe
+from gangline.brain.record.observe import JobAtTime, observe
 from gangline.sdk.goodput import parse_goodput
 from gangline.sdk.jobs import build_job
 from gangline.sdk.kinds import JOB_KINDS
@@ -64,9 +64,9 @@ def a_pod(index: int, *, placed: int | None = None, failed: int | None = None) -
     return msgspec.convert(raw, Pod)
 
 
-def seen(second: int, job: PyTorchJob, *pods: Pod, **fields: Any) -> ObservedJob:
+def seen(second: int, job: PyTorchJob, *pods: Pod, **fields: Any) -> JobAtTime:
     built = build_job(KIND, job, pods, [])
-    return ObservedJob(built, KIND.status(job), pods, at_ms=ms(second), **fields)
+    return JobAtTime(built, KIND.status(job), pods, at_ms=ms(second), **fields)
 
 
 def timeline(record: JobRecord) -> list[tuple[str, int]]:

@@ -29,10 +29,10 @@ from gangline.local.controllers.jobs.plan import (
 from gangline.local.controllers.jobs.policies import (
     FAILURE_COUNT,
     INDEX,
+    BatchFailurePolicy,
+    BatchFailureRule,
     ExitCodeRule,
     PodConditionRule,
-    PodFailurePolicy,
-    PodFailureRule,
     SuccessPolicy,
     SuccessRule,
     match_failure,
@@ -326,7 +326,7 @@ def exited(name: str, code: int, *, failures: int | None = None, **more: Any) ->
 
 def on_exit(action: str, operator: str, *values: int, container: str | None = None) -> Any:
     codes = ExitCodeRule(container_name=container, operator=operator, values=list(values))
-    return PodFailureRule(action=action, on_exit_codes=codes)
+    return BatchFailureRule(action=action, on_exit_codes=codes)
 
 
 @pytest.mark.parametrize(
@@ -337,20 +337,20 @@ def on_exit(action: str, operator: str, *values: int, container: str | None = No
         (on_exit("Ignore", "NotIn", 4), "Ignore"),
         (on_exit("Ignore", "NotIn", 3), ""),
         (on_exit("FailJob", "In", 3, container="other"), ""),
-        (PodFailureRule("Count", on_pod_conditions=[PodConditionRule("Ready", "True")]), "Count"),
-        (PodFailureRule("Count", on_pod_conditions=[PodConditionRule("Ready", "False")]), ""),
+        (BatchFailureRule("Count", on_pod_conditions=[PodConditionRule("Ready", "True")]), "Count"),
+        (BatchFailureRule("Count", on_pod_conditions=[PodConditionRule("Ready", "False")]), ""),
     ],
 )
 def test_the_first_rule_that_matches_a_failed_pod_decides(rule: Any, action: str) -> None:
     never = on_exit("FailJob", "In", 99)
     last = on_exit("FailIndex", "In", 3)
-    match = match_failure(PodFailurePolicy([never, rule, last]), exited("p", 3))
+    match = match_failure(BatchFailurePolicy([never, rule, last]), exited("p", 3))
     assert match.action == (action or "FailIndex")
     assert match.message.endswith(f"rule at index {1 if action else 2}")
 
 
 def test_a_failure_may_end_the_job_or_not_count() -> None:
-    policy = PodFailurePolicy([on_exit("FailJob", "In", 3), on_exit("Ignore", "In", 9)])
+    policy = BatchFailurePolicy([on_exit("FailJob", "In", 3), on_exit("Ignore", "In", 9)])
     job = a_job(pod_failure_policy=policy, parallelism=2, completions=2)
     planned = plan(job, [exited("a", 3), pod_of("b")])
     assert conditions(planned.status) == {"FailureTarget": ("True", "PodFailurePolicy")}
@@ -409,7 +409,7 @@ def test_each_index_has_its_own_limit_and_delay() -> None:
 
 
 def test_an_index_may_fail_at_once_or_not_count_its_failure() -> None:
-    policy = PodFailurePolicy([on_exit("FailIndex", "In", 3), on_exit("Ignore", "In", 9)])
+    policy = BatchFailurePolicy([on_exit("FailIndex", "In", 3), on_exit("Ignore", "In", 9)])
     job = a_job(backoff_limit_per_index=1, pod_failure_policy=policy, **INDEXED)
     pods = [exited("a", 3, failures=0, index=0), exited("b", 9, failures=0, index=1)]
     planned = plan(job, [*pods, pod_of("c", index=2)])

@@ -4,8 +4,8 @@ import pytest
 
 from gangline.api.quantity import parse_quantity
 from gangline.scheduler.plugins.device_selectors import (
+    DeviceSelectorError,
     SelectableDevice,
-    SelectorError,
     Version,
     domains,
     parse_selector,
@@ -87,5 +87,5 @@ def test_expression_selects_as_in_cel(expression: str, selected: bool) -> None:
     ],
 )
 def test_unsupported_expression_is_refused_with_what_it_uses(expression: str, why: str) -> None:
-    with pytest.raises(SelectorError, match=why):
+    with pytest.raises(DeviceSelectorError, match=why):
         parse_selector(expression)

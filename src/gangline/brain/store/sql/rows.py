@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
 
 from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import GuardAction
-from gangline.brain.facts.records import Job, PodRun, Run
+from gangline.brain.facts.records import PodRun, RecordedJob, Run
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import among
 
@@ -78,7 +78,7 @@ class StoredJob(NamedTuple):
     """A job with its number in the database."""
 
     id: int
-    job: Job
+    job: RecordedJob
 
 
 def job_query() -> Select[Any]:
@@ -111,7 +111,7 @@ def load_jobs(
 ) -> list[StoredJob]:
     """Return the jobs of a query made from ``job_query``, in its order; it must bound them."""
     return [
-        StoredJob(number, msgspec.json.decode(body, type=Job))
+        StoredJob(number, msgspec.json.decode(body, type=RecordedJob))
         for number, body in connection.execute(query, parameters)
     ]
 

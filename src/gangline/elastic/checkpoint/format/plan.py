@@ -3,7 +3,7 @@
 The planner gives each value to one owner, which writes it to storage. On every other node one rank
 that has the value stores a copy too: a node's own memory then suffices to restore replicated state.
 Small values that differ between ranks are saved for each rank (``torch_framing``). Ranks with the
-same tensors, or with the same parts of sharded ones, form a ``ReplicaSet``.
+same tensors, or with the same parts of sharded ones, form a ``ReplicaRanks``.
 
 The agreement is reused while names, shapes and types stay the same, so a usual save needs only one
 collective for a few numbers.
@@ -61,7 +61,7 @@ StateSignature = tuple[tuple[object, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSet:
+class ReplicaRanks:
     """Ranks whose tensors of these names are replicas of each other."""
 
     ranks: tuple[int, ...]
@@ -84,7 +84,7 @@ def chunk_of(value: object) -> Chunk | None:
     return None
 
 
-def find_replica_sets(by_rank: Sequence[Mapping[str, Chunk]]) -> list[ReplicaSet]:
+def find_replica_sets(by_rank: Sequence[Mapping[str, Chunk]]) -> list[ReplicaRanks]:
     """Return the sets of ranks that have replicas, from the parts that each rank has."""
     holders: dict[tuple[str, Chunk], list[int]] = {}
     for rank, chunks in enumerate(by_rank):
@@ -94,7 +94,7 @@ def find_replica_sets(by_rank: Sequence[Mapping[str, Chunk]]) -> list[ReplicaSet
     for (name, _), ranks in holders.items():
         if len(ranks) > 1:
             names.setdefault(tuple(ranks), []).append(name)
-    return [ReplicaSet(ranks, tuple(sorted(keys))) for ranks, keys in sorted(names.items())]
+    return [ReplicaRanks(ranks, tuple(sorted(keys))) for ranks, keys in sorted(names.items())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class FittedState:
     """The pickled values, by entry number; all other entries are tensors."""
     replicas: dict[str, torch.Tensor]
     """Tensors of this rank that are replicas, and that are not compared at each save."""
-    replica_sets: Sequence[ReplicaSet]
+    replica_sets: Sequence[ReplicaRanks]
     """The ranks that have replicas, the same on all ranks."""
 
 
@@ -137,7 +137,7 @@ class SavePlan:
         """Names whose values differ between ranks, with the first rank that has the name."""
         self._compared: frozenset[str] = frozenset()
         """Names of the values that all ranks have and that have always been equal."""
-        self._replica_sets: list[ReplicaSet] = []
+        self._replica_sets: list[ReplicaRanks] = []
 
     def declare_common(self, paths: Collection[tuple[str, ...]]) -> None:
         """Declare that values below these paths are equal on all ranks."""

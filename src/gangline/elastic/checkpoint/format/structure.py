@@ -84,11 +84,11 @@ def get_nested(state: Any, path: Path) -> Any:
 def restore_keys(state: Any, paths: Mapping[str, Path]) -> None:
     """Turn keys that were numbers, and have been saved as text, into numbers again."""
     for name, path in paths.items():
-        if name.endswith(_KEYS) and isinstance(found := get_nested(state, path), dict):
-            items = list(found.items())
-            found.clear()
+        if name.endswith(_KEYS) and isinstance(entries := get_nested(state, path), dict):
+            items = list(entries.items())
+            entries.clear()
             for key, value in items:
-                found[int(key) if isinstance(key, str) and is_number(key) else key] = value
+                entries[int(key) if isinstance(key, str) and is_number(key) else key] = value
 
 
 def restore_order(state: Any, names: Set[str], paths: Mapping[str, Path]) -> None:
@@ -104,10 +104,10 @@ def restore_order(state: Any, names: Set[str], paths: Mapping[str, Path]) -> Non
             if path[:end] in keys:
                 keys[path[:end]][path[end]] = None
     for path, order in keys.items():
-        if isinstance(found := get_nested(state, path), dict):
+        if isinstance(entries := get_nested(state, path), dict):
             for name in order:
-                if (key := existing_key(found, name)) in found:
-                    found[key] = found.pop(key)
+                if (key := existing_key(entries, name)) in entries:
+                    entries[key] = entries.pop(key)
 
 
 def is_number(key: str) -> bool:

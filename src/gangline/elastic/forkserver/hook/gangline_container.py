@@ -202,14 +202,14 @@ def _supervise(pid: int, exit_code: int, alive: int) -> NoReturn:
 
 def _modules_in(folder: str) -> set[str]:
     """Return the names of the modules and packages in a folder; fails if it cannot be read."""
-    found = set()
+    names = set()
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name.partition(".")[0]
             package = f"{entry.path}/__init__.py"
             if entry.name.endswith(_SUFFIXES) or os.path.exists(package):
-                found.add(name)
-    return found
+                names.add(name)
+    return names
 
 
 def _join_groups(files: list[str]) -> None:
@@ -251,8 +251,8 @@ def _is_hung_up(pipe: int) -> bool:
 
 def open_descriptors() -> set[int]:
     """Return the descriptors of this process."""
-    found = {int(name) for name in os.listdir("/proc/self/fd")}
-    return {each for each in found if _is_open(each)}
+    descriptors = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {descriptor for descriptor in descriptors if _is_open(descriptor)}
 
 
 def close_all_but(kept: Collection[int]) -> None:

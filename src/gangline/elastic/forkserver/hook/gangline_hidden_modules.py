@@ -159,7 +159,7 @@ class HiddenModules:
 
     def _late_attributes(self) -> dict[str, tuple[dict[str, Any], str, Any]]:
         """Return the attributes of packages that name modules which the package does not import."""
-        found = {}
+        late = {}
         reach = self._reach()
         for name in self._records.keys() & self._modules.keys():
             parent, _, attribute = name.rpartition(".")
@@ -168,24 +168,25 @@ class HiddenModules:
                 continue
             namespace = vars(package)
             if namespace.get(attribute) is module:
-                found[name] = (namespace, attribute, module)
-        return found
+                late[name] = (namespace, attribute, module)
+        return late
 
     def _reach(self) -> dict[str, int]:
         """Return the closures of all modules, as sets of bits by the order of the modules."""
         edges = {
-            name: [each for each in self._next(name) if each in self._order] for name in self._order
+            name: [target for target in self._next(name) if target in self._order]
+            for name in self._order
         }
         reach = {name: 1 << number for name, number in self._order.items()}
         grows = True
         while grows:
             grows = False
             for name in reversed(edges):
-                found = reach[name]
-                for each in edges[name]:
-                    found |= reach[each]
-                if found != reach[name]:
-                    reach[name], grows = found, True
+                reached = reach[name]
+                for target in edges[name]:
+                    reached |= reach[target]
+                if reached != reach[name]:
+                    reach[name], grows = reached, True
         return reach
 
     def _next(self, name: str) -> list[str]:

@@ -347,13 +347,13 @@ class _CapturedOutput:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        found = []
+        outputs = []
         for number, file, saved in zip((1, 2), self._files, self._saved, strict=True):
             os.dup2(saved, number)
-            found.append(os.pread(file, os.fstat(file).st_size, 0))
+            outputs.append(os.pread(file, os.fstat(file).st_size, 0))
             os.close(saved)
             os.close(file)
-        return found[0], found[1]
+        return outputs[0], outputs[1]
 
 
 def _program_folder() -> str | None:
@@ -390,10 +390,10 @@ def _threads_after_fork() -> int:
 
 
 def _open_files() -> dict[int, str]:
-    found = {}
+    paths = {}
     for number in os.listdir("/proc/self/fd"):
         try:
-            found[int(number)] = os.readlink(f"/proc/self/fd/{number}")
+            paths[int(number)] = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
             continue  # the listing's own descriptor
-    return found
+    return paths

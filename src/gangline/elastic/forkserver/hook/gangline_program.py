@@ -168,7 +168,7 @@ class CommandLine:
 
     def set(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         """Show a command line, an environment, and the name of the program."""
-        arguments = b"".join(os.fsencode(each) + b"\0" for each in argv)
+        arguments = b"".join(os.fsencode(argument) + b"\0" for argument in argv)
         variables = b"".join(
             os.fsencode(name) + b"=" + os.fsencode(value) + b"\0"
             for name, value in environment.items()
@@ -218,11 +218,11 @@ def _stat_fields() -> dict[int, int]:
 
 
 def _readable_memory() -> list[tuple[int, int]]:
-    found = []
+    spans = []
     with open("/proc/self/maps") as maps:
         for line in maps:
             span, access = line.split(maxsplit=2)[:2]
             start, _, end = span.partition("-")
             if access.startswith("rw"):
-                found.append((int(start, 16), int(end, 16)))
-    return found
+                spans.append((int(start, 16), int(end, 16)))
+    return spans

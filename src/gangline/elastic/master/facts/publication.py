@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gangline.elastic.master.facts.collector import FactsCollector
 from gangline.elastic.master.facts.eviction_saves import EvictionSaveRequests, SaveRelay
-from gangline.elastic.master.segments.document import JobIdentity, encode_facts
+from gangline.elastic.master.segments.document import ReportedJob, encode_facts
 from gangline.elastic.protocol.messages import Tuning
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class FactsPublisher:
     """Publishes the facts of one job to all sinks."""
 
     def __init__(
-        self, job: JobIdentity, collector: FactsCollector, sinks: Sequence[FactsSink]
+        self, job: ReportedJob, collector: FactsCollector, sinks: Sequence[FactsSink]
     ) -> None:
         self._job, self._collector, self._sinks = job, collector, sinks
         self._every_s = min(PUBLISH_EVERY_S, collector.segment_s)
@@ -109,7 +109,7 @@ class PublishingService(Protocol):
 class Publication:
     """Publishes facts and receives tuning while a master serves. It never delays the master."""
 
-    job: JobIdentity
+    job: ReportedJob
     sinks: Sequence[FactsSink]
     cluster: "JobConfigMaps | None" = None
     """Where tuning and requests to save before an eviction come from; a sink too."""
@@ -140,7 +140,7 @@ class Publication:
 
 @asynccontextmanager
 async def open_publication(
-    job: JobIdentity, *, in_cluster: bool, brain_url: str | None
+    job: ReportedJob, *, in_cluster: bool, brain_url: str | None
 ) -> AsyncIterator[Publication | None]:
     """Open all destinations; None without any."""
     sinks: list[FactsSink] = []

@@ -41,7 +41,7 @@ def model_facts(shape: ReportedShape | None) -> ModelShapeFacts | None:
 
 
 @dataclass(frozen=True, slots=True)
-class JobIdentity:
+class ReportedJob:
     """The job that facts are about."""
 
     name: str
@@ -64,7 +64,7 @@ class FactsContent:
 
 
 def encode_facts(
-    job: JobIdentity, content: FactsContent, max_bytes: int = FACTS_MAX_BYTES
+    job: ReportedJob, content: FactsContent, max_bytes: int = FACTS_MAX_BYTES
 ) -> bytes:
     """Return the JSON of the facts, of at most ``max_bytes`` (at least 4 KiB)."""
     segments = list(content.segments)[-FACTS_MAX_SEGMENTS:]

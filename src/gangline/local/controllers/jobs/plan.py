@@ -30,8 +30,8 @@ from gangline.api.meta.resource import Resource
 from gangline.local.controllers.jobs.policies import (
     FAIL_JOB,
     IGNORE,
+    BatchFailurePolicy,
     IndexFailures,
-    PodFailurePolicy,
     SuccessPolicy,
     index_failures,
     index_of,
@@ -55,7 +55,7 @@ class RawBatchJobSpec(Wire):
     backoff_limit: int | None = None
     backoff_limit_per_index: int | None = None
     max_failed_indexes: int | None = None
-    pod_failure_policy: PodFailurePolicy | None = None
+    pod_failure_policy: BatchFailurePolicy | None = None
     success_policy: SuccessPolicy | None = None
     selector: LabelSelector = LabelSelector()
     ttl_seconds_after_finished: int | None = None

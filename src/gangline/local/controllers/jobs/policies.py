@@ -34,14 +34,14 @@ class PodConditionRule(Wire):
     status: str = "True"
 
 
-class PodFailureRule(Wire):
+class BatchFailureRule(Wire):
     action: str = ""
     on_exit_codes: ExitCodeRule | None = None
     on_pod_conditions: list[PodConditionRule] = msgspec.field(default_factory=list)
 
 
-class PodFailurePolicy(Wire):
-    rules: list[PodFailureRule] = msgspec.field(default_factory=list)
+class BatchFailurePolicy(Wire):
+    rules: list[BatchFailureRule] = msgspec.field(default_factory=list)
 
 
 class SuccessRule(Wire):
@@ -61,7 +61,7 @@ class FailureMatch(NamedTuple):
     message: str = ""
 
 
-def match_failure(policy: PodFailurePolicy | None, pod: Pod) -> FailureMatch:
+def match_failure(policy: BatchFailurePolicy | None, pod: Pod) -> FailureMatch:
     """Return the decision of the first rule that matches a failed pod."""
     for number, rule in enumerate(policy.rules if policy is not None else ()):
         if what := _matched(rule, pod):
@@ -71,7 +71,7 @@ def match_failure(policy: PodFailurePolicy | None, pod: Pod) -> FailureMatch:
     return FailureMatch()
 
 
-def _matched(rule: PodFailureRule, pod: Pod) -> str:
+def _matched(rule: BatchFailureRule, pod: Pod) -> str:
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     if (codes := rule.on_exit_codes) is not None:
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):

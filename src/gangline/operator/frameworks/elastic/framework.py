@@ -17,7 +17,7 @@ from gangline.api.jobs.elastic import (
     WORKER,
     ElasticJob,
     EnvVariable,
-    NodeRange,
+    WorkerRange,
     job_node_range,
 )
 from gangline.api.jobs.kubeflow import JobStatus
@@ -117,7 +117,7 @@ def _with_variables(role: ReplicaRole, envs: Mapping[str, EnvVariable]) -> Repli
     return replace(role, template=template)
 
 
-def node_range_of(job: ElasticJob) -> NodeRange | None:
+def node_range_of(job: ElasticJob) -> WorkerRange | None:
     """Return the range of workers that a job allows; None if it sets none."""
     written = replica_spec_of(job.spec, WORKER)
     if written is None:
@@ -126,7 +126,7 @@ def node_range_of(job: ElasticJob) -> NodeRange | None:
     return job_node_range(job.metadata.annotations, container)
 
 
-def _role(job: ElasticJob, name: str, nodes: NodeRange | None) -> ReplicaRole | None:
+def _role(job: ElasticJob, name: str, nodes: WorkerRange | None) -> ReplicaRole | None:
     written = replica_spec_of(job.spec, name)
     if written is None:
         return None

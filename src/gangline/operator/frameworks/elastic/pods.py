@@ -33,8 +33,8 @@ from gangline.api.jobs.elastic import (
     CriticalRanks,
     ElasticJobSpec,
     NodeFaults,
-    NodeRange,
     RoleRecord,
+    WorkerRange,
     master_name,
     parse_critical_ranks,
     priority_class,
@@ -59,7 +59,7 @@ _ALL_REQUIRED = (PS, CHIEF, MASTER)
 @dataclass(frozen=True, slots=True)
 class ElasticTolerance:
     spec: ElasticJobSpec
-    node_range: NodeRange | None
+    node_range: WorkerRange | None
 
     @property
     def strategy(self) -> str:

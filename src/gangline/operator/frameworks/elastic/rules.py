@@ -22,8 +22,8 @@ from gangline.api.jobs.elastic import (
     WORKER,
     ElasticJobRecord,
     ElasticJobSpec,
-    NodeRange,
     RoleRecord,
+    WorkerRange,
 )
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.conditions import is_condition_true
@@ -59,7 +59,7 @@ class ElasticRules(ReplicaTracker):
     """The rules of one job, and the tracker of its replicas."""
 
     spec: ElasticJobSpec
-    node_range: NodeRange | None = None
+    node_range: WorkerRange | None = None
     """The range of workers that may train; None if the job sets none."""
     memory: ElasticJobRecord = field(default_factory=ElasticJobRecord)
     records: Mapping[str, RoleRecord] = field(default_factory=dict)

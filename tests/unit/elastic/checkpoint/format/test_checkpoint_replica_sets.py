@@ -3,7 +3,7 @@
 import torch
 
 from gangline.elastic.checkpoint.format.plan import (
-    ReplicaSet,
+    ReplicaRanks,
     chunk_of,
     find_replica_sets,
 )
@@ -12,16 +12,18 @@ WHOLE = ((4,), (0,))
 
 
 def test_replicas_of_all_ranks_are_one_set() -> None:
-    assert find_replica_sets([{"b": WHOLE, "a": WHOLE}] * 3) == [ReplicaSet((0, 1, 2), ("a", "b"))]
+    assert find_replica_sets([{"b": WHOLE, "a": WHOLE}] * 3) == [
+        ReplicaRanks((0, 1, 2), ("a", "b"))
+    ]
 
 
 def test_shards_form_a_set_for_each_place() -> None:
     first, second = ((2,), (0,)), ((2,), (2,))
     by_rank = [{"a": shard, "norm": WHOLE} for shard in (first, second, first, second)]
     assert find_replica_sets(by_rank) == [
-        ReplicaSet((0, 1, 2, 3), ("norm",)),
-        ReplicaSet((0, 2), ("a",)),
-        ReplicaSet((1, 3), ("a",)),
+        ReplicaRanks((0, 1, 2, 3), ("norm",)),
+        ReplicaRanks((0, 2), ("a",)),
+        ReplicaRanks((1, 3), ("a",)),
     ]
 
 

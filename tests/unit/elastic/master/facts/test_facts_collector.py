@@ -19,7 +19,7 @@ from gangline.api.jobs.training_facts import (
 from gangline.elastic.master.facts.cluster import convert_tuning
 from gangline.elastic.master.facts.collector import FactsCollector
 from gangline.elastic.master.facts.publication import PUBLISH_EVERY_S, FactsPublisher
-from gangline.elastic.master.segments.document import JobIdentity, encode_facts
+from gangline.elastic.master.segments.document import ReportedJob, encode_facts
 from gangline.elastic.master.state.goodput import GoodputAccount
 from gangline.elastic.nodecheck.result import CheckOutcome
 from gangline.elastic.progress import ReportedShape, StepTimes
@@ -76,7 +76,7 @@ class Master:
                 )
 
     def read(self) -> TrainingFacts:
-        written = encode_facts(JobIdentity("train", "team", "u"), self.facts.content())
+        written = encode_facts(ReportedJob("train", "team", "u"), self.facts.content())
         return msgspec.json.decode(written, type=TrainingFacts)
 
 
@@ -208,7 +208,7 @@ async def test_facts_are_published_once_a_minute_at_most_and_at_the_end(
 ) -> None:
     monkeypatch.setattr("gangline.elastic.master.facts.publication.CHECK_EVERY_S", 0.001)
     master, sink, over = Master(), Sink(), asyncio.Event()
-    publisher = FactsPublisher(JobIdentity("train"), master.facts, [sink])
+    publisher = FactsPublisher(ReportedJob("train"), master.facts, [sink])
     running = asyncio.create_task(publisher.run(over))
     master.train(30)
     while not sink.published:
@@ -234,7 +234,7 @@ async def test_facts_that_a_sink_could_not_publish_are_published_again_without_a
     monkeypatch.setattr("gangline.elastic.master.facts.publication.CHECK_EVERY_S", 0.001)
     monkeypatch.setattr("gangline.elastic.master.facts.publication.RETRY_S", (0.001, 0.002))
     master, failing, working = Master(), Sink(failures=2), Sink()
-    publisher = FactsPublisher(JobIdentity("train"), master.facts, [failing, working])
+    publisher = FactsPublisher(ReportedJob("train"), master.facts, [failing, working])
     master.train(30)
     running = asyncio.create_task(publisher.run(asyncio.Event()))
     while not failing.published:

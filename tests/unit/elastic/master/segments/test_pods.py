@@ -16,7 +16,7 @@ from gangline.api.jobs.training_facts import (
     StepSeconds,
     TrainingFacts,
 )
-from gangline.elastic.master.segments.document import FactsContent, JobIdentity, encode_facts
+from gangline.elastic.master.segments.document import FactsContent, ReportedJob, encode_facts
 from gangline.elastic.master.segments.pods import PodTable, PodUsage
 from gangline.elastic.protocol.messages import Heartbeat, NodeReport, NodeResources
 
@@ -122,7 +122,7 @@ def test_size_is_bounded_and_the_latest_segment_survives(
         pods=[pod(number, peak, name) for number, (name, peak) in enumerate(pods)],
         nodes=[NodeFacts(name, 0, 1, True, factor) for name, factor in nodes],
     )
-    written = encode_facts(JobIdentity(name, name, name), content)
+    written = encode_facts(ReportedJob(name, name, name), content)
     assert len(written) <= FACTS_MAX_BYTES
     facts = msgspec.json.decode(written, type=TrainingFacts)
     assert (facts.v, facts.pods_total) == (1, len(pods))
@@ -137,7 +137,7 @@ def test_job_of_a_thousand_pods_keeps_its_segments_rank_0_and_the_highest_peaks(
         segments=[segment(number) for number in range(30)],
         pods=[pod(number, 10_000 + number if number % 7 else None) for number in range(1000)],
     )
-    written = encode_facts(JobIdentity("train", "team", "uid"), content)
+    written = encode_facts(ReportedJob("train", "team", "uid"), content)
     facts = msgspec.json.decode(written, type=TrainingFacts)
     assert len(written) <= FACTS_MAX_BYTES
     assert [segment.round for segment in facts.segments] == list(range(10, 30))

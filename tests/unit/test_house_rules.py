@@ -1,4 +1,4 @@
-"""Rules for the tree that no linter checks: names, lengths and purposes of files, names of classes."""
+"""Rules for the tree that no linter checks: names, lengths, purposes of files; names of classes."""
 
 import ast
 import re

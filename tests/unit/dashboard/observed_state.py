@@ -209,7 +209,7 @@ def example() -> Recorded:
     for index in range(2):
         recorded.pod("running", index, node="node-1", gpus=1)
     recorded.group("running", condition("Scheduled", 510))
-    recorded.job("waiting", condition("Created", 900), workers=8, gpus=4, age_s=900)
+    recorded.job("waiting", condition("Created", 900), workers=8, gpus=4, age_s=900, started_s=899)
     unschedulable = condition("Unschedulable", 890, "32 nvidia.com/gpu are requested, 2 are free")
     starts = condition("StartExpected", 800, "in 2.0 h to 3.0 h")
     recorded.group("waiting", unschedulable, starts)

@@ -10,6 +10,7 @@ from gangline.cli.render.nodes import node_table
 from gangline.dashboard.ansi import coloured, plain
 from gangline.dashboard.rights import POD_KIND, Scope, readable
 from gangline.dashboard.views.job import (
+    JobHead,
     checkpoints_view,
     goodput_view,
     job_head,
@@ -113,12 +114,23 @@ def test_overview_has_the_oldest_waiting_job_the_last_failures_and_nodes_out_of_
 
 
 def test_timeline_has_life_cycle_and_events_in_order() -> None:
-    seen = example().observation()
-    entry = seen.cluster.find(("default", "pytorchjob", "failed"))
-    assert entry is not None
-    head = job_head(seen, seen.see(entry))
+    head = head_of("failed")
     assert [moment.what for moment in head.timeline] == ["submitted", "failed", "JobFailed"]
     assert [cell.mark for cell in head.replicas] == ["F"]
+
+
+def test_a_waiting_job_has_not_started_although_it_was_accepted() -> None:
+    head = head_of("waiting")
+    assert head.row.started is None
+    assert "started" not in [moment.what for moment in head.timeline]
+
+
+def head_of(name: str) -> JobHead:
+    """The head of a job's page."""
+    seen = example().observation()
+    entry = seen.cluster.find(("default", "pytorchjob", name))
+    assert entry is not None
+    return job_head(seen, seen.see(entry))
 
 
 def test_terminal_and_page_show_the_same() -> None:

@@ -82,9 +82,14 @@ class SeenJob:
             step=step,
             goodput=goodput,
             created=job.created,
-            started=job.started,
+            started=started(job),
             finished=job.finished,
         )
+
+
+def started(job: Job) -> datetime | None:
+    """When the job started; None while it waits. Its own start time is that of its acceptance."""
+    return None if job.state in (JobState.PENDING, JobState.QUEUING) else job.started
 
 
 @dataclass(frozen=True, slots=True)

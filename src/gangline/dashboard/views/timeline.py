@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline.api.volcano.scheduling import PodGroup
-from gangline.dashboard.views.base import View
+from gangline.dashboard.views.base import View, started
 from gangline.sdk.events import EventRecord
 from gangline.sdk.jobs import Job
 
@@ -46,8 +46,8 @@ def timeline(
     moments = [TimelineRow(job.created, "submitted"), *_of_conditions(conditions, _OF_CONDITION)]
     for group in groups:
         moments += _of_conditions(group.status.conditions, _OF_GROUP)
-    if job.started:
-        moments.append(TimelineRow(job.started, "started"))
+    if at := started(job):
+        moments.append(TimelineRow(at, "started"))
     moments += [
         TimelineRow(
             event.last,

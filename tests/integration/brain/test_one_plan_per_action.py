@@ -52,10 +52,10 @@ class FailingActuator(Actuator):
         super().__init__(client)
         self._at = at
 
-    async def carry_out(self, job: Any, action: GuardAction, sentence: str = "") -> bool:
+    async def carry_out(self, job: Any, action: GuardAction, *others: Any) -> bool:
         if self._at == "before the plan":
             raise Killed
-        done = await super().carry_out(job, action, sentence)
+        done = await super().carry_out(job, action, *others)
         if self._at == "after the plan":
             raise Killed
         return done

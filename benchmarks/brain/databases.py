@@ -127,9 +127,19 @@ class _Server:
                 found += int((task / "schedstat").read_text().split()[0])
         return found / 1e9
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        # A starting MariaDB deletes the temporary tables of all others in the same folder.
+        return {**os.environ, "TMPDIR": str(self.folder)}
+
     def _run(self, *command: str | Path) -> None:
         done = subprocess.run(
-            command, user=self._user, cwd=self.folder, capture_output=True, check=False
+            command,
+            user=self._user,
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"{command[0]}: {done.stdout.decode()}{done.stderr.decode()}")
@@ -140,6 +150,7 @@ class _Server:
                 command,
                 user=self._user,
                 cwd=self.folder,
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,4 +1,7 @@
-"""The package's wheel with a C compiler, and without one."""
+"""The package's wheel with a C compiler, and without one.
+
+Takes 25 s: wheels are built with and without a compiler.
+"""
 
 import os
 import shutil

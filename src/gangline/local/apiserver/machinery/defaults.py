@@ -13,15 +13,14 @@ kube-controller-manager, read the defaulted fields without a check for their abs
 """
 
 import base64
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple, TypeAlias
 
 from gangline.api.core.workloads import JOB_UID_LABEL
 from gangline.api.meta.json_objects import fill_absent, objects_in, subobject
 from gangline.api.quantity import Quantity, canonical_quantity, quantity_or_none
+from gangline.local.apiserver.machinery.kind_tables import GroupKind, read_kind_table
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 
 __all__ = ["apply_builtin_defaults", "apply_priority", "initial_status", "normalize_builtin"]
@@ -75,18 +74,15 @@ class _DefaultRule(NamedTuple):
 
 
 @cache
-def _table() -> Mapping[tuple[str, str], list[_DefaultRule]]:
-    text = resources.files(__package__).joinpath("defaults.toml").read_text()
-    table: dict[tuple[str, str], list[_DefaultRule]] = {}
-    for title, rules in tomllib.loads(text).items():
-        for kind in title.split(", "):
-            group, _, name = kind.partition(" ")
-            listed = table.setdefault(("" if group == "v1" else group, name), [])
-            for place, defaults in rules.items():
-                path, _, condition = place.partition("|")
-                steps = path.replace("[]", ".[]").split(".") if path else []
-                field, _, values = condition.partition("=")
-                listed.append(_DefaultRule(steps, field or None, values.split(","), defaults))
+def _table() -> Mapping[GroupKind, list[_DefaultRule]]:
+    table: dict[GroupKind, list[_DefaultRule]] = {}
+    for kind, rules in read_kind_table(__package__, "defaults.toml"):
+        listed = table.setdefault(kind, [])
+        for place, defaults in rules.items():
+            path, _, condition = place.partition("|")
+            steps = path.replace("[]", ".[]").split(".") if path else []
+            field, _, values = condition.partition("=")
+            listed.append(_DefaultRule(steps, field or None, values.split(","), defaults))
     return table
 
 

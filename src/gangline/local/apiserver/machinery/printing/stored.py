@@ -6,14 +6,13 @@ stands what is shown if the value is absent, or what the function needs beside i
 """
 
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from gangline.api.meta.json_objects import objects_in, subobject
+from gangline.local.apiserver.machinery.kind_tables import GroupKind, read_kind_table
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     FieldSource,
@@ -32,15 +31,11 @@ MANY_HOSTS = 3
 
 
 @cache
-def stored_printers() -> Mapping[tuple[str, str], TablePrinter]:
-    text = resources.files(__package__).joinpath("columns.toml").read_text()
+def stored_printers() -> Mapping[GroupKind, TablePrinter]:
     printers = {}
-    for title, columns in tomllib.loads(text).items():
+    for kind, columns in read_kind_table(__package__, "columns.toml"):
         sources = ((name, _source(of)) if of else name for name, of in columns.items())
-        printer = make_printer("Name", *sources)
-        for kind in title.split(", "):
-            group, _, name = kind.partition(" ")
-            printers["" if group == "v1" else group, name] = printer
+        printers[kind] = make_printer("Name", *sources)
     return printers
 
 

@@ -10,10 +10,8 @@ counts as an empty one, unless ``?`` follows its name. Rules are separated by se
 """
 
 import ipaddress
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 from gangline.api import names
@@ -27,6 +25,7 @@ from gangline.api.validation.field_rules import (
     quantity_causes,
     rule_causes,
 )
+from gangline.local.apiserver.machinery.kind_tables import GroupKind, read_kind_table
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation.metadata import (
     check_path_segment,
@@ -69,18 +68,15 @@ def table_update_causes(group: str, kind: str, old: Json, new: Json) -> Causes:
 
 
 @cache
-def _table() -> Mapping[tuple[str, str], list[_FieldRule]]:
-    text = resources.files(__package__).joinpath("field_rules.toml").read_text()
-    table: dict[tuple[str, str], list[_FieldRule]] = {}
-    for title, fields in tomllib.loads(text).items():
-        for kind in title.split(", "):
-            group, _, name = kind.partition(" ")
-            rules = table.setdefault(("" if group == "v1" else group, name), [])
-            for path, listed in fields.items():
-                parts = path.replace("[]", ".[]").replace("{}", ".{}").split(".")
-                for rule in listed.split("; "):
-                    what, *arguments = rule.split()
-                    rules.append(_FieldRule(parts, what, arguments))
+def _table() -> Mapping[GroupKind, list[_FieldRule]]:
+    table: dict[GroupKind, list[_FieldRule]] = {}
+    for kind, fields in read_kind_table(__package__, "field_rules.toml"):
+        rules = table.setdefault(kind, [])
+        for path, listed in fields.items():
+            parts = path.replace("[]", ".[]").replace("{}", ".{}").split(".")
+            for rule in listed.split("; "):
+                what, *arguments = rule.split()
+                rules.append(_FieldRule(parts, what, arguments))
     return table
 
 

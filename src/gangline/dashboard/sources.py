@@ -184,6 +184,8 @@ async def in_thread(config: ClusterConfig, work: Callable[[ApiClient], Awaitable
     The thread is a daemon: a long computation does not keep a server that stops.
     """
     done: Future[T] = Future()
+    # From now on a caller that is cancelled ends its wait alone; the thread can still set a result.
+    done.set_running_or_notify_cancel()
 
     async def connected() -> T:
         async with ApiClient(config, "gangline-dashboard", count_requests=False) as client:

@@ -1,13 +1,17 @@
-"""Watches of an API server that goes away and comes back."""
+"""Watches of an API server that goes away and comes back, and readings of readers who have gone."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gangline.dashboard.observed import ClusterSnapshot
+from gangline.dashboard.sources import in_thread
 from gangline.dashboard.watching import ClusterWatch
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import ClusterConfig
 from gangline.kube.errors import ApiError, Unreachable
 from unit.dashboard.observed_state import not_found
 
@@ -76,3 +80,26 @@ async def test_all_watches_are_opened_when_the_server_answers_again(
     await until(lambda: cluster.problem() is not None)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_reading_whose_reader_has_gone_ends_without_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    begun, may_end = threading.Event(), threading.Event()
+
+    async def work(_: ApiClient) -> None:
+        begun.set()
+        may_end.wait()
+
+    before = set(threading.enumerate())
+    reading = asyncio.create_task(in_thread(ClusterConfig("https://127.0.0.1:1"), work))
+    await asyncio.to_thread(begun.wait)
+    (thread,) = {t for t in threading.enumerate() if t.name == "dashboard: reading"} - before
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    may_end.set()
+    await asyncio.to_thread(thread.join)
+    assert errors == []

@@ -354,8 +354,9 @@ class NodeSurvivors:
                 self._run(self._start(slot, seat))
             case KillRank(slot, reason):
                 self._kill([slot], reason)
-            case Fallback(reason, blamed) if not self._is_over:
-                log.info("ranks are not replaced any more: %s", reason)
+            case Fallback(reason, blamed, is_end) if not self._is_over:
+                level = logging.DEBUG if is_end else logging.INFO
+                log.log(level, "ranks are not replaced any more: %s", reason)
                 self._is_over = True
                 self._kill(blamed, reason)
         self._changed.set()

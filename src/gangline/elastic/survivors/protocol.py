@@ -205,10 +205,14 @@ class KillRank(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fallback(msgspec.Struct, frozen=True, tag=True):
-    """Restart all workers. ``blamed`` slots are killed first."""
+    """Restart all workers. ``blamed`` slots are killed first.
+
+    ``is_end``: the training ends by itself, so that nothing is left to restart.
+    """
 
     reason: str
     blamed: list[int] = []
+    is_end: bool = False
 
 
 Order = Form | Hold | Start | Place | KillRank | Fallback
@@ -333,7 +337,7 @@ class EpochCoordinator:
             case Formed():
                 return self._hear_formed(message, now)
             case Finished() if not self._is_forming() and self._members:
-                return self._fall_back("the training ends")
+                return self._end("the training ends")
             case Refused(slot, reason):
                 return self._fall_back(f"rank {self.rank_of(slot)} cannot continue: {reason}")
             case _:
@@ -473,7 +477,7 @@ class EpochCoordinator:
 
     def _hear_ended(self, slot: int) -> list[Order]:
         # The training ends: the others finish without this protocol.
-        return self._fall_back("a rank has ended") if slot in self._seats else []
+        return self._end("a rank has ended") if slot in self._seats else []
 
     def _hear_replace(self, message: Replace) -> list[Order]:
         if not self.is_active or not 0 <= message.rank < len(self._members):
@@ -583,6 +587,10 @@ class EpochCoordinator:
     def _fall_back(self, reason: str, blamed: Sequence[int] = ()) -> list[Order]:
         self.is_over, self._deadline = True, None
         return [Fallback(reason, [*blamed])]
+
+    def _end(self, reason: str) -> list[Order]:
+        self.is_over, self._deadline = True, None
+        return [Fallback(reason, is_end=True)]
 
 
 def plan_restore(steps: Sequence[int]) -> list[tuple[int, int]] | None:

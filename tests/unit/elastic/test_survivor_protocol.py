@@ -230,7 +230,8 @@ def test_successors_that_end_early_are_started_a_few_times() -> None:
 def test_end_of_one_rank_ends_the_protocol() -> None:
     job = Job([0, 0])
     (order,) = job.send(Ended(0))
-    assert isinstance(order, Fallback) and order.is_end, "nothing is said of an ordinary end"
+    assert isinstance(order, Fallback)
+    assert order.is_end, "nothing is said of an ordinary end"
     assert job.send(Lost(1)) == []
 
 

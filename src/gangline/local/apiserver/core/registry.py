@@ -3,13 +3,16 @@
 A ``ServedKind`` describes one kind in one version for the generic code. All versions of a kind
 share one cache in the store, in the version ``storage_version``.
 
-Active built-in kinds have an effect in this cluster. Stored-only kinds are accepted so that
-manifests that contain them apply, but no controller acts on them; their creation returns a warning.
+The built-in kinds are those of ``kinds.toml``, with the fields of ``ServedKind``; ``resets_status``
+is true if there is a subresource ``status``. Kinds with a ``note`` are accepted so that manifests
+that contain them apply, and for the components of others; their creation returns this warning.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from importlib import resources
 from typing import Any
 
 from gangline.api.cluster.autoscaling import HorizontalPodAutoscalerV1
@@ -244,24 +247,10 @@ class Registry:
         return versions_by_group
 
 
-POD_FIELDS = (
-    "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
-    "spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName",
-)  # fmt: skip
-EVENT_FIELDS = (
-    "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
-    "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
-    "reason", "reportingComponent", "source", "type", "reportingController",
-    *(f"regarding.{name}" for name in REGARDING),
-)  # fmt: skip
-"""In either of the versions in which events are served."""
-# Without ephemeralcontainers: this kubelet does not run them, and kubectl checks discovery.
-POD_SUBRESOURCES = ("status", "binding", "eviction", "log", "exec", "attach", "portforward")
 OTHER_VERSIONS = {("autoscaling", "v1", "HorizontalPodAutoscaler"): HorizontalPodAutoscalerV1}
 """Structs of versions without a reader in this package. Only their schemas are used."""
 READ_IN_PART = (("batch", "v1", "Job"), ("node.k8s.io", "v1", "RuntimeClass"))
 """Kinds whose structs lack fields that other components read."""
-WITH_STATUS = {"subresources": ("status",), "resets_status": True}
 
 
 def _schema(group: str, version: str, kind: str) -> Json:
@@ -294,177 +283,25 @@ def _with_free_status(schema: Json) -> Json:
     return schema | {"properties": properties | {"status": relax(properties["status"])}}
 
 
-def _kind(group: str, kind: str, plural: str, **more: object) -> ServedKind:
-    group_name, _, version = group.rpartition("/")
-    more.setdefault("schema_source", partial(_schema, group_name, version, kind))
-    return ServedKind(group_name, version, kind, plural, **more)  # type: ignore[arg-type]
-
-
-def _cluster(group: str, kind: str, plural: str, **more: object) -> ServedKind:
-    return _kind(group, kind, plural, namespaced=False, **more)
-
-
-def active_kinds() -> list[ServedKind]:
-    """Return the kinds that some component of the cluster acts on."""
-    every = ("all",)
-    workload = {
-        "subresources": ("status", "scale"),
-        "resets_status": True,
-        "counts_generations": True,
-        "categories": every,
-    }
-    rbac = "rbac.authorization.k8s.io/v1"
-    return [
-        _cluster("v1", "Namespace", "namespaces", short_names=("ns",),
-                 subresources=("status", "finalize"), resets_status=True,
-                 selectable=("status.phase",)),
-        _cluster("v1", "Node", "nodes", short_names=("no",), subresources=("status",),
-                 selectable=("spec.unschedulable",)),
-        _kind("v1", "Pod", "pods", short_names=("po",), categories=every,
-              subresources=POD_SUBRESOURCES, resets_status=True, selectable=POD_FIELDS),
-        _kind("v1", "Binding", "bindings", verbs=("create",)),
-        _kind("v1", "Service", "services", short_names=("svc",), categories=every,
-              selectable=("spec.clusterIP", "spec.type"), **WITH_STATUS),
-        _kind("v1", "Endpoints", "endpoints", short_names=("ep",), singular="endpoints"),
-        _kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
-        _kind("v1", "ConfigMap", "configmaps", short_names=("cm",)),
-        _kind("v1", "Secret", "secrets", selectable=("type",)),
-        _kind("v1", "Event", "events", short_names=("ev",), selectable=EVENT_FIELDS),
-        _cluster("v1", "PersistentVolume", "persistentvolumes", short_names=("pv",), **WITH_STATUS),
-        _kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", short_names=("pvc",),
-              **WITH_STATUS),
-        _kind("v1", "ServiceAccount", "serviceaccounts", short_names=("sa",),
-              subresources=("token",)),
-        _kind("v1", "ResourceQuota", "resourcequotas", short_names=("quota",), **WITH_STATUS),
-        _kind("apps/v1", "Deployment", "deployments", short_names=("deploy",), **workload),
-        _kind("apps/v1", "ReplicaSet", "replicasets", short_names=("rs",),
-              selectable=("status.replicas",), **workload),
-        _kind("batch/v1", "Job", "jobs", categories=every, counts_generations=True,
-              selectable=("status.successful",), **WITH_STATUS),
-        _kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
-              short_names=("hpa",), categories=every, counts_generations=True, **WITH_STATUS),
-        _kind("autoscaling/v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
-              short_names=("hpa",), categories=every, counts_generations=True,
-              storage_version="v2", **WITH_STATUS),
-        _kind("coordination.k8s.io/v1", "Lease", "leases"),
-        _cluster("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", short_names=("pc",)),
-        _kind("scheduling.k8s.io/v1beta1", "Workload", "workloads", counts_generations=True),
-        _kind("scheduling.k8s.io/v1beta1", "PodGroup", "podgroups", counts_generations=True,
-              **WITH_STATUS),
-        _kind("events.k8s.io/v1", "Event", "events", short_names=("ev",),
-              storage_version="core", selectable=EVENT_FIELDS),
-        _kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", short_names=("pdb",),
-              counts_generations=True, **WITH_STATUS),
-        _cluster("storage.k8s.io/v1", "StorageClass", "storageclasses", short_names=("sc",)),
-        _cluster("node.k8s.io/v1", "RuntimeClass", "runtimeclasses"),
-        _kind(rbac, "Role", "roles"),
-        _kind(rbac, "RoleBinding", "rolebindings"),
-        _cluster(rbac, "ClusterRole", "clusterroles"),
-        _cluster(rbac, "ClusterRoleBinding", "clusterrolebindings"),
-        _cluster("apiextensions.k8s.io/v1", "CustomResourceDefinition",
-                 "customresourcedefinitions", short_names=("crd", "crds"),
-                 counts_generations=True, categories=("api-extensions",), **WITH_STATUS),
-        _cluster("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration",
-                 "mutatingwebhookconfigurations", counts_generations=True,
-                 categories=("api-extensions",)),
-        _cluster("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration",
-                 "validatingwebhookconfigurations", counts_generations=True,
-                 categories=("api-extensions",)),
-    ]  # fmt: skip
-
-
-def device_kinds() -> list[ServedKind]:
-    """Return the kinds of Dynamic Resource Allocation, with Kubernetes' schemas."""
-
-    described = partial(_kind, "resource.k8s.io/v1")
-    counted = {"namespaced": False, "counts_generations": True}
-    return [
-        described("DeviceClass", "deviceclasses", **counted),
-        described("DeviceTaintRule", "devicetaintrules", **counted, **WITH_STATUS),
-        described("ResourceClaim", "resourceclaims", **WITH_STATUS),
-        described("ResourceClaimTemplate", "resourceclaimtemplates"),
-        described("ResourceSlice", "resourceslices", **counted,
-                  selectable=("spec.driver", "spec.nodeName")),
-    ]  # fmt: skip
-
-
-def stored_only_kinds() -> list[ServedKind]:
-    """Return the kinds that are stored without effect."""
-
-    def stored(group: str, kind: str, plural: str, **more: object) -> ServedKind:
-        note = f"{kind} objects are stored by this cluster, but nothing acts on them"
-        return _kind(group, kind, plural, note=note, **more)
-
-    workload = {
-        "subresources": ("status", "scale"),
-        "resets_status": True,
-        "counts_generations": True,
-        "categories": ("all",),
-    }
-    counted = {"counts_generations": True, **WITH_STATUS}
-    return [
-        stored("v1", "ReplicationController", "replicationcontrollers", short_names=("rc",),
-               **workload),
-        stored("v1", "LimitRange", "limitranges", short_names=("limits",)),
-        stored("v1", "PodTemplate", "podtemplates"),
-        stored("apps/v1", "StatefulSet", "statefulsets", short_names=("sts",), **workload),
-        stored("apps/v1", "DaemonSet", "daemonsets", short_names=("ds",), categories=("all",),
-               **counted),
-        stored("apps/v1", "ControllerRevision", "controllerrevisions"),
-        stored("batch/v1", "CronJob", "cronjobs", short_names=("cj",), categories=("all",),
-               **counted),
-        stored("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", short_names=("netpol",),
-               counts_generations=True),
-        stored("networking.k8s.io/v1", "Ingress", "ingresses", short_names=("ing",), **counted),
-        stored("apiregistration.k8s.io/v1", "APIService", "apiservices", namespaced=False,
-               categories=("api-extensions",), **WITH_STATUS),
-        stored("certificates.k8s.io/v1", "ClusterTrustBundle", "clustertrustbundles",
-               namespaced=False, selectable=("spec.signerName",)),
-        stored("certificates.k8s.io/v1", "PodCertificateRequest", "podcertificaterequests",
-               **WITH_STATUS),
-        stored("storagemigration.k8s.io/v1", "StorageVersionMigration",
-               "storageversionmigrations", namespaced=False, **WITH_STATUS),
-    ]  # fmt: skip
-
-
-def kinds_of_other_components() -> list[ServedKind]:
-    """Return further kinds that kube-scheduler, kube-controller-manager and drivers watch.
-
-    They are stored with Kubernetes' schema. No component of this cluster acts on them.
-    """
-
-    def described(api_version: str, kind: str, plural: str, **more: object) -> ServedKind:
-        note = f"{kind} objects are stored by this cluster, but none of its components acts on them"
-        return _kind(api_version, kind, plural, note=note, **more)
-
-    cluster = {"namespaced": False}
-    counted = {"counts_generations": True}
-    storage, network = "storage.k8s.io/v1", "networking.k8s.io/v1"
-    admission = "admissionregistration.k8s.io/v1"
-    policies = {**cluster, **counted, "categories": ("api-extensions",)}
-    return [
-        described(storage, "CSIDriver", "csidrivers", **cluster),
-        described(storage, "CSINode", "csinodes", **cluster),
-        described(storage, "CSIStorageCapacity", "csistoragecapacities"),
-        described(storage, "VolumeAttachment", "volumeattachments", **cluster, **WITH_STATUS),
-        described(storage, "VolumeAttributesClass", "volumeattributesclasses", **cluster,
-                  short_names=("vac",)),
-        described(network, "IPAddress", "ipaddresses", **cluster, short_names=("ip",)),
-        described(network, "ServiceCIDR", "servicecidrs", **cluster, **WITH_STATUS),
-        described(admission, "MutatingAdmissionPolicy", "mutatingadmissionpolicies", **policies),
-        described(admission, "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings",
-                  **policies),
-        _kind(admission, "ValidatingAdmissionPolicy", "validatingadmissionpolicies",
-              **policies, **WITH_STATUS),
-        _kind(admission, "ValidatingAdmissionPolicyBinding",
-              "validatingadmissionpolicybindings", **policies),
-        described("certificates.k8s.io/v1", "CertificateSigningRequest",
-                  "certificatesigningrequests", **cluster, short_names=("csr",),
-                  subresources=("status", "approval"), resets_status=True,
-                  selectable=("spec.signerName",)),
-    ]  # fmt: skip
-
-
 def all_builtin_kinds() -> list[ServedKind]:
-    """Return all kinds that exist without a CustomResourceDefinition."""
-    return active_kinds() + device_kinds() + stored_only_kinds() + kinds_of_other_components()
+    """Return all kinds that exist without a CustomResourceDefinition, in the order of discovery."""
+    return [
+        _builtin_kind(api_version, kind, fields)
+        for api_version, kinds in _kind_table().items()
+        for kind, fields in kinds.items()
+    ]
+
+
+@cache
+def _kind_table() -> Mapping[str, Mapping[str, Json]]:
+    return tomllib.loads(resources.files(__package__).joinpath("kinds.toml").read_text())
+
+
+def _builtin_kind(api_version: str, kind: str, fields: Json) -> ServedKind:
+    group, _, version = api_version.rpartition("/")
+    more = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
+    more.setdefault("resets_status", "status" in more.get("subresources", ()))
+    if "note" in more:
+        more["note"] = f"{kind} objects are stored by this cluster, but {more['note']}"
+    source = partial(_schema, group, version, kind)
+    return ServedKind(group, version, kind, schema_source=source, **more)

@@ -2,16 +2,18 @@
 
 A pod counts while it has an address and has not ended. It is listed under ``addresses`` if it is
 ready, or always if the service publishes not-ready addresses. Rendezvous depends on the latter:
-members of a gang must find each other before any of them is ready.
+members of a gang must find each other before any of them is ready. Slices also have pods that are
+being deleted, which may serve until their end, as their conditions say.
 
-EndpointSlices mirror Endpoints, for clients that read none: one slice for each set of ports. Its
-name follows from the name of the Endpoints object, so that a repeated creation fails with
-AlreadyExists and adds no duplicate.
+Endpoints that others write are mirrored as slices, for clients that read no Endpoints. There is one
+slice for each set of ports. Its name follows from that of the service, so that a repeated creation
+fails with AlreadyExists and adds no duplicate.
 """
 
+import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -26,17 +28,12 @@ from gangline.api.core.service import (
     EndpointSubset,
     ServicePort,
 )
-from gangline.api.meta.objects import ObjectMeta
+from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS, PODS, SERVICES
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import (
-    BY_NAMESPACE,
-    ControllerContext,
-    QueueLoop,
-    enqueue_changes,
-)
+from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext
 from gangline.local.controllers.replica_sets.plan import owner_reference
 from gangline.local.network.cluster_network import (
     MANAGED_BY_LABEL,
@@ -46,15 +43,83 @@ from gangline.local.network.cluster_network import (
 )
 
 SKIP_LABEL = "endpointslice.kubernetes.io/skip-mirror"
+BATCH_S = 0.3
+"""Delay in which changes of slices are merged: no component waits for them, only people do."""
+PortList = tuple[EndpointPort, ...]
+EndpointGroups = Mapping[PortList, Sequence[Endpoint]]
+"""Endpoints by their ports; pods may number the same named port differently."""
+
+
+def service_endpoints(service: Service, pods: Iterable[Pod]) -> EndpointGroups:
+    """Return the endpoints of ``service``, also those that are being deleted; ``pods`` are those
+    that its selector matches.
+    """
+    groups: dict[PortList, list[Endpoint]] = defaultdict(list)
+    for pod in pods:
+        if pod.status.pod_ip and pod.status.phase not in TERMINAL_PHASES:
+            groups[_ports(service, pod)].append(_endpoint(service, pod))
+    for endpoints in groups.values():
+        endpoints.sort(key=lambda endpoint: (endpoint.addresses[0], endpoint.hostname))
+    return dict(
+        sorted(groups.items(), key=lambda item: [(port.name, port.port) for port in item[0]])
+    )
+
+
+def build_endpoints(service: Service, groups: EndpointGroups) -> Endpoints:
+    """Return the Endpoints of a service, without those that are being deleted."""
+    subsets = [
+        EndpointSubset(
+            addresses=[_address(e) for e in group if _has(e, ready=True)],
+            not_ready_addresses=[
+                _address(e) for e in group if _has(e, ready=False, terminating=False)
+            ],
+            ports=list(ports),
+        )
+        for ports, group in groups.items()
+    ]
+    return Endpoints(
+        api_version="v1",
+        kind="Endpoints",
+        metadata=ObjectMeta(
+            name=service.metadata.name,
+            namespace=service.metadata.namespace,
+            labels=_labels(service),
+            owner_references=[owner_reference("v1", "Service", service)],
+        ),
+        subsets=[s for s in subsets if s.addresses or s.not_ready_addresses],
+    )
+
+
+def build_slices(service: Service, groups: EndpointGroups) -> dict[str, EndpointSlice]:
+    """Return the slices of a service by name; without endpoints there is one empty slice."""
+    labels = {**_labels(service), MANAGED_BY_LABEL: MANAGER}
+    return _slices(service, "Service", labels, list(groups.items()))
 
 
 def mirror_endpoints(endpoints: Endpoints) -> dict[str, EndpointSlice]:
-    """Return the slices of ``endpoints`` by name; without a subset there is one empty slice."""
-    subsets = endpoints.subsets or [EndpointSubset()]
-    named = (
-        (f"{endpoints.metadata.name}-{number}", subset) for number, subset in enumerate(subsets)
-    )
-    return {name: _slice(name, endpoints, subset) for name, subset in named}
+    """Return the slices of Endpoints that others write, by name."""
+    groups = [
+        (
+            tuple(subset.ports),
+            [
+                Endpoint(
+                    addresses=[address.ip],
+                    conditions=EndpointConditions(ready=ready, serving=ready, terminating=False),
+                    hostname=address.hostname,
+                    node_name=address.node_name,
+                    target_ref=address.target_ref,
+                )
+                for ready, listed in (
+                    (True, subset.addresses),
+                    (False, subset.not_ready_addresses),
+                )
+                for address in listed
+            ],
+        )
+        for subset in endpoints.subsets
+    ]
+    labels = {**endpoints.metadata.labels, MANAGED_BY_LABEL: MIRROR}
+    return _slices(endpoints, "Endpoints", labels, groups)
 
 
 def slice_content(slice_: EndpointSlice) -> tuple[object, ...]:
@@ -62,141 +127,64 @@ def slice_content(slice_: EndpointSlice) -> tuple[object, ...]:
     return slice_.metadata.labels, slice_.address_type, slice_.endpoints, slice_.ports
 
 
-def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointSlice:
-    meta = endpoints.metadata
-    service = [owner for owner in meta.owner_references if owner.kind == "Service"]
-    owners = service or [owner_reference("v1", "Endpoints", endpoints)]
-    manager = MANAGER if service else MIRROR
-    addresses = [*subset.addresses, *subset.not_ready_addresses]
-    return EndpointSlice(
-        metadata=ObjectMeta(
-            name=name,
-            namespace=meta.namespace,
-            labels={**meta.labels, SERVICE_NAME_LABEL: meta.name, MANAGED_BY_LABEL: manager},
-            owner_references=owners,
-        ),
-        address_type="IPv6" if addresses and ":" in addresses[0].ip else "IPv4",
-        endpoints=[
-            _endpoint(address, number < len(subset.addresses))
-            for number, address in enumerate(addresses)
-        ],
-        ports=subset.ports,
-    )
-
-
-def _endpoint(address: EndpointAddress, ready: bool) -> Endpoint:
-    return Endpoint(
-        addresses=[address.ip],
-        conditions=EndpointConditions(ready=ready, serving=ready, terminating=False),
-        hostname=address.hostname,
-        node_name=address.node_name,
-        target_ref=address.target_ref,
-    )
-
-
-BATCH_S = 0.3
-"""Delay in which changes are merged: no component waits for slices, only people read them."""
-
-
-class EndpointSliceController(QueueLoop):
-    def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
-        self._endpoints = context.informers.informer(ENDPOINTS)
-        self._slices = context.informers.informer(
-            ENDPOINT_SLICES,
-            labels=f"{MANAGED_BY_LABEL} in ({MANAGER},{MIRROR})",
-            indexes={"service": _service},
+def _slices(
+    owner: Object,
+    kind: str,
+    labels: Mapping[str, str],
+    groups: Sequence[tuple[PortList, Sequence[Endpoint]]],
+) -> dict[str, EndpointSlice]:
+    meta = owner.metadata
+    return {
+        f"{meta.name}-{number}": EndpointSlice(
+            metadata=ObjectMeta(
+                name=f"{meta.name}-{number}",
+                namespace=meta.namespace,
+                labels={**labels, SERVICE_NAME_LABEL: meta.name},
+                owner_references=[owner_reference("v1", kind, owner)],
+            ),
+            address_type="IPv6" if group and ":" in group[0].addresses[0] else "IPv4",
+            endpoints=list(group),
+            ports=list(ports),
         )
-        self._controller: Controller[ObjectKey] = Controller("endpoint-slices", self._reconcile)
-        self._endpoints.add_listener(self._endpoints_changed)
-        self._slices.add_listener(self._slice_changed)
-
-    def _endpoints_changed(self, old: Endpoints | None, new: Endpoints | None) -> None:
-        endpoints = new or old
-        assert endpoints is not None
-        self._controller.queue.add_after(object_key(endpoints), BATCH_S)
-
-    def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        # Own writes arrive here too; their pass finds nothing to change.
-        changed = new or old
-        assert changed is not None
-        name = changed.metadata.labels.get(SERVICE_NAME_LABEL, "")
-        self._controller.queue.add_after(ObjectKey(changed.metadata.namespace, name), BATCH_S)
-
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
-        endpoints = self._endpoints.get(key.namespace, key.name)
-        skipped = endpoints is None or endpoints.metadata.labels.get(SKIP_LABEL) == "true"
-        desired = mirror_endpoints(endpoints) if endpoints is not None and not skipped else {}
-        slices = self._slices.by_index("service", f"{key.namespace}/{key.name}")
-        present = {slice_.metadata.name: slice_ for slice_ in slices}
-        for name, slice_ in desired.items():
-            await self._write(slice_, present.get(name))
-        for name in present.keys() - desired.keys():
-            with contextlib.suppress(NotFound):
-                await self._client.delete(ENDPOINT_SLICES, name, key.namespace)
-        return ReconcileDone()
-
-    async def _write(self, desired: EndpointSlice, present: EndpointSlice | None) -> None:
-        namespace = desired.metadata.namespace
-        if present is None:
-            # The informer's copy may be outdated; its next event triggers another pass.
-            with contextlib.suppress(AlreadyExists):
-                await self._client.create(ENDPOINT_SLICES, desired, namespace)
-        elif slice_content(present) != slice_content(desired):
-            metadata = msgspec.structs.replace(
-                desired.metadata, resource_version=present.metadata.resource_version
-            )
-            body = msgspec.structs.replace(desired, metadata=metadata)
-            await self._client.update(ENDPOINT_SLICES, body, namespace)
+        for number, (ports, group) in enumerate(groups or [((), [])])
+    }
 
 
-def _service(slice_: EndpointSlice) -> list[str]:
-    meta = slice_.metadata
-    return [f"{meta.namespace}/{meta.labels.get(SERVICE_NAME_LABEL, '')}"]
+def _labels(service: Service) -> dict[str, str]:
+    headless = service.spec.cluster_ip == "None"
+    return service.metadata.labels | ({"service.kubernetes.io/headless": ""} if headless else {})
 
 
-PortList = tuple[EndpointPort, ...]
-
-
-def build_endpoints(service: Service, pods: Iterable[Pod]) -> Endpoints:
-    """Return the endpoints of ``service``; ``pods`` are those that its selector matches."""
-    ready: dict[PortList, list[EndpointAddress]] = defaultdict(list)
-    waiting: dict[PortList, list[EndpointAddress]] = defaultdict(list)
-    for pod in pods:
-        if not pod.status.pod_ip or pod.status.phase in TERMINAL_PHASES:
-            continue
-        deleting = pod.metadata.deletion_timestamp is not None
-        listed = service.spec.publish_not_ready_addresses or (is_pod_ready(pod) and not deleting)
-        if deleting and not listed:
-            continue
-        (ready if listed else waiting)[_ports(service, pod)].append(_address(service, pod))
-    return Endpoints(
-        api_version="v1",
-        kind="Endpoints",
-        metadata=_metadata(service),
-        subsets=[
-            EndpointSubset(
-                addresses=_sorted(ready.get(ports, [])),
-                not_ready_addresses=_sorted(waiting.get(ports, [])),
-                ports=list(ports),
-            )
-            for ports in sorted(
-                ready.keys() | waiting.keys(),
-                key=lambda ports: [(port.name, port.port) for port in ports],
-            )
-        ],
+def _endpoint(service: Service, pod: Pod) -> Endpoint:
+    terminating = pod.metadata.deletion_timestamp is not None
+    serving = is_pod_ready(pod)
+    listed = service.spec.publish_not_ready_addresses or (serving and not terminating)
+    named = pod.spec.hostname and pod.spec.subdomain == service.metadata.name
+    return Endpoint(
+        addresses=[pod.status.pod_ip],
+        conditions=EndpointConditions(ready=listed, serving=serving, terminating=terminating),
+        hostname=pod.spec.hostname if named else "",
+        node_name=pod.spec.node_name,
+        target_ref=ObjectReference(
+            kind="Pod",
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            uid=pod.metadata.uid,
+        ),
     )
 
 
-def _metadata(service: Service) -> ObjectMeta:
-    labels = dict(service.metadata.labels)
-    if service.spec.cluster_ip == "None":
-        labels["service.kubernetes.io/headless"] = ""
-    return ObjectMeta(
-        name=service.metadata.name,
-        namespace=service.metadata.namespace,
-        labels=labels,
-        owner_references=[owner_reference("v1", "Service", service)],
+def _has(endpoint: Endpoint, *, ready: bool, terminating: bool | None = None) -> bool:
+    conditions = endpoint.conditions or EndpointConditions()
+    return conditions.ready is ready and terminating in (None, conditions.terminating)
+
+
+def _address(endpoint: Endpoint) -> EndpointAddress:
+    return EndpointAddress(
+        ip=endpoint.addresses[0],
+        hostname=endpoint.hostname,
+        node_name=endpoint.node_name,
+        target_ref=endpoint.target_ref,
     )
 
 
@@ -230,38 +218,42 @@ def _number(port: ServicePort, pod: Pod) -> int | None:
     return None
 
 
-def _address(service: Service, pod: Pod) -> EndpointAddress:
-    named = pod.spec.hostname and pod.spec.subdomain == service.metadata.name
-    return EndpointAddress(
-        ip=pod.status.pod_ip,
-        hostname=pod.spec.hostname if named else "",
-        node_name=pod.spec.node_name,
-        target_ref=ObjectReference(
-            kind="Pod",
-            namespace=pod.metadata.namespace,
-            name=pod.metadata.name,
-            uid=pod.metadata.uid,
-        ),
-    )
+class EndpointsController:
+    """Two queues: Endpoints, which the network follows, and slices, which may come later."""
 
-
-def _sorted(addresses: list[EndpointAddress]) -> list[EndpointAddress]:
-    return sorted(addresses, key=lambda address: (address.ip, address.hostname))
-
-
-class EndpointsController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
-        self._services = context.informers.informer(
+        informers = context.informers
+        self._services = informers.informer(
             SERVICES, indexes={BY_NAMESPACE: lambda service: [service.metadata.namespace]}
         )
-        self._pods = context.informers.informer(
+        self._pods = informers.informer(
             PODS, indexes={BY_NAMESPACE: lambda pod: [pod.metadata.namespace]}
         )
-        self._endpoints = context.informers.informer(ENDPOINTS)
-        self._controller: Controller[ObjectKey] = Controller("endpoints", self._reconcile)
-        self._services.add_listener(enqueue_changes(self._controller))
+        self._endpoints = informers.informer(ENDPOINTS)
+        self._slices = informers.informer(
+            ENDPOINT_SLICES,
+            labels=f"{MANAGED_BY_LABEL} in ({MANAGER},{MIRROR})",
+            indexes={"service": lambda slice_: ["/".join(_service_key(slice_))]},
+        )
+        self._for_endpoints: Controller[ObjectKey] = Controller("endpoints", self._reconcile)
+        self._for_slices: Controller[ObjectKey] = Controller(
+            "endpoint-slices", self._reconcile_slices
+        )
+        self._services.add_listener(self._service_changed)
         self._pods.add_listener(self._pod_changed)
+        self._endpoints.add_listener(self._endpoints_changed)
+        self._slices.add_listener(self._slice_changed)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._for_endpoints.run())
+            tasks.create_task(self._for_slices.run())
+
+    def _service_changed(self, old: Service | None, new: Service | None) -> None:
+        if (service := new or old) is not None:
+            self._for_endpoints.queue.add(object_key(service))
+            self._for_slices.queue.add_after(object_key(service), BATCH_S)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and new is not None and _endpoint_fields(old) == _endpoint_fields(new):
@@ -270,7 +262,16 @@ class EndpointsController(QueueLoop):
         assert pod is not None
         for service in self._services.by_index(BY_NAMESPACE, pod.metadata.namespace):
             if any(_selects(service, seen) for seen in (old, new) if seen is not None):
-                self._controller.queue.add(object_key(service))
+                self._service_changed(None, service)
+
+    def _endpoints_changed(self, old: Endpoints | None, new: Endpoints | None) -> None:
+        if (endpoints := new or old) is not None:
+            self._for_slices.queue.add_after(object_key(endpoints), BATCH_S)
+
+    def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        # Own writes arrive here too; their pass finds nothing to change.
+        if (changed := new or old) is not None:
+            self._for_slices.queue.add_after(_service_key(changed), BATCH_S)
 
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         service = self._services.get(key.namespace, key.name)
@@ -280,10 +281,30 @@ class EndpointsController(QueueLoop):
                 with contextlib.suppress(NotFound):
                     await self._client.delete(ENDPOINTS, key.name, key.namespace)
         elif service.spec.selector and service.metadata.deletion_timestamp is None:
-            pods = self._pods.by_index(BY_NAMESPACE, key.namespace)
-            desired = build_endpoints(service, [pod for pod in pods if _selects(service, pod)])
+            desired = build_endpoints(service, self._groups(service))
             await self._write(desired, present)
         return ReconcileDone()
+
+    async def _reconcile_slices(self, key: ObjectKey) -> ReconcileResult:
+        service = self._services.get(key.namespace, key.name)
+        endpoints = self._endpoints.get(key.namespace, key.name)
+        desired: dict[str, EndpointSlice] = {}
+        if service is not None and service.spec.selector:
+            desired = build_slices(service, self._groups(service))
+        elif endpoints is not None and endpoints.metadata.labels.get(SKIP_LABEL) != "true":
+            desired = mirror_endpoints(endpoints)
+        slices = self._slices.by_index("service", f"{key.namespace}/{key.name}")
+        present = {slice_.metadata.name: slice_ for slice_ in slices}
+        for name, slice_ in desired.items():
+            await self._write_slice(slice_, present.get(name))
+        for name in present.keys() - desired.keys():
+            with contextlib.suppress(NotFound):
+                await self._client.delete(ENDPOINT_SLICES, name, key.namespace)
+        return ReconcileDone()
+
+    def _groups(self, service: Service) -> EndpointGroups:
+        pods = self._pods.by_index(BY_NAMESPACE, service.metadata.namespace)
+        return service_endpoints(service, [pod for pod in pods if _selects(service, pod)])
 
     async def _write(self, desired: Endpoints, present: Endpoints | None) -> None:
         namespace, meta = desired.metadata.namespace, desired.metadata
@@ -302,6 +323,24 @@ class EndpointsController(QueueLoop):
         await self._client.update(
             ENDPOINTS, msgspec.structs.replace(desired, metadata=metadata), namespace
         )
+
+    async def _write_slice(self, desired: EndpointSlice, present: EndpointSlice | None) -> None:
+        namespace = desired.metadata.namespace
+        if present is None:
+            # The informer's copy may be outdated; its next event triggers another pass.
+            with contextlib.suppress(AlreadyExists):
+                await self._client.create(ENDPOINT_SLICES, desired, namespace)
+        elif slice_content(present) != slice_content(desired):
+            metadata = msgspec.structs.replace(
+                desired.metadata, resource_version=present.metadata.resource_version
+            )
+            body = msgspec.structs.replace(desired, metadata=metadata)
+            await self._client.update(ENDPOINT_SLICES, body, namespace)
+
+
+def _service_key(slice_: EndpointSlice) -> ObjectKey:
+    meta = slice_.metadata
+    return ObjectKey(meta.namespace, meta.labels.get(SERVICE_NAME_LABEL, ""))
 
 
 def _selects(service: Service, pod: Pod) -> bool:

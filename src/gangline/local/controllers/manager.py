@@ -10,7 +10,7 @@ from gangline.local.controllers.context import ControllerContext, ControllerLoop
 from gangline.local.controllers.deployments.controller import DeploymentController
 from gangline.local.controllers.device_taints import DeviceTaintController
 from gangline.local.controllers.disruption import DisruptionController
-from gangline.local.controllers.endpoints import EndpointsController, EndpointSliceController
+from gangline.local.controllers.endpoints import EndpointsController
 from gangline.local.controllers.ephemeral_volumes import EphemeralVolumeController
 from gangline.local.controllers.garbage_collector.controller import GarbageCollector
 from gangline.local.controllers.jobs.controller import JobController
@@ -31,7 +31,6 @@ CONTROLLERS: tuple[type[ControllerLoop], ...] = (
     NamespaceDefaultsController,
     TokenSecretController,
     EndpointsController,
-    EndpointSliceController,
     ReplicaSetController,
     DeploymentController,
     JobController,

@@ -148,8 +148,8 @@ class ServiceForwarder:
         self._listeners: dict[SocketAddress, _Listener] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._find_listening = find_listening
-        self.waits_for_targets = False
-        """True if a route has no listener because none of its targets listens."""
+        self.awaited_hosts: frozenset[str] = frozenset()
+        """The targets' hosts of routes that have no listener because none of them listens."""
         self.on_lost_targets: Callable[[], None] = lambda: None
         """Called when a listener was closed because no target accepts connections any more."""
 
@@ -172,7 +172,8 @@ class ServiceForwarder:
         if self._find_listening is not None and closed:
             listening = await self._find_listening(listening)
         ready = {address for address, to in closed.items() if not listening.isdisjoint(to.targets)}
-        self.waits_for_targets = len(ready) < len(closed)
+        waiting = (route for address, route in closed.items() if address not in ready)
+        self.awaited_hosts = frozenset(host for route in waiting for host, _ in route.targets)
         for address, route in table.items():
             if listener := self._listeners.get(address):
                 listener.route = route
@@ -261,8 +262,10 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 BATCH_S = 0.01
 RETRY_S = 5.0
-PROBE_S = 0.1
-"""Seconds between checks whether a target listens that did not at the last one."""
+PROBE_S = (0.1, 1.0)
+"""The first and the longest delay between checks whether a target listens that did not at the last
+one. It doubles until the target's pod, a service or endpoints change.
+"""
 
 
 class NetworkUpdater:
@@ -303,11 +306,16 @@ class NetworkUpdater:
         pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
+        first, longest = PROBE_S
+        delay_s = first
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PROBE_S if self._forwarder.waits_for_targets else None):
+            try:
+                async with asyncio.timeout(delay_s if self._forwarder.awaited_hosts else None):
                     await self._work.wait()
-                    await asyncio.sleep(BATCH_S)
+                await asyncio.sleep(BATCH_S)
+                delay_s = first
+            except TimeoutError:
+                delay_s = min(longest, delay_s * 2)
             self._work.clear()
             if self._renamed and self._names_changed is not None:
                 self._renamed = False
@@ -344,6 +352,8 @@ class NetworkUpdater:
             self._work.set()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None and new.status.pod_ip in self._forwarder.awaited_hosts:
+            self._work.set()
         before, after = _address(old), _address(new)
         if before == after:
             return

@@ -2,6 +2,11 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 import dnslib
 import pytest
@@ -19,7 +24,10 @@ from gangline.api.core.service import (
     ServiceSpec,
 )
 from gangline.api.meta.objects import ObjectMeta
+from gangline.api.meta.resource import Resource
+from gangline.kube.informers.informer import SharedInformerFactory
 from gangline.local.network.cluster_network import (
+    NetworkUpdater,
     ServiceForwarder,
     ServiceRoute,
     SocketAddress,
@@ -28,6 +36,8 @@ from gangline.local.network.cluster_network import (
 )
 from gangline.local.network.dns import DnsServer, DnsZone
 from gangline.local.network.listening import listening_addresses
+from unit.kube.virtual_clock import virtual_time
+from unit.local.controllers.builders import a_pod
 
 
 def test_routes_follow_ports_by_name_and_leave_out_what_is_not_ready() -> None:
@@ -129,10 +139,10 @@ async def test_a_service_refuses_connections_until_something_listens_behind_it()
     await forwarder.apply(routes)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*listen)
-    assert forwarder.waits_for_targets
+    assert forwarder.awaited_hosts == {target[0]}
     server = await asyncio.start_server(lambda _, writer: writer.close(), *target)
     await forwarder.apply(routes)
-    assert not forwarder.waits_for_targets
+    assert not forwarder.awaited_hosts
     assert await _ask(listen, b"") == b""
     server.close()
     await server.wait_closed()
@@ -142,6 +152,42 @@ async def test_a_service_refuses_connections_until_something_listens_behind_it()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*listen)
     await forwarder.stop()
+
+
+class StubInformers:
+    """Informers without objects, whose changes a test reports."""
+
+    def __init__(self) -> None:
+        self.listeners: dict[str, Callable[[Any, Any], None]] = {}
+
+    def informer(self, kind: Resource[Any], **_: object) -> SimpleNamespace:
+        return SimpleNamespace(add_listener=partial(self.listeners.__setitem__, kind.kind))
+
+
+@virtual_time
+async def test_targets_that_do_not_listen_are_probed_ever_more_rarely_until_their_pod_changes() -> (
+    None
+):
+    probes: list[float] = []
+
+    async def find(_: set[SocketAddress]) -> set[SocketAddress]:
+        probes.append(asyncio.get_running_loop().time())
+        return set()
+
+    stub, routes = StubInformers(), {("127.0.0.1", 1): ServiceRoute((("10.1.0.2", 80),))}
+    informers = cast(SharedInformerFactory, stub)
+    updater = NetworkUpdater(informers, DnsZone(), ServiceForwarder(find), fixed=routes)
+    running = asyncio.create_task(updater.run())
+
+    async def pauses(seconds: float) -> list[float]:
+        del probes[:-1]
+        await asyncio.sleep(seconds)
+        return [round(after - before, 1) for before, after in pairwise(probes)]
+
+    assert await pauses(4) == [0.1, 0.2, 0.4, 0.8, 1, 1]
+    stub.listeners["Pod"](a_pod(ip="10.1.0.2"), a_pod(ip="10.1.0.2", ready=False))
+    assert (await pauses(2))[1:] == [0.1, 0.2, 0.4, 0.8]
+    running.cancel()
 
 
 async def test_a_client_stays_with_its_endpoint_if_the_service_says_so() -> None:

@@ -39,61 +39,6 @@ def plan(**spec: Any) -> dict[str, Any]:
     return {"apiVersion": API, "kind": "ScalePlan", "metadata": {"name": "p"}, "spec": owned}
 
 
-USERS_OWN = {
-    "apiVersion": API,
-    "kind": "ElasticJob",
-    "metadata": {
-        "name": "torch-mnist-single-job-testing-1",
-        "namespace": "dlrover",
-        "labels": {"some-label": "some-value"},
-    },
-    "spec": {
-        "distributionStrategy": "AllreduceStrategy",
-        "optimizeMode": "cluster",
-        "replicaSpecs": {
-            "worker": {
-                "replicas": 5,
-                "template": {
-                    "spec": {
-                        "restartPolicy": "Always",
-                        "containers": [
-                            {
-                                "name": "main",
-                                "image": "example.com/dlrover:pytorch-example",
-                                "imagePullPolicy": "Always",
-                                "command": [
-                                    "/bin/bash",
-                                    "-c",
-                                    "dlrover-run --network-check --nnodes=1:10 "
-                                    "--nproc_per_node=1 --max_restarts=10 train.py",
-                                ],
-                                "resources": {
-                                    "limits": {
-                                        "cpu": 2,
-                                        "memory": "3Gi",
-                                        "tencent.com/vcuda-core": 100,
-                                    },
-                                    "requests": {
-                                        "cpu": 2,
-                                        "memory": "3Gi",
-                                        "tencent.com/vcuda-core": 100,
-                                    },
-                                },
-                            }
-                        ],
-                    }
-                },
-            }
-        },
-    },
-}
-
-
-def test_a_job_as_users_write_it_has_no_mistakes_and_needs_no_advice() -> None:
-    assert validate_manifest(USERS_OWN) == []
-    assert check_manifest(USERS_OWN).warnings == []
-
-
 def test_every_optional_field_may_be_missing() -> None:
     master = {"template": {"spec": {"containers": [{"name": "main", "command": ["run"]}]}}}
     assert validate_manifest(job({"worker": replica(), "dlrover-master": master})) == []
@@ -143,11 +88,6 @@ def test_every_optional_field_may_be_missing() -> None:
             "is not allowed",
         ),
         (
-            job(meta={"annotations": {"gangline.dev/shared-memory": "much"}}),
-            "metadata.annotations[gangline.dev/shared-memory]",
-            "such as '8Gi'",
-        ),
-        (
             job(meta={"annotations": {"gangline.dev/nodes": "many"}}),
             "metadata.annotations[gangline.dev/nodes]",
             "not a node range",
@@ -183,7 +123,6 @@ def test_every_optional_field_may_be_missing() -> None:
             "none is named 'main'",
         ),
         (job(resourceLimits={"memory": "10 Gi"}), "spec.resourceLimits.memory", "has spaces"),
-        (job(envs={"1 bad": {"value": "x"}}), "spec.envs[1 bad]", "not the name of a variable"),
         (job(distributionStrategy="Ring"), "spec.distributionStrategy", ""),
         (job(optimizeMode="magic"), "spec.optimizeMode", ""),
         (job(meta={"name": "a" * 50}), "metadata.name", "is too long"),
@@ -194,19 +133,6 @@ def test_a_mistake_is_named_with_its_field(written: dict, path: str, text: str) 
     errors = validate_manifest(written)
     assert [error.path for error in errors] == [path], list(map(str, errors))
     assert text in str(errors[0])
-
-
-def test_all_errors_are_reported_together() -> None:
-    written = job(
-        {"worker": replica(1, "--nnodes=2:3", priority="7"), "cheif": replica()},
-        resourceLimits={"cpu": "-1"},
-    )
-    assert {error.path for error in validate_manifest(written)} == {
-        "spec.replicaSpecs.cheif",
-        "spec.replicaSpecs.worker.priority",
-        "spec.replicaSpecs.worker.replicas",
-        "spec.resourceLimits.cpu",
-    }
 
 
 @pytest.mark.parametrize(

@@ -125,13 +125,6 @@ def test_a_job_without_roles(kind, none):
 
 
 @every_kind
-def test_a_job_without_a_specification(kind):
-    written = job(kind)
-    del written["spec"]
-    assert "is missing" in messages(written)["spec"]
-
-
-@every_kind
 def test_a_role_that_the_kind_does_not_have_and_which_may_be_meant(kind):
     written = job(kind)
     specs(written)["Wroker"] = specs(written).pop("Worker")
@@ -169,43 +162,12 @@ def test_no_containers(kind, containers, expected):
     assert expected in messages(written)[where]
 
 
-@every_kind
-@pytest.mark.parametrize("image", ["", None])
-def test_a_container_without_an_image(kind, image):
-    written = job(kind)
-    pod(written)["containers"][0]["image"] = image
-    where = path(kind, ".Worker.template.spec.containers[0].image")
-    assert "Required" in messages(written)[where]
-
-
-@every_kind
-def test_a_container_without_a_name(kind):
-    written = job(kind)
-    del pod(written)["containers"][0]["name"]
-    where = path(kind, ".Worker.template.spec.containers[0].name")
-    assert "is missing" in messages(written)[where]
-
-
 @pytest.mark.parametrize("kind", NAMED)
 def test_no_container_of_the_name_that_trains(kind):
     written = job(kind)
     pod(written)["containers"][0]["name"] = "main"
     where = path(kind, ".Worker.template.spec.containers")
     assert f"name the main container {KINDS[kind][1]!r}" in messages(written)[where]
-
-
-def test_an_mpijobs_container_may_have_any_name():
-    written = job("MPIJob")
-    pod(written)["containers"][0]["name"] = "main"
-    assert messages(written) == {}
-
-
-@every_kind
-def test_two_containers_of_the_name_that_trains(kind):
-    written = job(kind)
-    pod(written)["containers"] *= 2
-    where = path(kind, ".Worker.template.spec.containers[1].name")
-    assert "Duplicate" in messages(written)[where]
 
 
 @every_kind

@@ -129,17 +129,6 @@ def test_scheme_of_another_program_is_a_warning() -> None:
     assert paths(list_warnings(job)) == ["spec.initializer.dataset.storageUri"]
 
 
-def test_every_error_is_reported_together() -> None:
-    """trainjob-10"""
-    job = train_job(trainer={"numNodes": 0}, initializer={"dataset": {"storageUri": "x"}})
-    job["metadata"]["name"] = "1digits"
-    assert sorted(paths(validate_manifest(job))) == [
-        "metadata.name",
-        "spec.initializer.dataset.storageUri",
-        "spec.trainer.numNodes",
-    ]
-
-
 def test_name_is_too_long_for_the_host_names() -> None:
     job = train_job(trainer={"numNodes": 11})
     job["metadata"]["name"] = "a" * 54

@@ -12,7 +12,7 @@ from gangline.local.apiserver.machinery.defaults import (
     DEFAULTERS,
     apply_builtin_defaults,
     apply_priority,
-    initial_status,
+    initial_pod_status,
     normalize_builtin,
 )
 
@@ -253,13 +253,12 @@ def test_a_pods_quality_follows_from_its_resources(
 ) -> None:
     containers = [{"name": f"c{i}", "resources": each} for i, each in enumerate(resources)]
     pod = {"spec": {"containers": containers}}
-    assert initial_status("", "Pod", pod) == {"phase": "Pending", "qosClass": quality}
+    assert initial_pod_status(pod) == {"phase": "Pending", "qosClass": quality}
 
 
 def test_new_pod_with_gates_reports_that_they_block_its_scheduling() -> None:
     pod = {"spec": {"containers": [{}], "schedulingGates": [{"name": "kueue.x-k8s.io/topology"}]}}
-    status = initial_status("", "Pod", pod)
-    assert status is not None
+    status = initial_pod_status(pod)
     (condition,) = status["conditions"]
     assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
     assert condition["reason"] == "SchedulingGated"
@@ -352,10 +351,3 @@ def test_cron_job_allows_concurrent_jobs_and_keeps_a_history() -> None:
         "successfulJobsHistoryLimit": 3,
         "failedJobsHistoryLimit": 1,
     }
-
-
-def test_new_workload_counts_no_pods() -> None:
-    assert initial_status("apps", "StatefulSet", {}) == {"replicas": 0, "availableReplicas": 0}
-    counts = initial_status("apps", "DaemonSet", {})
-    assert counts is not None
-    assert (counts["desiredNumberScheduled"], counts["numberReady"]) == (0, 0)

@@ -28,7 +28,8 @@ from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.prepare import SUFFIX_LETTERS, format_timestamp
 from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
 from gangline.local.apiserver.crds import complete_definition, crd_causes, crd_update_causes
-from gangline.local.apiserver.machinery.defaults import apply_priority, initial_status
+from gangline.local.apiserver.machinery.defaults import apply_priority, initial_pod_status
+from gangline.local.apiserver.machinery.schema.nodes import copy_json
 from gangline.local.apiserver.storage.store import ObjectStore
 
 DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
@@ -86,11 +87,11 @@ class BuiltinAdmission:
         elif not kind.group and kind.kind == "PersistentVolumeClaim":
             self._assign_storage_class(obj)
         if kind.resets_status:
-            status = initial_status(kind.group, kind.kind, obj)
-            if status is None:
-                obj.pop("status", None)
-            else:
-                obj["status"] = status
+            obj.pop("status", None)
+            if kind.kind == "Pod":
+                obj["status"] = initial_pod_status(obj)
+            elif kind.initial_status is not None:
+                obj["status"] = copy_json(kind.initial_status)
 
     def admit_update(self, kind: ServedKind, old: Json, new: Json) -> None:
         """Complete an update in place: a service keeps its cluster IP and may get node ports."""

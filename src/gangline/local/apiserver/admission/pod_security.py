@@ -5,7 +5,6 @@ by ``enforce``; ``warn`` and ``audit`` report violations of pods and of template
 """
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from gangline.api.validation.security_standards import (
@@ -20,19 +19,9 @@ from gangline.local.apiserver.core.errors import forbidden, invalid
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.machinery.defaults import POD_TEMPLATES
 from gangline.local.apiserver.storage.store import ObjectStore
 
-_TEMPLATES: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("", "podtemplates"): ("template",),
-    ("", "replicationcontrollers"): ("spec", "template"),
-    ("apps", "replicasets"): ("spec", "template"),
-    ("apps", "deployments"): ("spec", "template"),
-    ("apps", "statefulsets"): ("spec", "template"),
-    ("apps", "daemonsets"): ("spec", "template"),
-    ("batch", "jobs"): ("spec", "template"),
-    ("batch", "cronjobs"): ("spec", "jobTemplate", "spec", "template"),
-}
-"""Where the pod template of a workload is."""
 _SECCOMP_POD = "seccomp.security.alpha.kubernetes.io/pod"
 _SECCOMP = "container.seccomp.security.alpha.kubernetes.io/"
 _CONTAINERS = ("initContainers", "containers")
@@ -59,7 +48,7 @@ class PodSecurityAdmission:
         elif (kind.group, kind.plural) == ("", "pods"):
             if old is None or _is_significant(old, new):
                 self._check_pod(request, new)
-        elif path := _TEMPLATES.get((kind.group, kind.plural)):
+        elif path := POD_TEMPLATES.get((kind.group, kind.kind)):
             template: Any = new
             for field in path:
                 template = template.get(field) or {}

@@ -69,6 +69,8 @@ class ServedKind:
     """True if ``metadata.generation`` counts the changes of the desired state."""
     resets_status: bool = False
     """True if only the status subresource can write the status."""
+    initial_status: Json | None = field(default=None, hash=False)
+    """The status of a new object; None: it has none."""
     custom: bool = False
     """True for the kind of a CustomResourceDefinition."""
     was_changed: bool = False

@@ -3,13 +3,14 @@
 Custom kinds get the defaults of their schema (``StructuralSchema``). Those of built-in kinds are in
 ``defaults.toml``: a section has those of the kinds in its title, by the path of the object that
 gets them (``[]`` stands for all items of a list), after ``|`` only if a field of it has one of the
-values. The functions add what depends on more. All change the object in place, never overwrite a
-given value, and leave values of the wrong type to validation.
+values (``|field=``: it is absent or empty, as an empty list is in Go). The functions add what
+depends on more. All change the object in place, never overwrite a given value, and leave values of
+the wrong type to validation.
 
-A pod template gets ``default_pod_spec``. A pod also gets requests from limits, service links, a
-service account and the tolerations for failed nodes. No controller of this cluster acts on
-StatefulSets, DaemonSets and CronJobs; controllers that do, such as those of
-kube-controller-manager, read the defaulted fields without a check for their absence.
+The sections ``PodSpec`` and ``Container`` are for pods and all templates of pods. A pod also gets
+requests from limits, service links, a service account and the tolerations for failed nodes. No
+controller of this cluster acts on StatefulSets, DaemonSets and CronJobs; controllers that do, such
+as those of kube-controller-manager, read the defaulted fields without a check for their absence.
 """
 
 import base64
@@ -23,7 +24,13 @@ from gangline.api.quantity import Quantity, canonical_quantity, quantity_or_none
 from gangline.local.apiserver.machinery.kind_tables import GroupKind, read_kind_table
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 
-__all__ = ["apply_builtin_defaults", "apply_priority", "initial_status", "normalize_builtin"]
+__all__ = [
+    "POD_TEMPLATES",
+    "apply_builtin_defaults",
+    "apply_priority",
+    "initial_pod_status",
+    "normalize_builtin",
+]
 
 RESOURCE = "resource.k8s.io"
 
@@ -32,10 +39,6 @@ Defaulter: TypeAlias = Callable[[Json], None]
 
 NAME_LABEL = "kubernetes.io/metadata.name"
 RBAC = "rbac.authorization.k8s.io"
-DEFAULT_METRIC: Json = {
-    "type": "Resource",
-    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
-}
 GATED_CONDITION: Json = {
     "type": "PodScheduled",
     "status": "False",
@@ -44,26 +47,25 @@ GATED_CONDITION: Json = {
     "message": "Scheduling is blocked due to non-empty scheduling gates",
 }
 """The condition of a new pod with scheduling gates, without times as on Kubernetes."""
-DAEMON_SET_COUNTS = (
-    "currentNumberScheduled",
-    "numberMisscheduled",
-    "desiredNumberScheduled",
-    "numberReady",
-)
-BUDGET_COUNTS = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
 
 
 def apply_builtin_defaults(group: str, kind: str, obj: Json) -> None:
     """Normalize and default an object of a built-in kind in place. Other kinds stay unchanged."""
     normalize_builtin(group, kind, obj)
-    for rule in _table().get((group, kind), ()):
-        for target in _objects_at(obj, rule.path):
-            if rule.field is None or target.get(rule.field) in rule.values:
-                fill_absent(target, copy_json(rule.defaults))
-    if (path := TEMPLATES.get((group, kind))) is not None:
+    _apply_table((group, kind), obj)
+    if (path := POD_TEMPLATES.get((group, kind))) is not None:
         default_template(subobject(obj, *path))
     if (defaulter := DEFAULTERS.get((group, kind))) is not None:
         defaulter(obj)
+
+
+def _apply_table(kind: GroupKind, obj: Json) -> None:
+    for rule in _table().get(kind, ()):
+        for target in _objects_at(obj, rule.path):
+            if rule.field is None or (target.get(rule.field) or "") in rule.values:
+                if rule.values == [""] and rule.field:
+                    target.pop(rule.field, None)
+                fill_absent(target, copy_json(rule.defaults))
 
 
 class _DefaultRule(NamedTuple):
@@ -136,54 +138,16 @@ def apply_priority(obj: Json, classes: Mapping[str, Json], default_class: Json |
     return True
 
 
-def initial_status(group: str, kind: str, obj: Json) -> Json | None:
-    """Return the status of a new object of a built-in kind, or None if the kind has none."""
-    match (group, kind):
-        case ("", "Pod"):
-            spec = subobject(obj, "spec")
-            gated = {"conditions": [dict(GATED_CONDITION)]} if spec.get("schedulingGates") else {}
-            return {"phase": "Pending", "qosClass": qos_class(spec), **gated}
-        case ("", "Namespace"):
-            return {"phase": "Active"}
-        case ("", "PersistentVolume" | "PersistentVolumeClaim"):
-            return {"phase": "Pending"}
-        case ("", "Service"):
-            return {"loadBalancer": {}}
-        case ("", "ReplicationController") | ("apps", "ReplicaSet"):
-            return {"replicas": 0}
-        case ("autoscaling", "HorizontalPodAutoscaler"):
-            return {"currentReplicas": 0, "desiredReplicas": 0}
-        case ("policy", "PodDisruptionBudget"):
-            return dict.fromkeys(BUDGET_COUNTS, 0)
-        case ("apps", "StatefulSet"):
-            return {"replicas": 0, "availableReplicas": 0}
-        case ("apps", "DaemonSet"):
-            return dict.fromkeys(DAEMON_SET_COUNTS, 0)
-        case ("apps", "Deployment") | ("batch", "Job"):
-            return {}
-    return None
+def initial_pod_status(pod: Json) -> Json:
+    spec = subobject(pod, "spec")
+    gated = {"conditions": [dict(GATED_CONDITION)]} if spec.get("schedulingGates") else {}
+    return {"phase": "Pending", "qosClass": qos_class(spec), **gated}
 
 
-SPEC_DEFAULTS: Mapping[str, Any] = {
-    "restartPolicy": "Always",
-    "dnsPolicy": "ClusterFirst",
-    "terminationGracePeriodSeconds": 30,
-    "schedulerName": "default-scheduler",
-}
-CONTAINER_DEFAULTS: Mapping[str, Any] = {
-    "terminationMessagePath": "/dev/termination-log",
-    "terminationMessagePolicy": "File",
-}
-PROBE_DEFAULTS: Mapping[str, Any] = {
-    "timeoutSeconds": 1,
-    "periodSeconds": 10,
-    "successThreshold": 1,
-    "failureThreshold": 3,
-}
+ZERO_IS_ABSENT = ("timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
+"""Fields of probes."""
 NODE_FAILURE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 NODE_FAILURE_TOLERATION_SECONDS = 300
-DEFAULT_FILE_MODE = 0o644
-DEFAULT_TOKEN_SECONDS = 3600
 
 
 def all_containers(spec: Json) -> Iterator[Json]:
@@ -210,15 +174,15 @@ def default_pod(pod: Json) -> None:
 
 def default_pod_spec(spec: Json) -> None:
     """Set the defaults that pods and pod templates share, in place."""
-    fill_absent(spec, SPEC_DEFAULTS)
-    fill_absent(spec, {"securityContext": {}})
     # The deprecated field is an alias: it counts where the other is empty, and shows the same name.
     if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):
         spec["serviceAccountName"] = spec["serviceAccount"] = account
     for container in all_containers(spec):
         _default_container(container, host_network=spec.get("hostNetwork") is True)
     for volume in objects_in(spec.get("volumes")):
-        _default_volume(volume)
+        if all(source is None for name, source in volume.items() if name != "name"):
+            volume["emptyDir"] = {}
+    _apply_table(("", "PodSpec"), spec)
 
 
 def default_template(template: Json) -> None:
@@ -255,31 +219,17 @@ def default_pull_policy(image: str) -> str:
 def _default_container(container: Json, host_network: bool) -> None:
     image = container.get("image")
     policy = default_pull_policy(image) if isinstance(image, str) else "IfNotPresent"
-    fill_absent(container, {**CONTAINER_DEFAULTS, "imagePullPolicy": policy})
-    fill_absent(container, {"resources": {}})
-    for port in objects_in(container.get("ports")):
-        fill_absent(port, {"protocol": "TCP"})
-        if host_network and "containerPort" in port:
-            fill_absent(port, {"hostPort": port["containerPort"]})
-    for variable in objects_in(container.get("env")):
-        if field := subobject(variable, "valueFrom", "fieldRef"):
-            fill_absent(field, {"apiVersion": "v1"})
-        if amount := subobject(variable, "valueFrom", "resourceFieldRef"):
-            fill_absent(amount, {"divisor": "0"})
+    fill_absent(container, {"imagePullPolicy": policy})
+    if host_network:
+        for port in objects_in(container.get("ports")):
+            if "containerPort" in port:
+                fill_absent(port, {"hostPort": port["containerPort"]})
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
-        if probe := subobject(container, name):
-            # In a probe, zero means an absent value.
-            probe.update(
-                {key: value for key, value in PROBE_DEFAULTS.items() if not probe.get(key)}
-            )
-            _default_http(subobject(probe, "httpGet"))
-    for hook in ("postStart", "preStop"):
-        _default_http(subobject(container, "lifecycle", hook, "httpGet"))
-
-
-def _default_http(action: Json) -> None:
-    if action:
-        fill_absent(action, {"path": "/", "scheme": "HTTP"})
+        probe = subobject(container, name)
+        for field in ZERO_IS_ABSENT:
+            if not probe.get(field):
+                probe.pop(field, None)
+    _apply_table(("", "Container"), container)
 
 
 def _requests_from_limits(container: Json) -> None:
@@ -288,29 +238,6 @@ def _requests_from_limits(container: Json) -> None:
         fill_absent(resources, {"requests": {}})
         if isinstance(resources["requests"], dict):
             fill_absent(resources["requests"], limits)
-
-
-def _default_volume(volume: Json) -> None:
-    if all(source is None for name, source in volume.items() if name != "name"):
-        volume["emptyDir"] = {}
-    for kind in ("secret", "configMap", "projected", "downwardAPI"):
-        if isinstance(volume.get(kind), dict):
-            fill_absent(volume[kind], {"defaultMode": DEFAULT_FILE_MODE})
-    if isinstance(volume.get("hostPath"), dict):
-        fill_absent(volume["hostPath"], {"type": ""})
-    _default_field_refs(subobject(volume, "downwardAPI"))
-    for source in objects_in(subobject(volume, "projected").get("sources")):
-        _default_field_refs(subobject(source, "downwardAPI"))
-        if token := subobject(source, "serviceAccountToken"):
-            fill_absent(token, {"expirationSeconds": DEFAULT_TOKEN_SECONDS})
-    if claim := subobject(volume, "ephemeral", "volumeClaimTemplate", "spec"):
-        fill_absent(claim, {"volumeMode": "Filesystem"})
-
-
-def _default_field_refs(source: Json) -> None:
-    for item in objects_in(source.get("items")):
-        if field := subobject(item, "fieldRef"):
-            fill_absent(field, {"apiVersion": "v1"})
 
 
 def _add_node_failure_tolerations(spec: Json) -> None:
@@ -356,20 +283,9 @@ def default_job(obj: Json) -> None:
     spec = subobject(obj, "spec")
     if "parallelism" not in spec and "completions" not in spec:
         spec["completions"] = 1
-    fill_absent(
-        spec,
-        {
-            "parallelism": 1,
-            "backoffLimit": 6,
-            "completionMode": "NonIndexed",
-            "suspend": False,
-            "podReplacementPolicy": (
-                "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
-            ),
-            "manualSelector": False,
-        },
-    )
-    default_template(subobject(spec, "template"))
+    policy = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
+    fill_absent(spec, {"podReplacementPolicy": policy})
+    _apply_table(("batch", "JobSpec"), spec)
     if not spec["manualSelector"]:
         _generate_selector(obj, spec)
     _labels_of_template(obj)
@@ -444,18 +360,6 @@ def _definition(obj: Json) -> None:
         fill_absent(names, {"singular": kind.lower(), "listKind": f"{kind}List"})
 
 
-def _autoscaler(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    if not spec.get("metrics"):
-        spec["metrics"] = [copy_json(DEFAULT_METRIC)]
-
-
-def _driver(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    if not spec.get("volumeLifecycleModes"):
-        spec["volumeLifecycleModes"] = ["Persistent"]
-
-
 def _network_policy(obj: Json) -> None:
     spec = subobject(obj, "spec")
     if not spec.get("policyTypes"):
@@ -485,7 +389,6 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "ReplicationController"): _replication_controller,
     ("", "Service"): _service,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
-    ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
     ("batch", "Job"): default_job,
     (RBAC, "ClusterRoleBinding"): _binding,
     (RBAC, "RoleBinding"): _binding,
@@ -494,16 +397,15 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
         subobject(obj, "spec", "spec", "devices")
     ),
     ("networking.k8s.io", "NetworkPolicy"): _network_policy,
-    ("storage.k8s.io", "CSIDriver"): _driver,
 }
 """Defaults that depend on other fields, by group and kind."""
-TEMPLATES: Mapping[tuple[str, str], Sequence[str]] = {
+POD_TEMPLATES: Mapping[GroupKind, Sequence[str]] = {
     ("", "PodTemplate"): ("template",),
     ("batch", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
     **dict.fromkeys(
         (
             ("", "ReplicationController"), ("apps", "DaemonSet"), ("apps", "Deployment"),
-            ("apps", "ReplicaSet"), ("apps", "StatefulSet"),
+            ("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("batch", "Job"),
         ),
         ("spec", "template"),
     ),

@@ -8,11 +8,7 @@ class BrainUrlError(ValueError):
 
 
 def check_brain_url(url: str) -> str:
-    """Return the URL without a final slash.
-
-    Raises:
-        BrainUrlError: it is no URL of a web server.
-    """
+    """Return the URL without a final slash. Raises BrainUrlError: it is no URL of a web server."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname)

@@ -94,8 +94,7 @@ def _replace(path: Path, content: dict[str, Any]) -> None:
 def write_order(progress: Path, order: SaveOrder) -> None:
     """Ask the process with this progress file for a save.
 
-    Raises:
-        OSError: the file cannot be written.
+    Raises OSError: the file cannot be written.
     """
     _replace(progress.with_name(_REQUEST), {"id": order.id, "hold_s": order.hold_s})
 

@@ -57,11 +57,7 @@ def listen_on_any_port(backlog: int = 128) -> socket.socket:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Parse host:port, host, or [v6]:port.
-
-    Raises:
-        ValueError: the port is no number.
-    """
+    """Parse host:port, host, or [v6]:port. Raises ValueError: the port is no number."""
     host, colon, port = address.rpartition(":")
     if not colon or (":" in host and not host.startswith("[")):
         return address.strip("[]"), DEFAULT_MASTER_PORT

@@ -78,11 +78,7 @@ class LogFolder:
     """The files of one run."""
 
     def __init__(self, settings: LogSettings, run_id: str) -> None:
-        """Create the folder of the run.
-
-        Raises:
-            LogFolderError: it cannot be created.
-        """
+        """Create the folder of the run. Raises LogFolderError: it cannot be created."""
         self._settings = settings
         self._is_temporary = settings.folder is None
         self._is_in_memory = False

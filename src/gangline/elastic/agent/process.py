@@ -343,8 +343,7 @@ async def end_processes(
 def stat_fields(pid: int | str, proc: Path = Path("/proc")) -> list[str]:
     """Return the fields of ``/proc/PID/stat`` after the name of the program, which may be anything.
 
-    Raises:
-        OSError: the process has ended.
+    Raises OSError: the process has ended.
     """
     return (proc / f"{pid}/stat").read_text().rpartition(")")[2].split()
 

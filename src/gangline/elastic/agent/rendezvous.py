@@ -200,8 +200,7 @@ class SingleNodeRendezvous:
     async def join(self) -> WorldSpec:
         """Return the world of this node.
 
-        Raises:
-            PortsTakenError: another process listens on the requested port.
+        Raises PortsTakenError: another process listens on the requested port.
         """
         if self._port and not is_port_free(self._port):
             raise PortsTakenError(

@@ -85,10 +85,8 @@ class SpareInterpreter:
         """Run ``main(descriptor)`` of a module in a fork, as a new interpreter would.
 
         Torch and similar libraries must not have computed in this process: their threads do not
-        survive a fork. `wait_for_child` must be awaited before the next order.
-
-        Raises:
-            ConnectionError: the spare has died.
+        survive a fork. `wait_for_child` must be awaited before the next order. Raises
+        ConnectionError: the spare has died.
         """
         spec = {
             "module": module,
@@ -124,10 +122,8 @@ class SpareInterpreter:
     ) -> socket.socket | None:
         """Run the script now.
 
-        Returns the channel on which it reports its imports, if it is asked to.
-
-        Raises:
-            ConnectionError: the spare has died.
+        Returns the channel on which it reports its imports, if it is asked to. Raises
+        ConnectionError: the spare has died.
         """
         paths = [str(path) if path else None for path in (streams.stdout, streams.stderr)]
         await self._send_order(

@@ -198,8 +198,7 @@ class WorkerGroup:
     async def start_successor(self, slot: int, local_rank: int, base: Mapping[str, str]) -> Worker:
         """Start a process that may take the place of a worker; it is none of ``workers`` yet.
 
-        Raises:
-            StartError: it cannot be started.
+        Raises StartError: it cannot be started.
         """
         streams = self._folder.worker_files(self._number, local_rank, f"slot_{slot}")
         environment = worker_environment(

@@ -30,8 +30,7 @@ MAX_STEPS_BETWEEN = 1000
 def daly_interval(save_s: float, between_failures_s: float) -> float:
     """Return the best time between two saves, in seconds.
 
-    Raises:
-        ValueError: a time is not positive.
+    Raises ValueError: a time is not positive.
     """
     if save_s <= 0 or between_failures_s <= 0:
         raise ValueError("times must be positive")

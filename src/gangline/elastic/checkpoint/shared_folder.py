@@ -42,8 +42,7 @@ class SharedFolderProof:
     def prove(self) -> None:
         """Compare what the ranks see, unless that is done; all ranks call it together.
 
-        Raises:
-            UnsharedFolderError: some ranks do not see what rank 0 has written.
+        Raises UnsharedFolderError: some ranks do not see what rank 0 has written.
         """
         if not self._is_proved:
             self._saves += 1

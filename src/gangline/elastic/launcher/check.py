@@ -58,8 +58,7 @@ async def check_single_node(
 ) -> None:
     """Check a single node: its devices, and their communication.
 
-    Raises:
-        NodeUnhealthyError: the node must not train.
+    Raises NodeUnhealthyError: the node must not train.
     """
     request = CheckRequest(
         node_id=_ONLY_NODE,

@@ -141,8 +141,7 @@ class NumaError(Exception):
 def processors_near_devices(workers: int, sys: Path = _SYS) -> tuple[frozenset[int], ...]:
     """Return for each worker the processors on the NUMA node of its device.
 
-    Raises:
-        NumaError: there are fewer devices than workers, or their NUMA node is unknown.
+    Raises NumaError: there are fewer devices than workers, or their NUMA node is unknown.
     """
     buses = _pci_bus_ids()
     if len(buses) < workers:
@@ -153,8 +152,7 @@ def processors_near_devices(workers: int, sys: Path = _SYS) -> tuple[frozenset[i
 def processors_near(bus: str, sys: Path = _SYS) -> frozenset[int]:
     """Return the processors on the NUMA node of a PCI device.
 
-    Raises:
-        NumaError: the kernel does not report it.
+    Raises NumaError: the kernel does not report it.
     """
     # nvidia-smi writes eight digits of domain, the kernel four, both in hexadecimal.
     domain, _, rest = bus.lower().partition(":")

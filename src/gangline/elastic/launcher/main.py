@@ -90,8 +90,7 @@ class _Connection:
 def main(arguments: Sequence[str] | None = None, program: str = "gangline run") -> int:
     """Run a command line; return the exit code. Errors are printed on stderr.
 
-    Raises:
-        SystemExit: the command line is wrong or requests help.
+    Raises SystemExit: the command line is wrong or requests help.
     """
     try:
         flags = parse_flags(sys.argv[1:] if arguments is None else arguments, os.environ, program)

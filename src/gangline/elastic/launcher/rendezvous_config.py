@@ -52,11 +52,7 @@ class RendezvousConfig:
 
 
 def parse_node_range(text: str) -> tuple[int, int]:
-    """Parse ``2`` or ``1:4``.
-
-    Raises:
-        FlagError: the text is neither, or the bounds are reversed.
-    """
+    """Parse ``2`` or ``1:4``. Raises FlagError: the text is neither, or the bounds are reversed."""
     least, _, most = text.partition(":")
     try:
         low, high = int(least), int(most or least)
@@ -70,11 +66,7 @@ def parse_node_range(text: str) -> tuple[int, int]:
 def build_rendezvous_config(
     flags: argparse.Namespace, environment: Mapping[str, str]
 ) -> RendezvousConfig:
-    """Return how this node finds the others.
-
-    Raises:
-        FlagError: flags contradict each other.
-    """
+    """Return how this node finds the others. Raises FlagError: flags contradict each other."""
     if flags.rdzv_backend not in _BACKENDS:
         raise FlagError(f"--rdzv-backend {flags.rdzv_backend}: no such server is needed; use c10d")
     conf = _parse_rdzv_conf(flags.rdzv_conf)

@@ -81,8 +81,7 @@ def build_settings(
 ) -> tuple[AgentSettings, RendezvousConfig]:
     """Return the agent's settings, and how the nodes find each other.
 
-    Raises:
-        FlagError: a flag is wrong, contradicts another, or cannot be honoured.
+    Raises FlagError: a flag is wrong, contradicts another, or cannot be honoured.
     """
     _refuse_unsupported(flags)
     config = build_rendezvous_config(flags, environment)
@@ -388,8 +387,7 @@ class NodeCheckOptions:
     def from_flags(cls, flags: argparse.Namespace, max_nodes: int) -> Self:
         """Read the flags, DLRover's older ones included.
 
-        Raises:
-            FlagError: a number is out of range.
+        Raises FlagError: a number is out of range.
         """
         for name, least, most in _BOUNDS:
             if not least <= (value := getattr(flags, name)) <= most:

@@ -95,8 +95,7 @@ class ClusterJournal(Journal):
     def read(self) -> tuple[bytes, list[bytes]]:
         """Return the stored state, without records.
 
-        Raises:
-            JournalError: the content is no state of a master.
+        Raises JournalError: the content is no state of a master.
         """
         try:
             return (zlib.decompress(base64.b64decode(self._content)) if self._content else b""), []
@@ -177,8 +176,7 @@ async def _create(client: ApiClient, namespace: str, name: str, content: dict[st
 async def open_cluster_journal(client: ApiClient, namespace: str, name: str) -> ClusterJournal:
     """Read the ConfigMap, creating it if it does not exist.
 
-    Raises:
-        JournalError: the API server does not return it; the message says why.
+    Raises JournalError: the API server does not return it; the message says why.
     """
     try:
         try:

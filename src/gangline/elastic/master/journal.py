@@ -84,22 +84,19 @@ class Journal:
     def write(self) -> None:
         """Write buffered records so that they survive the process.
 
-        Raises:
-            OSError: writing failed; the next call tries again.
+        Raises OSError: writing failed; the next call tries again.
         """
 
     async def sync(self) -> None:
         """Write to disk what was written, so that it survives the machine.
 
-        Raises:
-            OSError: that failed.
+        Raises OSError: that failed.
         """
 
     async def compact(self, snapshot: bytes) -> None:
         """Replace all records by a snapshot.
 
-        Raises:
-            OSError: writing failed; the old records are still valid.
+        Raises OSError: writing failed; the old records are still valid.
         """
 
     async def close(self) -> None:
@@ -122,8 +119,7 @@ class FileJournal(Journal):
     def read(self) -> tuple[bytes, list[bytes]]:
         """Open, lock and read the file, creating it if it does not exist.
 
-        Raises:
-            JournalError: another master uses it, or it is another kind of file.
+        Raises JournalError: another master uses it, or it is another kind of file.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -114,8 +114,7 @@ def downtime_s(state: PersistentState, at: float, now: ClockReading) -> float:
 def replay_journal(journal: Journal) -> tuple[MasterCore, float]:
     """Replay the journal: return the state, and the time at which it ends (0 for a new one).
 
-    Raises:
-        JournalError: it cannot be used, or a newer version wrote it.
+    Raises JournalError: it cannot be used, or a newer version wrote it.
     """
     snapshot, lines = journal.read()
     try:

@@ -84,8 +84,7 @@ class CheckCoordinator:
     def receive(self, message: CheckRequest | CheckResult, now: float) -> None:
         """Process a request or a result; repetitions change nothing.
 
-        Raises:
-            UnknownCheckError: a result of a check that this coordinator never began.
+        Raises UnknownCheckError: a result of a check that this coordinator never began.
         """
         if isinstance(message, CheckRequest):
             self._add_participant(message, now)

@@ -65,8 +65,7 @@ class CheckInterpreters:
     async def replace(self, local_rank: int) -> None:
         """Replace the interpreter of a local rank unless it is usable.
 
-        Raises:
-            StartError: it cannot be started.
+        Raises StartError: it cannot be started.
         """
         if not self._warming[local_rank].done():
             return

@@ -59,8 +59,7 @@ class JobSecret:
 def read_job_secret(environment: Mapping[str, str], job: str) -> JobSecret:
     """Read the job's secret from the environment, or derive one from the job's name.
 
-    Raises:
-        ValueError: the variable does not hold at least 16 bytes in hexadecimal digits.
+    Raises ValueError: the variable does not hold at least 16 bytes in hexadecimal digits.
     """
     text = environment.get(SECRET_VARIABLE, "")
     if not text:
@@ -129,8 +128,7 @@ class OtherVersionError(SecureChannelError):
 def check_preamble(received: bytes) -> None:
     """Check the first five bytes of the other end.
 
-    Raises:
-        SecureChannelError: it is another program, or uses another version.
+    Raises SecureChannelError: it is another program, or uses another version.
     """
     if received[: len(MAGIC)] != MAGIC:
         raise SecureChannelError("the other end does not belong to a gangline job")
@@ -182,9 +180,8 @@ class SecureChannel:
     def feed(self, received: bytes) -> Iterator[bytes]:
         """Add received bytes; yield the contents of complete frames, in order.
 
-        Raises:
-            SecureChannelError: the other end is not authentic or sent a frame that is too long.
-                The connection must end, after ``output()`` has been sent.
+        Raises SecureChannelError: the other end is not authentic or sent a frame that is too long.
+        The connection must end, after ``output()`` has been sent.
         """
         if self._head is not None:
             received = self._read_preamble(received)

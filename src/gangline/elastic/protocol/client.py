@@ -260,8 +260,7 @@ class MasterClient:
     async def commands(self, wait_s: float = 30.0) -> AsyncIterator[NodeCommand]:
         """Yield the node's commands as they arrive, for ever; each once.
 
-        Raises:
-            RequestRefusedError: the master refuses this client.
+        Raises RequestRefusedError: the master refuses this client.
         """
         assert self.name.node_id is not None, "commands are for the agent of a node"
         seen = 0

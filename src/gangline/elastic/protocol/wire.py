@@ -130,11 +130,7 @@ class RequestRefusedError(ProtocolError):
 
 
 def require_reply(reply: Reply, kind: type[M]) -> M:
-    """Return a reply of this type.
-
-    Raises:
-        RequestRefusedError: it has another type.
-    """
+    """Return a reply of this type. Raises RequestRefusedError: it has another type."""
     if not isinstance(reply, kind):
         problem = f"the reply is {type(reply).__name__}, expected {kind.__name__}"
         raise RequestRefusedError(RequestRefused(reason="BadReply", message=problem))

@@ -154,8 +154,7 @@ DatasetDefinition: TypeAlias = Table | Text | Stream
 def check_definition(definition: DatasetDefinition) -> None:
     """Check what the types of the fields cannot express.
 
-    Raises:
-        DatasetError: the definition is invalid.
+    Raises DatasetError: the definition is invalid.
     """
     if isinstance(definition, Stream):
         if not definition.partitions:

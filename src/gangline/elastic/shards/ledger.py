@@ -61,8 +61,7 @@ class ShardLedger:
     def from_snapshot(cls, snapshot: bytes) -> Self:
         """Create a ledger from a snapshot.
 
-        Raises:
-            ValueError: it cannot be read, or a newer version wrote it.
+        Raises ValueError: it cannot be read, or a newer version wrote it.
         """
         read = msgspec.msgpack.decode(snapshot, type=_Snapshot)
         _refuse_newer(read.version)

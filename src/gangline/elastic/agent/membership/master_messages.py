@@ -231,8 +231,7 @@ def failure_message(
 async def wait_for_master(client: MasterClient, timeout_s: float) -> None:
     """Wait until the client is connected. A name that does not resolve is logged immediately.
 
-    Raises:
-        RendezvousError: there was no connection in time, or the master refuses this node.
+    Raises RendezvousError: there was no connection in time, or the master refuses this node.
     """
     end = time.monotonic() + timeout_s
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + timeout_s))

@@ -173,8 +173,7 @@ class PeerTransport:
     async def request(self, address: str, message: PeerMessage, timeout_s: float) -> PeerMessage:
         """Send a message to a peer and return its reply.
 
-        Raises:
-            PeerError: there is no valid reply in time.
+        Raises PeerError: there is no valid reply in time.
         """
         host, port = split_address(address)
         try:

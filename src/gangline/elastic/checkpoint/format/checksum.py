@@ -27,11 +27,7 @@ class NativeCopy:
     """Variants of the C code by number: ordinary registers, and those of 128 and of 512 bits."""
 
     def __init__(self, path: Path) -> None:
-        """Load the library.
-
-        Raises:
-            OSError: it does not exist, or was built for another machine.
-        """
+        """Load the library. Raises OSError: it does not exist, or was built for another machine."""
         library = ctypes.CDLL(str(path))
         pointer, size, sum_type = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
         self._copy, self._sum, self._combine = library.copy_summed, library.sum_up, library.combine

@@ -225,11 +225,7 @@ def _text(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Read a manifest.
-
-    Raises:
-        CorruptError: it is damaged or of a newer format.
-    """
+    """Read a manifest. Raises CorruptError: it is damaged or of a newer format."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as error:

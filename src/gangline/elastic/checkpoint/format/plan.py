@@ -170,10 +170,8 @@ class SavePlan:
 
         If the state of any rank has changed its structure, a pickled value has outgrown its entry,
         or values have become different between ranks, all ranks agree again. Otherwise this costs
-        one collective for a few numbers.
-
-        Raises:
-            UnsavableError: a value cannot be pickled, or loading it would run code.
+        one collective for a few numbers. Raises UnsavableError: a value cannot be pickled, or
+        loading it would run code.
         """
         planner = create_planner(state, self._ranks.rank == 0, self._common)
         fresh: dict[str, bytes] = {}
@@ -327,8 +325,7 @@ def agree_on_layout(
 ) -> SaveAgreement:
     """Create the save agreement ``name``; all ranks call it together.
 
-    Raises:
-        UnsavableError: a value of some rank cannot be saved; all ranks raise.
+    Raises UnsavableError: a value of some rank cannot be saved; all ranks raise.
     """
     local = _local_plan(ranks, planner)
     local_plans = ranks.all_gather((node, local))

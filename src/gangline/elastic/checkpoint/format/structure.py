@@ -25,8 +25,7 @@ def flatten_state(
 ) -> tuple[dict[str, Any], dict[str, Path]]:
     """Return the values by name, and the path of each name.
 
-    Raises:
-        ValueError: two values have the same name.
+    Raises ValueError: two values have the same name.
     """
     flat: dict[str, Any] = {}
     paths: dict[str, Path] = {}

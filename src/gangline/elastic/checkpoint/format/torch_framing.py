@@ -88,8 +88,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 def read_metadata(stream: IO[bytes]) -> Metadata:
     """Read a ``.metadata`` file.
 
-    Raises:
-        CorruptError: it is damaged, or names a class that does not belong in metadata.
+    Raises CorruptError: it is damaged, or names a class that does not belong in metadata.
     """
     try:
         metadata = _MetadataUnpickler(stream).load()
@@ -122,8 +121,7 @@ def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]
 def safe_unpickle(stream: IO[bytes]) -> Any:
     """Load a value with PyTorch's restricted unpickler, extended by NumPy's arrays.
 
-    Raises:
-        pickle.UnpicklingError: loading it would need code.
+    Raises pickle.UnpicklingError: loading it would need code.
     """
     with _loading:
         theirs = torch.serialization.get_safe_globals()
@@ -217,8 +215,7 @@ def is_plain_memory(tensor: torch.Tensor) -> bool:
 def pickle_value(key: str, value: object) -> bytes:
     """Pickle a value that is no tensor, in a form that may be followed by padding.
 
-    Raises:
-        UnsavableError: it cannot be pickled, or loading it would need code that is not allowed.
+    Raises UnsavableError: it cannot be pickled, or loading it would need code that is not allowed.
     """
     buffer = io.BytesIO()
     try:
@@ -235,8 +232,7 @@ def pickle_value(key: str, value: object) -> bytes:
 def check_loadable(key: str, value: object, data: bytes) -> None:
     """Refuse a value at save time that could not be loaded later.
 
-    Raises:
-        UnsavableError: loading would run code of a class.
+    Raises UnsavableError: loading would run code of a class.
     """
     try:
         safe_unpickle(io.BytesIO(data))

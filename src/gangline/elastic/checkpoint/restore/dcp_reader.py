@@ -377,8 +377,7 @@ class FlashReader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read, verify and store everything that the plan names.
 
-        Raises:
-            CorruptError: something is damaged or missing. Part of the state may be overwritten.
+        Raises CorruptError: something is damaged or missing. Part of the state may be overwritten.
         """
         self.source.ensure_available([entry_key(item.storage_index) for item in plan.items])
         tensors = [

@@ -137,11 +137,7 @@ class StoredSteps:
 
 
 def list_stored(target: StorageTarget, record: BranchRecord) -> StoredSteps:
-    """List the steps in storage.
-
-    Raises:
-        OSError, StorageError: it cannot be read.
-    """
+    """List the steps in storage. Raises OSError, StorageError: it cannot be read."""
     steps, incomplete = commit.list_steps(target)
     abandoned = commit.abandoned_steps(target, steps, record)
     live = [step for step in steps if step not in abandoned]
@@ -420,8 +416,7 @@ class Restorer:
     def _fetch(self, candidate: RestoreCandidate, rank: int) -> SnapshotInfo:
         """Fetch the part of ``rank``, or of a rank that holds the same entries, from another node.
 
-        Raises:
-            CorruptError: no node has it, or it arrived damaged.
+        Raises CorruptError: no node has it, or it arrived damaged.
         """
         there = [one for one in self.holders if (one.step, one.plan) == candidate and one.address]
         for one in sorted(there, key=lambda one: (one.rank != rank, one.rank)):

@@ -64,16 +64,14 @@ class EntryReader(Protocol):
     def raw(self, key: EntryKey) -> memoryview:
         """Return the verified bytes: raw ones of a tensor, or a pickled value with its padding.
 
-        Raises:
-            CorruptError: they differ from what was written, or are missing.
+        Raises CorruptError: they differ from what was written, or are missing.
         """
 
     def copy(self, key: EntryKey, into: memoryview) -> None:
         """Read the raw bytes of a tensor into ``into`` and verify them.
 
-        Raises:
-            CorruptError: they differ from what was written; the content of ``into`` is then
-                invalid.
+        Raises CorruptError: they differ from what was written; the content of ``into`` is then
+        invalid.
         """
 
     def release(self, raw: memoryview) -> None:
@@ -122,8 +120,7 @@ class MemorySource:
     ) -> None:
         """Open ``snapshots``, saves of one step and plan; segments that are ``mapped`` are reused.
 
-        Raises:
-            CorruptError: the metadata is damaged.
+        Raises CorruptError: the metadata is damaged.
         """
         self._segments: list[Segment] = []
         self._entries: dict[EntryKey, _InMemory] = {}
@@ -355,8 +352,7 @@ class StorageSource:
     def verify(self) -> None:
         """Read and verify everything.
 
-        Raises:
-            CorruptError: something differs from what was written.
+        Raises CorruptError: something differs from what was written.
         """
         for part in self.manifest.parts:
             with self.target.open(f"{self.folder}/{part.file}") as stream:

@@ -88,8 +88,7 @@ class SaverClient:
     def connect(self) -> None:
         """Connect to the saver, and start it if none is running.
 
-        Raises:
-            CheckpointError: it does not answer.
+        Raises CheckpointError: it does not answer.
         """
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._try_connect():

@@ -200,9 +200,7 @@ class Uploader:
         """Copy the record of abandoned branches from memory to storage; return the valid one.
 
         It comes before the first step of the new branch, which would count as older than they.
-
-        Raises:
-            OSError, StorageError: storage cannot be read or written.
+        Raises OSError, StorageError: storage cannot be read or written.
         """
         target, _ = self._open(settings)
         data = directory.read_file(self.job_folder / RECORD)

@@ -101,8 +101,7 @@ def job_directory(base: Path, job: str, target: str) -> Path:
 def create_job_directory(base: Path, job: str, target: str) -> Path:
     """Create the folder of a job, or take the existing one.
 
-    Raises:
-        InsecureMemoryError: another user owns it or can reach it.
+    Raises InsecureMemoryError: another user owns it or can reach it.
     """
     job_folder = job_directory(base, job, target)
     base.mkdir(parents=True, exist_ok=True)
@@ -298,11 +297,7 @@ class RankLock:
     """
 
     def __init__(self, job_folder: Path, rank: int, target: str) -> None:
-        """Take the lock.
-
-        Raises:
-            FolderInUseError: another process saves as this rank.
-        """
+        """Take the lock. Raises FolderInUseError: another process saves as this rank."""
         self._descriptor = open_own(job_folder / f"r{rank:05d}.lock", os.O_RDWR | os.O_CREAT)
         deadline = time.monotonic() + _DYING_S
         while not self._acquire():

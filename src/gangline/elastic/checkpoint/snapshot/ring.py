@@ -245,8 +245,7 @@ class SnapshotRing:
     def wait_for_transfers(self) -> None:
         """Wait for the transfers of the last save.
 
-        Raises:
-            RuntimeError: the accelerator failed; the save is incomplete.
+        Raises RuntimeError: the accelerator failed; the save is incomplete.
         """
         transfer, self._transferring = self._transferring, None
         if transfer is not None:

@@ -92,10 +92,8 @@ def free_bytes(folder: Path) -> int:
 def check_capacity(requests: Sequence[MemoryRequest]) -> None:
     """Check that each node has the memory that its ranks need; all ranks get the same result.
 
-    A rank alone would count free memory that the other ranks of its node need too.
-
-    Raises:
-        MemoryShortError: some node does not.
+    A rank alone would count free memory that the other ranks of its node need too. Raises
+    MemoryShortError: some node does not.
     """
     nodes: dict[str, list[MemoryRequest]] = {}
     for request in requests:
@@ -263,8 +261,7 @@ class Segment:
     def read_layout(self, header: SegmentHeader) -> PartLayout:
         """Read the layout that belongs to ``header``.
 
-        Raises:
-            CorruptError: it is damaged, or the file is shorter than the header says.
+        Raises CorruptError: it is damaged, or the file is shorter than the header says.
         """
         end = header.part_offset + header.part_bytes
         if self.size < max(end, header.total_bytes) or os.fstat(self.descriptor).st_size < end:
@@ -300,11 +297,7 @@ class Segment:
         os.pwrite(self.descriptor, pack_header(header), 0)
 
     def write(self, at: int, data: memoryview) -> None:
-        """Write bytes, which may need new pages.
-
-        Raises:
-            MemoryShortError: no pages are left.
-        """
+        """Write bytes, which may need new pages. Raises MemoryShortError: no pages are left."""
         while len(data):
             try:
                 done = os.pwrite(self.descriptor, data, at)
@@ -380,10 +373,8 @@ def plan_segment(
 def create_segment(path: Path, size: int, reserve: bool = True) -> Segment:
     """Create an empty segment of ``size`` bytes, replacing an existing file.
 
-    Without ``reserve`` pages are allocated as they are written by ``Segment.write``.
-
-    Raises:
-        MemoryShortError: shared memory is too small for it.
+    Without ``reserve`` pages are allocated as they are written by ``Segment.write``. Raises
+    MemoryShortError: shared memory is too small for it.
     """
     temporary = path.with_suffix(".new")
     temporary.unlink(missing_ok=True)

@@ -114,8 +114,7 @@ def decode_record(data: bytes) -> BranchRecord:
 def read_record(target: StorageTarget) -> BranchRecord:
     """Return the record in storage; an empty one if there is none.
 
-    Raises:
-        OSError, StorageError: storage cannot be read.
+    Raises OSError, StorageError: storage cannot be read.
     """
     try:
         return decode_record(target.read(RECORD))

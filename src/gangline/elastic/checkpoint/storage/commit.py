@@ -228,8 +228,7 @@ def ranks_text(ranks: Sequence[int], hosts: Sequence[str]) -> str:
 def delay_text(target: StorageTarget, step: int, plan: str, hosts: Sequence[str]) -> str:
     """Explain why a step is not in storage yet.
 
-    Raises:
-        OSError, StorageError: storage cannot be read.
+    Raises OSError, StorageError: storage cannot be read.
     """
     missing = missing_ranks(target, step, plan, len(hosts))
     if not missing:

@@ -64,8 +64,7 @@ class StorageTarget(Protocol):
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
         """Commit the step. Repeating it does no harm.
 
-        Raises:
-            StepTakenError: a step of another plan was committed since ``begin``.
+        Raises StepTakenError: a step of another plan was committed since ``begin``.
         """
 
     def remove(self, folder: str) -> None:
@@ -243,10 +242,8 @@ class RemoteTarget:
         """Commit the step by writing its manifest, the last of its objects.
 
         If a manifest exists already, its plan decides: stores report that in different ways, and
-        the reply to an earlier attempt may have been lost after the manifest was written.
-
-        Raises:
-            StepTakenError: it is of another plan.
+        the reply to an earlier attempt may have been lost after the manifest was written. Raises
+        StepTakenError: it is of another plan.
         """
         path = _manifest_path(step)
         try:

@@ -41,11 +41,7 @@ class Containers:
     """What a server prepares once for all containers that are forked from it."""
 
     def __init__(self) -> None:
-        """Check that the interpreter and the kernel allow it.
-
-        Raises:
-            LookupError: they do not.
-        """
+        """Check that the interpreter and the kernel allow it. Raises LookupError: they do not."""
         import ctypes
 
         self._libc: Any = ctypes.CDLL(None, use_errno=True)

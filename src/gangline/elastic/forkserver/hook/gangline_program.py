@@ -60,11 +60,7 @@ class ProgramSlot:
     """The place of the program in the interpreter's configuration."""
 
     def __init__(self) -> None:
-        """Find the place.
-
-        Raises:
-            LookupError: this interpreter has another layout.
-        """
+        """Find the place. Raises LookupError: this interpreter has another layout."""
         import ctypes
 
         self._ctypes: Any = ctypes
@@ -148,11 +144,7 @@ class CommandLine:
     """Sets what ``/proc/PID/cmdline``, ``environ`` and ``comm`` show of this process."""
 
     def __init__(self) -> None:
-        """Check that the kernel allows it.
-
-        Raises:
-            LookupError: it does not.
-        """
+        """Check that the kernel allows it. Raises LookupError: it does not."""
         import ctypes
 
         self._ctypes: Any = ctypes

@@ -56,11 +56,7 @@ WATCH_PAUSE_S = 1.0
 
 
 def convert_tuning(tuning: JobTuning) -> Tuning:
-    """Return the message.
-
-    Raises:
-        ValueError: a value is impossible; the message names it.
-    """
+    """Return the message. Raises ValueError: a value is impossible; the message names it."""
     if tuning.v != FACTS_VERSION:
         raise ValueError(f"v is {tuning.v}, expected {FACTS_VERSION}")
     if tuning.version < 1:
@@ -198,8 +194,7 @@ class JobConfigMaps:
     async def watch_group(self) -> AsyncGenerator[Mapping[str, str], None]:
         """Yield the annotations of the job's PodGroup, until the server ends the watch.
 
-        Raises:
-            ApiError: the group cannot be read.
+        Raises ApiError: the group cannot be read.
         """
         fields = f"metadata.name={self._job}"
         watch = self._client.watch(_POD_GROUPS, self._namespace, fields=fields)

@@ -206,8 +206,7 @@ class MasterState:
     def from_snapshot(snapshot: bytes) -> "tuple[MasterState, float]":
         """Read a snapshot; return the state and the time at which it was written.
 
-        Raises:
-            ValueError: it cannot be read, or a newer version wrote it.
+        Raises ValueError: it cannot be read, or a newer version wrote it.
         """
         read = msgspec.msgpack.decode(snapshot, type=_Snapshot)
         if read.version > VERSION:

@@ -1,9 +1,9 @@
 """Server-side printing: objects as rows of a ``meta.k8s.io/v1`` Table, which kubectl prints as is.
 
 A ``TablePrinter`` has the columns of a kind and a function that returns the cells of one object.
-Built-in kinds have their own printers, custom kinds those of ``additionalPrinterColumns``. All
-other kinds show name and age. Columns with a priority above zero appear with ``-o wide``.
-Printers of kinds without workloads (nodes, events, volumes, roles, definitions) are here.
+Those of built-in kinds are in ``columns.toml``, but for pods and events; custom kinds have those of
+``additionalPrinterColumns``. All other kinds show name and age. Columns with a priority above zero
+appear with ``-o wide``.
 """
 
 import json
@@ -11,26 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gangline.api.cluster.workload import INITIALLY_SCHEDULED
 from gangline.api.jsonpath import JSONPath, JSONPathError
-from gangline.api.meta.json_objects import objects_in, subobject
+from gangline.api.meta.json_objects import subobject
+from gangline.local.apiserver.machinery.printing.cells import table_printers
+from gangline.local.apiserver.machinery.printing.pods import POD_PRINTER
 from gangline.local.apiserver.machinery.printing.printer import (
     AGE,
     NAME,
-    NONE,
-    UNKNOWN,
     TableColumn,
     TablePrinter,
     format_age,
-    has_deletion_timestamp,
-    join_or_none,
     make_columns,
-    make_printer,
     object_age,
     object_name,
 )
-from gangline.local.apiserver.machinery.printing.stored import stored_printers
-from gangline.local.apiserver.machinery.printing.workloads import POD_PRINTERS, WORKLOAD_PRINTERS
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 __all__ = [
@@ -41,73 +35,6 @@ __all__ = [
     "partial_object_metadata_list",
     "render_table",
 ]
-
-ROLE_LABEL = "node-role.kubernetes.io/"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-ACCESS_MODES = {
-    "ReadWriteOnce": "RWO",
-    "ReadOnlyMany": "ROX",
-    "ReadWriteMany": "RWX",
-    "ReadWriteOncePod": "RWOP",
-}
-
-
-def _group_policy(obj: Json) -> str:
-    policy = subobject(obj, "spec", "schedulingPolicy")
-    gang = policy.get("gang")
-    return f"gang/{gang.get('minCount')}" if isinstance(gang, dict) else next(iter(policy), "")
-
-
-def _claim_state(obj: Json) -> str:
-    status = subobject(obj, "status")
-    if not status.get("allocation"):
-        return "pending"
-    states = ["allocated", *(["reserved"] if status.get("reservedFor") else [])]
-    return ",".join([*(["deleted"] if obj["metadata"].get("deletionTimestamp") else []), *states])
-
-
-def _group_scheduled(obj: Json) -> str:
-    conditions = objects_in(subobject(obj, "status").get("conditions"))
-    states = (c.get("status") for c in conditions if c.get("type") == INITIALLY_SCHEDULED)
-    return str(next(states, UNKNOWN))
-
-
-def _node(obj: Json, now: datetime) -> list[Any]:
-    status, machine = subobject(obj, "status"), subobject(obj, "status", "nodeInfo")
-    addresses = {
-        address.get("type"): address.get("address")
-        for address in objects_in(status.get("addresses"))
-    }
-    return [
-        object_name(obj),
-        _node_status(obj),
-        _node_roles(subobject(obj, "metadata", "labels")),
-        object_age(obj, now),
-        machine.get("kubeletVersion", ""),
-        addresses.get("InternalIP", NONE),
-        addresses.get("ExternalIP", NONE),
-        machine.get("osImage") or UNKNOWN,
-        machine.get("kernelVersion") or UNKNOWN,
-        machine.get("containerRuntimeVersion") or UNKNOWN,
-    ]
-
-
-def _node_status(obj: Json) -> str:
-    conditions = objects_in(subobject(obj, "status").get("conditions"))
-    ready = next((condition for condition in conditions if condition.get("type") == "Ready"), None)
-    states = [
-        "Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"
-    ]
-    if subobject(obj, "spec").get("unschedulable"):
-        states.append("SchedulingDisabled")
-    return ",".join(states)
-
-
-def _node_roles(labels: Json) -> str:
-    roles = {name.removeprefix(ROLE_LABEL) for name in labels if name.startswith(ROLE_LABEL)}
-    if role := labels.get("kubernetes.io/role"):
-        roles.add(role)
-    return join_or_none(sorted(roles - {""}))
 
 
 def _event(obj: Json, now: datetime) -> list[Any]:
@@ -135,43 +62,6 @@ def _event(obj: Json, now: datetime) -> list[Any]:
     ]
 
 
-def _modes(modes: Iterable[str] | None) -> str:
-    return ",".join(ACCESS_MODES.get(mode, mode) for mode in modes or [])
-
-
-def _volume_phase(obj: Json) -> str:
-    return (
-        "Terminating"
-        if has_deletion_timestamp(obj)
-        else str(subobject(obj, "status").get("phase", ""))
-    )
-
-
-def _claim_text(obj: Json) -> str:
-    claim = subobject(obj, "spec", "claimRef")
-    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
-
-
-def _class_name(obj: Json) -> str:
-    default = subobject(obj, "metadata", "annotations").get(DEFAULT_CLASS) == "true"
-    return f"{object_name(obj)} (default)" if default else object_name(obj)
-
-
-def _claim(obj: Json, now: datetime) -> list[Any]:
-    spec, status = subobject(obj, "spec"), subobject(obj, "status")
-    bound = bool(spec.get("volumeName"))
-    return [
-        object_name(obj),
-        _volume_phase(obj),
-        spec.get("volumeName", ""),
-        subobject(status, "capacity").get("storage", "") if bound else "",
-        _modes(status.get("accessModes")) if bound else "",
-        spec.get("storageClassName", ""),
-        object_age(obj, now),
-        spec.get("volumeMode", "<unset>"),
-    ]
-
-
 _EVENT = TablePrinter(
     make_columns(
         "Last Seen", "Type", "Reason", "Object", "+Subobject", "+Source",
@@ -180,68 +70,12 @@ _EVENT = TablePrinter(
     _event,
 )  # fmt: skip
 
-CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
-    ("", "ConfigMap"): make_printer(
-        "Name",
-        ("Data", lambda obj: len(subobject(obj, "data")) + len(subobject(obj, "binaryData"))),
-        "Age",
-    ),
-    ("", "Event"): _EVENT,
-    ("", "Node"): TablePrinter(
-        make_columns(
-            "Name", "Status", "Roles", "Age", "Version", "+Internal-IP", "+External-IP",
-            "+OS-Image", "+Kernel-Version", "+Container-Runtime",
-        ),
-        _node,
-    ),
-    ("", "PersistentVolume"): make_printer(
-        "Name",
-        ("Capacity", "spec.capacity.storage"),
-        ("Access Modes", lambda obj: _modes(subobject(obj, "spec").get("accessModes"))),
-        ("Reclaim Policy", "spec.persistentVolumeReclaimPolicy"),
-        ("Status", _volume_phase),
-        ("Claim", _claim_text),
-        ("StorageClass", "spec.storageClassName"),
-        ("Reason", "status.reason"),
-        "Age",
-        ("+VolumeMode", lambda obj: subobject(obj, "spec").get("volumeMode", "<unset>")),
-    ),
-    ("", "PersistentVolumeClaim"): TablePrinter(
-        make_columns(
-            "Name", "Status", "Volume", "Capacity", "Access Modes", "StorageClass", "Age",
-            "+VolumeMode",
-        ),
-        _claim,
-    ),
-    ("", "Secret"): make_printer(
-        "Name", ("Type", "type"), ("Data", lambda obj: len(subobject(obj, "data"))), "Age"
-    ),
-    ("events.k8s.io", "Event"): _EVENT,
-    ("scheduling.k8s.io", "PodGroup"): make_printer(
-        "Name",
-        ("Policy", _group_policy),
-        ("Scheduled", _group_scheduled),
-        ("Workload", "spec.workloadRef.workloadName"),
-        "Age",
-    ),
-    ("resource.k8s.io", "ResourceClaim"): make_printer("Name", ("State", _claim_state), "Age"),
-    ("storage.k8s.io", "StorageClass"): make_printer(
-        ("Name", _class_name),
-        ("Provisioner", "provisioner"),
-        ("ReclaimPolicy", lambda obj: obj.get("reclaimPolicy", "Delete")),
-        ("VolumeBindingMode", lambda obj: obj.get("volumeBindingMode", "Immediate")),
-        ("AllowVolumeExpansion", lambda obj: bool(obj.get("allowVolumeExpansion"))),
-        "Age",
-    ),
-}  # fmt: skip
-
-
 META = "meta.k8s.io/v1"
 
 BUILT_IN: Mapping[tuple[str, str], TablePrinter] = {
-    **POD_PRINTERS,
-    **WORKLOAD_PRINTERS,
-    **CLUSTER_PRINTERS,
+    ("", "Event"): _EVENT,
+    ("", "Pod"): POD_PRINTER,
+    ("events.k8s.io", "Event"): _EVENT,
 }
 NAME_AND_AGE = TablePrinter((NAME, AGE), lambda obj, now: [object_name(obj), object_age(obj, now)])
 
@@ -252,7 +86,7 @@ def find_printer(
     """Return the printer of a kind: its CRD's columns, the built-in ones, or name and age."""
     if additional_columns:
         return _crd_printer(additional_columns)
-    printer = BUILT_IN.get((group, kind)) or stored_printers().get((group, kind))
+    printer = BUILT_IN.get((group, kind)) or table_printers().get((group, kind))
     return printer or NAME_AND_AGE
 
 

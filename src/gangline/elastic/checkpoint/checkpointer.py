@@ -43,7 +43,7 @@ from gangline.elastic.checkpoint.saver.messages import SaveNotice
 from gangline.elastic.checkpoint.session import BufferOptions, open_session
 from gangline.elastic.checkpoint.shared_folder import SharedFolderProof
 from gangline.elastic.checkpoint.snapshot.copy import find_accelerator
-from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest
+from gangline.elastic.checkpoint.snapshot.ring import BufferChoice, SaveRequest
 from gangline.elastic.checkpoint.snapshot.segment import (
     check_capacity,
     memory_request,
@@ -265,21 +265,23 @@ class Checkpointer:
         self._progress_reporter.report_saved(step)
         self.saver_client.send(SaveNotice(step))
 
-    def _count(self, step: int, level: SaveLevel, saved: SavedBuffer | None, took_s: float) -> None:
+    def _count(
+        self, step: int, level: SaveLevel, saved: BufferChoice | None, took_s: float
+    ) -> None:
         self.counts.blocked_s += took_s
         if saved is None:
             self.counts.skipped += 1
             log.warning(f"step {step} not saved: every buffer is needed", extra={"step": step})
             return
         self.counts.saves += 1
-        if saved.superseded is not None:
+        if saved.supersedes is not None:
             self.counts.superseded += 1
             self._awaiting_storage = [
-                one for one in self._awaiting_storage if one[0] != saved.superseded
+                one for one in self._awaiting_storage if one[0] != saved.supersedes
             ]
             log.warning(
-                f"storage is slower than saves: step {step} replaces step {saved.superseded}",
-                extra={"step": saved.superseded, "by": step},
+                f"storage is slower than saves: step {step} replaces step {saved.supersedes}",
+                extra={"step": saved.supersedes, "by": step},
             )
         if level == "storage":
             self._awaiting_storage.append((step, self.plan.name))

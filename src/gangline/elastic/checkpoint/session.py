@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,7 @@ def open_session(
         #    jobs that start at the same time at least one sees the other.
         _check_target_unused(job_folder, job, target)
         if ranks.rank == 0:
-            directory.remove_abandoned(base, directory.wall_clock(), keep=job_folder)
+            directory.remove_abandoned(base, time.time(), keep=job_folder)
         # 5. The settings, before the saver starts, which reads them.
         saver_settings = SaverSettings(target=target, job=job, **settings)
         directory.write_settings(job_folder, saver_settings)

@@ -19,7 +19,7 @@ from gangline.elastic.checkpoint import Checkpointer, FolderInUseError, flush_jo
 from gangline.elastic.checkpoint.format.manifest import step_folder
 from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.directory import segment_path
-from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
+from gangline.elastic.checkpoint.snapshot.ring import BufferChoice, SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
@@ -194,7 +194,7 @@ def test_phase_of_a_save_is_reported(
     monkeypatch.setenv("GANGLINE_PROGRESS_FILE", str(progress))
     phases = []
 
-    def save(ring: SnapshotRing, request: SaveRequest) -> SavedBuffer | None:
+    def save(ring: SnapshotRing, request: SaveRequest) -> BufferChoice | None:
         phases.append(read_progress(progress, tmp_path / "none").phase)
         return original(ring, request)
 

@@ -217,7 +217,9 @@ class SavePlan:
             return {}
         digests = {}
         for name, value in planner.state_dict.items():
-            if OF_A_RANK.search(name) or self._is_common(planner.mappings.get(name, ())):
+            if OF_A_RANK.search(name) or is_below(
+                tuple(planner.mappings.get(name, ())), self._common
+            ):
                 continue
             if is_small_tensor(value):
                 digests[name] = tensor_digest(name, value)
@@ -228,9 +230,6 @@ class SavePlan:
                     continue  # the agreement reports it on all ranks
                 digests[name] = value_digest(name, fresh[name])
         return digests
-
-    def _is_common(self, path: Sequence[str | int]) -> bool:
-        return is_below(tuple(path), self._common)
 
     def _rename_own(self, planner: DefaultSavePlanner) -> None:
         """Give the values that are this rank's own their names in the checkpoint."""
@@ -445,16 +444,14 @@ def lay_out_entries(planner: DefaultSavePlanner, items: Sequence[WriteItem]) -> 
     return entries
 
 
-def metadata_index(entry: LayoutEntry) -> MetadataIndex:
-    return MetadataIndex(entry.key, entry.chunk)
-
-
 def build_storage_data(
     parts: Sequence[tuple[list[LayoutEntry], int]],
 ) -> dict[MetadataIndex, _StorageInfo]:
     """Return the file and the position of each entry, for PyTorch's reader."""
     return {
-        metadata_index(entry): _StorageInfo(part_file_name(rank), entry.offset, entry.archive)
+        MetadataIndex(entry.key, entry.chunk): _StorageInfo(
+            part_file_name(rank), entry.offset, entry.archive
+        )
         for rank, (entries, owned) in enumerate(parts)
         for entry in entries[:owned]
     }

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, NamedTuple, Self
 
 import numpy
 import torch
@@ -58,43 +58,14 @@ class EntryLocation(NamedTuple):
     length: int
 
 
-class EntryReader(Protocol):
-    """Reads entries, one after the other, in one thread."""
-
-    def raw(self, key: EntryKey) -> memoryview:
-        """Return the verified bytes: raw ones of a tensor, or a pickled value with its padding.
-
-        Raises CorruptError: they differ from what was written, or are missing.
-        """
-
-    def copy(self, key: EntryKey, into: memoryview) -> None:
-        """Read the raw bytes of a tensor into ``into`` and verify them.
-
-        Raises CorruptError: they differ from what was written; the content of ``into`` is then
-        invalid.
-        """
-
-    def release(self, raw: memoryview) -> None:
-        """Return the memory of ``raw`` to the reader."""
-
-
-class RestoreSource(Protocol):
-    """A step that can be read."""
-
-    step: int
-    metadata: Metadata
-
-    def locate(self, key: EntryKey) -> EntryLocation:
-        """Return the location of the entry."""
-
-    def open_reader(self) -> contextlib.AbstractContextManager[EntryReader]:
-        """Open a reader; each thread needs its own."""
-
-    def ensure_available(self, keys: Sequence[EntryKey]) -> None:
-        """Make these entries available. Raises ``CorruptError`` if some cannot be obtained."""
-
-    def close(self) -> None:
-        """Release files and memory."""
+@dataclass(frozen=True, slots=True)
+class _InFile:
+    file: str
+    offset: int
+    length: int
+    raw_offset: int
+    raw_length: int
+    sum: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +132,15 @@ class MemorySource:
         held = self._entries[key]
         return EntryLocation(str(held.segment.path), held.entry.offset, held.entry.length)
 
-    def open_reader(self) -> contextlib.AbstractContextManager[EntryReader]:
+    def open_reader(self) -> contextlib.nullcontext[Self]:
+        """Open a reader of entries, one after the other; each thread needs its own."""
         return contextlib.nullcontext(self)
 
     def raw(self, key: EntryKey) -> memoryview:
+        """Return the verified bytes: raw ones of a tensor, or a pickled value with its padding.
+
+        Raises CorruptError: they differ from what was written, or are missing.
+        """
         held = self._entries[key]
         entry = held.entry
         entry_bytes = held.part[entry.offset : entry.offset + entry.length]
@@ -173,8 +149,9 @@ class MemorySource:
         return entry_bytes[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
 
     def copy(self, key: EntryKey, into: memoryview) -> None:
-        """Copy the entry from a mapping that stays, or read it from the file.
+        """Copy the entry from a mapping that stays, or read it from the file; verify it.
 
+        Raises CorruptError: it differs from what was written; ``into`` is invalid then.
         A file that another rank may truncate meanwhile is read: a short read is an error, whereas
         access to a truncated mapping would kill the process.
         """
@@ -185,7 +162,8 @@ class MemorySource:
                 f"{held.entry.key!r} in {held.segment.path.name} has a wrong checksum"
             )
 
-    def release(self, raw: memoryview) -> None: ...
+    def release(self, raw: memoryview) -> None:
+        """Return the memory of ``raw`` to the reader."""
 
     def close(self) -> None:
         for held in self._entries.values():
@@ -231,25 +209,14 @@ def _cut_short(held: _InMemory) -> CorruptError:
     return CorruptError(f"{held.segment.path.name} ends too early")
 
 
-class EntryExtent(Protocol):
-    """The length of an entry, and the position of the tensor's bytes in it."""
-
-    @property
-    def length(self) -> int: ...
-
-    @property
-    def raw_offset(self) -> int: ...
-
-    @property
-    def raw_length(self) -> int: ...
-
-
-def _check_length(extent: EntryExtent, into: memoryview) -> None:
+def _check_length(extent: LayoutEntry | _InFile, into: memoryview) -> None:
     if len(into) != extent.raw_length:
         raise CorruptError(f"{extent.raw_length} bytes where the shape says {len(into)}")
 
 
-def read_entry(fill: Callable[[memoryview], None], extent: EntryExtent, into: memoryview) -> int:
+def read_entry(
+    fill: Callable[[memoryview], None], extent: LayoutEntry | _InFile, into: memoryview
+) -> int:
     """Read an entry with its tensor's bytes into ``into``; return the entry's checksum.
 
     Each block is added to the checksum while it is still in the processor's cache, so that
@@ -273,16 +240,6 @@ def tensor_from_bytes(
     if shape.numel() == 0:
         return torch.empty(shape, dtype=properties.dtype)
     return torch.frombuffer(raw, dtype=torch.uint8).view(properties.dtype).view(shape)
-
-
-@dataclass(frozen=True, slots=True)
-class _InFile:
-    file: str
-    offset: int
-    length: int
-    raw_offset: int
-    raw_length: int
-    sum: int
 
 
 class _BufferPool:
@@ -341,7 +298,7 @@ class StorageSource:
         return EntryLocation(stored.file, stored.offset, stored.length)
 
     @contextlib.contextmanager
-    def open_reader(self) -> Iterator[EntryReader]:
+    def open_reader(self) -> Iterator["_StorageReader"]:
         """Open a reader; a file stays open while the next entries are in it."""
         try:
             with contextlib.ExitStack() as files:
@@ -418,3 +375,7 @@ def _fill(stream: object, view: memoryview) -> None:
         if not got:
             raise CorruptError("a file ends too early")
         view = view[got:]
+
+
+RestoreSource = MemorySource | StorageSource
+EntryReader = MemorySource | _StorageReader

@@ -371,7 +371,3 @@ def remove_abandoned(base: Path, now: float, keep: Path | None = None) -> list[P
 
 def _touched(job_folder: Path) -> float:
     return max(path.stat().st_mtime for path in [job_folder, *job_folder.iterdir()])
-
-
-def wall_clock() -> float:
-    return time.time()

@@ -115,14 +115,6 @@ class _OpenBuffer:
     """True while an accelerator still writes to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedBuffer:
-    """The buffer that received a save."""
-
-    superseded: int | None
-    """The step that waited for upload and was overwritten."""
-
-
 class SnapshotRing:
     """The snapshot buffers of one rank."""
 
@@ -289,8 +281,8 @@ class SnapshotRing:
         self._open[number] = _OpenBuffer(segment)
         return self._open[number]
 
-    def save(self, request: SaveRequest) -> SavedBuffer | None:
-        """Copy the state into a buffer; return ``None`` if no buffer is free.
+    def save(self, request: SaveRequest) -> BufferChoice | None:
+        """Copy the state into a buffer; return it, or ``None`` if none is free.
 
         Raises:
             MemoryShortError: shared memory is full.
@@ -300,7 +292,7 @@ class SnapshotRing:
         with self._lock:
             return self._save(request)
 
-    def _save(self, request: SaveRequest) -> SavedBuffer | None:
+    def _save(self, request: SaveRequest) -> BufferChoice | None:
         # 1. Lock a buffer. The lock is held until the save is complete: the saver and other
         #    processes skip the buffer, and a crash leaves it to the next save.
         locked = self._lock_one()
@@ -341,7 +333,7 @@ class SnapshotRing:
                 _mark_complete(opened.segment, header, copied.sums)
         if not copied.transfers:
             self._on_complete(request.step)
-        return SavedBuffer(choice.supersedes)
+        return choice
 
     def _complete_later(
         self, opened: _OpenBuffer, header: SegmentHeader, transfers: PendingTransfers

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from gangline.elastic.checkpoint.errors import (
     CheckpointError,
@@ -33,58 +33,25 @@ from gangline.elastic.checkpoint.format.manifest import (
 )
 
 
-class StorageTarget(Protocol):
-    """A place for checkpoints, with relative paths. Raises ``OSError`` or ``StorageError``."""
-
-    def staging_folder(self, step: int, plan: str) -> str:
-        """Return the folder in which a step is written."""
-
-    def begin(self, step: int, plan: str) -> None:
-        """Announce a step; each rank calls it before its first file."""
-
-    def create(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """Open a file to write to; it is on disk when the block ends."""
-
-    def put(self, path: str, data: bytes, durable: bool = True) -> None:
-        """Write a small file atomically; with ``durable`` it is on disk on return."""
-
-    def read(self, path: str) -> bytes: ...
-
-    def open(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]: ...
-
-    def list_names(self, folder: str) -> list[str]:
-        """List a folder; empty if it does not exist."""
-
-    def list_unfinished(self) -> list[tuple[int, str]]:
-        """Return the steps that are not committed, and their folders."""
-
-    def idle_s(self, folder: str) -> float | None:
-        """Return the seconds since something was written to a folder; ``None`` if not known."""
-
-    def commit(self, step: int, plan: str, manifest: bytes) -> None:
-        """Commit the step. Repeating it does no harm.
-
-        Raises StepTakenError: a step of another plan was committed since ``begin``.
-        """
-
-    def remove(self, folder: str) -> None:
-        """Delete a folder with its content, or a file."""
-
-
 class LocalTarget:
-    """A folder of a file system with renames."""
+    """A folder of a file system with renames. Raises ``OSError``; its paths are relative."""
 
     def __init__(self, folder: str) -> None:
         self.root = Path(folder)
 
     def staging_folder(self, step: int, plan: str) -> str:
+        """Return the folder in which a step is written."""
         return partial_folder(step, plan)
 
     def begin(self, step: int, plan: str) -> None:
-        """Do nothing: the same step of another plan stays until this one replaces it."""
+        """Announce a step; each rank calls it before its first file.
+
+        Nothing to do here: the same step of another plan stays until this one replaces it.
+        """
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
+        """Open a file to write to; it is on disk when the block ends."""
         full_path = self.root / path
         full_path.parent.mkdir(parents=True, exist_ok=True)
         with open(full_path, "wb", buffering=0) as stream:
@@ -96,6 +63,7 @@ class LocalTarget:
                 raise
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
+        """Write a small file atomically; with ``durable`` it is on disk on return."""
         temporary = f"{path}.{os.getpid()}.new"
         if durable:
             with self.create(temporary) as stream:
@@ -112,12 +80,14 @@ class LocalTarget:
         return open(self.root / path, "rb", buffering=0)
 
     def list_names(self, folder: str) -> list[str]:
+        """List a folder; empty if it does not exist."""
         try:
             return sorted(os.listdir(self.root / folder))
         except FileNotFoundError:
             return []
 
     def list_unfinished(self) -> list[tuple[int, str]]:
+        """Return the steps that are not committed, and their folders."""
         return [
             (partial[0], name)
             for name in self.list_names("")
@@ -125,6 +95,7 @@ class LocalTarget:
         ]
 
     def idle_s(self, folder: str) -> float | None:
+        """Return the seconds since something was written to a folder; ``None`` if not known."""
         try:
             paths = [self.root / folder, *(self.root / folder).iterdir()]
             return time.time() - max(path.stat().st_mtime for path in paths)
@@ -132,6 +103,7 @@ class LocalTarget:
             return None
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
+        """Commit the step. Repeating it does no harm."""
         partial, final = self.root / partial_folder(step, plan), self.root / step_folder(step)
         self.put(f"{partial.name}/{MANIFEST}", manifest)
         _sync_folder(partial)
@@ -271,6 +243,9 @@ class RemoteTarget:
                 self.files.rm(self._at(f"{folder}/{MANIFEST}"))
             with contextlib.suppress(FileNotFoundError):
                 self.files.rm(self._at(folder), recursive=True)
+
+
+StorageTarget = LocalTarget | RemoteTarget
 
 
 def _manifest_path(step: int) -> str:

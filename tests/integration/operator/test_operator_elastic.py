@@ -14,7 +14,6 @@ from gangline.api.resources import (
     CONFIG_MAPS,
     ELASTIC_JOBS,
     EVENTS,
-    NAMESPACES,
     PODS,
     SCALE_PLANS,
     SECRETS,
@@ -209,38 +208,6 @@ async def hit_or_done(elastic: Elastic, transport: FaultyTransport, plan: str) -
     return transport.hanging.is_set()
 
 
-async def test_jobs_of_one_name_in_two_namespaces_do_not_mix(elastic: Elastic) -> None:
-    await elastic.client.create(NAMESPACES, {"kind": "Namespace", "metadata": {"name": "other"}})
-    other = Elastic(elastic.stage, "other")
-    await elastic.stage.start_operator()
-    await elastic.submit(1)
-    await other.submit(2)
-    await elastic.until_pods("master-0", "worker-0")
-    await other.until_pods("master-0", "worker-0", "worker-1")
-    await other.plan("grow", replicaResourceSpecs={"worker": {"replicas": 3}})
-    await other.until_plan("grow", "Succeeded")
-    await other.delete_pod("worker-0")
-    await other.until_pods("master-0", "worker-1", "worker-2", "worker-3")
-    assert await elastic.names() == {"master-0", "worker-0"}
-    assert await elastic.secret() != await other.secret()
-
-
-async def test_plan_is_applied_to_the_job_that_its_label_names(elastic: Elastic) -> None:
-    await elastic.stage.start_operator()
-    await elastic.submit(1)
-    labels = {"elasticjob-name": "train", "scale-type": "manual"}
-    await elastic.client.create(
-        SCALE_PLANS,
-        {
-            "metadata": {"name": "grow", "labels": labels},
-            "spec": {"replicaResourceSpecs": {"worker": {"replicas": 2}}},
-        },
-        elastic.namespace,
-    )
-    await elastic.until_plan("grow", "Succeeded")
-    await elastic.until_pods("master-0", "worker-0", "worker-1")
-
-
 async def test_p5_a_hot_parameter_server_moves_and_workers_go_on(
     elastic: Elastic, api_server: ApiServer
 ) -> None:
@@ -275,13 +242,3 @@ async def test_p5_a_hot_parameter_server_moves_and_workers_go_on(
     for host, server in zip(hosts, (moved, after["ps-1"]), strict=True):
         service = await client.get(SERVICES, host.partition(".")[0], NAMESPACE)
         assert service.spec.selector.items() <= server.metadata.labels.items()
-
-
-async def test_plan_without_a_job_reports_the_missing_job(elastic: Elastic) -> None:
-    await elastic.stage.start_operator()
-    await elastic.plan("early", replicaResourceSpecs={"worker": {"replicas": 3}})
-    waiting = await elastic.until_plan("early", "Pending")
-    assert "spec.ownerJob: 'train'" in waiting.status.message
-    await elastic.submit(1)
-    await elastic.until_plan("early", "Succeeded")
-    await elastic.until_pods("master-0", "worker-0", "worker-1", "worker-2")

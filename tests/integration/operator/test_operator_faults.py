@@ -14,7 +14,6 @@ from prometheus_client import REGISTRY
 
 from gangline.api import crd
 from gangline.api.resources import PODS, PYTORCH_JOBS, SERVICES
-from gangline.kube.errors import NotFound
 from gangline.operator.engine import controller
 from integration.operator.cluster import (
     NAMESPACE,
@@ -254,37 +253,6 @@ async def test_restarted_operator_runs_a_job_by_its_last_valid_specification(
         await stage.kubelets.end(name, 0)
     await stage.until_condition("Succeeded")
     await stage.until_pods({})
-
-
-async def test_a_deleted_job_is_left_alone(stage: Scene) -> None:
-    await stage.start_operator()
-    await stage.submit(1, 1)
-    await stage.until_condition("Running")
-    await stage.client.delete(PYTORCH_JOBS, "train", NAMESPACE, propagation="Foreground")
-    await stage.client.delete(PODS, "train-worker-0", NAMESPACE)
-    await stage.until_pods({"master-0": "Running"})
-    for name in ("train-worker-0",):
-        with pytest.raises(NotFound):
-            await stage.client.get(PODS, name, NAMESPACE)
-
-
-async def test_a_job_with_mistakes_names_them_all_and_runs_once_they_are_mended(
-    stage: Scene,
-) -> None:
-    await stage.start_operator()
-    wrong = {"containers": [{"name": "train", "image": "x", "env": [{"name": "not a name"}]}]}
-    await stage.submit(1, 1, template=wrong)
-    job = await stage.until_wrong("train")
-    assert reported(job) == ["Created", "InvalidSpec"]
-    why = job.status.conditions[-1].message
-    assert "no container 'pytorch'" in why
-    assert "not a name" in why
-    assert not await stage.pods()
-    right = {"template": {"spec": {"containers": [{"name": "pytorch", "image": "x"}]}}}
-    mended = {"spec": {"pytorchReplicaSpecs": {"Master": right, "Worker": right}}}
-    await stage.client.patch(PYTORCH_JOBS, "train", mended, NAMESPACE)
-    job = await stage.until_condition("Running")
-    assert reported(job) == ["Created", "Running"]
 
 
 async def test_a_job_that_changes_all_the_time_comes_to_its_end(stage: Scene) -> None:

@@ -96,57 +96,6 @@ async def test_job_runs_and_succeeds_with_its_deciding_replicas(
     assert "Running" not in await job.conditions()
 
 
-async def test_a_tfjobs_workers_can_be_scaled(stage: Scene) -> None:
-    job = await submitted(stage, "TFJob", {"Chief": 1, "Worker": 1}, enableDynamicWorker=True)
-    await stage.until_pods({"chief-0": "Running", "worker-0": "Running"})
-    await stage.client.patch(
-        job.resource, "train", {"spec": {"replicas": 3}}, NAMESPACE, subresource="scale"
-    )
-    workers = {f"worker-{index}": "Running" for index in range(3)}
-    await stage.until_pods({"chief-0": "Running", **workers})
-    await stage.client.patch(
-        job.resource, "train", {"spec": {"replicas": 1}}, NAMESPACE, subresource="scale"
-    )
-    await stage.until_pods({"chief-0": "Running", "worker-0": "Running"})
-    assert "Failed" not in await job.conditions()
-
-
-async def test_dynamic_tfjob_continues_without_a_worker_and_fails_without_any(stage: Scene) -> None:
-    job = await submitted(stage, "TFJob", {"PS": 1, "Worker": 2}, enableDynamicWorker=True)
-    everyone = {"ps-0": "Running", "worker-0": "Running", "worker-1": "Running"}
-    await stage.until_pods(everyone)
-    await stage.kubelets.end("train-worker-0", 1)
-    await stage.until_pods({**everyone, "worker-0": "Failed"})
-    await job.until("Running")
-    await stage.kubelets.end("train-worker-1", 0)
-    assert "worker 0 had to succeed" in (await job.until("Failed"))["message"]
-
-
-async def test_tfjob_of_servers_only_is_reported_as_endless(stage: Scene) -> None:
-    job = await submitted(stage, "TFJob", {"PS": 2})
-    assert "would never end" in (await job.until("InvalidSpec"))["message"]
-    assert await stage.pods() == {}
-
-
-async def test_an_xgboostjob_outlives_a_worker_that_is_restarted(stage: Scene) -> None:
-    written = job_manifest("XGBoostJob", {"Master": 1, "Worker": 1})
-    written["spec"]["xgbReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
-    job = Job(stage, "XGBoostJob")
-    await stage.start_operator()
-    await job.submit(written)
-    await stage.until_pods({"master-0": "Running", "worker-0": "Running"})
-    first = (await stage.pods())["train-worker-0"].metadata.uid
-    await stage.kubelets.end("train-worker-0", 1)
-
-    async def replaced() -> bool:
-        found = (await stage.pods()).get("train-worker-0")
-        return found is not None and found.metadata.uid != first
-
-    await stage.until(replaced, "the worker is another one")
-    await job.until("Running")
-    assert "Failed" not in await job.conditions()
-
-
 async def test_an_mpijob_from_its_workers_to_its_end(stage: Scene) -> None:
     stage.kubelets.verdict = lambda pod: None
     job = await submitted(

@@ -47,16 +47,6 @@ async def test_a_failed_pod_is_replaced_and_counted(stage: Scene, policy: str) -
     assert reasons.count("PyTorchJobRestarting") == 1
 
 
-@pytest.mark.parametrize("policy", ["OnFailure", "ExitCode"])
-async def test_a_job_that_keeps_failing_ends_at_its_limit(stage: Scene, policy: str) -> None:
-    stage.kubelets.verdict = lambda pod: 137 if "worker" in pod.metadata.name else None
-    await stage.start_operator()
-    await stage.submit(1, 1, restart=policy, backoffLimit=2, cleanPodPolicy="Running")
-    job = await stage.until_condition("Failed")
-    assert job.status.restarts.total == 3
-    await stage.until_pods({"worker-0": "Failed"})
-
-
 async def test_suspend_and_resume(stage: Scene) -> None:
     await stage.start_operator()
     await stage.submit(1, 1, suspend=True)
@@ -81,22 +71,6 @@ async def test_scaling_by_the_subresource(stage: Scene) -> None:
         await stage.until_pods({"master-0": "Running", **workers})
     services = await stage.client.list(SERVICES, NAMESPACE, labels=SELECTOR)
     assert len(services.items) == 2
-
-
-async def test_a_deleted_pod_comes_back_and_is_no_restart(stage: Scene) -> None:
-    await stage.start_operator()
-    await stage.submit(1, 1, restart="Never")
-    await stage.until_pods(RUNNING)
-    first = (await stage.pods())["train-worker-0"].metadata.uid
-    await stage.client.delete(PODS, "train-worker-0", NAMESPACE)
-
-    async def replaced() -> bool:
-        pod = (await stage.pods()).get("train-worker-0")
-        return pod is not None and pod.metadata.uid != first
-
-    await stage.until(replaced, "worker-0 is a new pod")
-    await stage.until_pods(RUNNING)
-    assert (await stage.job()).status.restarts.total == 0
 
 
 async def test_job_deleted_and_recreated_immediately_gets_its_own_pods(stage: Scene) -> None:
@@ -166,10 +140,3 @@ async def test_groups_are_made_as_soon_as_the_cluster_knows_them(
     await stage.submit(1, 0, name="after")
     await stage.until_condition("Running", "after")
     assert (await stage.pods("after"))["after-master-0"].spec.scheduler_name == "gangline"
-
-
-async def test_gang_scheduling_can_be_switched_off(stage: Scene) -> None:
-    await stage.start_operator(gang_scheduling="off")
-    await stage.submit(1, 0)
-    await stage.until_condition("Running")
-    assert not (await stage.client.list(POD_GROUPS, NAMESPACE)).items

@@ -120,14 +120,6 @@ async def test_config_map_of_another_owner_stalls_the_job(paddle: Job) -> None:
     await paddle.until_told("train-worker-0.default:36000")
 
 
-async def test_invalid_job_reports_its_errors_and_others_continue(paddle: Job) -> None:
-    await paddle.submit(paddle_jobs.manifest(worker={"replicas": 1}, elastic=1))
-    assert "containers: Required value" in await paddle.until_holds("InvalidSpec")
-    worker = paddle_jobs.role(1)
-    await paddle.client.patch(PADDLE, "train", {"spec": {"worker": worker}}, NAMESPACE)
-    await paddle.until_pods("worker-0")
-
-
 async def test_a_job_with_upstreams_finalizer_can_be_deleted(paddle: Job) -> None:
     written = paddle_jobs.manifest(worker=1)
     written["metadata"]["finalizers"] = ["finalizers.paddlepaddle.org"]

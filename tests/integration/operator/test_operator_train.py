@@ -246,35 +246,6 @@ async def test_trainer_starts_after_its_initializers(trainer: Scene) -> None:
     assert group.spec.min_task_member == {"node": 1}
 
 
-async def test_wrong_setting_of_an_initializer_ends_the_job(trainer: Scene) -> None:
-    """Other failures of it are repeated."""
-    await submit(trainer, "torchtune-llama3.2-1b")
-    step = "dataset-initializer-0-0"
-    await trainer.until_pods({step: "Running", "model-initializer-0-0": "Running"})
-    before = (await trainer.pods())[f"train-{step}"].metadata.uid
-    await trainer.kubelets.end(f"train-{step}", 1)
-
-    async def replaced() -> bool:
-        pod = (await trainer.pods()).get(f"train-{step}")
-        return bool(pod and pod.metadata.uid != before and pod.status.phase == "Running")
-
-    await trainer.until(replaced, "the failed initializer has a successor")
-    await trainer.kubelets.end(f"train-{step}", 2)
-    failed = await until(trainer, "Failed")
-    assert [each["type"] for each in failed["conditions"]] == ["Failed"]
-
-
-async def test_roles_start_in_order(trainer: Scene) -> None:
-    """The gang starts without the pods that wait for others to be ready."""
-    runtime = own_runtime("own", "a:1", startupPolicy={"startupPolicyOrder": "InOrder"})
-    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    pod = {"containers": [{"name": "first", "image": "a:1"}]}
-    jobs.insert(0, {"name": "first", "template": {"spec": {"template": {"spec": pod}}}})
-    await trainer.client.create(RUNTIMES, runtime, NAMESPACE)
-    await submit(trainer, ref=OWN)
-    await trainer.until_pods({"first-0-0": "Running", "node-0-0": "Running"})
-
-
 async def test_rules_decide_which_failures_restart_all_pods_and_which_end_the_job(
     trainer: Scene,
 ) -> None:
@@ -309,21 +280,6 @@ async def test_rules_decide_which_failures_restart_all_pods_and_which_end_the_jo
     assert failed["gangline"]["restarts"]["generation"] == 1
 
 
-async def test_runtime_with_a_field_without_effect_is_refused_by_its_name(trainer: Scene) -> None:
-    """The API server keeps the field, so that the reason reaches the job without a webhook too."""
-    runtime = own_runtime("own", "a:1", suspend=True)
-    runtime["spec"]["mlPolicy"] = {"flux": {"numProcPerNode": 2}}
-    await trainer.client.create(RUNTIMES, runtime, NAMESPACE)
-    await submit(trainer, ref=OWN)
-
-    async def refused() -> bool:
-        message = (await status(trainer)).get("gangline", {}).get("message", "")
-        return "spec.mlPolicy.flux" in message and "spec.template.spec.suspend" in message
-
-    await trainer.until(refused, "the status names both fields")
-    assert await trainer.pods() == {}
-
-
 async def test_launcher_joins_its_nodes_and_ends_the_job(trainer: Scene) -> None:
     await submit(trainer, "deepspeed-distributed", trainer={"numNodes": 2})
     await trainer.until_pods({"node-0-0": "Running", "launcher-0-0": "Running"})
@@ -337,24 +293,6 @@ async def test_launcher_joins_its_nodes_and_ends_the_job(trainer: Scene) -> None
     await trainer.kubelets.end("train-launcher-0-0", 0)
     await until(trainer, "Succeeded")
     await trainer.until_pods({"launcher-0-0": "Succeeded"})
-
-
-async def test_job_of_multi_kueue_is_left_alone(trainer: Scene) -> None:
-    await submit(trainer, managedBy="kueue.x-k8s.io/multikueue")
-    written = {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "metadata": {"name": "other"},
-        "spec": {"runtimeRef": {"name": "torch-distributed"}},
-    }
-    await trainer.client.create(JOBS, written, NAMESPACE)
-
-    async def second_runs() -> bool:
-        return bool(await trainer.pods("other"))
-
-    await trainer.until(second_runs, "a job that was created later has pods")
-    assert await status(trainer) == {}
-    assert await trainer.pods() == {}
 
 
 async def test_job_set_of_upstream_keeps_its_job(trainer: Scene) -> None:

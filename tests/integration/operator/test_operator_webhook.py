@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gangline.api.resources import ELASTIC_JOBS, PYTORCH_JOBS, SCALE_PLANS
+from gangline.api.resources import PYTORCH_JOBS
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, Invalid
 from gangline.local.apiserver.server import ApiServer
@@ -48,18 +48,6 @@ async def kubectl(server: ApiServer, folder: Path, *arguments: str, text: str = 
     return expected.decode()
 
 
-async def test_a_job_with_mistakes_is_refused_naming_all_of_them(cluster: ApiClient) -> None:
-    async with webhook(cluster):
-        with pytest.raises(Invalid) as refused:
-            await create(cluster, yaml.safe_load(BAD))
-    message = refused.value.status.message
-    assert 'admission webhook "validate.jobs.gangline.dev" denied the request' in message
-    fields = [cause.field for cause in refused.value.causes]
-    for mistake in MISTAKES:
-        assert mistake in message
-        assert any(field.startswith(mistake) for field in fields), fields
-
-
 async def test_scale_is_refused_as_a_change_of_the_job_is(cluster: ApiClient) -> None:
     path = PYTORCH_JOBS.path(NAMESPACE, "scaled", "scale")
     async with webhook(cluster):
@@ -69,36 +57,6 @@ async def test_scale_is_refused_as_a_change_of_the_job_is(cluster: ApiClient) ->
         with pytest.raises(Invalid, match=r"Worker.replicas: 9000 makes a job of 9001 pods"):
             await cluster.request_json("PUT", path, body=many)
         await cluster.request_json("PUT", path, body={**scale, "spec": {"replicas": 0}})
-
-
-async def test_elastic_jobs_and_their_plans_are_refused_with_all_mistakes(
-    cluster: ApiClient,
-) -> None:
-    bad_job = manifest_of("ElasticJob", replicaSpecs={"worker": {"priority": "2"}, "boss": {}})
-    bad_plan = manifest_of("ScalePlan", ownerJob="", psHosts=["nowhere"])
-    plan = manifest_of("ScalePlan", ownerJob="train", replicaResourceSpecs={"worker": {}})
-    async with webhook(cluster):
-        for resource, written, mistakes in (
-            (ELASTIC_JOBS, bad_job, ["boss", "worker.priority", "worker.template"]),
-            (SCALE_PLANS, bad_plan, ["spec.ownerJob", "spec.psHosts[0]"]),
-        ):
-            with pytest.raises(Invalid) as refused:
-                await cluster.create(resource, written)
-            fields = [cause.field for cause in refused.value.causes]
-            for mistake in mistakes:
-                assert any(mistake in field for field in fields), (mistake, fields)
-        made = await cluster.create(SCALE_PLANS, plan)
-    assert made.status.phase == ""
-
-
-def manifest_of(kind: str, **spec: Any) -> dict[str, Any]:
-    """A job or a plan of DLRover's group."""
-    return {
-        "apiVersion": SCALE_PLANS.api_version,
-        "kind": kind,
-        "metadata": {"name": "train", "namespace": NAMESPACE},
-        "spec": spec,
-    }
 
 
 @pytest.mark.slow
@@ -155,16 +113,6 @@ async def test_a_job_that_was_stored_with_mistakes_can_still_be_finished_with(
         released = {"metadata": {"finalizers": None}}
         await cluster.patch(PYTORCH_JOBS, "train", released, NAMESPACE)
         assert not (await cluster.list(PYTORCH_JOBS, NAMESPACE)).items
-
-
-async def test_what_cannot_be_changed_is_refused(cluster: ApiClient) -> None:
-    written = job()
-    written["spec"]["runPolicy"] = {"managedBy": "kubeflow.org/training-operator"}
-    async with webhook(cluster):
-        await create(cluster, written)
-        change = {"spec": {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}}
-        with pytest.raises(Invalid, match="managedBy"):
-            await cluster.patch(PYTORCH_JOBS, "train", change, NAMESPACE)
 
 
 async def test_scaling_and_server_side_apply_pass(cluster: ApiClient) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -90,22 +90,6 @@ async def test_unusable_secret_is_replaced_and_reported(
         await create(cluster, job())
     assert ("cannot be used" in caplog.text) == bool(data)
     assert rotation.parse_certificate_set((await secret(cluster)).data)
-
-
-async def test_expired_stored_certificate_is_replaced_immediately(
-    cluster: ApiClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    long_ago = datetime.now(UTC) - timedelta(days=100)
-    ring = rotation.plan_rotation(
-        None, None, SETTINGS.names, long_ago, CertificateValidity(), frozenset()
-    )
-    meta = ObjectMeta(name=NAME, namespace=SYSTEM, labels=dict(OWNER_LABELS))
-    await cluster.create(
-        SECRETS, Secret(metadata=meta, data=rotation.format_certificate_set(ring)), SYSTEM
-    )
-    async with webhook(cluster):
-        await create(cluster, job())
-    assert "check the clocks" in caplog.text
 
 
 async def test_secret_of_another_owner_is_not_changed(

@@ -7,6 +7,8 @@ without another request. A stream without readers is closed after a short time.
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -39,6 +41,15 @@ class SharedLog:
     problem: str = ""
     readers: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Keep the upstream open in the block."""
+        self.readers += 1
+        try:
+            yield
+        finally:
+            self.readers -= 1
 
     def add(self, batch: list[LogLine]) -> None:
         self.lines.extend(batch)

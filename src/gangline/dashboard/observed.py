@@ -149,7 +149,13 @@ class ClusterSnapshot:
     @property
     def has_synced(self) -> bool:
         """Whether every kind was read once, or is known to be absent."""
-        return all(state.synced or state.absent for state in self.sources.values())
+        return bool(self.sources) and all(
+            state.synced or state.absent for state in self.sources.values()
+        )
+
+    async def wait_until_synced(self) -> None:
+        while not self.has_synced:
+            await self._changed.wait()
 
     def store_job(self, kind: JobKind, old: Any, new: Any) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):

@@ -7,10 +7,8 @@ token; it is called when the server answers, before the cluster has been read co
 import asyncio
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-
-from aiohttp import web
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 
 from gangline.dashboard.actions import ActionRunner
 from gangline.dashboard.login.header import HeaderLogin
@@ -25,12 +23,11 @@ from gangline.dashboard.watching import ClusterWatch
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import ApiError, ConfigError
-from gangline.kube.probes import Health, serve_probes
+from gangline.kube.probes import Health, listen, serve_probes
 
-FIRST_READ_S = 1.0
-"""How long the first page waits for the first state of the cluster."""
-SHUTDOWN_S = 2.0
 COMPONENT = "gangline-dashboard"
+NAME_S = 1.0
+"""How long the start waits for the name of the local user, whose jobs come first."""
 
 
 async def run(
@@ -66,38 +63,23 @@ async def run(
         login = await _login(client, settings, sessions, viewers)
         logins = LoginParts(viewers, login, sessions)
         dashboard = Dashboard(settings, sources, logins, ActionRunner(recorder))
-        stack.push_async_callback(dashboard.hub.aclose)
-        await watch.wait_until_read(FIRST_READ_S)
-        port = await stack.enter_async_context(_listening(dashboard, settings))
+        port = await stack.enter_async_context(
+            listen(
+                dashboard.application(),
+                settings.address,
+                "--address: the dashboard cannot listen",
+                tls=_tls_context(settings.tls),
+            )
+        )
         health.ready = True
         announce(_address(settings, port, login))
         stopping = asyncio.create_task(stop.wait())
         # A failed watch ends the server: whoever started it restarts it.
         await asyncio.wait({stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        dashboard.stopping.set()
-        cluster.note_change()
+        await dashboard.close()
         if watching.done():
             watching.result()
-
-
-@asynccontextmanager
-async def _listening(dashboard: Dashboard, settings: DashboardSettings) -> AsyncIterator[int]:
-    """Open the port, and yield its number."""
-    runner = web.AppRunner(dashboard.application(), access_log=None, shutdown_timeout=SHUTDOWN_S)
-    await runner.setup()
-    address, tls = settings.address, _tls_context(settings.tls)
-    site = web.TCPSite(runner, address.host or None, address.port, ssl_context=tls)
-    try:
-        try:
-            await site.start()
-        except OSError as error:
-            why = error.strerror or str(error)
-            message = f"--address: the dashboard cannot listen on {address}: {why}"
-            raise ConfigError(message) from error
-        yield int(runner.addresses[0][1])
-    finally:
-        await runner.cleanup()
 
 
 async def _login(
@@ -107,8 +89,9 @@ async def _login(
     match settings.auth:
         case LoginMode.LOCAL:
             name = ""
-            with suppress(ApiError):
-                name = await read_user_name(client)
+            with suppress(ApiError, TimeoutError):
+                async with asyncio.timeout(NAME_S):
+                    name = await read_user_name(client)
             return LocalLogin(sessions, name)
         case LoginMode.TOKEN:
             from gangline.dashboard.login.token import TokenLogin

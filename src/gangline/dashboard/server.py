@@ -84,6 +84,7 @@ SCOPE_S = 1.0
 """How long what a viewer sees is used again; the answers behind it are remembered longer."""
 STALE_SCOPE_S = 300.0
 """How long a viewer sees the last state while the API server is away."""
+FIRST_READ_S = 0.5
 LOG_WAIT_S = 1.0
 SHOWN_LINES = 500
 MAX_FORM = 64 * 1024
@@ -128,8 +129,8 @@ class Dashboard:
         self.clock = clock
         self.assets = Assets()
         self.hub = LogHub(sources.client)
-        self.stopping = asyncio.Event()
-        """Set when the server stops: streams end."""
+        self._following: set[asyncio.Task[Any]] = set()
+        """Requests whose answer is a stream."""
         self._rendered = RenderCache()
         self._renderers = {
             name: Renderer(name, self.assets, settings.base_path, clock) for name in LANGUAGES
@@ -170,7 +171,11 @@ class Dashboard:
                 raise
             return self._error(request, error.status, error.text or error.reason)
         except PageMissing as error:
-            return self._error(request, 404, str(error))
+            if self.cluster.has_synced:
+                return self._error(request, 404, str(error))
+            response = self._error(request, 503, str(error))
+            response.headers["Refresh"] = "1"  # what is missing may not be read yet
+            return response
         except (PageRefused, Forbidden) as error:
             return self._error(request, 403, str(error))
         except LoginRefused as error:
@@ -323,6 +328,8 @@ class Dashboard:
 
     def _page_handler(self, page: Page) -> Handler:
         async def show(request: web.Request) -> web.StreamResponse:
+            # At the start a page waits for what it shows, but not for a large cluster.
+            await wait_until(self.cluster.wait_until_synced(), FIRST_READ_S)
             opened = await self._open(request)
             view = await page.compute(opened)
             if wants_json(request):
@@ -340,33 +347,58 @@ class Dashboard:
 
     def _stream_handler(self, page: Page) -> Handler:
         async def follow(request: web.Request) -> web.StreamResponse:
-            opened = await self._open(request)
+            revision = self.cluster.revision
             # The first reading is before the headers, so that a refusal has its status.
-            parts = await self._parts(page, request, opened)
-            stream = PageStream(request)
-            await stream.open()
+            parts = await self._parts(page, request, await self._open(request))
             sent: dict[str, str] = {}
-            try:
-                while not self.stopping.is_set():
+
+            async def step(stream: PageStream) -> Awaitable[Any]:
+                nonlocal parts, revision
+                if sent:
                     revision = self.cluster.revision
-                    changed = {
-                        name: html for name, (html, mark) in parts.items() if sent.get(name) != mark
-                    }
-                    if changed:
-                        await stream.send(message(changed, str(revision)))
-                        sent |= {name: parts[name][1] for name in changed}
-                    waiting = self.cluster.wait_for_change(revision)
-                    await stream.rest(waiting, eager=bool(page.tab))
-                    opened = await self._open(request)
-                    parts = await self._parts(page, request, opened)
-            except (Unauthorized, Forbidden, PageRefused, PageMissing) as error:
-                # Rights were taken away, the token has expired, or the object is gone.
-                await stream.send(named("ended", type(error).__name__))
-            except ConnectionError:
-                pass  # the reader is gone
-            return stream.response
+                    parts = await self._parts(page, request, await self._open(request))
+                changed = {
+                    name: html for name, (html, mark) in parts.items() if sent.get(name) != mark
+                }
+                if changed:
+                    await stream.send(message(changed, str(revision)))
+                    sent.update({name: parts[name][1] for name in changed})
+                return self.cluster.wait_for_change(revision)
+
+            return await self._follow(request, step, eager=bool(page.tab))
 
         return follow
+
+    async def _follow(
+        self,
+        request: web.Request,
+        step: Callable[[PageStream], Awaitable[Awaitable[Any] | None]],
+        *,
+        eager: bool = False,
+    ) -> web.StreamResponse:
+        """Open a stream. ``step`` sends what is new and returns what to wait for; None ends it."""
+        stream, task = PageStream(request), asyncio.current_task()
+        assert task is not None
+        self._following.add(task)
+        try:
+            await stream.open()
+            while (news := await step(stream)) is not None:
+                await stream.rest(news, eager=eager)
+        except (Unauthorized, Forbidden, PageRefused, PageMissing) as error:
+            # Rights were taken away, the token has expired, or the object is gone.
+            await stream.send(named("ended", type(error).__name__))
+        except ConnectionError:
+            pass  # the reader is gone
+        finally:
+            self._following.discard(task)
+        return stream.response
+
+    async def close(self) -> None:
+        """End all streams: none of them would end by itself."""
+        following = list(self._following)
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, self.hub.aclose(), return_exceptions=True)
 
     async def _parts(
         self, page: Page, request: web.Request, opened: PageRequest
@@ -424,11 +456,8 @@ class Dashboard:
             shared, replica = await self._open_log(request, opened)
         except PageRefused as error:
             return {"lines": [], "replica": "", "log_refused": str(error), "log_stream": ""}
-        shared.readers += 1
-        try:
+        with shared.read():
             await wait_until(shared.wait(0), LOG_WAIT_S)
-        finally:
-            shared.readers -= 1
         lines, position = shared.since(0)
         text = request.query.get("q", "")
         matching = [line for line in lines if not text or text.lower() in line.text.lower()]
@@ -451,37 +480,28 @@ class Dashboard:
         position = int(given) if given.isascii() and given.isdecimal() else 0
         text = request.query.get("q", "").lower()
         renderer = self._renderer(request)
-        stream = PageStream(request)
-        await stream.open()
-        shared.readers += 1
-        try:
-            while not self.stopping.is_set():
-                lines, position = shared.since(position)
-                shown = [line for line in lines if not text or text in line.text.lower()]
-                if shown:
-                    html = "".join(renderer.part("logs", "line", line) for line in shown)
-                    await stream.send(appended("log-lines", html, str(position)))
-                if shared.has_ended:
-                    await stream.send(named("complete"))
-                    break
-                await stream.rest(shared.wait(position))
-                await self._open_log(request, await self._open(request))
-        except (Unauthorized, Forbidden, PageRefused, PageMissing) as error:
-            await stream.send(named("ended", type(error).__name__))
-        except ConnectionError:
-            pass  # the reader is gone
-        finally:
-            shared.readers -= 1
-        return stream.response
+
+        async def step(stream: PageStream) -> Awaitable[Any] | None:
+            nonlocal position
+            await self._open_log(request, await self._open(request))
+            lines, position = shared.since(position)
+            shown = [line for line in lines if not text or text in line.text.lower()]
+            if shown:
+                html = "".join(renderer.part("logs", "line", line) for line in shown)
+                await stream.send(appended("log-lines", html, str(position)))
+            if shared.has_ended:
+                await stream.send(named("complete"))
+                return None
+            return shared.wait(position)
+
+        with shared.read():
+            return await self._follow(request, step)
 
     async def _log_download(self, request: web.Request) -> web.StreamResponse:
         opened = await self._open(request)
         shared, replica = await self._open_log(request, opened)
-        shared.readers += 1
-        try:
+        with shared.read():
             await wait_until(shared.wait(0), LOG_WAIT_S)
-        finally:
-            shared.readers -= 1
         lines, _ = shared.since(0)
         text = "".join(f"{_log_text(line)}\n" for line in lines)
         name = f"{request.match_info['name']}{f'-{replica}' if replica else ''}.log"

@@ -8,7 +8,6 @@ again, all watches are opened immediately: each by itself would wait for up to h
 import asyncio
 import gc
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -68,14 +67,6 @@ class ClusterWatch:
             for name, informer in self._informers.items():
                 self._running[name] = tasks.create_task(informer.run())
             tasks.create_task(self._compare_states(tasks))
-
-    async def wait_until_read(self, timeout_s: float) -> None:
-        """Wait until every kind was read once, but not longer than the timeout."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                revision = -1
-                while not (self.cluster.sources and self.cluster.has_synced):
-                    revision = await self.cluster.wait_for_change(revision)
 
     def _add(
         self,

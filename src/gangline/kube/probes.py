@@ -1,8 +1,9 @@
 """HTTP endpoints for metrics and health, for Prometheus and the kubelet."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from ssl import SSLContext
 from typing import NamedTuple
 
 from aiohttp import web
@@ -52,25 +53,42 @@ async def serve_probes(
             places.setdefault(address, []).extend(paths)
     async with AsyncExitStack() as stack:
         for address, paths in places.items():
-            port = await stack.enter_async_context(_serve_address(address, paths, state))
+            app = web.Application()
+            app.add_routes([web.get(path, _page(path, state)) for path in paths])
+            port = await stack.enter_async_context(listen(app, address, " and ".join(paths)))
             state.ports.update(dict.fromkeys(paths, port))
         yield
 
 
 @asynccontextmanager
-async def _serve_address(
-    address: Address, paths: Iterable[str], state: Health
+async def listen(
+    app: web.Application,
+    address: Address,
+    purpose: str,
+    *,
+    tls: SSLContext | None = None,
+    shutdown_s: float = 1.0,
 ) -> AsyncIterator[int]:
-    app = web.Application()
-    app.add_routes([web.get(path, _page(path, state)) for path in paths])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    """Serve an application while the context is open; yield its port.
+
+    Args:
+        app: the application.
+        address: where it listens.
+        purpose: what the address is for, as an error says it.
+        tls: the server's certificate; None for plain HTTP.
+        shutdown_s: how long requests may continue when the context ends.
+
+    Raises:
+        ConfigError: the address is not available.
+    """
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_s)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, address.host or None, address.port).start()
+            await web.TCPSite(runner, address.host or None, address.port, ssl_context=tls).start()
         except OSError as error:
             why = error.strerror or str(error)
-            raise ConfigError(f"{' and '.join(paths)} on {address}: {why}") from error
+            raise ConfigError(f"{purpose} on {address}: {why}") from error
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

@@ -111,9 +111,7 @@ async def make_site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeSite]:
             test_server = Server(dashboard.application(), host="127.0.0.1")
             browser = TestClient(test_server, cookie_jar=CookieJar(unsafe=True))
             await stack.enter_async_context(browser)
-            stack.push_async_callback(dashboard.hub.aclose)
-            stack.callback(recorded.cluster.note_change)
-            stack.callback(dashboard.stopping.set)
+            stack.push_async_callback(dashboard.close)
             token = login.token if isinstance(login, LocalLogin) else ""
             return Site(recorded, server, dashboard, browser, events, viewers, token)
 

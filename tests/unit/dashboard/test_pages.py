@@ -4,12 +4,13 @@ import asyncio
 import json
 import re
 import tomllib
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from html.parser import HTMLParser
 from importlib.resources import files
 from typing import Any
 
 import pytest
+from aiohttp import ClientPayloadError
 
 from gangline.dashboard.pages import PAGES
 from gangline.dashboard.rendering import Renderer, choose_language
@@ -255,6 +256,39 @@ async def test_streams_that_were_closed_leave_nothing_behind(
         while len(asyncio.all_tasks()) > before + 2:
             await asyncio.sleep(0.01)
     assert len(site.dashboard.viewers.viewers) == 1  # type: ignore[attr-defined]
+
+
+async def test_all_streams_end_with_the_server_also_of_readers_that_do_not_read(
+    site: Site,
+) -> None:
+    more_than_buffers = "ann" * 1_000_000
+    site.recorded.job("running", condition("Running", 500), owner=more_than_buffers)
+    paths = ("/queues/stream", "/jobs/stream", f"{JOB}/logs/lines")
+    async with AsyncExitStack() as stack, asyncio.timeout(10):
+        streams = [await stack.enter_async_context(site.client.get(path)) for path in paths * 3]
+        await site.dashboard.close()
+        for stream in streams:
+            with suppress(ClientPayloadError):  # it was not the end of the document
+                await stream.read()
+
+
+async def test_page_that_is_opened_while_the_cluster_is_read_is_not_taken_for_missing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline.dashboard.server.FIRST_READ_S", 0.0)
+    (state,) = site.recorded.cluster.sources.values()
+    state.synced = False
+    late = "/jobs/default/pytorchjob/late"
+    async with site.client.get(late) as answer:
+        assert (answer.status, answer.headers["Refresh"]) == (503, "1")
+        assert "being read" in await answer.text()
+    monkeypatch.setattr("gangline.dashboard.server.FIRST_READ_S", 10.0)
+    opening = asyncio.create_task(site.text(late))
+    await asyncio.sleep(0)
+    site.recorded.job("late", condition("Running", 1))
+    state.synced = True
+    site.recorded.cluster.note_change()
+    assert "late" in await opening
 
 
 async def test_stream_is_refused_before_it_opens_and_ends_when_rights_are_taken(

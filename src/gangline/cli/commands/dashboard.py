@@ -1,7 +1,7 @@
 """``dashboard``: the web interface; ``dashboard serve`` is its server on a cluster."""
 
-import asyncio
 import sys
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ def dashboard_command(
         from gangline.dashboard.address_file import read_address
 
         if address := read_address(running.folder):
-            _open(address, browser=not no_open)
+            _open(address, browser=not no_open, waits=True)
             return
     settings = DashboardSettings(
         address=Address("127.0.0.1", port), read_only=read_only, record=record
@@ -251,17 +251,16 @@ def _serve(target: "ClusterTarget", settings: "DashboardSettings", *, browser: b
     target.serve("gangline-dashboard", lambda client, stop: run(client, settings, stop, announce))
 
 
-def _open(address: str, *, browser: bool) -> None:
-    """Print an address, and open it in the browser of a user who sits before the terminal."""
+def _open(address: str, *, browser: bool, waits: bool = False) -> None:
+    """Print an address, and open it in the browser of a user who sits before the terminal.
+
+    ``waits``: the command ends when the browser has started, not before.
+    """
     click.echo(f"Dashboard: {address}")
     sys.stdout.flush()
     if not (browser and sys.stdout.isatty()):
         return
     import webbrowser
 
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        webbrowser.open(address)
-    else:
-        loop.run_in_executor(None, webbrowser.open, address)  # a browser may start slowly
+    # A browser may start slowly, or run in the terminal until it is closed.
+    threading.Thread(target=webbrowser.open, args=(address,), daemon=not waits).start()

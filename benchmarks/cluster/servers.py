@@ -62,13 +62,15 @@ def run_tool(
 
 @contextlib.contextmanager
 def embedded(
-    *arguments: str, program: Sequence[str] = UP
+    *arguments: str, program: Sequence[str] = UP, home: str = ""
 ) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     """Run ``program`` with ``arguments``; yield the cluster's kubeconfig and process.
 
-    Durability is ``process`` unless ``arguments`` set it: the peers run without fsync, too.
+    Durability is ``process`` unless ``arguments`` set it: the peers run without fsync, too. The
+    cluster is forgotten, unless a directory is given as its ``home``.
     """
-    with tempfile.TemporaryDirectory() as home:
+    with contextlib.ExitStack() as stack:
+        home = home or stack.enter_context(tempfile.TemporaryDirectory())
         log = Path(home, "up.log")
         options = ("--name", "bench", "--port", "0", "--durability", "process")
         with log.open("wb") as output:
@@ -138,12 +140,18 @@ def _syncing_etcd(folder: Path) -> Path:
     return script.parent
 
 
-def install_definitions(kubeconfig: Path) -> None:
-    """Install our CRDs in a real Kubernetes; return when they are served and it is idle."""
+def install_definitions(kubeconfig: Path, *groups: str) -> None:
+    """Install our CRDs in a real Kubernetes; return when they are served and it is idle.
+
+    Args:
+        groups: only those of these API groups; none: all.
+    """
     folder = Path(__file__).parents[2] / "deploy" / "crds"
+    files = [file for name in groups for file in sorted(folder.glob(f"{name}_*.yaml"))]
     kubectl = ["kubectl", "--kubeconfig", str(kubeconfig)]
-    subprocess.run([*kubectl, "apply", "-f", folder], check=True, stdout=subprocess.DEVNULL)
-    for kind in ("pytorchjobs", "podgroups", "queues"):
+    named = [argument for file in files or [folder] for argument in ("-f", str(file))]
+    subprocess.run([*kubectl, "apply", *named], check=True, stdout=subprocess.DEVNULL)
+    for kind in ("podgroups", "queues") if groups else ("pytorchjobs", "podgroups", "queues"):
         ask = [*kubectl, "get", kind]
         while subprocess.run(ask, check=False, capture_output=True).returncode:
             time.sleep(0.1)

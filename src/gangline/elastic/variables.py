@@ -23,7 +23,7 @@ FLUSH_RESULT_VARIABLE: Final = "GANGLINE_FLUSH_RESULT"
 LOADER_FILE_VARIABLES: Final = ("GANGLINE_PARALLEL_CONFIG", "DLROVER_PARAL_CONFIG_PATH")
 """Variables that may name the file that data loaders read; the first one that is set counts."""
 SLOT_VARIABLE: Final = "GANGLINE_SURVIVOR_SLOT"
-"""The slot of a worker whose place another one may take; see ``survivors.protocol``."""
+"""The slot of a worker whose place another one may take; see ``survivors.coordinator``."""
 SUCCESSOR_VARIABLE: Final = "GANGLINE_SUCCESSOR_AFTER"
 """Set for a successor: the number of orders that were written before its start."""
 FOLDER_VARIABLE: Final = "GANGLINE_SURVIVOR_FOLDER"

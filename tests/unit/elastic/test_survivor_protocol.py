@@ -4,17 +4,21 @@ import random
 
 import pytest
 
-from gangline.elastic.survivors.protocol import (
-    FORM_S,
+from gangline.elastic.survivors.coordinator import (
     HEARD_S,
     MAX_FAILED_SUCCESSORS,
     MAX_REPEATS,
-    NO_STATE,
     SUCCESSOR_S,
+    EpochCoordinator,
+    Replacement,
+    plan_restore,
+)
+from gangline.elastic.survivors.messages import (
+    FORM_S,
+    NO_STATE,
     Arrived,
     Connected,
     Ended,
-    EpochCoordinator,
     Fallback,
     Finished,
     Form,
@@ -29,10 +33,8 @@ from gangline.elastic.survivors.protocol import (
     Place,
     Ready,
     Replace,
-    Replacement,
     Start,
     Warm,
-    plan_restore,
 )
 
 
@@ -45,8 +47,6 @@ class Job:
         for slot in range(len(nodes)):
             self.send(MemberHello(slot, f"address {slot}"))
         self.form()
-        for slot in range(len(nodes)):
-            self.send(Ready(slot))
 
     def send(self, *messages: object) -> list[Order]:
         """Return the orders that follow from messages."""
@@ -57,13 +57,14 @@ class Job:
         return orders
 
     def form(self, *, steps: int = 1) -> None:
-        """Let the members of the present epoch connect and train some steps."""
+        """Let the members of the present epoch connect, and train some steps."""
         order = self.last_form
         self.send(
             *(Connected(slot, order.epoch, f"{slot}/{order.epoch}") for slot in order.members)
         )
         self.step += steps
         self.send(*(Formed(slot, order.epoch, self.step, 1) for slot in order.members))
+        self.send(*(Ready(slot) for slot in order.members))
 
     @property
     def last_form(self) -> Form:
@@ -86,13 +87,11 @@ def test_warm_successor_takes_the_seat_and_another_one_is_started() -> None:
     job.send(Warm(3, "address 3"))
     job.now = 10.0
     orders = job.send(Lost(0, "Killed"))
-    assert orders == [
-        Form(2, [3, 1, 2], [0, 1, 2], ["address 3", "1/1", "2/1"], leaves=[0]),
-        Start(4, 0),
-    ]
+    assert orders == [Form(2, [3, 1, 2], [0, 1, 2], ["address 3", "1/1", "2/1"], leaves=[0])]
     job.now = 10.25
     job.step = 811
     job.form()
+    assert job.orders[-1] == Start(4, 0), "after a step, since it takes processor time"
     (replacement,) = job.coordinator.replacements
     assert replacement.describe() == "rank 0 was replaced at step 812; 0.25 s, 1 step"
 

@@ -49,7 +49,7 @@ from gangline.elastic.agent.survivors import (
 )
 from gangline.elastic.agent.worker_group import WorkerGroup, spare_environment, worker_arguments
 from gangline.elastic.progress import PROGRESS_VARIABLE
-from gangline.elastic.survivors.protocol import EpochCoordinator
+from gangline.elastic.survivors.coordinator import EpochCoordinator
 
 log = logging.getLogger(__name__)
 

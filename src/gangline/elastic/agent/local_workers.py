@@ -36,7 +36,7 @@ from gangline.elastic.save_request import (
     withdraw_order,
     write_order,
 )
-from gangline.elastic.survivors.protocol import Replacement
+from gangline.elastic.survivors.coordinator import Replacement
 from gangline.elastic.variables import FLUSH_RESULT_VARIABLE
 
 log = logging.getLogger(__name__)

@@ -4,6 +4,7 @@ Workers connect to it with PyTorch's own ``TCPStore``, as they do under torchrun
 ``TORCHELASTIC_USE_AGENT_STORE`` makes rank 0 a client as well. A store in rank 0 would end with
 that process, and a rank that outlives it would lose its connection. The agent imports no torch, so
 this is the server's side of PyTorch's protocol (``TCPStoreBackend.hpp``, ``TCPStoreLibUvBackend``).
+One request is not in it: ``FOLLOW`` subscribes to the orders of ``elastic.survivors``.
 
 A request is one byte and its arguments. Numbers have the byte order of the machine, as in PyTorch.
 A text is its length (64 bits) and its bytes; a list of texts is their number and the texts.
@@ -17,6 +18,8 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self
+
+from gangline.elastic.survivors.orders import FOLLOW
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +96,8 @@ class AgentStore:
         self._server: asyncio.Server | None = None
         self.listeners: dict[bytes, Callable[[bytes, StoreConnection], None]] = {}
         """Receivers of what is pushed to a queue, instead of those that wait for it."""
+        self._orders: list[bytes] = []
+        self._followers: set[StoreConnection] = set()
 
     @classmethod
     async def listen(cls, port: int) -> Self:
@@ -115,6 +120,7 @@ class AgentStore:
 
     def remove_connection(self, connection: "StoreConnection") -> None:
         self._connections.discard(connection)
+        self._followers.discard(connection)
         self.cancel_wait(connection)
 
     def has_all(self, keys: Iterable[bytes]) -> bool:
@@ -185,6 +191,22 @@ class AgentStore:
         for connection in {one for key in keys for one in self._waiting[key]}:
             self.cancel_wait(connection)
             connection.reply(_WAIT_CANCELED)
+
+    @property
+    def order_count(self) -> int:
+        return len(self._orders)
+
+    def append_order(self, order: bytes) -> None:
+        """Send an order to all followers; those that come later get it, too."""
+        self._orders.append(order)
+        for connection in self._followers:
+            connection.reply(_text(order))
+
+    def follow(self, connection: "StoreConnection", number: int) -> None:
+        """Send all orders from a number on, and those that are still to come."""
+        self._followers.add(connection)
+        for order in self._orders[number:]:
+            connection.reply(_text(order))
 
     def push(self, key: bytes, value: bytes, peer: "StoreConnection") -> None:
         """Append to a queue, and wake one connection that waits for it."""
@@ -341,4 +363,5 @@ _HANDLERS: dict[int, Callable[[AgentStore, StoreConnection, _Arguments], None]] 
     16: lambda store, peer, read: peer.reply(_number(store.queue_length(read.text()))),
     17: _list_keys,
     18: lambda store, peer, read: store.enter_barrier(peer, read.text(), read.number("=q")),
+    FOLLOW: lambda store, peer, read: store.follow(peer, read.number("=Q")),
 }

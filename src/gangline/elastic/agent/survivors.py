@@ -25,23 +25,10 @@ from gangline.elastic.agent.replace_rank import ReplaceServer
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.store import AgentStore, StoreConnection, probe_silence
 from gangline.elastic.agent.worker_group import WorkerGroup
-from gangline.elastic.survivors.orders import (
-    GROUPS_PREFIX,
-    HELLO,
-    LENGTH_BYTES,
-    MESSAGES_KEY,
-    decode_length,
-    decode_message,
-    decode_order,
-    encode_get,
-    encode_push,
-    encode_wait,
-    order_key,
-)
-from gangline.elastic.survivors.protocol import (
+from gangline.elastic.survivors.coordinator import EpochCoordinator, Replacement
+from gangline.elastic.survivors.messages import (
     Arrived,
     Ended,
-    EpochCoordinator,
     Fallback,
     Form,
     Hold,
@@ -53,9 +40,18 @@ from gangline.elastic.survivors.protocol import (
     Place,
     Refused,
     Replace,
-    Replacement,
     Start,
     Warm,
+)
+from gangline.elastic.survivors.orders import (
+    GROUPS_PREFIX,
+    LENGTH_BYTES,
+    MESSAGES_KEY,
+    decode_length,
+    decode_message,
+    decode_order,
+    encode_follow,
+    encode_push,
 )
 from gangline.elastic.variables import FOLDER_VARIABLE, SLOT_VARIABLE, SUCCESSOR_VARIABLE
 
@@ -81,7 +77,6 @@ class CoordinatorService:
         """Serve the workers of one attempt."""
         self._store, self._coordinator = store, coordinator
         self._on_replacement = on_replacement
-        self._count = 0
         self._places: dict[str, int] = {}
         """The node of each agent."""
         self._timer: asyncio.TimerHandle | None = None
@@ -90,7 +85,7 @@ class CoordinatorService:
 
     @property
     def order_count(self) -> int:
-        return self._count
+        return self._store.order_count
 
     @property
     def is_active(self) -> bool:
@@ -138,8 +133,7 @@ class CoordinatorService:
                 self._store.refuse_waits(GROUPS_PREFIX)
             if isinstance(order, Place):
                 self._places[order.agent] = order.node
-            self._store.set(order_key(self._count), msgspec.json.encode(order))
-            self._count += 1
+            self._store.append_order(msgspec.json.encode(order))
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -184,12 +178,9 @@ class RemoteCoordinator:
         try:
             reader, self._writer = await self._connect()
             probe_silence(self._writer.transport)
-            self._writer.write(HELLO)
+            self._writer.write(encode_follow(0))
             self.send(Arrived(self.agent, self._node))
             while True:
-                self._writer.write(encode_wait(self.order_count))
-                await reader.readexactly(1)
-                self._writer.write(encode_get(self.order_count))
                 length = decode_length(await reader.readexactly(LENGTH_BYTES))
                 order = decode_order(await reader.readexactly(length))
                 self.order_count += 1

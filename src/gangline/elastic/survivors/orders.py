@@ -1,9 +1,9 @@
 """Messages and orders of surviving workers in the store of an attempt, and a client of that store.
 
-Messages are pushed to one queue, which the coordinator reads in the same process. Orders are a log:
-the n-th one is the value of the n-th key, for which workers and agents wait. The client speaks as
-much of PyTorch's protocol as that takes (see ``agent.store``): a worker's thread waits on a
-connection of its own, since PyTorch's client serves one request at a time.
+Messages are pushed to one queue, which the coordinator reads in the same process. Orders are a log,
+which the store sends to all followers as it grows. The client speaks as much of PyTorch's protocol
+as that takes (see ``agent.store``): a worker's thread waits on a connection of its own, since
+PyTorch's client serves one request at a time.
 """
 
 import socket
@@ -13,23 +13,17 @@ from typing import Final
 
 import msgspec
 
-from gangline.elastic.survivors.protocol import Message, Order
+from gangline.elastic.survivors.messages import Message, Order
 
 MESSAGES_KEY: Final = b"gangline/survivors/messages"
 GROUPS_NAME: Final = "gangline/groups/"
 """What the names of groups begin with in PyTorch's client, which puts a slash before each key."""
 GROUPS_PREFIX: Final = f"/{GROUPS_NAME}".encode()
-_ORDER_KEY: Final = "gangline/survivors/order/{}"
-_VALIDATE, _GET, _WAIT, _PUSH = 0, 3, 6, 14
+_VALIDATE, _PUSH = 0, 14
 _MAGIC: Final = 0x3C85F7CE
-HELLO: Final = struct.pack("=BI", _VALIDATE, _MAGIC)
-"""The first bytes of a connection."""
+FOLLOW: Final = 128
+"""A request of our own: all orders from a number on, each with its length before it."""
 LENGTH_BYTES: Final = 8
-
-
-def order_key(number: int) -> bytes:
-    """Return the key of an order."""
-    return _ORDER_KEY.format(number).encode()
 
 
 def _text(text: bytes) -> bytes:
@@ -41,14 +35,9 @@ def encode_push(message: Message) -> bytes:
     return bytes([_PUSH]) + _text(MESSAGES_KEY) + _text(msgspec.json.encode(message))
 
 
-def encode_wait(number: int) -> bytes:
-    """Return the request that is answered with one byte when there is this order."""
-    return bytes([_WAIT]) + struct.pack("=Q", 1) + _text(order_key(number))
-
-
-def encode_get(number: int) -> bytes:
-    """Return the request for an order that is there. Its reply is a length and the order."""
-    return bytes([_GET]) + _text(order_key(number))
+def encode_follow(number: int) -> bytes:
+    """Return the first bytes of a connection that gets all orders from a number on."""
+    return struct.pack("=BIBQ", _VALIDATE, _MAGIC, FOLLOW, number)
 
 
 def decode_length(data: bytes) -> int:
@@ -72,8 +61,8 @@ def decode_order(data: bytes) -> Order:
 class OrderClient:
     """A connection to the store. One thread reads orders; any thread sends messages."""
 
-    def __init__(self, host: str, port: int) -> None:
-        """Connect.
+    def __init__(self, host: str, port: int, number: int) -> None:
+        """Connect, and follow the orders from a number on.
 
         Raises:
             OSError: the store cannot be reached.
@@ -82,7 +71,7 @@ class OrderClient:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
         self._sending = threading.Lock()
-        self._send(HELLO)
+        self._send(encode_follow(number))
 
     def send(self, message: Message) -> None:
         """Send a message.
@@ -92,15 +81,12 @@ class OrderClient:
         """
         self._send(encode_push(message))
 
-    def read(self, number: int) -> Order:
-        """Wait for an order.
+    def read(self) -> Order:
+        """Wait for the next order.
 
         Raises:
             OSError: the store has ended.
         """
-        self._send(encode_wait(number))
-        self._receive(1)
-        self._send(encode_get(number))
         return decode_order(self._receive(decode_length(self._receive(LENGTH_BYTES))))
 
     def _send(self, data: bytes) -> None:

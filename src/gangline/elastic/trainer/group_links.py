@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from gangline.elastic.survivors.messages import FORM_S, Form
 from gangline.elastic.survivors.orders import GROUPS_NAME
-from gangline.elastic.survivors.protocol import FORM_S, Form
 from gangline.elastic.trainer.mesh import GroupSockets
 from gangline.elastic.trainer.replica import StateTransfer
 

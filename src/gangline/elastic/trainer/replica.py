@@ -10,10 +10,11 @@ import pickle
 import random
 import sys
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,8 @@ import torch.distributed as dist
 _LARGE_BYTES = 64 << 10
 """Tensors from this size on are sent by themselves; smaller ones together with the structure."""
 _TAG = 0x6A77
+_WINDOW = 16
+"""Tensors that are under way together; each may have a copy in the memory of the processor."""
 MODEL = "model"
 """The first part of a state: the tensors of the model, by their names."""
 
@@ -92,21 +95,21 @@ class StateTransfer:
         pickler = _Pickler(file)
         pickler.dump(dict(state))
         content = torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
-        for tensor in (torch.tensor([content.numel()]), content, *pickler.tensors):
-            sent = tensor.contiguous().to(self._device)
-            self._group.send([sent.flatten()], rank, _TAG).wait()
+        with _Window() as window:
+            for tensor in (torch.tensor([content.numel()]), content, *pickler.tensors):
+                sent = tensor.contiguous().to(self._device).flatten()
+                window.add(self._group.send([sent], rank, _TAG), sent)
 
     def receive(self, model: Mapping[str, torch.Tensor], rank: int) -> dict[str, Any]:
         """Receive what a rank sends. Large tensors of the model are received in their places."""
         size = torch.zeros(1, dtype=torch.int64)
-        self._receive(size, rank)
+        self._receive([size], rank)
         content = torch.empty(int(size), dtype=torch.uint8)
-        self._receive(content, rank)
+        self._receive([content], rank)
         live = [tensor for tensor in model.values() if _is_large(tensor)]
         unpickler = _Unpickler(io.BytesIO(content.numpy().tobytes()), live)
         state: dict[str, Any] = unpickler.load()
-        for tensor in unpickler.tensors:
-            self._receive(tensor, rank)
+        self._receive(unpickler.tensors, rank)
         if state[MODEL].keys() != model.keys():
             raise RuntimeError("the models of two ranks differ")
         for name, tensor in state.pop(MODEL).items():
@@ -114,18 +117,43 @@ class StateTransfer:
                 model[name].copy_(tensor)
         return state
 
-    def _receive(self, tensor: torch.Tensor, rank: int) -> None:
-        is_direct = tensor.device == self._device and tensor.is_contiguous()
-        buffer = (
-            tensor
-            if is_direct
-            else torch.empty_like(
-                tensor, device=self._device, memory_format=torch.contiguous_format
-            )
-        )
-        self._group.recv([buffer.view(-1)], rank, _TAG).wait()
-        if not is_direct:
-            tensor.copy_(buffer)
+    def _receive(self, tensors: Sequence[torch.Tensor], rank: int) -> None:
+        with _Window() as window:
+            for tensor in tensors:
+                buffer = tensor
+                if tensor.device != self._device or not tensor.is_contiguous():
+                    buffer = torch.empty_like(
+                        tensor, device=self._device, memory_format=torch.contiguous_format
+                    )
+                window.add(self._group.recv([buffer.view(-1)], rank, _TAG), buffer, tensor)
+
+
+class _Window:
+    """Transfers that are under way together, so that no rank waits between two of them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[dist.Work, torch.Tensor, torch.Tensor]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        while kind is None and self._waiting:
+            self._end_first()
+
+    def add(
+        self, work: dist.Work, buffer: torch.Tensor, target: torch.Tensor | None = None
+    ) -> None:
+        """Add a transfer. What is received for a target in another buffer is copied at its end."""
+        self._waiting.append((work, buffer, buffer if target is None else target))
+        if len(self._waiting) > _WINDOW:
+            self._end_first()
+
+    def _end_first(self) -> None:
+        work, buffer, target = self._waiting.popleft()
+        work.wait()
+        if target is not buffer:
+            target.copy_(buffer)
 
 
 def random_state() -> tuple[Any, ...]:

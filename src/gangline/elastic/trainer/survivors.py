@@ -40,8 +40,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gangline.elastic.progress import StepReporter
-from gangline.elastic.survivors.orders import OrderClient
-from gangline.elastic.survivors.protocol import (
+from gangline.elastic.survivors.coordinator import plan_restore
+from gangline.elastic.survivors.messages import (
     NO_STATE,
     Connected,
     Fallback,
@@ -55,8 +55,8 @@ from gangline.elastic.survivors.protocol import (
     Ready,
     Refused,
     Warm,
-    plan_restore,
 )
+from gangline.elastic.survivors.orders import OrderClient
 from gangline.elastic.trainer.group_links import GroupLinks, is_exchange_error
 from gangline.elastic.trainer.loader import ElasticDataLoader
 from gangline.elastic.trainer.replica import (
@@ -146,14 +146,13 @@ class SurvivorGroup:
         if slot is None:
             return
         self._slot = int(slot)
-        self._client = OrderClient(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         after = os.environ.get(SUCCESSOR_VARIABLE)
+        self._client = OrderClient(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(after or 0)
+        )
         self.is_successor = self._is_rehearsal = after is not None
         self._has_state = after is None
-        thread = threading.Thread(
-            target=self._follow_orders, args=(int(after or 0),), name="survivors", daemon=True
-        )
-        thread.start()
+        threading.Thread(target=self._follow_orders, name="survivors", daemon=True).start()
         if after is None:
             self._send(MemberHello(self._slot, self._links.handle()))
             self._follow(self._next_order(_FIRST_GROUP_S))
@@ -161,6 +160,8 @@ class SurvivorGroup:
     is_successor = False
     """True in a process that was started to take the place of a lost rank."""
     _is_rehearsal = False
+    _is_ready = False
+    """True if this member has reported that it trains in the present group."""
     _seats: Sequence[int] = ()
     """The seats of the present group; a seat is a place in the world, whoever has it."""
     _own_seat = 0
@@ -356,6 +357,8 @@ class SurvivorGroup:
         self._keep_random_state(self._finished)
         if self._own_steps == _READY_STEPS and not self.is_successor:
             self._layout = self._bucket_layout()
+        if not self._is_ready and (self._own_steps >= _READY_STEPS or self.is_successor):
+            self._is_ready = True
             self._send(Ready(self._slot))
 
     def _discard(self) -> None:
@@ -528,7 +531,7 @@ class SurvivorGroup:
         # 1. Connect: with the addresses that were exchanged before, or under a name of its own.
         rank = order.members.index(self._slot)
         handle = self._links.form(order, rank)
-        self._epoch = order.epoch
+        self._epoch, self._is_ready = order.epoch, False
         self._send(Connected(self._slot, order.epoch, handle))
         self._seats, self._own_seat = order.seats, order.seats[rank]
         self._seat = SeatFile(Path(os.environ[FOLDER_VARIABLE], f"seat-{self._own_seat}"))
@@ -583,13 +586,12 @@ class SurvivorGroup:
 
     # Orders.
 
-    def _follow_orders(self, number: int) -> None:
+    def _follow_orders(self) -> None:
         """Read orders, in a thread of its own, and interrupt what the main thread waits for."""
         assert self._client is not None
         try:
             while True:
-                order = self._client.read(number)
-                number += 1
+                order = self._client.read()
                 if isinstance(order, Fallback):
                     break
                 is_named = isinstance(order, Form) and self._slot in order.members

@@ -1,4 +1,4 @@
-"""The protocol of surviving workers: epochs, members, successors, and who restores whom.
+"""The coordinator of surviving workers: epochs, members, successors, and who restores whom.
 
 A *slot* is one worker process; slots are numbered in the order of their start and never used again.
 A *seat* is a place in the world; it belongs to a node, and the occupied seats in their order are
@@ -9,7 +9,8 @@ One coordinator, in the agent of rank 0's node, receives messages and appends or
 all workers and agents read:
 
 1. Every worker sends `MemberHello`. When all seats have one: `Form` of epoch 1.
-2. A member that has finished some steps sends `Ready`; when all have, successors are started.
+2. A member that has finished some steps sends `Ready`; when all have, successors are started. So
+   they take no processor time from members that recover.
 3. A member is `Lost`: the warm successor of its node takes the seat, and `Form` of the next epoch
    tells the members who they are. Without one the world shrinks if enough members are left, else
    they `Hold` until there is a successor.
@@ -29,12 +30,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
+from gangline.elastic.survivors.messages import (
+    FORM_S,
+    NO_STATE,
+    Arrived,
+    Connected,
+    Ended,
+    Fallback,
+    Finished,
+    Form,
+    Formed,
+    Heard,
+    Hold,
+    KillRank,
+    Lost,
+    LostNode,
+    MemberHello,
+    Message,
+    Order,
+    Place,
+    Ready,
+    Refused,
+    Replace,
+    Start,
+    Warm,
+)
 
 HEARD_S: Final = 10.0
 """Time in which a living member hears of an epoch, whatever it computes."""
-FORM_S: Final = 60.0
-"""Time in which members must end what they compute, and connect with each other."""
 RESTORE_S: Final = 300.0
 """Time in which state must be copied to those that are behind."""
 SUCCESSOR_S: Final = 60.0
@@ -43,179 +66,6 @@ MAX_REPEATS: Final = 3
 """Losses without a step between them, after which all workers are restarted as before."""
 MAX_FAILED_SUCCESSORS: Final = 3
 """Successors of a node that may end before they are warm."""
-
-NO_STATE: Final = -1
-"""The step of a member whose state must not be used."""
-
-
-class MemberHello(msgspec.Struct, frozen=True, tag=True):
-    """A worker waits for the first group. ``handle`` is its address, where the library needs it."""
-
-    slot: int
-    handle: str = ""
-
-
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """A member could be continued by a successor from now on."""
-
-    slot: int
-
-
-class Warm(msgspec.Struct, frozen=True, tag=True):
-    """A successor waits for a seat."""
-
-    slot: int
-    handle: str = ""
-
-
-class Heard(msgspec.Struct, frozen=True, tag=True):
-    """A member knows of an epoch, and joins it when it has ended what it computes."""
-
-    slot: int
-    epoch: int
-
-
-class Connected(msgspec.Struct, frozen=True, tag=True):
-    """A member is connected with the others of an epoch; states are restored next."""
-
-    slot: int
-    epoch: int
-    handle: str = ""
-    """Its address for the next epoch."""
-
-
-class Formed(msgspec.Struct, frozen=True, tag=True):
-    """A member of an epoch has the state of ``step`` finished steps."""
-
-    slot: int
-    epoch: int
-    step: int
-    discarded: int = 0
-    """Steps whose work this member has discarded."""
-
-
-class Finished(msgspec.Struct, frozen=True, tag=True):
-    """A member has done all steps, and waits for `Fallback`: it ends when no group follows."""
-
-    slot: int
-
-
-class Refused(msgspec.Struct, frozen=True, tag=True):
-    """A worker cannot continue."""
-
-    slot: int
-    reason: str
-
-
-class Lost(msgspec.Struct, frozen=True, tag=True):
-    """An agent has seen the end of a process, and another one may continue for it."""
-
-    slot: int
-    cause: str = ""
-
-
-class Ended(msgspec.Struct, frozen=True, tag=True):
-    """An agent has seen the end of a process whose place no other can take."""
-
-    slot: int
-
-
-class Replace(msgspec.Struct, frozen=True, tag=True):
-    """A person, or a hang detector, asks for another process in place of a rank."""
-
-    rank: int
-    reason: str
-    is_urgent: bool = False
-    """True if the rank is of no use any more: it is not waited for its successor."""
-
-
-class Arrived(msgspec.Struct, frozen=True, tag=True):
-    """The agent of another node follows the orders."""
-
-    agent: str
-    node: int | None = None
-    """Its number; None for a node that has joined later, and waits for its `Place`."""
-
-
-class LostNode(msgspec.Struct, frozen=True, tag=True):
-    """The agent of a node is gone, and its workers with it."""
-
-    node: int
-
-
-Message = (
-    MemberHello
-    | Ready
-    | Warm
-    | Heard
-    | Connected
-    | Formed
-    | Finished
-    | Refused
-    | Lost
-    | Ended
-    | Replace
-    | Arrived
-    | LostNode
-)
-
-
-class Form(msgspec.Struct, frozen=True, tag=True):
-    """Form the group of an epoch."""
-
-    epoch: int
-    members: list[int]
-    """Slots in the order of their ranks."""
-    seats: list[int]
-    """The seat of each member."""
-    handles: list[str]
-    """The address of each member."""
-    leaves: list[int] = []
-    """Slots that ended since the epoch before."""
-
-
-class Hold(msgspec.Struct, frozen=True, tag=True):
-    """A member was lost, and the others wait for a successor: the next `Form` takes a while."""
-
-    epoch: int
-    """The epoch that has ended."""
-
-
-class Start(msgspec.Struct, frozen=True, tag=True):
-    """Start a successor on a node."""
-
-    slot: int
-    node: int
-    seat: int | None = None
-    """The seat that it is for; None for any seat of the node."""
-
-
-class Place(msgspec.Struct, frozen=True, tag=True):
-    """The number of a node that has joined later."""
-
-    agent: str
-    node: int
-
-
-class KillRank(msgspec.Struct, frozen=True, tag=True):
-    """End a process that is replaced."""
-
-    slot: int
-    reason: str
-
-
-class Fallback(msgspec.Struct, frozen=True, tag=True):
-    """Restart all workers. ``blamed`` slots are killed first.
-
-    ``is_end``: the training ends by itself, so that nothing is left to restart.
-    """
-
-    reason: str
-    blamed: list[int] = []
-    is_end: bool = False
-
-
-Order = Form | Hold | Start | Place | KillRank | Fallback
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +127,9 @@ class EpochCoordinator:
     _handles: dict[int, str] = field(default_factory=dict)
     _hello: set[int] = field(default_factory=set)
     _ready: set[int] = field(default_factory=set)
+    """Slots that could be continued."""
+    _trained: set[int] = field(default_factory=set)
+    """Members that have done a step in the present group."""
     _starting: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     """Node and seat of successors that are not warm yet."""
     _warm: dict[int, tuple[int, int | None]] = field(default_factory=dict)
@@ -327,6 +180,7 @@ class EpochCoordinator:
                 return self._hear_hello(slot, handle, now)
             case Ready(slot):
                 self._ready.add(slot)
+                self._trained.add(slot)
                 return self._refill()
             case Warm(slot, handle):
                 return self._hear_warm(slot, handle, now)
@@ -427,7 +281,7 @@ class EpochCoordinator:
             )  # fmt: skip
         if None in self._seats and self._fill_seats():
             return [*self._reform(now), *self._refill()]
-        return self._refill()
+        return []
 
     # What agents report.
 
@@ -554,6 +408,7 @@ class EpochCoordinator:
         self._members = [slot for _, slot in taken]
         self._ranks |= {slot: rank for rank, slot in enumerate(self._members)}
         self._heard, self._connected, self._formed = set(), set(), {}
+        self._trained = set()
         self._deadline = now + HEARD_S
         leaves, self._leaves = self._leaves, []
         handles = [self._handles.get(slot, "") for slot in self._members]
@@ -562,6 +417,8 @@ class EpochCoordinator:
     def _refill(self) -> list[Order]:
         """Start successors where too few are warm or starting."""
         if not self.is_active:
+            return []
+        if None not in self._seats and not self._trained >= {*self._members}:
             return []
         orders: list[Order] = []
         places = [*self._starting.values(), *self._warm.values()]

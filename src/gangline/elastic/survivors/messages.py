@@ -1,0 +1,183 @@
+"""What surviving workers, their agents and the coordinator send each other (see ``coordinator``).
+
+Workers and agents send a `Message`; the coordinator answers all of them with an `Order`.
+"""
+
+from typing import Final
+
+import msgspec
+
+FORM_S: Final = 60.0
+"""Time in which members must end what they compute, and connect with each other."""
+NO_STATE: Final = -1
+"""The step of a member whose state must not be used."""
+
+
+class MemberHello(msgspec.Struct, frozen=True, tag=True):
+    """A worker waits for the first group. ``handle`` is its address, where the library needs it."""
+
+    slot: int
+    handle: str = ""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """A member has trained in its group, and could be continued by a successor from now on."""
+
+    slot: int
+
+
+class Warm(msgspec.Struct, frozen=True, tag=True):
+    """A successor waits for a seat."""
+
+    slot: int
+    handle: str = ""
+
+
+class Heard(msgspec.Struct, frozen=True, tag=True):
+    """A member knows of an epoch, and joins it when it has ended what it computes."""
+
+    slot: int
+    epoch: int
+
+
+class Connected(msgspec.Struct, frozen=True, tag=True):
+    """A member is connected with the others of an epoch; states are restored next."""
+
+    slot: int
+    epoch: int
+    handle: str = ""
+    """Its address for the next epoch."""
+
+
+class Formed(msgspec.Struct, frozen=True, tag=True):
+    """A member of an epoch has the state of ``step`` finished steps."""
+
+    slot: int
+    epoch: int
+    step: int
+    discarded: int = 0
+    """Steps whose work this member has discarded."""
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """A member has done all steps, and waits for `Fallback`: it ends when no group follows."""
+
+    slot: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """A worker cannot continue."""
+
+    slot: int
+    reason: str
+
+
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """An agent has seen the end of a process, and another one may continue for it."""
+
+    slot: int
+    cause: str = ""
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """An agent has seen the end of a process whose place no other can take."""
+
+    slot: int
+
+
+class Replace(msgspec.Struct, frozen=True, tag=True):
+    """A person, or a hang detector, asks for another process in place of a rank."""
+
+    rank: int
+    reason: str
+    is_urgent: bool = False
+    """True if the rank is of no use any more: it is not waited for its successor."""
+
+
+class Arrived(msgspec.Struct, frozen=True, tag=True):
+    """The agent of another node follows the orders."""
+
+    agent: str
+    node: int | None = None
+    """Its number; None for a node that has joined later, and waits for its `Place`."""
+
+
+class LostNode(msgspec.Struct, frozen=True, tag=True):
+    """The agent of a node is gone, and its workers with it."""
+
+    node: int
+
+
+Message = (
+    MemberHello
+    | Ready
+    | Warm
+    | Heard
+    | Connected
+    | Formed
+    | Finished
+    | Refused
+    | Lost
+    | Ended
+    | Replace
+    | Arrived
+    | LostNode
+)
+
+
+class Form(msgspec.Struct, frozen=True, tag=True):
+    """Form the group of an epoch."""
+
+    epoch: int
+    members: list[int]
+    """Slots in the order of their ranks."""
+    seats: list[int]
+    """The seat of each member."""
+    handles: list[str]
+    """The address of each member."""
+    leaves: list[int] = []
+    """Slots that ended since the epoch before."""
+
+
+class Hold(msgspec.Struct, frozen=True, tag=True):
+    """A member was lost, and the others wait for a successor: the next `Form` takes a while."""
+
+    epoch: int
+    """The epoch that has ended."""
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """Start a successor on a node."""
+
+    slot: int
+    node: int
+    seat: int | None = None
+    """The seat that it is for; None for any seat of the node."""
+
+
+class Place(msgspec.Struct, frozen=True, tag=True):
+    """The number of a node that has joined later."""
+
+    agent: str
+    node: int
+
+
+class KillRank(msgspec.Struct, frozen=True, tag=True):
+    """End a process that is replaced."""
+
+    slot: int
+    reason: str
+
+
+class Fallback(msgspec.Struct, frozen=True, tag=True):
+    """Restart all workers. ``blamed`` slots are killed first.
+
+    ``is_end``: the training ends by itself, so that nothing is left to restart.
+    """
+
+    reason: str
+    blamed: list[int] = []
+    is_end: bool = False
+
+
+Order = Form | Hold | Start | Place | KillRank | Fallback

@@ -13,7 +13,7 @@ import yaml
 
 from gangline.api import crd
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
-from gangline.deploy.monitoring.files import RULES_FILE, board_files, rules
+from gangline.deploy.monitoring import RULES_FILE, board_files, rules
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 CRDS, RUNTIMES, MONITORING = DEPLOY / "crds", DEPLOY / "runtimes", DEPLOY / "monitoring"

@@ -16,7 +16,7 @@ import yaml
 
 from gangline.api.crd import JOB_SET_FILE, crd_manifests, job_set_manifest
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
-from gangline.deploy.monitoring.files import RULES_FILE, board_files, rules
+from gangline.deploy.monitoring import RULES_FILE, board_files, rules
 from gangline.deploy.template.functions import TemplateError
 from gangline.deploy.template.syntax import Definitions, Node, parse, render
 from gangline.deploy.values import InvalidValues, Values, find_errors, merge_values

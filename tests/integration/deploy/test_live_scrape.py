@@ -14,8 +14,7 @@ import yaml
 
 from gangline.api.jobs.elastic import MASTER, master_name
 from gangline.api.resources import ELASTIC_JOBS, PODS, PYTORCH_JOBS
-from gangline.deploy.monitoring.boards import BOARDS
-from gangline.deploy.monitoring.files import rules
+from gangline.deploy.monitoring import boards, rules
 from gangline.kube.client.client import ApiClient
 from integration.cluster.embedded import EmbeddedCluster, embedded, until
 from integration.deploy.replicas import Replica, free_port, replicas
@@ -186,12 +185,12 @@ async def compare(prometheus: Prometheus, targets: list[str], folder: Path) -> N
 
     await until(all_up, 30, (folder / "prometheus.log").read_text)
     missing = {
-        query.expression: f"{board.name}: {panel.title}"
-        for board in BOARDS
-        for _, panels in board.rows
-        for panel in panels
+        expression: f"{board.name}: {panel.title}"
+        for board in boards()
+        for row in board.rows
+        for panel in row.panels
         if not panel.needs_fault
-        for query in panel.queries
+        for expression in panel.queries.values()
     }
 
     async def all_return_series() -> bool:

@@ -13,9 +13,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from gangline.deploy.chart import Chart, ClusterCapabilities, ReleaseSettings
-from gangline.deploy.monitoring.alerts import ALERTS, RECORDINGS
-from gangline.deploy.monitoring.boards import BOARDS
-from gangline.deploy.monitoring.files import board_json, rules
+from gangline.deploy.monitoring import alerts, board_json, boards, rules
 from gangline.elastic.master.queries import CheckpointAge, metrics_page
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.protocol import messages as msg
@@ -48,22 +46,21 @@ def exported() -> set[str]:
     suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}
     for family in REGISTRY.collect():
         names |= {family.name + suffix for suffix in suffixes.get(family.type, [""])}
-    return names | {each.name for each in RECORDINGS}
+    return names | alerts().recordings.keys()
 
 
 def expressions() -> Iterator[tuple[str, str]]:
     """Each expression with a name."""
-    for recording in RECORDINGS:
-        yield recording.name, recording.expression
-    for alert in ALERTS:
-        yield alert.name, alert.expression
-    for board in BOARDS:
-        for _, panels in board.rows:
-            for panel in panels:
-                for query in panel.queries:
-                    yield f"{board.name}: {panel.title}", query.expression
-        for variable in board.variables:
-            yield f"{board.name}: {variable.name}", variable.metric
+    yield from alerts().recordings.items()
+    for name, alert in alerts().alerts.items():
+        yield name, alert.expression
+    for board in boards():
+        for row in board.rows:
+            for panel in row.panels:
+                for expression in panel.queries.values():
+                    yield f"{board.name}: {panel.title}", expression
+        for name, variable in board.variables.items():
+            yield f"{board.name}: {name}", variable.metric
 
 
 def test_expressions_use_only_metrics_that_exist() -> None:
@@ -77,7 +74,7 @@ def test_expressions_use_only_metrics_that_exist() -> None:
 def test_each_alert_has_a_section() -> None:
     text = (DOCS / "monitoring.md").read_text()
     sections = set(re.findall(r"^### (Gangline\w+)$", text, re.MULTILINE))
-    assert sections == {each.name for each in ALERTS}
+    assert sections == alerts().alerts.keys()
     for group in rules()["groups"]:
         for rule in group["rules"]:
             if "alert" in rule:
@@ -97,7 +94,7 @@ def test_documented_metrics_are_those_that_exist() -> None:
 
 
 def test_boards_have_unique_panels_that_do_not_overlap() -> None:
-    for board in BOARDS:
+    for board in boards():
         content = board_json(board)
         assert json.loads(json.dumps(content)) == content
         panels = content["panels"]
@@ -130,9 +127,9 @@ def test_chart_ships_rules_boards_and_a_monitor_of_masters() -> None:
     assert by_kind["PrometheusRule"]["spec"] == rules()
     assert by_kind["PrometheusRule"]["metadata"]["labels"]["release"] == "prometheus"
     assert by_kind["PodMonitor"]["spec"]["selector"]["matchLabels"]
-    boards = [e for e in found if e["metadata"]["labels"].get("grafana_dashboard") == "1"]
-    assert {text for each in boards for text in each["data"].values()} == {
-        json.dumps(board_json(board), indent=1) + "\n" for board in BOARDS
+    shipped = [e for e in found if e["metadata"]["labels"].get("grafana_dashboard") == "1"]
+    assert {text for each in shipped for text in each["data"].values()} == {
+        json.dumps(board_json(board), indent=1) + "\n" for board in boards()
     }
 
 
@@ -297,7 +294,7 @@ CASES: list[tuple[str, Case]] = [
 
 
 def test_each_alert_fires_and_does_not_fire(tmp_path: Path) -> None:
-    assert {name for name, _ in CASES} == {each.name for each in ALERTS}
+    assert {name for name, _ in CASES} == alerts().alerts.keys()
     every = rules()
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(every))
     for name, _ in CASES:  # a case evaluates its own alert and the recordings only

@@ -11,7 +11,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.failure import AGENT_CAUSES
 from gangline.api.job_names import NOT_ALL_PODS_RAN, RUNS_AGAIN
 from gangline.api.jobs.kubeflow import PyTorchJob
-from gangline.api.symptoms import SYMPTOMS
+from gangline.api.symptoms import symptoms
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.cli.commands.diagnose import format_diagnosis
 from gangline.sdk import diagnosis
@@ -163,7 +163,7 @@ def test_failures_are_distinguished_by_output(cause: str) -> None:
 
 
 def test_every_symptom_of_the_table_is_tested() -> None:
-    assert {each.cause for each in SYMPTOMS} == set(LOGS)
+    assert {each.cause for each in symptoms()} == set(LOGS)
 
 
 STATUSES: dict[str, Pod] = {

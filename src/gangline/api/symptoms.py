@@ -1,7 +1,8 @@
 """Known failures by their lines in logs, with meaning and remedy; the documentation lists them all.
 
-``symptoms.toml`` is read at the first failure that is explained. A line that only reports the loss
-of another replica is a consequence: the cause is searched at other replicas first.
+``symptoms.toml`` is read at the first failure that is explained, ``pending_causes.toml`` for jobs
+that wait. A line that only reports the loss of another replica is a consequence: the cause is
+searched at other replicas first.
 """
 
 import re
@@ -31,7 +32,17 @@ class Symptom:
 @cache
 def symptoms() -> Sequence[Symptom]:
     """Return the table. The first symptom that matches a line counts."""
-    text = resources.files(__package__).joinpath("symptoms.toml").read_text("utf-8")
+    return _read_table("symptoms.toml")
+
+
+@cache
+def pending_causes() -> Sequence[Symptom]:
+    """Return why jobs are pending, by messages. The first cause that matches one counts."""
+    return _read_table("pending_causes.toml")
+
+
+def _read_table(name: str) -> Sequence[Symptom]:
+    text = resources.files(__package__).joinpath(name).read_text("utf-8")
     return [
         Symptom(
             cause,

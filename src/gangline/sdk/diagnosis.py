@@ -2,7 +2,7 @@
 
 ``diagnose_job`` reads what the cluster stores (status, pods, events) and the ends of the replicas'
 logs; ``diagnose`` judges them. The verdict about each pod is that of ``api.verdict``, which the
-operator and the lists use too. Without a failed pod the cause is in messages (``_PATTERNS``).
+operator and the lists use too. Without a failed pod the cause is in messages (``pending_causes``).
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.failure import Blame
 from gangline.api.job_names import NOT_ALL_PODS_RAN
 from gangline.api.resources import PODS
+from gangline.api.symptoms import pending_causes
 from gangline.api.verdict import REMEDIES, Finding, finding_of_pod, finding_order
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, Forbidden
@@ -28,65 +29,7 @@ from gangline.sdk.logs import deleted_pods, read_tail
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
 
-_USER, _NODE, _PLATFORM = Blame.USER, Blame.NODE, Blame.PLATFORM
-
-
-_PATTERNS: tuple[tuple[str, str, Blame, str, str], ...] = (
-    ("ImageNotFound", r"(manifest|repository|image)[^\n]*(not found|unknown|does not exist)",
-     _USER, "The registry has no such image.", "Correct --image."),
-    ("ImageAccessDenied", r"(?i)(pull|image|registry)[^\n]*(unauthorized|denied|authentication)",
-     _USER, "The registry refuses access to the image.",
-     "Give a Secret with --image-pull-secret."),
-    ("ImageRateLimited", r"toomanyrequests|pull rate limit",
-     _PLATFORM, "The registry limits the rate of requests.",
-     "Wait, or pull with an account (--image-pull-secret) or from a mirror."),
-    ("RegistryUnreachable", r"(?i)(pull|image|registry)[^\n]*(no such host|i/o timeout|dial tcp)",
-     _PLATFORM, "The registry cannot be reached.", "Check its name and the node's network."),
-    ("InvalidImageName", r"InvalidImageName|couldn't parse image", _USER,
-     "The name of the image is invalid.", "Correct --image."),
-    ("ImagePullFailed", r"ErrImagePull|ImagePullBackOff|ErrImageNeverPull|Failed to pull image",
-     _USER, "The image could not be pulled.", "Check --image and --image-pull-secret."),
-    ("SecretMissing", r"(?i)secret \S+ not found|references non-existent secret key",
-     _USER, "A Secret of the job does not exist.", "Create it; the job then continues."),
-    ("ConfigMapMissing", r"(?i)configmap \S+ not found|non-existent config key",
-     _USER, "A ConfigMap of the job does not exist.", "Create it; the job then continues."),
-    ("ClaimMissing", r"(?i)persistentvolumeclaim \S+ not found",
-     _USER, "A claim that the job mounts does not exist.",
-     "Create it; 'gangline data list' shows existing claims."),
-    ("ClaimUnbound", r"(?i)unbound (immediate )?persistentvolumeclaims|waiting for a volume",
-     _PLATFORM, "A claim has no volume yet.",
-     "'kubectl describe pvc' shows why; 'gangline doctor' checks the default storage class."),
-    ("MountFailed", r"FailedMount|FailedAttachVolume|MountVolume|Unable to attach or mount",
-     _NODE, "A volume cannot be mounted.", "Check the storage system and the folder's name."),
-    ("QuotaExceeded", r"exceeded quota|[Qq]uota",
-     _USER, "The namespace's or the queue's quota is used up.",
-     "Request less, wait, or have the quota raised."),
-    ("ServiceAccountMissing", r"(?i)serviceaccount \S+ not found",
-     _USER, "The job's service account does not exist.", "Create it."),
-    ("PolicyRefused", r"violates PodSecurity|admission webhook \S+ denied|is forbidden",
-     _USER, "A policy of the cluster refuses the pods.",
-     "Remove the refused options, such as --hostNetwork or --data-dir."),
-    ("GpuShortage", r"(?i)insufficient nvidia\.com/gpu|insufficient \S*gpu",
-     _PLATFORM, "There are not enough free GPUs.",
-     "'gangline explain' shows how many and where; request fewer, or wait."),
-    ("MemoryShortage", r"(?i)insufficient memory",
-     _PLATFORM, "No node has enough free memory.", "Lower --memory, or wait."),
-    ("CpuShortage", r"(?i)insufficient cpu",
-     _PLATFORM, "No node has enough free CPU.", "Lower --cpu, or wait."),
-    ("TaintNotTolerated", r"untolerated taint|taint[^\n]*(didn't|not) tolerate",
-     _USER, "The nodes have a taint that the job does not tolerate.", "Add --toleration."),
-    ("NoNodeMatches", r"node\(s\) didn't match|node affinity|node selector|matched no node",
-     _USER, "No node has the labels that the job selects.",
-     "Correct --selector; 'kubectl get nodes --show-labels' shows them."),
-    ("QueueClosed", r"(?i)queue \S* ?is (closed|not open|closing)",
-     _USER, "The job's queue is closed.", "'gangline queue open' opens it."),
-    ("QueueMissing", r"(?i)(no queue|queue \S+ (does not exist|not found|is missing))",
-     _USER, "The job's queue does not exist.", "'gangline queue list' shows the queues."),
-    ("NoRoom", r"Unschedulable|0/\d+ nodes are available|FailedScheduling",
-     _PLATFORM, "The cluster lacks free resources for the complete gang.",
-     "'gangline explain' shows what is short."),
-)  # fmt: skip
-_COMPILED = tuple((row[0], re.compile(row[1]), *row[2:]) for row in _PATTERNS)
+_USER, _PLATFORM = Blame.USER, Blame.PLATFORM
 
 
 _LOST_RANK = re.compile(r"^\S+ waits for \S+, which ended at (\S+), before")
@@ -177,10 +120,10 @@ def _candidate_texts(job: Job, pods: Sequence[Pod], events: Sequence[EventRecord
 
 
 def _match_pattern(text: str) -> Finding | None:
-    for cause, pattern, blame, meaning, remedy in _COMPILED:
-        if pattern.search(text):
-            return Finding("", cause, blame, meaning, remedy, text.strip())
-    return None
+    cause = next((cause for cause in pending_causes() if cause.pattern.search(text)), None)
+    if cause is None:
+        return None
+    return Finding("", cause.cause, cause.blame, cause.meaning, cause.remedy, text.strip())
 
 
 _WORKERS_FAILED = "WorkersFailed"

@@ -11,7 +11,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.failure import AGENT_CAUSES
 from gangline.api.job_names import NOT_ALL_PODS_RAN, RUNS_AGAIN
 from gangline.api.jobs.kubeflow import PyTorchJob
-from gangline.api.symptoms import symptoms
+from gangline.api.symptoms import pending_causes, symptoms
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.cli.commands.diagnose import format_diagnosis
 from gangline.sdk import diagnosis
@@ -362,7 +362,7 @@ def test_a_diagnosis_is_shown_with_cause_evidence_consequences_and_next_step() -
 def test_the_documentation_lists_every_cause() -> None:
     page = (Path(__file__).parents[4] / "docs" / "causes.md").read_text()
     causes = {*LOGS, *STATUSES, *WAITS, *AGENT_CAUSES}
-    causes |= {row[0] for row in diagnosis._PATTERNS}
+    causes |= {each.cause for each in pending_causes()}
     assert sorted(cause for cause in causes if f"`{cause}`" not in page) == []
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -40,6 +41,23 @@ async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def import_aiohttp() -> None:
+    """Import aiohttp without the certificates of public authorities.
+
+    It reads them twice at its import, an eighth of the processor time that the dashboard's first
+    page takes, for connections with no context of their own. Ours have one.
+    """
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ |= dict.fromkeys(names, os.devnull)
+    try:
+        import aiohttp  # noqa: F401
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ |= before
 
 
 def serve_component(component: Callable[[asyncio.Event], Awaitable[None]]) -> None:

@@ -7,7 +7,7 @@ the same. Texts of components (reasons, messages, log lines) are shown as they a
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -45,6 +45,7 @@ class Texts:
         return Markup(escape(text)).format(**values) if values else text
 
 
+@cache
 def _catalogue(language: str) -> dict[str, Any]:
     path = files("gangline.dashboard").joinpath("texts", f"{language}.toml")
     return tomllib.loads(path.read_text("utf-8"))

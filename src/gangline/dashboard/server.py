@@ -88,6 +88,8 @@ FIRST_READ_S = 0.5
 LOG_WAIT_S = 1.0
 SHOWN_LINES = 500
 MAX_FORM = 64 * 1024
+IN_LOOP = 128 * 1024
+"""A larger page is compressed in a thread."""
 SESSION: web.RequestKey[Session] = web.RequestKey("session", Session)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -310,7 +312,9 @@ class Dashboard:
             query={name: request.query.getall(name) for name in request.query},
             match=dict(request.match_info),
         )
-        response = web.Response(text=html, content_type="text/html", status=status)
+        response = web.Response(
+            text=html, content_type="text/html", status=status, zlib_executor_size=IN_LOOP
+        )
         response.headers["Cache-Control"] = "no-store"
         response.headers["Vary"] = "Accept, Accept-Language, Cookie"
         response.enable_compression()

@@ -9,6 +9,7 @@ import click
 
 from gangline.cli.component_logging import logging_options, start_logging
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.event_loop import import_aiohttp
 from gangline.cli.params.command import group, section
 from gangline.cli.params.component_options import (
     BindAddress,
@@ -63,6 +64,7 @@ def dashboard_command(
     """
     if context.invoked_subcommand is not None:
         return
+    import_aiohttp()
     from gangline.dashboard.settings import DashboardSettings
     from gangline.kube.probes import Address
 
@@ -171,6 +173,7 @@ def serve_command(target: "ClusterTarget", log_level: str, log_format: str, **fl
     Every page is filtered by what its viewer may read, and actions are done with the viewer's own
     rights. Modes header and oidc impersonate users, which the server must be allowed to.
     """
+    import_aiohttp()
     settings = build_dashboard_settings(flags)
     start_logging(log_level, form=log_format)
     _serve(target, settings, browser=False)

@@ -22,6 +22,7 @@ from gangline.dashboard.login.header import RESERVED
 from gangline.dashboard.login.sessions import LoginRefused, Session, Sessions, local_path, see_other
 from gangline.dashboard.settings import OidcSettings
 from gangline.dashboard.viewers import Identity
+from gangline.sdk.advice import public_authorities
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA")
 """Signatures with a public key only: with others the client secret could sign tokens."""
@@ -187,9 +188,10 @@ class OidcLogin:
 
 
 async def _fetch(method: str, url: str, form: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    connector = aiohttp.TCPConnector(ssl=public_authorities())
     try:
         async with (
-            aiohttp.ClientSession(timeout=TIMEOUT) as session,
+            aiohttp.ClientSession(timeout=TIMEOUT, connector=connector) as session,
             session.request(method, url, data=form, allow_redirects=False) as answer,
         ):
             content = await answer.json(content_type=None)

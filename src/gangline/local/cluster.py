@@ -53,16 +53,13 @@ from gangline.local.kubelet.server.server import KubeletServer, NodeTls, Serving
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.kubelet.volumes.pod_volumes import remove_memory_folders
 from gangline.local.machine import NodeShape
-from gangline.local.network.addresses import NetworkError, PodNetwork
+from gangline.local.network.addresses import NODE_ADDRESS, NetworkError, PodNetwork
 from gangline.local.network.bridge import kernel_prefix
 from gangline.local.network.cluster_network import ClusterNetwork
 from gangline.local.settings import ClusterSettings
 from gangline.local.virtual_nodes import VIRTUAL_LABEL
 
 log = logging.getLogger(__name__)
-
-NODE_ADDRESS = "127.0.0.1"
-"""The address of all virtual nodes, at which their kubelets' server listens."""
 
 
 class Kubelets:

@@ -431,6 +431,23 @@ async def test_a_budget_counts_the_pods_that_are_ready(controllers: ApiClient) -
         return found.status.disruptions_allowed == 1
 
     await until(allows_one)
+    stored = await controllers.request_json("GET", POD_DISRUPTION_BUDGETS.path(NS, "b"))
+    assert [condition["message"] for condition in stored["status"]["conditions"]] == [""]
+
+
+async def test_the_authority_of_a_namespace_is_restored(controllers: ApiClient) -> None:
+    name = "kube-root-ca.crt"
+
+    async def is_there() -> bool:
+        bundles = (await controllers.list(CONFIG_MAPS, NS, fields=f"metadata.name={name}")).items
+        return [bundle.data["ca.crt"] for bundle in bundles] == [authority]
+
+    authority = (controllers.config.certificate_authority or b"").decode()
+    await until(is_there)
+    await controllers.patch(CONFIG_MAPS, name, {"data": {"ca.crt": "wrong"}}, NS)
+    await until(is_there)
+    await controllers.delete(CONFIG_MAPS, name, NS)
+    await until(is_there)
 
 
 async def test_a_token_secret_is_filled_and_ends_with_its_account(controllers: ApiClient) -> None:

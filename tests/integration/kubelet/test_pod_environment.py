@@ -76,6 +76,19 @@ async def test_a_claimed_volume_is_its_folder(node: Any, tmp_path: Path) -> None
     assert _read(folder / "file") == "kept\n"
 
 
+@ROOT
+async def test_kernel_parameters_and_rights_are_those_of_the_pod(node: Any, log_of: LogOf) -> None:
+    sysctls = [{"name": "kernel.shm_rmid_forced", "value": "1"}]
+    pod = await run_to_end(
+        node,
+        "cat /proc/sys/kernel/shm_rmid_forced; mount -t tmpfs t /mnt 2>/dev/null || echo refused",
+        securityContext={"sysctls": sysctls},
+        container={"securityContext": {"privileged": False}},
+    )
+    assert (pod.status.phase, log_of()) == ("Succeeded", "1\nrefused")
+    assert pod.status.observed_generation == pod.metadata.generation == 1
+
+
 async def test_secrets_and_fields_are_files(node: Any, log_of: LogOf) -> None:
     secret = {"metadata": {"name": "s"}, "data": {"k": "c2VjcmV0"}}
     await node.client.create(SECRETS, secret, "default")

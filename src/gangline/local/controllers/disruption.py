@@ -143,6 +143,8 @@ class DisruptionController(QueueLoop):
             zeros = dict.fromkeys(
                 ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"), 0
             )
+            for condition in wire["conditions"]:
+                condition.setdefault("message", "")  # clients require it
             evicted = {**wire.pop("disruptedPods", {}), **dropped}
             patch = {
                 "metadata": {"resourceVersion": budget.metadata.resource_version},

@@ -220,7 +220,7 @@ class NamespaceDefaultsController(QueueLoop):
             self._controller.queue.add(object_key(new))
 
     def _default_changed(self, old: Object | None, new: Object | None) -> None:
-        if new is None and old and old.metadata.name in (DEFAULT_ACCOUNT, CA_BUNDLE):
+        if old is not None and old.metadata.name in (DEFAULT_ACCOUNT, CA_BUNDLE):
             self._controller.queue.add(ObjectKey("", old.metadata.namespace))
 
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
@@ -228,12 +228,13 @@ class NamespaceDefaultsController(QueueLoop):
         if namespace is None or namespace.status.phase == TERMINATING:
             return ReconcileDone()
         with contextlib.suppress(NotFound):  # The namespace was deleted in the meantime.
-            authority = self._client.config.certificate_authority
-            if authority and self._bundles.get(key.name, CA_BUNDLE) is None:
-                bundle = ConfigMap(
-                    metadata=ObjectMeta(name=CA_BUNDLE), data={"ca.crt": authority.decode()}
-                )
+            data = {"ca.crt": (self._client.config.certificate_authority or b"").decode()}
+            present = self._bundles.get(key.name, CA_BUNDLE)
+            if present is None:
+                bundle = ConfigMap(metadata=ObjectMeta(name=CA_BUNDLE), data=data)
                 await self._create(CONFIG_MAPS, bundle, key.name)
+            elif present.data != {**present.data, **data}:
+                await self._client.patch(CONFIG_MAPS, CA_BUNDLE, {"data": data}, key.name)
             # Last: clients wait for the account before they create pods, which mount both.
             if self._accounts.get(key.name, DEFAULT_ACCOUNT) is None:
                 account = ServiceAccount(metadata=ObjectMeta(name=DEFAULT_ACCOUNT))

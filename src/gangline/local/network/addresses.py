@@ -17,6 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from gangline.api.core.pod import PodDNSConfig
+
+NODE_ADDRESS = "127.0.0.1"
+"""The address of all virtual nodes: their kubelets' server and ports of the node are there."""
 DOMAIN = "cluster.local"
 
 
@@ -33,6 +37,9 @@ class PodName:
 
     uses_full_name: bool = False
     """True if the pod's system has the full name (``setHostnameAsFQDN``)."""
+
+    dns_policy: str = ""
+    dns_config: PodDNSConfig | None = None
 
     @property
     def host(self) -> str:
@@ -91,7 +98,8 @@ class PodNetwork(Protocol):
         ...
 
 
-HOSTS_HEADER = "# Written by gangline; changes are overwritten.\n"
+HOSTS_HEADER = "# Kubernetes-managed hosts file.\n"
+"""What Kubernetes writes there: programs recognise a file that is rewritten."""
 LOCALHOST_LINES = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 
@@ -123,6 +131,29 @@ def render_host_resolv_conf(host: str) -> str:
     """
     kept = [line for line in host.splitlines() if line.split()[:1] not in (["options"], ["search"])]
     return "\n".join([*kept, "options timeout:1 attempts:1"]) + "\n"
+
+
+def apply_dns_settings(pod: PodName, cluster: str, host: str) -> str:
+    """Return the resolv.conf of a pod by its ``dnsPolicy`` and ``dnsConfig``.
+
+    ``cluster`` and ``host`` are the texts with the resolvers of the cluster and of the host.
+    """
+    base = {"None": "", "Default": host}.get(pod.dns_policy, cluster)
+    if pod.dns_config is None:
+        return base
+    lines = [line.split() for line in base.splitlines()]
+    servers = [line[1] for line in lines if line[:1] == ["nameserver"] and len(line) > 1]
+    searches = [domain for line in lines if line[:1] == ["search"] for domain in line[1:]]
+    options = [option for line in lines if line[:1] == ["options"] for option in line[1:]]
+    added = {option.name: option.value for option in pod.dns_config.options}
+    options = [option for option in options if option.partition(":")[0] not in added]
+    options += [f"{name}:{value}" if value else name for name, value in added.items()]
+    searches = list(dict.fromkeys([*searches, *pod.dns_config.searches]))
+    servers = list(dict.fromkeys([*servers, *pod.dns_config.nameservers]))
+    text = "".join(f"nameserver {server}\n" for server in servers)
+    for keyword, values in (("search", searches), ("options", options)):
+        text += f"{keyword} {' '.join(values)}\n" if values else ""
+    return text
 
 
 def short_names(full: str, namespace: str) -> list[str]:

@@ -40,6 +40,7 @@ from gangline.local.network.addresses import (
     NetworkError,
     PodFiles,
     PodName,
+    apply_dns_settings,
     choose_range,
     render_cluster_resolv_conf,
     render_hosts,
@@ -319,12 +320,22 @@ class BridgeNetwork:
     async def _on_host(self, pod_uid: str, pod: PodName) -> NetworkAttachment:
         resolv = await asyncio.to_thread(_read, Path("/etc/resolv.conf"))
         text = await asyncio.to_thread(_read, Path("/etc/hosts"))
+        cluster = resolv
+        if pod.dns_policy == "ClusterFirstWithHostNet":
+            cluster = render_cluster_resolv_conf(pod.namespace, self.host_address)
         return self._files.write(
-            pod_uid, pod, ip=self.host_address, netns=None, hosts=text, resolv=resolv
+            pod_uid,
+            pod,
+            ip=self.host_address,
+            netns=None,
+            hosts=text,
+            resolv=apply_dns_settings(pod, cluster, resolv),
         )
 
     async def _in_namespace(self, pod_uid: str, pod: PodName) -> NetworkAttachment:
         address = self._pool.allocate()
+        cluster = render_cluster_resolv_conf(pod.namespace, self.host_address)
+        host = await asyncio.to_thread(_read, Path("/etc/resolv.conf"))
         try:
             await self._connect(address)
         except NetworkError:
@@ -337,7 +348,7 @@ class BridgeNetwork:
             ip=address,
             netns=str(NETNS_FOLDER / self._netns(address)),
             hosts=render_hosts(pod, address),
-            resolv=render_cluster_resolv_conf(pod.namespace, self.host_address),
+            resolv=apply_dns_settings(pod, cluster, host),
         )
 
     async def _connect(self, address: str) -> None:

@@ -6,7 +6,8 @@ follow a few milliseconds later, so that many changes are applied together.
 Service addresses are TCP listeners that forward connections to the endpoints of a service. The
 routing table is data (`service_routes`); the forwarder opens and closes listeners to match it. A
 service without a ready endpoint that listens has no listener, so that clients are refused
-immediately, as on Kubernetes. UDP ports are not forwarded.
+immediately, as on Kubernetes. UDP ports are not forwarded. Node ports of services and host ports of
+pods are forwarded from the address of the nodes, which all nodes share.
 
 The endpoints of a service are those of its Endpoints object, and those of EndpointSlices that
 others than this cluster's controllers write.
@@ -32,7 +33,12 @@ from gangline.api.meta.objects import Object
 from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS, PODS, SERVICES
 from gangline.kube.informers.informer import ObjectKey, SharedInformerFactory, object_key
 from gangline.local.network import bridge
-from gangline.local.network.addresses import NetworkError, PodNetwork, api_service_port
+from gangline.local.network.addresses import (
+    NODE_ADDRESS,
+    NetworkError,
+    PodNetwork,
+    api_service_port,
+)
 from gangline.local.network.bridge import BridgeNetwork
 from gangline.local.network.dns import HEADLESS, DnsServer, DnsZone, host_resolvers, service_records
 from gangline.local.network.listening import SocketAddress, listening_addresses
@@ -81,7 +87,7 @@ def add_slices(endpoints: Endpoints | None, slices: Iterable[EndpointSlice]) -> 
 
 
 def service_routes(services: Iterable[tuple[Service, Endpoints | None]]) -> ServiceRoutes:
-    """Map each (cluster address, port) to its ready endpoints."""
+    """Map each (cluster address, port), and each node port, to its ready endpoints."""
     table: dict[SocketAddress, ServiceRoute] = {}
     for service, endpoints in services:
         address = service.spec.cluster_ip
@@ -92,8 +98,26 @@ def service_routes(services: Iterable[tuple[Service, Endpoints | None]]) -> Serv
                 continue
             targets = tuple(sorted(_targets(endpoints, port.name)))
             if targets:
-                table[address, port.port] = ServiceRoute(targets, _affinity_s(service))
+                route = table[address, port.port] = ServiceRoute(targets, _affinity_s(service))
+                if port.node_port:
+                    table[NODE_ADDRESS, port.node_port] = route
     return table
+
+
+def host_port_routes(pod: Pod) -> ServiceRoutes:
+    """Map the host ports of a pod to its own ports."""
+    ip = pod.status.pod_ip
+    ports = [port for container in pod.spec.containers for port in container.ports]
+    return {
+        (NODE_ADDRESS if port.host_ip in ("", "0.0.0.0") else port.host_ip, port.host_port): (
+            ServiceRoute(((ip, port.container_port),))
+        )
+        for port in ports
+        if port.host_port
+        and (port.protocol or "TCP") == "TCP"
+        # On the host's network, a program that listens on all addresses needs no forwarder.
+        and not (ip.startswith("127.") and port.host_port == port.container_port)
+    }
 
 
 def _affinity_s(service: Service) -> float:
@@ -148,6 +172,8 @@ class ServiceForwarder:
         self._listeners: dict[SocketAddress, _Listener] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._find_listening = find_listening
+        self._taken: set[SocketAddress] = set()
+        """Addresses that others listen at: reported once, tried again."""
         self.awaited_hosts: frozenset[str] = frozenset()
         """The targets' hosts of routes that have no listener because none of them listens."""
         self.on_lost_targets: Callable[[], None] = lambda: None
@@ -203,8 +229,11 @@ class ServiceForwarder:
         except PermissionError:
             log.info("service port needs root: not served", extra={"address": address})
         except OSError as exc:
-            log.warning("service address not opened", extra={"address": address, "error": str(exc)})
+            if address not in self._taken:
+                log.warning("address not opened", extra={"address": address, "error": str(exc)})
+            self._taken.add(address)
             return
+        self._taken.discard(address)
         self._listeners[address] = listener
 
     def _close(self, listener: _Listener) -> None:
@@ -286,7 +315,8 @@ class NetworkUpdater:
     ) -> None:
         self._zone = zone
         self._forwarder = forwarder
-        self._routes: dict[ObjectKey | None, ServiceRoutes] = {None: fixed}
+        self._routes: dict[ObjectKey | str, ServiceRoutes] = {"": fixed}
+        """The routes of services by key, and of pods by uid."""
         self._names_changed = names_changed
         self._work = asyncio.Event()
         self._work.set()
@@ -342,14 +372,17 @@ class NetworkUpdater:
         records = service_records(service, endpoints) if service is not None else None
         table = service_routes([(service, endpoints)]) if service is not None else {}
         renamed = self._zone.set_service(key, records)
-        rerouted = self._routes.get(key, {}) != table
-        if table:
-            self._routes[key] = table
-        else:
-            self._routes.pop(key, None)
         self._renamed |= renamed
-        if renamed or rerouted:
+        if renamed:
             self._work.set()
+        self._set_routes(key, table)
+
+    def _set_routes(self, key: ObjectKey | str, table: ServiceRoutes) -> None:
+        if self._routes.get(key, {}) != table:
+            self._work.set()
+        self._routes[key] = table
+        if not table:
+            del self._routes[key]
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None and new.status.pod_ip in self._forwarder.awaited_hosts:
@@ -361,6 +394,8 @@ class NetworkUpdater:
             self._zone.set_pod(before[0], None)
         if after is not None:
             self._zone.set_pod(*after)
+        if (pod := new or old) is not None:
+            self._set_routes(pod.metadata.uid, host_port_routes(pod) if after else {})
         self._renamed = True
         self._work.set()
 

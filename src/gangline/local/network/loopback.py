@@ -23,6 +23,7 @@ from gangline.local.network.addresses import (
     NetworkError,
     PodFiles,
     PodName,
+    apply_dns_settings,
     render_host_resolv_conf,
     render_hosts,
     short_names,
@@ -90,13 +91,14 @@ class LoopbackNetwork:
             self._files.rewrite_hosts(pod_uid, text)
 
     def _write(self, pod_uid: str, pod: PodName, address: str) -> NetworkAttachment:
+        host = _host_resolv_conf()
         return self._files.write(
             pod_uid,
             pod,
             ip=address,
             netns=None,
             hosts=render_hosts(pod, address, self._others(pod.namespace)),
-            resolv=render_host_resolv_conf(_host_resolv_conf()),
+            resolv=apply_dns_settings(pod, render_host_resolv_conf(host), host),
         )
 
     def _others(self, namespace: str) -> Iterable[tuple[str, list[str]]]:

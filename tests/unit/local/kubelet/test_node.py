@@ -33,6 +33,10 @@ def asking(host_port: int = 0, **resources: str) -> Pod:
     return msgspec.convert({"metadata": {"name": "p"}, "spec": {"containers": [body]}}, Pod)
 
 
+def sysctl(name: str) -> dict[str, Any]:
+    return {"sysctls": [{"name": name, "value": "1"}]}
+
+
 @pytest.mark.parametrize(
     ("pod", "others", "reason"),
     [
@@ -46,6 +50,14 @@ def asking(host_port: int = 0, **resources: str) -> Pod:
         (asking(host_port=80), [asking(host_port=81)], None),
         (a_pod(nodeSelector={"a": "b"}), [], "NodeAffinity"),
         (a_pod(nodeSelector={"zone": "z"}), [], None),
+        (a_pod(securityContext=sysctl("kernel.msgmax")), [], "SysctlForbidden"),
+        (a_pod(securityContext=sysctl("kernel/shm_rmid_forced")), [], None),
+        (a_pod(securityContext=sysctl("net.ipv4.tcp_rmem")), [], None),
+        (
+            a_pod(securityContext=sysctl("net.ipv4.tcp_rmem"), hostNetwork=True),
+            [],
+            "SysctlForbidden",
+        ),
     ],
 )
 def test_a_node_takes_what_fits(pod: Pod, others: list[Pod], reason: str | None) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gangline.api.core.pod import PodDNSConfig, PodDNSConfigOption
 from gangline.local.network.addresses import (
     CANDIDATES,
     AddressPool,
@@ -15,6 +16,7 @@ from gangline.local.network.addresses import (
     PodFiles,
     PodName,
     api_service_port,
+    apply_dns_settings,
     choose_range,
     render_cluster_resolv_conf,
     render_host_resolv_conf,
@@ -32,6 +34,8 @@ DEFAULTS_OF_OTHERS = [
     IPv4Network("10.244.0.0/16"),
     IPv4Network("172.16.0.0/12"),
 ]
+
+NDOTS = PodDNSConfigOption("ndots", "2")
 
 
 def test_no_candidate_overlaps_default_ranges_of_other_clusters() -> None:
@@ -127,6 +131,28 @@ def test_a_cluster_resolver_searches_the_pods_namespace_first() -> None:
     text = render_cluster_resolv_conf("ns", "10.1.0.1")
     assert text.startswith("search ns.svc.cluster.local svc.cluster.local cluster.local\n")
     assert "nameserver 10.1.0.1\n" in text
+
+
+@pytest.mark.parametrize(
+    ("policy", "config", "text"),
+    [
+        pytest.param("", None, "search a b\nnameserver 10.0.0.1\noptions ndots:5\n", id="none"),
+        pytest.param("Default", None, "nameserver 9.9.9.9\n", id="host"),
+        pytest.param(
+            "ClusterFirst",
+            PodDNSConfig(["1.1.1.1"], ["b", "c"], [NDOTS, PodDNSConfigOption("edns0")]),
+            "nameserver 10.0.0.1\nnameserver 1.1.1.1\nsearch a b c\noptions ndots:2 edns0\n",
+            id="added to those of the cluster",
+        ),
+        pytest.param("None", PodDNSConfig(["1.1.1.1"]), "nameserver 1.1.1.1\n", id="alone"),
+    ],
+)
+def test_resolvers_of_a_pod_follow_its_policy(
+    policy: str, config: PodDNSConfig | None, text: str
+) -> None:
+    pod = PodName("ns", "p", dns_policy=policy, dns_config=config)
+    cluster = "search a b\nnameserver 10.0.0.1\noptions ndots:5\n"
+    assert apply_dns_settings(pod, cluster, "nameserver 9.9.9.9\n") == text
 
 
 def test_host_resolv_conf_keeps_resolvers_with_a_short_timeout() -> None:

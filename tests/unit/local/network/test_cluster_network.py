@@ -11,6 +11,8 @@ from typing import Any, cast
 import dnslib
 import pytest
 
+from gangline.api.core.container import Container, ContainerPort
+from gangline.api.core.pod import PodSpec
 from gangline.api.core.service import (
     Endpoint,
     EndpointAddress,
@@ -32,6 +34,7 @@ from gangline.local.network.cluster_network import (
     ServiceRoute,
     SocketAddress,
     add_slices,
+    host_port_routes,
     service_routes,
 )
 from gangline.local.network.dns import DnsServer, DnsZone
@@ -46,7 +49,7 @@ def test_routes_follow_ports_by_name_and_leave_out_what_is_not_ready() -> None:
         spec=ServiceSpec(
             cluster_ip="10.9.0.1",
             ports=[
-                ServicePort(name="a", port=80),
+                ServicePort(name="a", port=80, node_port=30080),
                 ServicePort(name="b", port=81, protocol="UDP"),
                 ServicePort(name="c", port=82),
             ],
@@ -58,8 +61,29 @@ def test_routes_follow_ports_by_name_and_leave_out_what_is_not_ready() -> None:
         ports=[EndpointPort(name="a", port=8080), EndpointPort(name="b", port=8081)],
     )
     table = service_routes([(service, Endpoints(subsets=[subset]))])
-    assert table == {("10.9.0.1", 80): ServiceRoute((("10.1.0.1", 8080), ("10.1.0.2", 8080)))}
+    route = ServiceRoute((("10.1.0.1", 8080), ("10.1.0.2", 8080)))
+    assert table == {("10.9.0.1", 80): route, ("127.0.0.1", 30080): route}
     assert service_routes([(service, None)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("ip", "declared", "address"),
+    [
+        pytest.param("10.1.0.2", {"host_port": 80}, ("127.0.0.1", 80), id="of the node"),
+        pytest.param(
+            "10.1.0.2", {"host_port": 80, "host_ip": "127.0.0.2"}, ("127.0.0.2", 80), id="address"
+        ),
+        pytest.param("10.1.0.2", {"host_port": 80, "protocol": "UDP"}, None, id="UDP"),
+        pytest.param("10.1.0.2", {}, None, id="none"),
+        pytest.param("127.64.0.2", {"host_port": 8080}, None, id="same port of the same machine"),
+    ],
+)
+def test_host_ports_lead_to_the_pod(
+    ip: str, declared: dict[str, Any], address: SocketAddress | None
+) -> None:
+    ports = [ContainerPort(container_port=8080, **declared)]
+    pod = a_pod(ip=ip, spec=PodSpec(containers=[Container(name="c", ports=ports)]))
+    assert host_port_routes(pod) == ({address: ServiceRoute(((ip, 8080),))} if address else {})
 
 
 async def _server(greeting: bytes) -> tuple[asyncio.Server, SocketAddress]:

@@ -121,6 +121,8 @@ def increment_generation(kind: ServedKind, old: Json, new: Json) -> None:
 
 def _desired_state(kind: ServedKind, obj: Json) -> Any:
     left_out = {"metadata", "status"} if kind.resets_status else {"metadata"}
+    if kind.kind == "Pod" and not kind.group:  # a binding is no change of it
+        return {name: value for name, value in obj["spec"].items() if name != "nodeName"}
     if not kind.custom:
         return obj.get("spec", obj.get("webhooks"))
     return {name: value for name, value in obj.items() if name not in left_out}

@@ -158,6 +158,7 @@ def build_container_plan(
         netns=inputs.attachment.netns_path,
         identity=container_identity(pod, container, inputs.image),
         limits=container_limits(container),
+        sysctls=_sysctls(pod),
         read_only_root=bool(_context(container).read_only_root_filesystem),
         gpu_devices=bool(inputs.gpus),
         stdin=container.stdin,
@@ -200,8 +201,10 @@ def container_identity(pod: Pod, container: Container, image: ResolvedImage) -> 
 
 
 def _capabilities(own: SecurityContext, *, is_root: bool) -> tuple[int, ...] | None:
-    """The bounding set of a container. Only one that runs as root keeps that of the kubelet."""
-    if own.privileged or (is_root and own.capabilities is None):
+    """The bounding set of a container. One that runs as root keeps that of the kubelet, unless it
+    says ``privileged: false``.
+    """
+    if own.privileged or (is_root and own.capabilities is None and own.privileged is None):
         return None
     given = own.capabilities or Capabilities()
     return capability_numbers(bounding_set(given.add, given.drop))
@@ -243,6 +246,13 @@ def _command_line(
             f'"{container.image}" one in the image map (images are not pulled)'
         )
     return argv
+
+
+def _sysctls(pod: Pod) -> tuple[tuple[str, str], ...]:
+    context = pod.spec.security_context
+    if context is None or os.geteuid() != 0:
+        return ()
+    return tuple((sysctl.name.replace(".", "/"), sysctl.value) for sysctl in context.sysctls)
 
 
 def _context(container: Container) -> SecurityContext:

@@ -12,6 +12,22 @@ from gangline.api.core.security import PodSecurityContext, SecurityContext
 from gangline.api.resource_list import PODS, is_extended_resource, pod_request
 from gangline.local.kubelet.records import PodFailureReason
 
+NO_CONTEXT = PodSecurityContext()
+SAFE_SYSCTLS = {
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+}
+
 
 def unsupported_fields(pod: Pod, *, as_root: bool, mounts_files: bool = True) -> list[str]:
     """The fields of a pod's spec that have no effect here, in order of their names."""
@@ -22,13 +38,14 @@ def unsupported_fields(pod: Pod, *, as_root: bool, mounts_files: bool = True) ->
         "shareProcessNamespace": bool(spec.share_process_namespace),
         "ephemeralContainers": bool(spec.ephemeral_containers),
         "runtimeClassName": bool(spec.runtime_class_name),
-        "dnsConfig": spec.dns_config is not None,
         "setHostnameAsFQDN (needs namespaces)": bool(
             spec.set_hostname_as_fqdn and not mounts_files
         ),
     }
-    shared = spec.security_context or PodSecurityContext()
-    used["securityContext.sysctls"] = bool(shared.sysctls)
+    shared = spec.security_context or NO_CONTEXT
+    used["securityContext.sysctls (needs root and namespaces)"] = bool(
+        shared.sysctls and not (as_root and mounts_files)
+    )
     if not as_root:
         used["securityContext.fsGroup (needs root)"] = shared.fs_group is not None
         used["securityContext.runAsUser (needs root)"] = bool(shared.run_as_user)
@@ -62,6 +79,10 @@ def admit_pod(
     it can. ``allocatable`` has integer units (thousandths of cpu).
     """
     others = list(others)
+    if forbidden := _forbidden_sysctls(pod):
+        return PodFailureReason(
+            "SysctlForbidden", f'forbidden sysctl: "{forbidden[0]}" not allowlisted'
+        )
     wrong = {
         key: value for key, value in pod.spec.node_selector.items() if labels.get(key) != value
     }
@@ -87,6 +108,17 @@ def admit_pod(
             "NodePorts", f"Predicate NodePorts failed: {listed} in use on the node"
         )
     return None
+
+
+def _forbidden_sysctls(pod: Pod) -> list[str]:
+    """The kernel parameters that would reach beyond the pod, or are not on Kubernetes' list."""
+    spec = pod.spec
+    names = [one.name.replace("/", ".") for one in (spec.security_context or NO_CONTEXT).sysctls]
+    return [
+        name
+        for name in names
+        if name not in SAFE_SYSCTLS or (spec.host_network and name.startswith("net."))
+    ]
 
 
 def _out_of(name: str, requested: int, used: int, capacity: int) -> PodFailureReason:

@@ -95,6 +95,7 @@ def build_pod_status(
         start_time=_truncate_to_second(record.started_at),
         init_container_statuses=inits,
         container_statuses=mains,
+        observed_generation=pod.metadata.generation or None,
         qos_class=previous.qos_class or qos_class(pod),
     )
 

@@ -233,6 +233,8 @@ class PodWorker:
                 spec.subdomain,
                 aliases,
                 bool(spec.set_hostname_as_fqdn),
+                spec.dns_policy,
+                spec.dns_config,
             )
             if len(pod.system_name) > MAX_HOSTNAME:
                 message = f"FQDN {pod.system_name} is too long ({MAX_HOSTNAME} characters at most)"

@@ -86,6 +86,9 @@ class ContainerPlan:
     netns: str | None = None
     identity: ContainerIdentity = field(default_factory=ContainerIdentity)
     limits: ContainerLimits = field(default_factory=ContainerLimits)
+    sysctls: tuple[tuple[str, str], ...] = ()
+    """Kernel parameters as paths below ``/proc/sys``, with their values."""
+
     read_only_root: bool = False
     gpu_devices: bool = False
     """True if the device files of GPUs are visible."""

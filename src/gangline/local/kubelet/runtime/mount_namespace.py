@@ -149,6 +149,10 @@ class MountNamespace:
         rename = f"hostname {name} 2>/dev/null || echo {name} >/proc/sys/kernel/hostname || :"
         return [
             *([rename] if self._plan.hostname else []),
+            *(
+                f"echo {shlex.quote(value)} >/proc/sys/{shlex.quote(path)}"
+                for path, value in self._plan.sysctls
+            ),
             *(f"mount -n -o remount,bind,ro {shlex.quote(at)}" for at in self._protected()),
             f"printf '\\000ready\\n' >&{REPORT_FD}",
             f"exec 2>&4 {REPORT_FD}>&- 4>&-",

@@ -291,6 +291,7 @@ def test_unsupported_fields_are_listed() -> None:
                 "livenessProbe": {"grpc": {"port": 1}},
             }
         ],
+        "securityContext": {"sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1"}]},
     }
     pod = msgspec.convert({"spec": body}, Pod)
     assert unsupported_fields(pod, as_root=True) == [
@@ -298,6 +299,7 @@ def test_unsupported_fields_are_listed() -> None:
         "hostPID",
     ]
     without_root = unsupported_fields(pod, as_root=False)
+    assert "securityContext.sysctls (needs root and namespaces)" in without_root
     for field in ("runAsUser", "capabilities"):
         assert f"containers[c].securityContext.{field} (needs root)" in without_root
 

@@ -7,7 +7,6 @@ ALL = {
     "cluster_start": "cluster.start",
     "api_server": "cluster.api_server",
     "input_costs": "cluster.input_costs",
-    "operator_creation": "operator.creation",
     "operator_volume": "operator.volume",
     "operator_train_jobs": "operator.train_jobs",
     "component_sizes": "operator.component_sizes",

@@ -15,8 +15,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["YamlValueLoader"]
-
 _TAG = "tag:yaml.org,2002:"
 _INTEGER = re.compile(
     r"[-+]?(?:0[bB][01_]+|0(?:[oO]?_*[0-7][0-7_]*)?|0[xX][0-9a-fA-F_]+|[1-9][0-9_]*)\Z", re.ASCII

@@ -5,8 +5,6 @@ from typing import Annotated
 from gangline.api.meta.field_doc import ResourceList, doc
 from gangline.api.meta.objects import Object, Wire
 
-__all__ = ["ResourceQuota"]
-
 
 class ScopedSelectorRequirement(Wire):
     """A scope, and for PriorityClass the names of classes."""

@@ -10,20 +10,6 @@ from typing import Any
 
 from gangline.api.meta.objects import StatusCause
 
-__all__ = [
-    "child",
-    "duplicate",
-    "forbidden",
-    "indexed",
-    "invalid",
-    "not_found",
-    "required",
-    "too_long",
-    "too_many",
-    "type_invalid",
-    "unsupported",
-]
-
 MAX_VALUE_CHARS = 300
 """Maximum number of characters of a wrong value in an error message."""
 

@@ -21,8 +21,6 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-__all__ = ["MessageField", "find_message", "message_fields", "message_is_atomic"]
-
 _META = "meta.k8s.io/v1"
 _ATOMIC = "0"
 

@@ -7,7 +7,6 @@
 """
 
 import asyncio
-import difflib
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +17,7 @@ from gangline.api.core.reference import ObjectReference
 from gangline.dashboard.rights import GROUP_KIND, Question, readable
 from gangline.dashboard.viewers import Viewer
 from gangline.dashboard.views.base import Row, SeenJob, View
-from gangline.dashboard.views.job import to_yaml
+from gangline.dashboard.views.job import difference, to_yaml, work_at_risk
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import Conflict, KubeError
 from gangline.sdk.client import JobClient, JobError
@@ -146,20 +145,17 @@ def confirm_view(
 ) -> ConfirmView:
     job = shown.job
     stops = action.name in _STOPPING
-    step = account.step if account else None
-    saved = account.checkpoint_step if account else None
-    at_risk = None if step is None or not stops else max(0, step - (saved or 0))
-    rate = account.steps_per_s if account else 0.0
+    steps, seconds = work_at_risk(account) if account and stops else (None, None)
     return ConfirmView(
         action=action.name,
         row=shown.row(),
         generation=generation,
         gpus_freed=job.allocated_gpus if stops else 0,
         replicas_stopped=job.running if stops else 0,
-        step=step,
-        checkpoint_step=saved,
-        steps_at_risk=at_risk,
-        seconds_at_risk=at_risk / rate if at_risk is not None and rate else None,
+        step=account.step if account else None,
+        checkpoint_step=account.checkpoint_step if account else None,
+        steps_at_risk=steps,
+        seconds_at_risk=seconds,
         roles=job.roles if action.field == "replicas" else (),
         queues=queues if action.field == "queue" else (),
     )
@@ -258,11 +254,10 @@ class ActionRunner:
         from gangline.sdk.manifests import to_submittable
 
         before = self._shown.get((job.uid, generation))
-        lines: list[str] = []
+        changed: tuple[str, ...] = ()
         if before is not None and before["metadata"]["uid"] == stored["metadata"]["uid"]:
-            old, new = (to_yaml(to_submittable(one)).splitlines() for one in (before, stored))
-            lines = list(difflib.unified_diff(old, new, n=2, lineterm=""))[2:]
-        raise SpecChanged(tuple(lines))
+            changed = difference(*(to_yaml(to_submittable(one)) for one in (before, stored)))
+        raise SpecChanged(changed)
 
     def _audit(self, action: Action, viewer: Viewer, job: Job, value: str, problem: str) -> None:
         facts = {

@@ -14,8 +14,9 @@ from gangline.dashboard.actions import ActionRunner
 from gangline.dashboard.login.header import HeaderLogin
 from gangline.dashboard.login.local import TOKEN_PARAMETER, LocalLogin
 from gangline.dashboard.login.sessions import Login, Sessions
+from gangline.dashboard.login.token import TokenLogin
 from gangline.dashboard.observed import ClusterSnapshot
-from gangline.dashboard.server import Dashboard, LoginParts
+from gangline.dashboard.server import Dashboard
 from gangline.dashboard.settings import DashboardSettings, LoginMode, TlsSettings
 from gangline.dashboard.sources import Sources
 from gangline.dashboard.viewers import Viewers, read_user_name
@@ -60,9 +61,8 @@ async def run(
         )
         watching = asyncio.create_task(watch.run(), name="dashboard: watch")
         stack.push_async_callback(_cancel, watching)
-        login = await _login(client, settings, sessions, viewers)
-        logins = LoginParts(viewers, login, sessions)
-        dashboard = Dashboard(settings, sources, logins, ActionRunner(recorder))
+        login = await _login(settings, sessions, viewers)
+        dashboard = Dashboard(settings, sources, login, ActionRunner(recorder))
         port = await stack.enter_async_context(
             listen(
                 dashboard.application(),
@@ -82,27 +82,26 @@ async def run(
             watching.result()
 
 
-async def _login(
-    client: ApiClient, settings: DashboardSettings, sessions: Sessions, viewers: Viewers
-) -> Login:
+async def _login(settings: DashboardSettings, sessions: Sessions, viewers: Viewers) -> Login:
     base = settings.base_path
     match settings.auth:
         case LoginMode.LOCAL:
             name = ""
             with suppress(ApiError, TimeoutError):
                 async with asyncio.timeout(NAME_S):
-                    name = await read_user_name(client)
-            return LocalLogin(sessions, name)
+                    name = await read_user_name(viewers.server)
+            return LocalLogin(sessions, viewers, base, name=name)
         case LoginMode.TOKEN:
-            from gangline.dashboard.login.token import TokenLogin
-
             return TokenLogin(sessions, viewers, base)
         case LoginMode.HEADER:
-            return HeaderLogin(settings.header, bool(settings.tls.client_ca))
+            return HeaderLogin(
+                sessions, viewers, base, settings=settings.header,
+                has_client_certificates=bool(settings.tls.client_ca),
+            )  # fmt: skip
         case LoginMode.OIDC:
             from gangline.dashboard.login.oidc import OidcLogin
 
-            return OidcLogin(settings.oidc, sessions, base, secure=True)
+            return OidcLogin(sessions, viewers, base, settings=settings.oidc, secure=True)
 
 
 def _address(settings: DashboardSettings, port: int, login: Login) -> str:

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,7 +31,6 @@ from gangline.dashboard.login.sessions import (
     Login,
     LoginRefused,
     Session,
-    Sessions,
     is_same,
     local_path,
     see_other,
@@ -60,7 +58,7 @@ from gangline.dashboard.streams import (
     named,
     wait_until,
 )
-from gangline.dashboard.viewers import Viewer, Viewers
+from gangline.dashboard.viewers import Viewer
 from gangline.dashboard.views.base import Observation, SeenJob, View
 from gangline.dashboard.views.usage import to_csv
 from gangline.kube.errors import ApiError, Conflict, Forbidden, Unauthorized
@@ -105,28 +103,19 @@ class BannerView(View, frozen=True):
     """False if the cluster has none of the kinds of jobs."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoginParts:
-    viewers: Viewers
-    login: Login
-    sessions: Sessions
-
-
 class Dashboard:
     def __init__(
         self,
         settings: DashboardSettings,
         sources: Sources,
-        logins: LoginParts,
+        login: Login,
         runner: ActionRunner,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.settings = settings
         self.cluster = sources.cluster
         self.sources = sources
-        self.viewers = logins.viewers
-        self.login = logins.login
-        self.sessions = logins.sessions
+        self.login = login
         self.runner = runner
         self.clock = clock
         self.assets = Assets()
@@ -232,7 +221,7 @@ class Dashboard:
             Unauthorized: the credentials of the viewer are no longer valid.
         """
         session: Session = request[SESSION]
-        viewer = await self.viewers.viewer(session.identity, session.name)
+        viewer = await self.login.viewers.viewer(session.identity, session.name)
         async with viewer.scope_lock:  # the streams of one viewer ask at the same moment
             scope = await self._scope(viewer)
         query = {name: tuple(request.query.getall(name)) for name in request.query}
@@ -585,7 +574,7 @@ class Dashboard:
     def _ended(self, request: web.Request) -> web.StreamResponse:
         """Answer a viewer whose credentials are no longer valid."""
         if session := request.get(SESSION):
-            self.sessions.end_all_of(session.identity)
+            self.login.sessions.end_all_of(session.identity)
         if wants_json(request) or _is_stream(request) or not self.login.login_path:
             return self._error(request, 401, "the API server no longer accepts your credentials")
         return self._login_form(request, "login.expired", status=401)
@@ -608,7 +597,7 @@ class Dashboard:
     async def _logout(self, request: web.Request) -> web.StreamResponse:
         path = self.login.login_path or "/"
         response = see_other(f"{self.settings.base_path}{path}")
-        self.sessions.end(request, response)
+        self.login.sessions.end(request, response)
         return response
 
     async def _language(self, request: web.Request) -> web.StreamResponse:

@@ -8,7 +8,6 @@ not read for ``READ_TIMEOUT_S`` is disconnected; the browser opens a new stream 
 
 import asyncio
 import hashlib
-import logging
 import re
 import time
 from collections import OrderedDict
@@ -17,8 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-
-log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 """Shortest time between two messages of one part."""
@@ -41,24 +38,28 @@ Parts = Mapping[str, str]
 
 
 def message(parts: Parts, event_id: str) -> bytes:
+    """Return an event that replaces parts of the page."""
     html = "".join(
         f'<hx-partial hx-target="#{name}" hx-swap="outerMorph">{content}</hx-partial>'
         for name, content in parts.items()
     )
-    lines = "".join(f"data: {line}\n" for line in html.splitlines())
-    return f"id: {event_id}\n{lines}\n".encode()
+    return _event(f"id: {event_id}", html)
 
 
 def appended(target: str, html: str, event_id: str) -> bytes:
-    content = f'<hx-partial hx-target="#{target}" hx-swap="beforeend">{html}</hx-partial>'
-    lines = "".join(f"data: {line}\n" for line in content.splitlines())
-    return f"id: {event_id}\n{lines}\n".encode()
+    """Return an event that adds to an element."""
+    part = f'<hx-partial hx-target="#{target}" hx-swap="beforeend">{html}</hx-partial>'
+    return _event(f"id: {event_id}", part)
 
 
 def named(event: str, data: str = "") -> bytes:
     """Return an event with a name, which the page's script handles."""
+    return _event(f"event: {event}", data)
+
+
+def _event(head: str, data: str) -> bytes:
     lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
-    return f"event: {event}\n{lines}\n".encode()
+    return f"{head}\n{lines}\n".encode()
 
 
 def digest(html: str) -> str:
@@ -71,7 +72,7 @@ class _Rendered:
     """The parts of one page for equal viewers."""
 
     state: tuple[int, int] = (-1, -1)
-    parts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    parts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """HTML and digest of each part."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -56,7 +56,7 @@ class Viewer:
 
 class Viewers:
     def __init__(self, server: ApiClient) -> None:
-        self._server = server
+        self.server = server
         self._viewers: dict[Identity, Viewer] = {}
         self._stack = AsyncExitStack()
 
@@ -70,9 +70,9 @@ class Viewers:
         viewer = self._viewers.get(identity)
         if viewer is None:
             await self._close_idle()
-            client = self._server
+            client = self.server
             if identity != Identity():
-                config = identity.config(self._server.config)
+                config = identity.config(self.server.config)
                 client = ApiClient(config, "gangline-dashboard", count_requests=False)
                 await client.__aenter__()
                 self._stack.push_async_callback(client.__aexit__, None, None, None)
@@ -85,7 +85,7 @@ class Viewers:
         idle = [one for one in self._viewers.values() if now - one.used_at > IDLE_S]
         for viewer in idle:
             del self._viewers[viewer.identity]
-            if viewer.client is not self._server:
+            if viewer.client is not self.server:
                 await asyncio.shield(viewer.client.__aexit__(None, None, None))
 
 

@@ -16,7 +16,7 @@ from gangline.dashboard.login.oidc import OidcLogin
 from gangline.dashboard.login.sessions import Login, Sessions
 from gangline.dashboard.login.token import TokenLogin
 from gangline.dashboard.rights import Rights
-from gangline.dashboard.server import Dashboard, LoginParts
+from gangline.dashboard.server import Dashboard
 from gangline.dashboard.settings import DashboardSettings, LoginMode
 from gangline.dashboard.sources import Sources
 from gangline.dashboard.viewers import Identity, Viewer
@@ -104,10 +104,9 @@ async def make_site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeSite]:
             viewers, events = StubViewers(server), EventLog()
             sessions = Sessions("session", path=settings.base_path)
             login = _login(settings, sessions, viewers)
-            parts = LoginParts(viewers, login, sessions)  # type: ignore[arg-type]
             sources = Sources(client, recorded.cluster)
             runner = ActionRunner(events)  # type: ignore[arg-type]
-            dashboard = Dashboard(settings, sources, parts, runner, lambda: NOW)
+            dashboard = Dashboard(settings, sources, login, runner, lambda: NOW)
             test_server = Server(dashboard.application(), host="127.0.0.1")
             browser = TestClient(test_server, cookie_jar=CookieJar(unsafe=True))
             await stack.enter_async_context(browser)
@@ -119,15 +118,16 @@ async def make_site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeSite]:
 
 
 def _login(settings: DashboardSettings, sessions: Sessions, viewers: Any) -> Login:
+    shared = (sessions, viewers, settings.base_path)
     match settings.auth:
         case LoginMode.LOCAL:
-            return LocalLogin(sessions, "ann")
+            return LocalLogin(*shared, name="ann")
         case LoginMode.TOKEN:
-            return TokenLogin(sessions, viewers, settings.base_path)
+            return TokenLogin(*shared)
         case LoginMode.HEADER:
-            return HeaderLogin(settings.header)
+            return HeaderLogin(*shared, settings=settings.header)
         case LoginMode.OIDC:
-            return OidcLogin(settings.oidc, sessions, settings.base_path)
+            return OidcLogin(*shared, settings=settings.oidc)
 
 
 @pytest.fixture

@@ -255,7 +255,7 @@ async def test_streams_that_were_closed_leave_nothing_behind(
         # The log itself is read for a little longer, by one task that waits for its next reader.
         while len(asyncio.all_tasks()) > before + 2:
             await asyncio.sleep(0.01)
-    assert len(site.dashboard.viewers.viewers) == 1  # type: ignore[attr-defined]
+    assert len(site.viewers.viewers) == 1  # type: ignore[attr-defined]
 
 
 async def test_all_streams_end_with_the_server_also_of_readers_that_do_not_read(

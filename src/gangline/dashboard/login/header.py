@@ -11,23 +11,19 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from gangline.dashboard.login.sessions import Session, derived_csrf
+from gangline.dashboard.login.sessions import Login, Session, derived_csrf
 from gangline.dashboard.settings import HeaderSettings
 from gangline.dashboard.viewers import Identity
 
 RESERVED = "system:"
 
 
-@dataclass(slots=True)
-class HeaderLogin:
+@dataclass(slots=True, kw_only=True)
+class HeaderLogin(Login):
     settings: HeaderSettings
     has_client_certificates: bool = False
     """True if every connection has a client certificate that was verified."""
-    login_path: str = ""
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
-
-    async def intercept(self, request: web.Request) -> web.StreamResponse | None:
-        return None
 
     async def authenticate(self, request: web.Request) -> Session | None:
         """Return the session of the user whom the proxy names.

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from gangline.dashboard.login.sessions import (
     NO_CSRF,
+    Login,
     Session,
-    Sessions,
     is_same,
     local_path,
     see_other,
@@ -23,12 +23,10 @@ TOKEN_PARAMETER = "token"
 
 
 @dataclass(slots=True)
-class LocalLogin:
-    sessions: Sessions
+class LocalLogin(Login):
     name: str = ""
     """The user as whom the API server knows the server itself."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
-    login_path: str = ""
 
     async def intercept(self, request: web.Request) -> web.StreamResponse | None:
         """Refuse other hosts; turn the token of the printed address into a cookie."""

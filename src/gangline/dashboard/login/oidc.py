@@ -19,7 +19,7 @@ import jwt
 from aiohttp import web
 
 from gangline.dashboard.login.header import RESERVED
-from gangline.dashboard.login.sessions import LoginRefused, Session, Sessions, local_path, see_other
+from gangline.dashboard.login.sessions import Login, LoginRefused, local_path, see_other
 from gangline.dashboard.settings import OidcSettings
 from gangline.dashboard.viewers import Identity
 from gangline.sdk.advice import public_authorities
@@ -41,11 +41,9 @@ class _Pending:
     until: float
 
 
-@dataclass(slots=True)
-class OidcLogin:
+@dataclass(slots=True, kw_only=True)
+class OidcLogin(Login):
     settings: OidcSettings
-    sessions: Sessions
-    base_path: str = ""
     secure: bool = False
     login_path: str = "/login"
     _pending: OrderedDict[str, _Pending] = field(default_factory=OrderedDict)
@@ -61,9 +59,6 @@ class OidcLogin:
         if request.method == "GET" and request.path == f"{self.base_path}/oidc/callback":
             return await self._finish(request)
         return None
-
-    async def authenticate(self, request: web.Request) -> Session | None:
-        return self.sessions.find(request)
 
     async def _begin(self, next_path: str) -> web.StreamResponse:
         metadata = await self._provider()

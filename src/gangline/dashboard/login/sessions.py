@@ -7,11 +7,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from aiohttp import web
 
-from gangline.dashboard.viewers import Identity
+from gangline.dashboard.viewers import Identity, Viewers
 
 LIFETIME_S = 12 * 3600.0
 MAX_SESSIONS = 10_000
@@ -35,9 +34,19 @@ class Session:
     """False if logging in is done elsewhere."""
 
 
-class Login(Protocol):
+@dataclass(slots=True)
+class Login:
+    """How viewers log in; each mode has a subclass."""
+
+    sessions: "Sessions"
+    viewers: Viewers
+    base_path: str = ""
+    login_path: str = ""
+    """Address of the page to log in; empty if there is none."""
+
     async def intercept(self, request: web.Request) -> web.StreamResponse | None:
         """Answer a request that is part of logging in; None for all others."""
+        return None
 
     async def authenticate(self, request: web.Request) -> Session | None:
         """Return the session of a request; None if the viewer has to log in.
@@ -45,10 +54,7 @@ class Login(Protocol):
         Raises:
             web.HTTPForbidden: the viewer cannot log in this way.
         """
-
-    @property
-    def login_path(self) -> str:
-        """Address of the page to log in; empty if there is none."""
+        return self.sessions.find(request)
 
 
 class Sessions:

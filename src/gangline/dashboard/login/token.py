@@ -7,13 +7,13 @@ from aiohttp import web
 from gangline.api.meta.objects import Status
 from gangline.dashboard.login.sessions import (
     NO_CSRF,
+    Login,
     LoginRefused,
     Session,
-    Sessions,
     local_path,
     see_other,
 )
-from gangline.dashboard.viewers import Identity, Viewers, read_user_name
+from gangline.dashboard.viewers import Identity, read_user_name
 from gangline.kube.errors import ApiError, Unauthorized
 
 MAX_TOKEN = 16_384
@@ -21,12 +21,9 @@ _NO_TOKEN = Status(status="Failure", reason="Unauthorized", message="no token", 
 
 
 @dataclass(slots=True)
-class TokenLogin:
+class TokenLogin(Login):
     """Logging in with a token; programs send it as ``Authorization: Bearer``."""
 
-    sessions: Sessions
-    viewers: Viewers
-    base_path: str = ""
     login_path: str = "/login"
 
     async def intercept(self, request: web.Request) -> web.StreamResponse | None:

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from gangline.api.brain.job_advice import OWNER_ANNOTATION
 from gangline.dashboard.observed import ClusterSnapshot, JobSnapshot
@@ -15,6 +17,11 @@ from gangline.sdk.jobs import Job, JobState
 
 class View(msgspec.Struct, frozen=True, rename="camel"):
     """Base of all views; the wire form has camelCase names."""
+
+    @classmethod
+    def of(cls, source: object, **others: Any) -> Self:
+        """Return the view with the attributes of an object that have the names of its fields."""
+        return replace(msgspec.convert(source, cls, from_attributes=True), **others)
 
 
 class Row(View, frozen=True):

@@ -1,12 +1,11 @@
 """What differs between two runs: their curves over steps and over time, specification, goodput."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from gangline.dashboard.views.base import View
 from gangline.dashboard.views.curves import CurveChart, curves_view
-from gangline.dashboard.views.job import to_yaml
+from gangline.dashboard.views.job import difference, to_yaml
 from gangline.dashboard.views.past import PastRow, past_row
 
 
@@ -58,7 +57,7 @@ def compare_view(
             for first, second in pairs
             if (one := first or second) is not None
         ),
-        _difference(left, right),
+        difference(_comparable(left), _comparable(right)),
     )
 
 
@@ -76,15 +75,9 @@ def _side(stored: Mapping[str, Any]) -> Side:
 _OF_THE_OBJECT = ("uid", "creationTimestamp", "name")
 
 
-def _difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[str, ...]:
-    first, second = (to_yaml(_comparable(stored)).splitlines() for stored in (left, right))
-    lines = difflib.unified_diff(first, second, n=3, lineterm="")
-    return tuple(line for line in lines if not line.startswith(("---", "+++")))
-
-
-def _comparable(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a specification without what identifies its object."""
+def _comparable(stored: Mapping[str, Any]) -> str:
+    """Return a specification as YAML, without what identifies its object."""
     written = dict((stored.get("spec") or {}).get("written") or {})
     meta = written.get("metadata") or {}
     written["metadata"] = {key: meta[key] for key in meta if key not in _OF_THE_OBJECT}
-    return written
+    return to_yaml(written)

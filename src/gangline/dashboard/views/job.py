@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gangline.api.masking import mask_data, secret_values
+from gangline.api.verdict import Finding
 from gangline.dashboard.views.base import Observation, Row, SeenJob, View
 from gangline.dashboard.views.jobs import NO_ACCOUNTS, job_row
 from gangline.dashboard.views.timeline import TimelineRow, timeline
@@ -18,7 +19,7 @@ class ReplicaCell(View, frozen=True):
     name: str
     short_name: str
     status: str
-    mark: str
+    mark: str = ""
     """A letter for its state, which does not depend on colours: R, P, W, C, T or F."""
     is_chief: bool = False
     node: str = ""
@@ -38,7 +39,11 @@ _MARKS = {"Running": "R", "Succeeded": "C", "Completed": "C", "Terminating": "T"
 _STARTING = ("Pending", "ContainerCreating", "PodInitializing", "Init:Running")
 
 
-def replica_mark(replica: Replica) -> str:
+def replica_cell(replica: Replica, **measured: float | None) -> ReplicaCell:
+    return ReplicaCell.of(replica, mark=_replica_mark(replica), is_chief=replica.chief, **measured)
+
+
+def _replica_mark(replica: Replica) -> str:
     """Return the letter of a replica: R runs, P pending or starting, C completed, T terminating,
     F failed, W waits for something that its status names.
     """
@@ -95,21 +100,13 @@ def _cell(
     usage: Mapping[tuple[str, str], ResourceUsage],
     gpus: GpuUsage | None,
 ) -> ReplicaCell:
-    used = usage.get((job.namespace, replica.name))
-    return ReplicaCell(
-        name=replica.name,
-        short_name=replica.short_name,
-        status=replica.status,
-        mark=replica_mark(replica),
-        is_chief=replica.chief,
-        node=replica.node,
-        restarts=replica.restarts,
-        exit_code=replica.exit_code,
-        gpus=replica.gpus,
-        message=replica.message,
+    place = job.namespace, replica.name
+    used = usage.get(place)
+    return replica_cell(
+        replica,
         cpu=used.cpu if used else None,
         memory=used.memory if used else None,
-        gpu_use=gpus.pods.get((job.namespace, replica.name)) if gpus else None,
+        gpu_use=gpus.pods.get(place) if gpus else None,
     )
 
 
@@ -154,17 +151,8 @@ def why_view(
     )
 
 
-def _finding(finding: Any) -> FindingView:
-    return FindingView(
-        title=finding.title,
-        meaning=finding.meaning,
-        blame=str(finding.blame),
-        remedy=finding.remedy,
-        evidence=finding.evidence,
-        replica=finding.replica,
-        node=finding.node,
-        is_consequence=finding.consequence,
-    )
+def _finding(finding: Finding) -> FindingView:
+    return FindingView.of(finding, is_consequence=finding.consequence)
 
 
 class CheckpointsView(View, frozen=True):
@@ -182,20 +170,26 @@ class CheckpointsView(View, frozen=True):
     """The step at which the last restart continued."""
 
 
+def work_at_risk(account: Goodput) -> tuple[int | None, float | None]:
+    """Return the steps since the last checkpoint, and the time in which they were made; None if
+    they are not known.
+    """
+    if account.step is None:
+        return None, None
+    steps = max(0, account.step - (account.checkpoint_step or 0))
+    return steps, steps / account.steps_per_s if account.steps_per_s else None
+
+
 def checkpoints_view(account: Goodput) -> CheckpointsView:
-    step, saved = account.step, account.checkpoint_step
-    at_risk = None if step is None else max(0, step - (saved or 0))
-    rate = account.steps_per_s
     restart = account.last_restart
     return CheckpointsView(
-        step=step,
-        checkpoint_step=saved,
-        steps_at_risk=at_risk,
-        seconds_at_risk=at_risk / rate if at_risk is not None and rate else None,
-        saves_skipped=account.saves_skipped,
-        saves_overtaken=account.saves_overtaken,
-        saves_failed=account.saves_failed,
-        steps_lost=account.steps_lost,
+        account.step,
+        account.checkpoint_step,
+        *work_at_risk(account),
+        account.saves_skipped,
+        account.saves_overtaken,
+        account.saves_failed,
+        account.steps_lost,
         last_restart=f"{restart.replica}: {restart.cause}" if restart else "",
         restored_step=restart.step if restart else None,
     )
@@ -211,13 +205,13 @@ class GoodputPart(View, frozen=True):
 class GoodputView(View, frozen=True):
     share: float
     wall_s: float
-    parts: tuple[GoodputPart, ...]
-    """The productive part, then the others, the longest first."""
     restarts: int
     failures: int
     steps_lost: int
     summary: str
     """As ``gangline get`` prints it."""
+    parts: tuple[GoodputPart, ...] = ()
+    """The productive part, then the others, the longest first."""
 
 
 def goodput_view(account: Goodput, gpus: int) -> GoodputView:
@@ -225,17 +219,12 @@ def goodput_view(account: Goodput, gpus: int) -> GoodputView:
     wall = account.wall_s
     others = sorted(account.unproductive_s.items(), key=lambda part: -part[1])
     parts = [("productive", account.productive_s), *others]
-    return GoodputView(
-        share=account.share,
-        wall_s=wall,
+    return GoodputView.of(
+        account,
         parts=tuple(
             GoodputPart(name, seconds, seconds / wall if wall else 0.0, seconds * gpus / 3600)
             for name, seconds in parts
         ),
-        restarts=account.restarts,
-        failures=account.failures,
-        steps_lost=account.steps_lost,
-        summary=account.summary,
     )
 
 
@@ -259,17 +248,17 @@ def spec_view(
     from gangline.sdk.manifests import to_submittable  # takes as long as all other imports here
 
     written = to_yaml(to_submittable(stored))
-    difference: tuple[str, ...] = ()
-    if other is not None:
-        theirs = to_yaml(to_submittable(other)).splitlines()
-        lines = difflib.unified_diff(theirs, written.splitlines(), n=3, lineterm="")
-        difference = tuple(line for line in lines if not line.startswith(("---", "+++")))
     return SpecView(
         written=written,
         effective=to_yaml(effective) if effective else "",
         compared_with=other_name if other is not None else "",
-        difference=difference,
+        difference=difference(to_yaml(to_submittable(other)), written) if other is not None else (),
     )
+
+
+def difference(old: str, new: str) -> tuple[str, ...]:
+    """Return the lines of a difference: they begin with ``+``, ``-``, ``@`` or a space."""
+    return tuple(difflib.unified_diff(old.splitlines(), new.splitlines(), n=3, lineterm=""))[2:]
 
 
 def to_yaml(value: Any) -> str:

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from gangline.api.failure import Blame
 from gangline.api.verdict import Finding
 from gangline.dashboard.views.base import Row, View
@@ -15,7 +17,7 @@ from gangline.dashboard.views.job import (
     SpecView,
     WhyView,
     goodput_view,
-    replica_mark,
+    replica_cell,
     to_yaml,
     why_view,
 )
@@ -206,25 +208,8 @@ def recorded_page(stored: Mapping[str, Any], content: View | None) -> RecordedPa
 
 
 def _cell(replica: Mapping[str, Any]) -> ReplicaCell:
-    last = Replica(
-        name=replica["name"],
-        role=replica.get("role", ""),
-        index=replica.get("index", 0),
-        status=replica.get("status", ""),
-        chief=False,
-        exit_code=replica.get("exit_code"),
-    )
-    return ReplicaCell(
-        name=last.name,
-        short_name=last.short_name,
-        status=last.status,
-        mark=replica_mark(last),
-        node=replica.get("node", ""),
-        restarts=replica.get("restarts", 0),
-        exit_code=last.exit_code,
-        gpus=replica.get("gpus", 0),
-        message=replica.get("message", ""),
-    )
+    defaults = {"role": "", "index": 0, "status": "", "chief": False}
+    return replica_cell(msgspec.convert({**defaults, **replica}, Replica))
 
 
 def _moment(entry: Mapping[str, Any]) -> TimelineRow:

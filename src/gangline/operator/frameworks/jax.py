@@ -43,7 +43,9 @@ def create_framework(_: OperatorSettings) -> JaxFramework:
 
 
 @dataclass(frozen=True, slots=True)
-class JaxRules:
+class JaxRules(kubeflow.LeadingRoleRules):
+    leaders = (WORKER,)
+
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
@@ -57,14 +59,5 @@ class JaxRules:
             ]
         )
 
-    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        return index == 0
-
-    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[WORKER].all_succeeded
-
     def needs_all_ranks(self, job: NormalizedJob) -> bool:
         return True
-
-    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[WORKER].active > 0

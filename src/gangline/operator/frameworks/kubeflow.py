@@ -4,12 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from gangline.api.jobs import kubeflow as api
 from gangline.api.jobs.kind import original_api_version
+from gangline.api.jobs.kubeflow_paddle import PaddleElasticPolicy
 from gangline.api.meta.objects import Object
 from gangline.api.validation.validate import MAX_JOB_REPLICAS, check_job, validate_manifest
 from gangline.operator.model import pod_template
@@ -26,8 +27,30 @@ from gangline.operator.model.job import (
     RestartPolicy,
     SchedulingRequest,
 )
+from gangline.operator.model.replicas import ReplicaGang
 
+ElasticPolicy: TypeAlias = api.ElasticPolicy | PaddleElasticPolicy
 _Job = TypeVar("_Job", bound=Object)
+
+
+class LeadingRoleRules:
+    """Rules of kinds in which one role leads: its first replica is the master, its end ends all."""
+
+    __slots__ = ()
+    leaders: ClassVar[tuple[str, ...]]
+    """The first of these roles that has replicas leads."""
+
+    def leader(self, job: NormalizedJob) -> str:
+        return leading_role(job, *self.leaders)
+
+    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
+        return (role.name, index) == (self.leader(job), 0)
+
+    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
+        return gang[self.leader(job)].all_succeeded
+
+    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
+        return gang[self.leader(job)].active > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,33 +190,37 @@ def field_variable(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def worker_range(
-    least: int | None, most: int | None, workers: ReplicaRole | None
-) -> tuple[int, int]:
+def worker_range(policy: ElasticPolicy, workers: ReplicaRole | None) -> tuple[int, int]:
     """Return the bounds of an elastic job's workers; a missing bound equals the other."""
-    given = [bound for bound in (least, most) if bound is not None]
+    given = [bound for bound in (policy.min_replicas, policy.max_replicas) if bound is not None]
     given = given or [workers.replicas if workers else 0]
     return given[0], given[-1]
 
 
-def autoscaler(
-    job: NormalizedJob, bounds: tuple[int, int], metrics: Sequence[Manifest]
-) -> Manifest:
-    return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": job.name},
-        "spec": {
-            "scaleTargetRef": {
-                "apiVersion": job.kind.api_version,
-                "kind": job.kind.kind,
-                "name": job.name,
+def autoscalers(
+    job: NormalizedJob, policy: ElasticPolicy | None, workers: ReplicaRole | None
+) -> list[Manifest]:
+    """Return the autoscaler of an elastic job that names metrics."""
+    if policy is None or not policy.metrics:
+        return []
+    least, most = worker_range(policy, workers)
+    return [
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": job.name},
+            "spec": {
+                "scaleTargetRef": {
+                    "apiVersion": job.kind.api_version,
+                    "kind": job.kind.kind,
+                    "name": job.name,
+                },
+                "minReplicas": least,
+                "maxReplicas": most,
+                "metrics": list(policy.metrics),
             },
-            "minReplicas": bounds[0],
-            "maxReplicas": bounds[1],
-            "metrics": list(metrics),
-        },
-    }
+        }
+    ]
 
 
 def _join_errors(errors: Sequence[object]) -> str:

@@ -52,7 +52,10 @@ def create_framework(_: OperatorSettings) -> KubeflowPaddleFramework:
 
 
 @dataclass(frozen=True, slots=True)
-class KubeflowPaddleRules:
+class KubeflowPaddleRules(kubeflow.LeadingRoleRules):
+    """The Masters lead, or without one the workers."""
+
+    leaders = (MASTER, WORKER)
     elastic: PaddleElasticPolicy | None = None
 
     def environment(
@@ -68,22 +71,10 @@ class KubeflowPaddleRules:
         ]
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
-        policy = self.elastic
-        if policy is None or not policy.metrics:
-            return []
-        workers = job.find_role(WORKER)
-        bounds = kubeflow.worker_range(policy.min_replicas, policy.max_replicas, workers)
-        return [kubeflow.autoscaler(job, bounds, policy.metrics)]
+        return kubeflow.autoscalers(job, self.elastic, job.find_role(WORKER))
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         return role.name == MASTER
-
-    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        """The Masters decide, or without one the workers."""
-        return gang[_leader(job)].all_succeeded
-
-    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[_leader(job)].active > 0
 
 
 def _rendezvous_variables(job: NormalizedJob, role: ReplicaRole, index: int) -> Iterator[Manifest]:

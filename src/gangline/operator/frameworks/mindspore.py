@@ -56,7 +56,8 @@ def create_framework(_: OperatorSettings) -> MindSporeFramework:
 
 
 @dataclass(frozen=True, slots=True)
-class MindSporeRules:
+class MindSporeRules(kubeflow.LeadingRoleRules):
+    leaders = (WORKER,)
     spec: MSJobSpec
 
     def environment(
@@ -103,19 +104,12 @@ class MindSporeRules:
         }
         return pod_template.with_metadata(pod, older, {})
 
-    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        """Worker 0 is the master: its end is the job's unless the success policy differs."""
-        return (role.name, index) == (WORKER, 0)
-
     def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """Worker 0 decides, or all workers if the success policy requires it."""
         workers = gang[WORKER]
         if self.spec.success_policy == ALL_WORKERS:
             return workers.all_succeeded
         return 0 in workers.completed
-
-    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[WORKER].active > 0
 
     def tolerates_failures(self, job: NormalizedJob, role: ReplicaRole) -> bool:
         """A dynamic job continues without workers that failed permanently."""

@@ -74,7 +74,10 @@ def create_framework(settings: OperatorSettings) -> PyTorchFramework:
 
 
 @dataclass(frozen=True, slots=True)
-class PyTorchRules:
+class PyTorchRules(kubeflow.LeadingRoleRules):
+    """The Master leads, or without one the workers."""
+
+    leaders = (MASTER, WORKER)
     spec: PyTorchJobSpec
     init_image: str = ""
 
@@ -82,30 +85,22 @@ class PyTorchRules:
         self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
     ) -> Manifest:
         """Let workers wait for the master's name, if the administrator enabled it."""
-        if not self.init_image or _leader(job) == WORKER or role.name == MASTER:
+        if not self.init_image or self.leader(job) == WORKER or role.name == MASTER:
             return pod
         return pod_template.with_init_container(pod, self._wait_container(job))
-
-    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        """The Master is the master, or worker 0 without one."""
-        return (role.name, index) == (_leader(job), 0)
 
     def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """The Master decides; without one all workers must succeed.
 
         In an elastic job without one the agents decide.
         """
-        leader = gang[_leader(job)]
-        if self.spec.elastic_policy and _leader(job) == WORKER:
-            return leader.agents_succeeded
-        return leader.all_succeeded
+        if self.spec.elastic_policy and self.leader(job) == WORKER:
+            return gang[WORKER].agents_succeeded
+        return gang[self.leader(job)].all_succeeded
 
     def needs_all_ranks(self, job: NormalizedJob) -> bool:
         """An agent of an elastic job forms a new world with those that are left."""
         return self.spec.elastic_policy is None
-
-    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[_leader(job)].active > 0
 
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
@@ -121,11 +116,7 @@ class PyTorchRules:
         return kubeflow.env_vars(variables)
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
-        policy = self.spec.elastic_policy
-        if policy is None or not policy.metrics:
-            return []
-        bounds = _worker_range(policy, job.find_role(WORKER))
-        return [kubeflow.autoscaler(job, bounds, policy.metrics)]
+        return kubeflow.autoscalers(job, self.spec.elastic_policy, job.find_role(WORKER))
 
     def _wait_container(self, job: NormalizedJob) -> Manifest:
         name = replica_name(job.name, MASTER, 0)
@@ -147,9 +138,9 @@ class PyTorchRules:
     def _rendezvous_variables(
         self, job: NormalizedJob, role: ReplicaRole, index: int
     ) -> Iterator[tuple[str, str]]:
-        if self.spec.elastic_policy and _leader(job) == WORKER:
+        if self.spec.elastic_policy and self.leader(job) == WORKER:
             return  # torchrun assigns ranks at each rendezvous: fixed ones would be wrong.
-        leader = job.find_role(_leader(job))
+        leader = job.find_role(self.leader(job))
         if leader is None:
             return
         port = str(_port(leader))
@@ -179,7 +170,7 @@ class PyTorchRules:
         port = policy.rdzv_port or (_port(workers) if workers else KIND.port)
         yield "PET_RDZV_ENDPOINT", f"{host}:{port}"
         yield "PET_RDZV_BACKEND", policy.rdzv_backend or "c10d"
-        least, most = _worker_range(policy, workers)
+        least, most = kubeflow.worker_range(policy, workers)
         others = job.size - job.count(WORKER)
         yield "PET_NNODES", f"{least + others}:{most + others}"
         # With a shared store a worker that joins later waits for an address that is not written.
@@ -197,20 +188,11 @@ class PyTorchRules:
             yield "PET_STANDALONE", ""
 
 
-def _worker_range(policy: ElasticPolicy, workers: ReplicaRole | None) -> tuple[int, int]:
-    return kubeflow.worker_range(policy.min_replicas, policy.max_replicas, workers)
-
-
 def _with_min_replicas(role: ReplicaRole, elastic: ElasticPolicy | None) -> ReplicaRole:
     if elastic is None or role.name != WORKER:
         return role
-    least, _ = _worker_range(elastic, role)
+    least, _ = kubeflow.worker_range(elastic, role)
     return replace(role, min_replicas=min(least, role.replicas))
-
-
-def _leader(job: NormalizedJob) -> str:
-    """Return the role of the master; a Master without replicas is ignored."""
-    return kubeflow.leading_role(job, MASTER, WORKER)
 
 
 def _port(role: ReplicaRole) -> int:

@@ -62,7 +62,10 @@ def create_framework(settings: OperatorSettings) -> TensorFlowFramework:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorFlowRules:
+class TensorFlowRules(kubeflow.LeadingRoleRules):
+    """The Chief or Master leads, or without either the workers."""
+
+    leaders = (CHIEF, MASTER, WORKER)
     spec: TFJobSpec
     cluster_domain: str = ""
 
@@ -83,20 +86,11 @@ class TensorFlowRules:
             config["environment"] = "cloud"
         return kubeflow.env_vars([("TF_CONFIG", json.dumps(config, separators=(",", ":")))])
 
-    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        """The Chief or Master is the master, or worker 0 without either."""
-        return (role.name, index) == (_leader(job), 0)
-
     def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """The Chief or Master decides; without either the success policy does."""
-        leader = gang[_leader(job)]
-        if _leader(job) != WORKER or self.spec.success_policy == ALL_WORKERS:
-            return leader.all_succeeded
-        return 0 in leader.completed
-
-    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        """The Chief or Master runs, or without either any worker."""
-        return gang[_leader(job)].active > 0
+        if self.leader(job) == WORKER and self.spec.success_policy != ALL_WORKERS:
+            return 0 in gang[WORKER].completed
+        return gang[self.leader(job)].all_succeeded
 
     def tolerates_failures(self, job: NormalizedJob, role: ReplicaRole) -> bool:
         """A dynamic job continues without workers that failed and are not restarted."""
@@ -106,7 +100,7 @@ class TensorFlowRules:
     def failure_reason(self, job: NormalizedJob, gang: ReplicaGang) -> str:
         """The job fails when all workers have ended, some of them permanently failed."""
         role, workers = job.find_role(WORKER), gang[WORKER]
-        if _leader(job) != WORKER or role is None or not self.tolerates_failures(job, role):
+        if self.leader(job) != WORKER or role is None or not self.tolerates_failures(job, role):
             return ""
         over = workers.failed + workers.succeeded == len(workers.pods)
         if not over or self.has_succeeded(job, gang):
@@ -131,8 +125,3 @@ class TensorFlowRules:
         host = f"{replica_name(job.name, role.name, index)}.{job.meta.namespace}.svc"
         domain = f".{self.cluster_domain}" if self.cluster_domain else ""
         return f"{host}{domain}:{kubeflow.role_port(KIND, role)}"
-
-
-def _leader(job: NormalizedJob) -> str:
-    """Return the role of the master; a role without replicas is ignored."""
-    return kubeflow.leading_role(job, CHIEF, MASTER, WORKER)

@@ -45,20 +45,13 @@ def create_framework(_: OperatorSettings) -> XGBoostFramework:
 
 
 @dataclass(frozen=True, slots=True)
-class XGBoostRules:
+class XGBoostRules(kubeflow.LeadingRoleRules):
+    leaders = (MASTER,)
+
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
         return kubeflow.env_vars(_replica_variables(job, role, index))
-
-    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        return role.name == MASTER
-
-    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[MASTER].all_succeeded
-
-    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[MASTER].active > 0
 
 
 def _replica_variables(

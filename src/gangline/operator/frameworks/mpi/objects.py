@@ -11,10 +11,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from gangline.api.jobs.mpi import CONTAINER, FILES_PATH
+from gangline.operator.frameworks import kubeflow
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
 from gangline.operator.model.labels import replica_name
-from gangline.operator.model.replicas import ReplicaGang
 from gangline.operator.policies.replica_tracker import ReplicaTracker
 
 LAUNCHER, WORKER = "Launcher", "Worker"
@@ -25,10 +25,11 @@ EXECUTABLE, READABLE = 0o555, 0o444
 CONFIG_VOLUME = "mpi-job-config"
 
 
-class LauncherRules(ReplicaTracker):
+class LauncherRules(kubeflow.LeadingRoleRules, ReplicaTracker):
     """The rules of MPIJobs of any version: the Launcher decides how the job runs and ends."""
 
     __slots__ = ()
+    leaders = (LAUNCHER,)
 
     def pod_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
         """Return the name of a pod; that of the only launcher has no index, as in upstream."""
@@ -38,15 +39,6 @@ class LauncherRules(ReplicaTracker):
 
     def service_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
         return self.pod_name(job, role, index)
-
-    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        return role.name == LAUNCHER
-
-    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[LAUNCHER].all_succeeded
-
-    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[LAUNCHER].active > 0
 
 
 def config_name(job: NormalizedJob) -> str:

@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,6 @@ class Replica:
         kubeconfig: Path,
         log: Path,
         *arguments: str,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.component, self.log, self.metrics_port = component, log, free_port()
         options = (
@@ -39,7 +38,7 @@ class Replica:
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gangline", component, *options],
-                env={**os.environ, **(environment or {}), "KUBECONFIG": str(kubeconfig)},
+                env={**os.environ, "KUBECONFIG": str(kubeconfig)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

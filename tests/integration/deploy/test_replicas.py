@@ -2,20 +2,16 @@
 
 import asyncio
 import json
-import os
-import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import set_clock
 from gangline.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     NODES,
@@ -30,7 +26,6 @@ from gangline.local.apiserver.audit import AuditSettings
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from gangline.local.apiserver.storage.durable_files import Durability
 from integration.cluster.embedded import until
-from integration.deploy.network_faults import Link, filtered_port
 from integration.deploy.replicas import Replica, free_port, replicas
 from integration.operator.process import kubeconfig_of
 
@@ -41,8 +36,6 @@ TIMING = (
     "--leader-elect-renew-deadline=3s",
     "--leader-elect-retry-period=500ms",
 )
-# A busy machine delays the end of the work, which needs up to 3 s of what is between the first two.
-SLOW_TIMING = ("--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=4s")
 COMPONENTS = ("operator", "scheduler")
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 
@@ -52,30 +45,17 @@ class Site:
     """An API server, two replicas of each component with users of their own, and the audit log."""
 
     client: ApiClient
-    server: str
     audit: Path
     folder: Path
     kubeconfigs: Mapping[tuple[str, str], Path]
     running: dict[tuple[str, str], Replica] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
 
-    def start(
-        self,
-        component: str,
-        copy: str,
-        *arguments: str,
-        link: Link | None = None,
-        clock: str = "",
-    ) -> Replica:
-        """Start a replica, which reaches the API server by this link, with a clock that is off."""
+    def start(self, component: str, copy: str, *arguments: str) -> Replica:
         log = self.folder / f"{component}-{copy}-{next(self.numbers)}.log"
         options = ("--leader-election-namespace=kube-system",) if component == "operator" else ()
-        direct = self.kubeconfigs[component, copy]
-        kubeconfig = link.kubeconfig(direct) if link else direct
-        environment = set_clock.variables(log.with_suffix(".clock"), clock) if clock else None
-        replica = Replica(
-            component, kubeconfig, log, *TIMING, *options, *arguments, environment=environment
-        )
+        kubeconfig = self.kubeconfigs[component, copy]
+        replica = Replica(component, kubeconfig, log, *TIMING, *options, *arguments)
         self.running[component, copy] = replica
         return replica
 
@@ -171,7 +151,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
                 for component in COMPONENTS
                 for copy in "ab"
             }
-            yield Site(client, server.config.server, audit, tmp_path, accounts)
+            yield Site(client, audit, tmp_path, accounts)
     finally:
         await server.stop()
 
@@ -274,75 +254,6 @@ async def kill(site: Site, component: str, leader: str) -> None:
     site.start(component, leader)
 
 
-@pytest.mark.skipif(not set_clock.LIBRARIES, reason="a clock that is off needs Debian's faketime")
-@pytest.mark.parametrize("offset", ["+600", "-600"])
-async def test_clock_that_is_ten_minutes_off_makes_no_second_writer(
-    site: Site, offset: str
-) -> None:
-    """The replica whose clock is off waits, leads, and is replaced, like any other."""
-    clocks = {"a": "", "b": offset}
-    try:
-        for component in COMPONENTS:
-            site.start(component, "a")
-            assert await site.leader(component) == "a"
-            site.start(component, "b", clock=offset)
-        await site.train()
-        for leader, successor in (("a", "b"), ("b", "a")):
-            for component in COMPONENTS:
-                began = time.monotonic()
-                site.running[component, leader].end()
-                assert await site.leader(component, other_than=leader) == successor
-                site.note(f"{component} take-over, clock {offset} s", time.monotonic() - began)
-            await site.train()
-            for component in COMPONENTS:
-                site.start(component, leader, clock=clocks[leader])
-        for component in COMPONENTS:
-            assert site.assert_one_writer(component) == ["a", "b", "a"]
-    finally:
-        with replicas(*site.running.values()):
-            pass
-
-
-async def test_leader_without_api_server_stops_before_another_leads(site: Site) -> None:
-    """Its connections stay open without an answer. Later it leads again without a restart."""
-    async with Link(site.server) as link:
-        try:
-            first = [site.start(each, "a", *SLOW_TIMING, link=link) for each in COMPONENTS]
-            for component in COMPONENTS:
-                await site.leader(component)
-            second = [site.start(each, "b", *SLOW_TIMING) for each in COMPONENTS]
-            await site.train()
-
-            link.cut()
-            began = time.monotonic()
-            for component in COMPONENTS:
-                await site.leader(component, other_than="a")
-                site.note(f"{component} take-over after a cut", time.monotonic() - began)
-            await site.train()
-            site.note("first binding after a cut", time.monotonic() - began)
-            for old, new in zip(first, second, strict=True):
-                assert logged_at(old, "leadership lost") < logged_at(new, "leading")
-
-            link.heal()
-            await site.train()
-            for replica in second:
-                replica.send(signal.SIGTERM)
-            for component in COMPONENTS:
-                assert await site.leader(component, other_than="b") == "a"
-            await site.train()
-            for component in COMPONENTS:
-                assert site.assert_one_writer(component) == ["a", "b", "a"]
-        finally:
-            with replicas(*site.running.values()):
-                pass
-
-
-def logged_at(replica: Replica, message: str) -> datetime:
-    """When a replica has first logged a message."""
-    lines = map(json.loads, replica.log.read_text().splitlines())
-    return datetime.fromisoformat(next(line["ts"] for line in lines if line["msg"] == message))
-
-
 async def test_jobs_are_created_while_no_webhook_answers(site: Site) -> None:
     """It is repaired without a deletion by hand."""
     webhook = webhook_at(free_port())
@@ -360,20 +271,6 @@ async def test_jobs_are_created_while_no_webhook_answers(site: Site) -> None:
     finally:
         replica.send(signal.SIGCONT)
         replica.end()
-
-
-@pytest.mark.root
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("nft") is None, reason="a packet filter needs root and nft"
-)
-async def test_jobs_are_created_while_a_packet_filter_hides_the_webhook(site: Site) -> None:
-    """The filter does what a NetworkPolicy does that forgets the API server."""
-    port = free_port()
-    with replicas(site.start("operator", "a", *webhook_at(port))):
-        await until(lambda: is_reviewed(site), 60, lambda: site.logs("operator"))
-        with filtered_port(port):
-            assert not await is_reviewed(site)
-        await until(lambda: is_reviewed(site), 60, lambda: site.logs("operator"))
 
 
 def webhook_at(port: int) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ import pytest
 
 from gangline.api.resources import (
     EVENTS,
-    LEASES,
     NAMESPACES,
     POD_GROUPS,
     PODS,
@@ -25,7 +24,7 @@ from gangline.api.resources import (
 from gangline.kube.errors import NotFound
 from gangline.local.apiserver.server import ApiServer
 from integration.operator.cluster import NAMESPACE, Scene
-from integration.operator.process import OperatorProcess, apply, deployed, kubeconfig_of, operator
+from integration.operator.process import apply, deployed, kubeconfig_of, operator
 from unit.operator.builders import manifest
 
 ACCOUNT = "gangline-system/gangline-operator"
@@ -200,37 +199,6 @@ async def test_metrics_and_health_are_served_under_known_names(stage: Scene, adm
         assert "train-" not in text, "no label may name a job or a pod"
         assert (await running.page("/healthz"))[0] == 200
         assert (await running.page("/readyz"))[0] == 200
-
-
-async def leaders(*copies: OperatorProcess) -> list[float]:
-    name = 'leader_election_master_status{name="gangline-operator"}'
-    return [await copy.metric(name) for copy in copies]
-
-
-@pytest.mark.slow
-async def test_of_two_copies_one_works_and_the_other_follows_it(stage: Scene, admin: Path) -> None:
-    flags = (
-        "--leader-elect",
-        "--leader-elect-lease-duration=3s",
-        "--leader-elect-renew-deadline=2s",
-        "--leader-elect-retry-period=500ms",
-    )
-    own = {"MY_POD_NAMESPACE": NAMESPACE}
-    async with operator(admin, *flags, environment=own) as first:
-        await first.until_logged("leading")
-        async with operator(admin, *flags, environment=own) as second:
-            assert (await second.page("/readyz"))[0] == 200, "who stands by is ready"
-            assert await leaders(first, second) == [1, 0]
-            await stage.submit(1, 1)
-            await stage.until_pods(RUNNING)
-            before = {name: pod.metadata.uid for name, pod in (await stage.pods()).items()}
-            await first.kill()
-            await second.until_logged("leading")
-            assert (await stage.client.get(LEASES, "gangline-operator", NAMESPACE)).spec
-            await stage.kubelets.end("train-master-0", 0)
-            await stage.until_condition("Succeeded")
-            after = {name: pod.metadata.uid for name, pod in (await stage.pods()).items()}
-            assert after == before
 
 
 @pytest.mark.slow

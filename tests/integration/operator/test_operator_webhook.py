@@ -12,8 +12,6 @@ from gangline.api.resources import PYTORCH_JOBS
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, Invalid
 from gangline.local.apiserver.server import ApiServer
-from gangline.operator.main import run
-from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook.component import remove_webhook
 from gangline.operator.webhook.configuration import CONFIGURATION_RESOURCES, VALIDATING
 from gangline.operator.webhook.settings import FailurePolicy
@@ -81,19 +79,6 @@ async def test_kubectl_shows_each_mistake_and_then_the_defaults(
     assert spec["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
 
 
-async def test_kubectl_shows_advice(
-    cluster: ApiClient, api_server: ApiServer, tmp_path: Path
-) -> None:
-    written = job()
-    specs = written["spec"]["pytorchReplicaSpecs"]
-    specs["worker"] = specs.pop("Worker")
-    async with webhook(cluster):
-        text = yaml.safe_dump(written)
-        expected = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=text)
-    assert "Warning: spec.pytorchReplicaSpecs.worker" in expected
-    assert "created" in expected
-
-
 async def test_a_job_that_was_stored_with_mistakes_can_still_be_finished_with(
     cluster: ApiClient,
 ) -> None:
@@ -113,26 +98,6 @@ async def test_a_job_that_was_stored_with_mistakes_can_still_be_finished_with(
         released = {"metadata": {"finalizers": None}}
         await cluster.patch(PYTORCH_JOBS, "train", released, NAMESPACE)
         assert not (await cluster.list(PYTORCH_JOBS, NAMESPACE)).items
-
-
-async def test_scaling_and_server_side_apply_pass(cluster: ApiClient) -> None:
-    async with webhook(cluster):
-        await create(cluster, job())
-        scale = {"spec": {"replicas": 3}}
-        await cluster.request_json(
-            "PATCH",
-            PYTORCH_JOBS.path(NAMESPACE, "train", "scale"),
-            body=scale,
-            content_type=PatchKind.MERGE.value,
-        )
-        for _ in range(2):
-            applied = await cluster.apply(
-                PYTORCH_JOBS, job("applied"), NAMESPACE, manager="somebody"
-            )
-        assert applied.metadata.generation == 1
-        assert (await cluster.get(PYTORCH_JOBS, "train", NAMESPACE)).spec.pytorch_replica_specs[
-            "Worker"
-        ].replicas == 3
 
 
 async def test_configuration_of_another_owner_is_not_changed(
@@ -185,33 +150,6 @@ async def test_failure_policy_ignore_stores_jobs_while_the_webhook_is_down(
         await create(cluster, job("failed"))
     await remove_webhook(cluster, SETTINGS)
     await create(cluster, job("free"))
-
-
-async def test_the_operator_runs_it_and_is_ready_when_it_is_served(cluster: ApiClient) -> None:
-    stop = asyncio.Event()
-    settings = OperatorSettings(webhook=SETTINGS)
-    operator = asyncio.create_task(run(cluster, settings, stop))
-    try:
-
-        async def refused() -> bool:
-            try:
-                await create(cluster, yaml.safe_load(BAD))
-            except Invalid:
-                return True
-            await cluster.delete(PYTORCH_JOBS, "bad", NAMESPACE)
-            return False
-
-        await until(refused, "mistakes are refused")
-        await create(cluster, job())
-
-        async def reported() -> bool:
-            made = await cluster.get(PYTORCH_JOBS, "train", NAMESPACE)
-            return any(each.type == "Created" for each in made.status.conditions)
-
-        await until(reported, "the operator works")
-    finally:
-        stop.set()
-        await operator
 
 
 async def test_a_second_operator_of_another_name_has_webhooks_of_its_own(

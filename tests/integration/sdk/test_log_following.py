@@ -14,7 +14,7 @@ from gangline.kube.client.client import ApiClient
 from gangline.local.apiserver.server import ApiServer
 from gangline.local.custom_resources import install_definitions
 from gangline.sdk.client import JobClient
-from gangline.sdk.logs import ALL_LOGS, LogOptions, follow_logs, read_logs
+from gangline.sdk.logs import ALL_LOGS, LogOptions, follow_logs
 from integration.node_server import node_tls
 
 ANY_PODS: Resource[dict[str, Any]] = Resource(dict[str, Any], "", "v1", "pods", "Pod")
@@ -228,21 +228,3 @@ async def test_a_job_that_is_deleted_ends_the_stream(world: World) -> None:
     await world.kubelet.end(pod)
     await world.client.delete(PYTORCH_JOBS, "job", "default")
     assert len(await following) <= 1
-
-
-async def test_without_following_the_lines_of_all_are_in_order_of_time(world: World) -> None:
-    pods = [await world.add_pod(0), await world.add_pod(1)]
-    for number in range(6):
-        await world.kubelet.write(pods[number % 2], f"line {number}", number)
-    job = await JobClient(world.client).get("job", "default")
-    lines = [line.text async for line in read_logs(world.client, job)]
-    assert lines == [f"line {number}" for number in range(6)]
-
-
-async def test_one_replica_can_be_chosen(world: World) -> None:
-    for index in range(2):
-        pod = await world.add_pod(index)
-        await world.kubelet.write(pod, f"of {index}", 0)
-        await world.end_pod(pod)
-    await world.end_job()
-    assert await world.follow(LogOptions(replica="worker-1")) == [("worker-1", "of 1")]

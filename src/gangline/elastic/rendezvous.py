@@ -77,7 +77,6 @@ class RendezvousParameters(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def largest_size(self) -> int:
-        """Size of the largest possible world."""
         return self.usable_size(self.max_nodes)
 
     def usable_size(self, count: int) -> int:
@@ -93,8 +92,6 @@ class RendezvousParameters(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WaitingNode(msgspec.Struct, array_like=True):
-    """A node that waits for a world."""
-
     join: Join
     since: float
 
@@ -109,8 +106,6 @@ class MemberRecord(msgspec.Struct, array_like=True):
 
 
 class JoinRefusal(msgspec.Struct, array_like=True):
-    """The refusal of a node's last Join."""
-
     incarnation: str
     number: int
     reason: str
@@ -118,8 +113,6 @@ class JoinRefusal(msgspec.Struct, array_like=True):
 
 
 class RendezvousState(msgspec.Struct):
-    """Everything that a rendezvous knows."""
-
     parameters: RendezvousParameters | None = None
     round: int = 0
     world: WorldInfo | None = None
@@ -407,7 +400,6 @@ class Rendezvous:
                 self._break_world(now, f"node {join.node_id} replaces node {node}")
 
     def _can_grow(self) -> bool:
-        """True if the waiting nodes would enlarge the current world."""
         state = self.state
         if not self.state.is_standing or state.parameters is None:
             return False

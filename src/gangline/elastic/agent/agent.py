@@ -61,8 +61,6 @@ _STOP_CHECK_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How the agent's run ended."""
-
     failures: tuple[WorkerFailure, ...] = ()
     """Failed workers of the last attempt on this node."""
     failure: Failure | None = None

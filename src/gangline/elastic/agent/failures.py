@@ -92,8 +92,6 @@ class WorkerError:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailure:
-    """The failure of one worker process."""
-
     rank: int
     local_rank: int
     pid: int
@@ -202,8 +200,6 @@ class AgentAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestartDecision:
-    """The action after a failure, and its reason."""
-
     action: AgentAction
     reason: str
 
@@ -244,7 +240,6 @@ class RestartBudget:
 
 
 def decide_restart(settings: AgentSettings, failure: Failure, restarts: int) -> RestartDecision:
-    """Choose the action after a failure."""
     if failure.remedy is Remedy.STOP:
         if failure.blame is Blame.USER or failure.cause == "CannotImport":
             return RestartDecision(AgentAction.STOP, "a restart would fail in the same way")

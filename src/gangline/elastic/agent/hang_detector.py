@@ -110,8 +110,6 @@ def group_phase(
 
 @dataclass(frozen=True, slots=True)
 class ProgressSample:
-    """One observation of a worker's progress."""
-
     touched_at: float | None
     """Modification time of its progress files; None if it never touched them. Only a change counts,
     because that clock may jump.

@@ -88,7 +88,6 @@ def request_replacement(rank: int, job: str, reason: str) -> str:
 
 
 def main() -> int:
-    """Run the command line; return the exit code."""
     import argparse
 
     parser = argparse.ArgumentParser(prog="replace_rank", description=__doc__)

@@ -11,8 +11,6 @@ DEFAULT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 @dataclass(frozen=True, slots=True)
 class WorkerCommand:
-    """The command of each worker."""
-
     arguments: tuple[str, ...]
     """The complete command line; ``${local_rank}`` is replaced by the local rank."""
     is_python: bool
@@ -42,8 +40,6 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class SpareSettings:
-    """Spare interpreters beside the workers."""
-
     enabled: bool = True
     preload: tuple[str, ...] = ()
     """Modules to import in addition to those learned from the first start."""
@@ -70,8 +66,6 @@ class HangSettings:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """All settings of an agent except the world."""
-
     command: WorkerCommand
     local_world_size: int
     role: str = "default"

@@ -287,7 +287,6 @@ class Checkpointer:
             self._awaiting_storage.append((step, self.plan.name))
 
     def _process_reports(self) -> None:
-        """Process reports of the saver without waiting."""
         while self.saver_client.poll(0):
             pass
         outcomes, self.saver_client.outcomes = self.saver_client.outcomes, []

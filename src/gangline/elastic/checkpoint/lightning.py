@@ -184,7 +184,6 @@ class _Hooks:
 
 @contextlib.contextmanager
 def _replaced(owner: Any, **methods: Any) -> Iterator[None]:
-    """Replace methods of an object."""
     vars(owner).update(methods)
     try:
         yield

@@ -159,7 +159,6 @@ def _check_settings(
 
 
 def _report_verdict(report: CheckReport, node_id: int, checks: NodeCheckOptions) -> None:
-    """Log the results of the check."""
     verdict = report.verdict
     for node, finding in verdict.faulty.items():
         log.warning("node check: node %d is faulty: %s", node, finding)

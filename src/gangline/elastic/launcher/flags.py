@@ -16,8 +16,6 @@ def comma_separated(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag of the command line."""
-
     name: str
     help: str
     default: object = None

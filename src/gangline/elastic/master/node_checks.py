@@ -31,8 +31,6 @@ MAX_WAIT_S = 300.0
 
 @dataclass(slots=True, eq=False)
 class LongPoll:
-    """A waiting request."""
-
     peer: Peer
     number: int
     request: Any

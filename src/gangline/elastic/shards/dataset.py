@@ -77,8 +77,6 @@ class Shuffle(StrEnum):
 
 
 class Purpose(StrEnum):
-    """The use of the records."""
-
     TRAINING = "training"
     EVALUATION = "evaluation"
     PREDICTION = "prediction"

@@ -399,7 +399,6 @@ class DatasetShards:
         )
 
     def state(self) -> DatasetState:
-        """Return the progress of the data set."""
         snapshot, layout = self._snapshot, self._layout
         fresh = (
             sum(-(-(h.end - h.next) // self.definition.shard_size) for h in snapshot.heads.values())

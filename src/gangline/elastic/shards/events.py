@@ -23,8 +23,6 @@ class RegisterDataset(msgspec.Struct, frozen=True, array_like=True, tag="registe
 
 
 class TakeShards(msgspec.Struct, frozen=True, array_like=True, tag="take"):
-    """Request shards."""
-
     dataset: Name
     worker: WorkerName
     request: RecordCount = 0
@@ -139,15 +137,11 @@ class Supply(StrEnum):
 
 
 class TakenShards(msgspec.Struct, frozen=True, array_like=True, tag="taken"):
-    """The reply to `Take`."""
-
     supply: Supply
     shards: tuple[Shard, ...] = ()
 
 
 class EventAccepted(msgspec.Struct, frozen=True, array_like=True, tag="accepted"):
-    """The event was accepted."""
-
     definition: DatasetDefinition | None = None
     """Only for `Register`: the definition that applies."""
 
@@ -173,8 +167,6 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DatasetState(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a data set."""
-
     name: str
     purpose: Purpose
     epoch: int

@@ -44,8 +44,6 @@ class _Checkpoint(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class LedgerOutcome:
-    """The result of an event."""
-
     answer: ev.LedgerAnswer
     changed: bool
     """True if the ledger has changed: only then is the event worth journaling."""
@@ -72,7 +70,6 @@ class ShardLedger:
         return ledger
 
     def snapshot(self) -> bytes:
-        """Return the serialized state."""
         pages = [shards.snapshot() for shards in self._datasets.values()]
         return msgspec.msgpack.encode(_Snapshot(VERSION, pages))
 

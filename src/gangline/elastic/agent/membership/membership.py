@@ -88,8 +88,6 @@ NodeCheck: TypeAlias = Callable[[MasterClient, msg.RunCheck], Awaitable[None]]
 
 @dataclass(slots=True)
 class PendingOrders:
-    """Orders received so far."""
-
     stop: StopNotice | None = None
     """The first order to stop."""
     left_round: int = -1

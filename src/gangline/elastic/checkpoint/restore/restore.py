@@ -126,8 +126,6 @@ def _steps(holders: Sequence[PartHolder]) -> set[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class StoredSteps:
-    """The steps in storage."""
-
     live: Sequence[int] = ()
     abandoned: Collection[int] = ()
     incomplete: Mapping[int, str] = field(default_factory=dict)
@@ -146,8 +144,6 @@ def list_stored(target: StorageTarget, record: BranchRecord) -> StoredSteps:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The result of a restore."""
-
     step: int
     state: dict[str, Any]
     source: Literal["memory", "peer", "storage"]

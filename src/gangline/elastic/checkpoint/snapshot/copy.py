@@ -241,8 +241,6 @@ class _CopyChunk:
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """Result of a copy."""
-
     sums: list[int] | None
     """The checksum of each tensor's bytes. ``None`` while transfers are running, and for large
     tensors of an accelerator, where computing them would take longer than the copy.

@@ -81,7 +81,6 @@ class SaverSettings(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def shared_memory_root(environment: Mapping[str, str]) -> Path:
-    """Return the folder for shared memory."""
     return Path(environment.get(MEMORY_VARIABLE) or SHARED_MEMORY)
 
 
@@ -320,7 +319,6 @@ class RankLock:
         return True
 
     def close(self) -> None:
-        """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

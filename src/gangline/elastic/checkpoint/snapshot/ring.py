@@ -55,8 +55,6 @@ _INSTANT_S, _SHORT_S = 0.5, 0.02
 
 @dataclass(frozen=True, slots=True)
 class BufferState:
-    """The state of a buffer."""
-
     number: int
     complete: bool
     generation: int
@@ -69,8 +67,6 @@ class BufferState:
 
 @dataclass(frozen=True, slots=True)
 class BufferChoice:
-    """The buffer for a save."""
-
     number: int
     supersedes: int | None
     """The step that waited for upload and is overwritten; newer ones replace it."""
@@ -95,8 +91,6 @@ def choose_buffer(states: Sequence[BufferState]) -> BufferChoice | None:
 
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
-    """One save of this rank."""
-
     state: FittedState
     step: int
     for_storage: bool

@@ -426,7 +426,6 @@ class BackgroundTasks:
         self._threads.append(thread)
 
     def wait(self) -> None:
-        """Wait for all tasks."""
         while self._threads:
             self._threads.pop().join()
 

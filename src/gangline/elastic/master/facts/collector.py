@@ -29,8 +29,6 @@ _LARGEST = 1e30
 
 
 class FactsCollector:
-    """The facts of one job."""
-
     def __init__(
         self,
         core: MasterCore,

@@ -66,8 +66,6 @@ Shards are leased again, and nodes join again.
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """The result of a record."""
-
     reply: msg.Reply | None = None
     """None if the request waits; a reply method then has the answer."""
     changed: bool = True
@@ -79,8 +77,6 @@ _UNCHANGED = ApplyResult(changed=False)
 
 
 class MasterCore:
-    """The state and its rules."""
-
     def __init__(self, state: MasterState | None = None) -> None:
         self.state = state or MasterState()
         self.rendezvous = Rendezvous(self.state.persistent.rendezvous)

@@ -72,8 +72,6 @@ class JobClock:
 
 
 class MasterStarted(ProtocolMessage, tag="Started"):
-    """A master process has started."""
-
     master: str
     down_s: float = 0.0
     """Seconds without a master before it; the job's clock stood still meanwhile."""
@@ -134,8 +132,6 @@ RecordBody: TypeAlias = (
 
 
 class JournalRecord(msgspec.Struct, array_like=True):
-    """An entry of the journal."""
-
     at: float
     """Time on the job's clock, which runs only while there is a master."""
     body: RecordBody

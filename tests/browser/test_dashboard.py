@@ -79,7 +79,7 @@ async def test_changes_are_seen_without_a_reload_and_a_pause_stops_them(
     make_site: MakeSite,
 ) -> None:
     site = await make_site()
-    missing = [name for name in LIBRARIES if not site.dashboard.assets.has(name)]
+    missing = [name for name in LIBRARIES if name not in site.dashboard.assets]
     assert missing == [], "tools/fetch_assets.py fetches them"
     problems: list[str] = []
     async with opened(site) as page:

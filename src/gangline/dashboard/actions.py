@@ -8,13 +8,12 @@
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gangline.api.core.reference import ObjectReference
-from gangline.dashboard.rights import GROUP_KIND, Question, readable
+from gangline.dashboard.rights import GROUP_KIND, Question, put_last, readable
 from gangline.dashboard.viewers import Viewer
 from gangline.dashboard.views.base import Row, SeenJob, View
 from gangline.dashboard.views.job import difference, to_yaml, work_at_risk
@@ -88,32 +87,30 @@ async def _move(editor: "JobEditor", job: Job, value: str) -> None:
     await editor.move(job.name, job.namespace, value)
 
 
-ACTIONS: Mapping[str, Action] = {
-    action.name: action
-    for action in (
-        Action(
-            "suspend",
-            "patch",
-            lambda job: _is_open(job) and not _is_suspended(job),
-            lambda editor, job, _: editor.suspend(job.name, job.namespace),
-        ),
-        Action(
-            "resume",
-            "patch",
-            _is_suspended,
-            lambda editor, job, _: editor.suspend(job.name, job.namespace, suspended=False),
-        ),
-        Action(
-            "restart",
-            "patch",
-            _is_open,
-            lambda editor, job, _: editor.restart(job.name, job.namespace),
-        ),
-        Action("scale", "patch", _is_open, _scale, field="replicas"),
-        Action("move", "patch", _is_open, _move, field="queue", needs_groups=True),
-        Action("delete", "delete", lambda job: True, _delete),
-    )
-}
+_LIST = (
+    Action(
+        "suspend",
+        "patch",
+        lambda job: _is_open(job) and not _is_suspended(job),
+        lambda editor, job, _: editor.suspend(job.name, job.namespace),
+    ),
+    Action(
+        "resume",
+        "patch",
+        _is_suspended,
+        lambda editor, job, _: editor.suspend(job.name, job.namespace, suspended=False),
+    ),
+    Action(
+        "restart",
+        "patch",
+        _is_open,
+        lambda editor, job, _: editor.restart(job.name, job.namespace),
+    ),
+    Action("scale", "patch", _is_open, _scale, field="replicas"),
+    Action("move", "patch", _is_open, _move, field="queue", needs_groups=True),
+    Action("delete", "delete", lambda job: True, _delete),
+)
+ACTIONS: Mapping[str, Action] = {action.name: action for action in _LIST}
 
 
 class ConfirmView(View, frozen=True):
@@ -163,12 +160,8 @@ def confirm_view(
 
 def questions(action: Action, job: Job) -> tuple[Question, ...]:
     own = Question(action.verb, *readable(job.kind.resource), job.namespace)
-    group = (Question("patch", *GROUP_KIND, job.namespace),) if action.needs_groups else ()
-    further: tuple[Question, ...] = ()
-    if action.name == "restart" and job.state.finished:
-        kind = readable(job.kind.resource)
-        further = tuple(Question(verb, *kind, job.namespace) for verb in ("delete", "create"))
-    return (own, *group, *further)
+    group = Question("patch", *GROUP_KIND, job.namespace)
+    return (own, group) if action.needs_groups else (own,)
 
 
 async def allowed_actions(viewer: Viewer, job: Job) -> tuple[str, ...]:
@@ -185,7 +178,7 @@ async def allowed_actions(viewer: Viewer, job: Job) -> tuple[str, ...]:
 @dataclass(slots=True)
 class ActionRunner:
     recorder: EventRecorder
-    _shown: OrderedDict[tuple[str, int], Mapping[str, Any]] = field(default_factory=OrderedDict)
+    _shown: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
     """Specifications on confirming pages, by UID and generation."""
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -193,9 +186,7 @@ class ActionRunner:
         """Remember the specification that a confirming page is about; return its generation."""
         stored = await _manifest(viewer, job)
         generation = int(stored["metadata"].get("generation", 0))
-        self._shown[job.uid, generation] = stored
-        while len(self._shown) > MAX_REMEMBERED:
-            self._shown.popitem(last=False)
+        put_last(self._shown, (job.uid, generation), stored, MAX_REMEMBERED)
         return generation
 
     async def run(
@@ -239,11 +230,10 @@ class ActionRunner:
                 except Conflict:
                     if attempt == ATTEMPTS - 1:
                         raise
-        except JobError as error:
+        except (JobError, KubeError, ActionRefused) as error:
             self._audit(action, viewer, job, value, str(error))
-            raise ActionRefused(str(error)) from error
-        except (KubeError, ActionRefused) as error:
-            self._audit(action, viewer, job, value, str(error))
+            if isinstance(error, JobError):
+                raise ActionRefused(str(error)) from error
             raise
         self._audit(action, viewer, job, value, "")
 
@@ -273,11 +263,7 @@ class ActionRunner:
         message = f"{who}: {what}" + (f" failed: {problem}" if problem else "")
         resource = job.kind.resource
         reference = ObjectReference(
-            kind=resource.kind,
-            api_version=resource.api_version,
-            namespace=job.namespace,
-            name=job.name,
-            uid=job.uid,
+            resource.kind, job.namespace, job.name, job.uid, resource.api_version
         )
         type_ = "Warning" if problem else "Normal"
         self.recorder.event(reference, type_, "DashboardAction", message)

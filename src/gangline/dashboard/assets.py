@@ -18,37 +18,22 @@ TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    name: str
     content: bytes = field(repr=False)
-    digest: str
-
-    @property
-    def content_type(self) -> str:
-        return TYPES[self.name.rpartition(".")[2]]
+    content_type: str
+    path: str
+    """Its address, which changes with its content."""
 
 
-class Assets:
-    def __init__(self) -> None:
-        folder = files("gangline.dashboard").joinpath("static")
-        self._assets: dict[str, Asset] = {}
-        for name in (*OWN, *LIBRARIES):
-            try:
-                content = folder.joinpath(name).read_bytes()
-            except FileNotFoundError:
-                log.warning("pages are not live: %s is missing from the package", name)
-                continue
-            digest = hashlib.sha256(content).hexdigest()[:16]
-            self._assets[name] = Asset(name, content, digest)
-
-    def has(self, name: str) -> bool:
-        return name in self._assets
-
-    def path(self, name: str) -> str:
-        """Return the address of a file, which changes with its content; empty if it is missing."""
-        asset = self._assets.get(name)
-        return f"/static/{asset.digest}/{name}" if asset else ""
-
-    def find(self, digest: str, name: str) -> Asset | None:
-        """Return the file of an address; None if there is none."""
-        asset = self._assets.get(name)
-        return asset if asset is not None and asset.digest == digest else None
+def read_assets() -> dict[str, Asset]:
+    """Return the files that pages load, by name."""
+    folder = files("gangline.dashboard").joinpath("static")
+    assets: dict[str, Asset] = {}
+    for name in (*OWN, *LIBRARIES):
+        try:
+            content = folder.joinpath(name).read_bytes()
+        except FileNotFoundError:
+            log.warning("pages are not live: %s is missing from the package", name)
+            continue
+        digest = hashlib.sha256(content).hexdigest()[:16]
+        assets[name] = Asset(content, TYPES[name.rpartition(".")[2]], f"/static/{digest}/{name}")
+    return assets

@@ -114,8 +114,8 @@ class ClusterSnapshot:
     """By namespace and name."""
     events: defaultdict[str, dict[str, Event]] = field(default_factory=lambda: defaultdict(dict))
     """By namespace and name."""
-    _jobs: dict[JobKey, JobSnapshot] = field(default_factory=dict)
-    _by_uid: dict[str, JobSnapshot] = field(default_factory=dict)
+    by_key: dict[JobKey, JobSnapshot] = field(default_factory=dict)
+    by_uid: dict[str, JobSnapshot] = field(default_factory=dict)
     _namespaces: dict[JobKind, frozenset[str]] | None = None
     """Those that have jobs, by kind; None until it is computed."""
     _pods_of: defaultdict[str, dict[str, WatchedPod]] = field(
@@ -159,15 +159,15 @@ class ClusterSnapshot:
 
     def store_job(self, kind: JobKind, old: Any, new: Any) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            entry = self._by_uid.pop(old.metadata.uid, None)
-            if entry is not None and self._jobs.get(entry.key) is entry:
-                del self._jobs[entry.key]
+            entry = self.by_uid.pop(old.metadata.uid, None)
+            if entry is not None and self.by_key.get(entry.key) is entry:
+                del self.by_key[entry.key]
                 self._namespaces = None
         if new is not None:
             entry = JobSnapshot(kind, new, self.revision + 1)
-            if entry.key not in self._jobs:
+            if entry.key not in self.by_key:
                 self._namespaces = None
-            self._jobs[entry.key] = self._by_uid[new.metadata.uid] = entry
+            self.by_key[entry.key] = self.by_uid[new.metadata.uid] = entry
         self.note_change()
 
     def store_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
@@ -217,12 +217,9 @@ class ClusterSnapshot:
         if old is None or new is None or _facts(old) != _facts(new):
             self.note_change()
 
-    def store_queue(self, old: Queue | None, new: Queue | None) -> None:
-        _store(self.queues, old, new)
-        self.note_change()
-
-    def store_hypernode(self, old: HyperNode | None, new: HyperNode | None) -> None:
-        _store(self.hypernodes, old, new)
+    def store_named(self, table: dict[str, Any], old: Any, new: Any) -> None:
+        """Take the change of an object without a namespace, in one of the tables above."""
+        _store(table, old, new)
         self.note_change()
 
     def _store_owned(
@@ -237,28 +234,22 @@ class ClusterSnapshot:
         self._touch(uid)
 
     def _touch(self, uid: str) -> None:
-        if (entry := self._by_uid.get(uid)) is not None:
+        if (entry := self.by_uid.get(uid)) is not None:
             entry.built, entry.revision = None, self.revision + 1
 
     def __iter__(self) -> Iterator[JobSnapshot]:
-        return iter(list(self._jobs.values()))
+        return iter(list(self.by_key.values()))
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self.by_key)
 
     def namespaces(self) -> dict[JobKind, frozenset[str]]:
         if self._namespaces is None:
             by_kind: defaultdict[JobKind, set[str]] = defaultdict(set)
-            for entry in self._jobs.values():
+            for entry in self.by_key.values():
                 by_kind[entry.kind].add(entry.stored.metadata.namespace)
             self._namespaces = {kind: frozenset(names) for kind, names in by_kind.items()}
         return self._namespaces
-
-    def find(self, key: JobKey) -> JobSnapshot | None:
-        return self._jobs.get(key)
-
-    def find_owner(self, uid: str) -> JobSnapshot | None:
-        return self._by_uid.get(uid)
 
     def job(self, entry: JobSnapshot, *, pods: bool = True, groups: bool = True) -> Job:
         """Return a job as lists show it, with its pods and pod groups as far as they may be

@@ -99,7 +99,7 @@ class PageRequest:
         """
         namespace, _, rest = path.partition("/")
         kind, _, name = rest.partition("/")
-        entry = self.seen.cluster.find((namespace, kind, name))
+        entry = self.seen.cluster.by_key.get((namespace, kind, name))
         # A job that may not be listed does not differ from one that does not exist.
         if entry is None or not self.seen.scope.sees_job(entry.kind, namespace):
             raise PageMissing(

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from gangline.api.figures import format_figure, plain_number
 from gangline.dashboard.ansi import coloured
-from gangline.dashboard.assets import Assets
+from gangline.dashboard.assets import Asset
 from gangline.dashboard.views.base import View
 from gangline.sdk.progress import format_clock
 
@@ -88,7 +88,7 @@ class Renderer:
     def __init__(
         self,
         language: str,
-        assets: Assets,
+        assets: Mapping[str, Asset],
         base_path: str = "",
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -113,8 +113,8 @@ class Renderer:
             "lang": self.texts.language,
             "languages": LANGUAGES,
             "url": self.url,
-            "asset": lambda name: self.url(self._assets.path(name)),
-            "has_asset": self._assets.has,
+            "asset": lambda name: self.url(self._assets[name].path) if name in self._assets else "",
+            "assets": self._assets,
             "when": self.when,
             "ago": self.ago,
             "span": self.span,
@@ -125,6 +125,7 @@ class Renderer:
             "gib": lambda value: plain_number(round(value / 2**30, 1)),
             "coloured": coloured,
         }
+        environment.globals["m"] = environment.get_template("macros.html").module
         return environment
 
     def url(self, path: str, **query: Any) -> str:

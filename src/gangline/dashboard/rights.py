@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gangline.api.resources import (
     CONFIG_MAPS,
@@ -32,6 +32,14 @@ REMEMBER_S = 30.0
 MAX_PARALLEL = 16
 MAX_REMEMBERED = 20_000
 """Answers per viewer; the oldest are forgotten first."""
+
+
+def put_last(table: dict[Any, Any], key: object, value: object, most: int) -> None:
+    """Store a value as the newest of at most ``most``; the oldest are forgotten."""
+    table.pop(key, None)
+    table[key] = value
+    while len(table) > most:
+        del table[next(iter(table))]
 
 
 class Question(NamedTuple):
@@ -107,10 +115,7 @@ class Rights:
         }
         async with self._slots:
             allowed = await self.client.is_allowed(**attributes)
-        self._answers.pop(question, None)
-        self._answers[question] = (self.clock(), allowed)
-        while len(self._answers) > MAX_REMEMBERED:
-            del self._answers[next(iter(self._answers))]
+        put_last(self._answers, question, (self.clock(), allowed), MAX_REMEMBERED)
         return allowed
 
 

@@ -19,13 +19,12 @@ from gangline.dashboard.actions import (
     Action,
     ActionRefused,
     ActionRunner,
-    SpecChanged,
     allowed_actions,
     confirm_view,
     questions,
 )
 from gangline.dashboard.ansi import plain
-from gangline.dashboard.assets import Assets
+from gangline.dashboard.assets import read_assets
 from gangline.dashboard.login.sessions import (
     NO_CSRF,
     Login,
@@ -118,7 +117,7 @@ class Dashboard:
         self.login = login
         self.runner = runner
         self.clock = clock
-        self.assets = Assets()
+        self.assets = read_assets()
         self.hub = LogHub(sources.client)
         self._following: set[asyncio.Task[Any]] = set()
         """Requests whose answer is a stream."""
@@ -171,10 +170,8 @@ class Dashboard:
             return self._error(request, 403, str(error))
         except LoginRefused as error:
             return self._login_form(request, str(error), status=401)
-        except SpecChanged as error:
-            return self._error(request, 409, str(error), difference=error.difference)
         except (ActionRefused, Conflict) as error:
-            return self._error(request, 409, str(error))
+            return self._error(request, 409, str(error), getattr(error, "difference", ()))
         except Unauthorized:
             return self._ended(request)
         except ApiError as error:
@@ -256,17 +253,14 @@ class Dashboard:
         return self._renderers[language]
 
     def _banner(self) -> BannerView:
-        problem = self.cluster.problem()
-        kinds = [
-            state
-            for name, state in self.cluster.sources.items()
-            if any(name.startswith(f"{kind.resource.plural}.") for kind in JOB_KINDS)
-        ]
+        problem, sources = self.cluster.problem(), self.cluster.sources
+        kinds = [f"{kind.resource.plural}.{kind.resource.group}" for kind in JOB_KINDS]
         return BannerView(
             problem=problem.problem if problem else "",
             since=problem.since if problem else None,
             is_loading=not self.cluster.has_synced and problem is None,
-            has_jobs=not kinds or any(not state.absent for state in kinds),
+            has_jobs=not all(sources[name].absent for name in kinds if name in sources)
+            or sources.keys().isdisjoint(kinds),
         )
 
     def _html(
@@ -444,14 +438,17 @@ class Dashboard:
         previous = request.query.get("previous", "") == "1"
         return self.hub.open(job, replica, previous=previous), replica
 
+    async def _first_lines(self, shared: SharedLog) -> tuple[list[LogLine], int]:
+        with shared.read():
+            await wait_until(shared.wait(0), LOG_WAIT_S)
+        return shared.since(0)
+
     async def _log_values(self, opened: PageRequest, request: web.Request) -> dict[str, Any]:
         try:
             shared, replica = await self._open_log(request, opened)
         except PageRefused as error:
             return {"lines": [], "replica": "", "log_refused": str(error), "log_stream": ""}
-        with shared.read():
-            await wait_until(shared.wait(0), LOG_WAIT_S)
-        lines, position = shared.since(0)
+        lines, position = await self._first_lines(shared)
         text = request.query.get("q", "")
         matching = [line for line in lines if not text or text.lower() in line.text.lower()]
         path = request.path.removeprefix(self.settings.base_path)
@@ -493,10 +490,8 @@ class Dashboard:
     async def _log_download(self, request: web.Request) -> web.StreamResponse:
         opened = await self._open(request)
         shared, replica = await self._open_log(request, opened)
-        with shared.read():
-            await wait_until(shared.wait(0), LOG_WAIT_S)
-        lines, _ = shared.since(0)
-        text = "".join(f"{_log_text(line)}\n" for line in lines)
+        lines, _ = await self._first_lines(shared)
+        text = "".join(f"{line.time} {line.replica} {plain(line.text)}\n" for line in lines)
         name = f"{request.match_info['name']}{f'-{replica}' if replica else ''}.log"
         response = web.Response(text=text, content_type="text/plain")
         response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
@@ -611,8 +606,8 @@ class Dashboard:
         return response
 
     async def _static(self, request: web.Request) -> web.StreamResponse:
-        asset = self.assets.find(request.match_info["digest"], request.match_info["name"])
-        if asset is None:
+        asset = self.assets.get(request.match_info["name"])
+        if asset is None or not request.path.endswith(asset.path):
             raise web.HTTPNotFound(text="no such file")
         response = web.Response(body=asset.content, content_type=asset.content_type)
         response.charset = "utf-8"
@@ -633,10 +628,6 @@ def wants_json(request: web.Request) -> bool:
 
 def _is_stream(request: web.Request) -> bool:
     return "text/event-stream" in request.headers.get("Accept", "")
-
-
-def _log_text(line: LogLine) -> str:
-    return f"{line.time} {line.replica} {plain(line.text)}"
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from gangline.kube.probes import Address
 
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
-ANY_LOOPBACK_PORT = Address("127.0.0.1", 0)
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -66,7 +65,7 @@ class OidcSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
-    address: Address = ANY_LOOPBACK_PORT
+    address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
     auth: LoginMode = LoginMode.LOCAL
     base_path: str = ""
     """Prefix of all addresses behind a proxy, such as ``/gangline``; empty for none."""
@@ -102,30 +101,21 @@ class DashboardSettings:
                 f"--auth local is for one user of this machine and listens on 127.0.0.1, not on "
                 f"{self.address.host or 'all addresses'}: use --auth token, header or oidc"
             )
-        if self.auth is LoginMode.HEADER:
-            self._check_header()
-        if self.auth is LoginMode.OIDC:
-            self._check_oidc()
-
-    def _check_header(self) -> None:
-        if not (self.header.trusted_proxies or self.tls.client_ca):
+        is_proven = self.header.trusted_proxies or self.tls.client_ca
+        if self.auth is LoginMode.HEADER and not is_proven:
             raise BadDashboardSettings(
                 "--auth header believes headers only of a proxy that is known: give its address "
                 "with --trusted-proxy, or require its certificate with --client-ca-file"
             )
+        if self.auth is LoginMode.OIDC:
+            self._check_oidc()
 
     def _check_oidc(self) -> None:
-        for flag, value in (
-            ("--oidc-issuer", self.oidc.issuer),
-            ("--oidc-client-id", self.oidc.client_id),
-            ("--oidc-redirect-url", self.oidc.redirect_url),
-        ):
+        urls = {"--oidc-issuer": self.oidc.issuer, "--oidc-redirect-url": self.oidc.redirect_url}
+        for flag, value in {**urls, "--oidc-client-id": self.oidc.client_id}.items():
             if not value:
                 raise BadDashboardSettings(f"--auth oidc needs {flag}")
-        for flag, url in (
-            ("--oidc-issuer", self.oidc.issuer),
-            ("--oidc-redirect-url", self.oidc.redirect_url),
-        ):
+        for flag, url in urls.items():
             parts = urlsplit(url)
             if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
                 raise BadDashboardSettings(f"{flag}: {url!r} must begin with https://")

@@ -10,13 +10,15 @@ import asyncio
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from gangline.dashboard.observed import ClusterSnapshot
+from gangline.dashboard.rights import put_last
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.errors import KubeError
@@ -98,20 +100,14 @@ class CachedByKey(Generic[T]):
     read: Callable[[Any], Awaitable[T]]
     least_s: float
     on_change: Callable[[], None] = lambda: None
-    _values: OrderedDict[Any, Cached[T]] = field(default_factory=OrderedDict)
+    _values: dict[Any, Cached[T]] = field(default_factory=dict)
 
     def of(self, key: Any, argument: Any = None) -> Cached[T]:
         """Return the value of a key, which ``argument`` (default: the key) is read for."""
-        cached = self._values.get(key)
-        subject = key if argument is None else argument
-        if cached is None:
-            cached = self._values[key] = Cached(
-                lambda: self.read(subject), self.least_s, self.on_change
-            )
-            while len(self._values) > MAX_KEYS:
-                self._values.popitem(last=False)
-        cached.read = lambda: self.read(subject)  # with the newest state of the job
-        self._values.move_to_end(key)
+        read = partial(self.read, key if argument is None else argument)
+        cached = self._values.pop(key, None) or Cached(read, self.least_s, self.on_change)
+        cached.read = read  # with the newest state of the job
+        put_last(self._values, key, cached, MAX_KEYS)
         return cached
 
 
@@ -120,7 +116,10 @@ class NoPast(Exception):
 
 
 class Past:
-    """The record of jobs, read from the Brain; pages show of it what the viewer may list."""
+    """The record of jobs, read from the Brain; pages show of it what the viewer may list.
+
+    All methods raise ``NoPast``.
+    """
 
     def __init__(self, client: ApiClient, url: str = "") -> None:
         """Read the record of the Brain at ``url``; empty: where it has published its address."""
@@ -132,43 +131,26 @@ class Past:
         self._values: CachedByKey[Any] = CachedByKey(lambda read: read(), ON_REQUEST_S)
 
     async def jobs(self, limit: int, filters: Mapping[str, str | int]) -> Data:
-        """Return the first answer with ``jobs``, and the parameters of the ``next`` one.
-
-        Raises:
-            NoPast: there is no record, or it cannot be read.
-        """
+        """Return the first answer with ``jobs``, and the parameters of the ``next`` one."""
         key = ("jobs", limit, *sorted(filters.items()))
         return await self._read(key, lambda: self._history.page(limit, **filters)) or {}
 
     async def record(self, namespace: str, name: str, uid: str = "") -> Data | None:
-        """Return how a job went; None if the record does not have the job.
-
-        Raises:
-            NoPast: there is no record, or it cannot be read.
-        """
+        """Return how a job went; None if the record does not have the job."""
 
         async def read() -> Data | None:
-            try:
+            with suppress(NotInHistory):
                 stored: Data = await self._history.get(name, namespace, uid=uid)
-            except NotInHistory:
-                return None
-            return stored
+                return stored
+            return None
 
         stored: Data | None = await self._read(("record", namespace, name, uid), read)
         return stored
 
-    async def usage(self, by: str, since_ms: int, until_ms: int, *namespaces: str) -> list[Data]:
-        """Return what jobs used, of some namespaces, or of all.
-
-        Raises:
-            NoPast: there is no record, or it cannot be read.
-        """
-        read = self._history.usage
-        rows: list[Data] | None = await self._read(
-            ("usage", by, since_ms, until_ms, *namespaces),
-            lambda: read(by, since=since_ms, until=until_ms, namespaces=namespaces),
-        )
-        return rows or []
+    async def usage(self, by: str, since: int, until: int, *namespaces: str) -> list[Data]:
+        """Return what jobs used, of some namespaces or of all; times in milliseconds."""
+        read = partial(self._history.usage, by, since=since, until=until, namespaces=namespaces)
+        return await self._read(("usage", by, since, until, *namespaces), read) or []
 
     async def _read(self, key: tuple[object, ...], read: Callable[[], Awaitable[Any]]) -> Any:
         cached = self._values.of(key, read)

@@ -10,12 +10,13 @@ import asyncio
 import hashlib
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+
+from gangline.dashboard.rights import put_last
 
 INTERVAL_S = 1.0
 """Shortest time between two messages of one part."""
@@ -81,16 +82,14 @@ class RenderCache:
     """Parts that several viewers see."""
 
     def __init__(self) -> None:
-        self._rendered: OrderedDict[Any, _Rendered] = OrderedDict()
+        self._rendered: dict[Any, _Rendered] = {}
 
     async def parts(
         self, key: Any, revision: int, render: Callable[[], Awaitable[Parts]]
     ) -> Mapping[str, tuple[str, str]]:
         """Return the parts of a revision with their digests; one of the viewers renders them."""
-        rendered = self._rendered.setdefault(key, _Rendered())
-        self._rendered.move_to_end(key)
-        while len(self._rendered) > MAX_RENDERED:
-            self._rendered.popitem(last=False)
+        rendered = self._rendered.get(key) or _Rendered()
+        put_last(self._rendered, key, rendered, MAX_RENDERED)
         # Pages are not all computed at the same moment, hence the offset.
         state = revision, int(time.monotonic() / REFRESH_S + hash(key) % 1024 / 1024)
         async with rendered.lock:

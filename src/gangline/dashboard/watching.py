@@ -61,8 +61,8 @@ class ClusterWatch:
         self._add(POD_GROUPS, cluster.store_group)
         self._add(EVENTS, cluster.store_event)
         self._add(NODES, cluster.store_node)
-        self._add(QUEUES, cluster.store_queue)
-        self._add(HYPERNODES, cluster.store_hypernode)
+        self._add(QUEUES, partial(cluster.store_named, cluster.queues))
+        self._add(HYPERNODES, partial(cluster.store_named, cluster.hypernodes))
         async with asyncio.TaskGroup() as tasks:
             for name, informer in self._informers.items():
                 self._running[name] = tasks.create_task(informer.run())

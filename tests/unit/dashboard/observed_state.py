@@ -99,11 +99,11 @@ class Recorded:
     def _put(self, kind: JobKind, manifest: dict[str, Any]) -> None:
         stored = msgspec.convert(manifest, watched_resource(kind).type)
         meta = stored.metadata
-        before = self.cluster.find((meta.namespace, kind.trainer, meta.name))
+        before = self.cluster.by_key.get((meta.namespace, kind.trainer, meta.name))
         self.cluster.store_job(kind, before.stored if before else None, stored)
 
     def remove(self, name: str, namespace: str = "default") -> None:
-        entry = self.cluster.find((namespace, "pytorchjob", name))
+        entry = self.cluster.by_key.get((namespace, "pytorchjob", name))
         assert entry is not None
         self.cluster.store_job(PYTORCH, entry.stored, None)
 
@@ -180,7 +180,7 @@ class Recorded:
 
     def queue(self, name: str, parent: str = "") -> None:
         queue = {"metadata": {"name": name}, "spec": {"parent": parent}}
-        self.cluster.store_queue(None, msgspec.convert(queue, Queue))
+        self.cluster.store_named(self.cluster.queues, None, msgspec.convert(queue, Queue))
 
     def event(self, subject: str, reason: str, message: str, ago_s: float, uid: str = "") -> None:
         kind, _, name = subject.partition("/")

@@ -145,7 +145,7 @@ async def test_every_page_has_a_json_form_of_the_same_view(site: Site) -> None:
 
 
 async def test_every_answer_has_the_headers_of_a_closed_origin(site: Site) -> None:
-    for address in ("/", "/nothing", JOB, site.dashboard.assets.path("style.css")):
+    for address in ("/", "/nothing", JOB, site.dashboard.assets["style.css"].path):
         async with site.client.get(address) as answer:
             headers = answer.headers
         assert "default-src 'self'" in headers["Content-Security-Policy"]
@@ -156,7 +156,7 @@ async def test_every_answer_has_the_headers_of_a_closed_origin(site: Site) -> No
 
 
 async def test_files_are_immutable_under_their_digest_only(site: Site) -> None:
-    path = site.dashboard.assets.path("style.css")
+    path = site.dashboard.assets["style.css"].path
     async with site.client.get(path) as answer:
         assert "immutable" in answer.headers["Cache-Control"]
         assert len(await answer.read()) <= 15_000

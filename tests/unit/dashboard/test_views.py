@@ -128,7 +128,7 @@ def test_a_waiting_job_has_not_started_although_it_was_accepted() -> None:
 def head_of(name: str) -> JobHead:
     """The head of a job's page."""
     seen = example().observation()
-    entry = seen.cluster.find(("default", "pytorchjob", name))
+    entry = seen.cluster.by_key.get(("default", "pytorchjob", name))
     assert entry is not None
     return job_head(seen, seen.see(entry))
 
@@ -152,7 +152,7 @@ def test_terminal_and_page_show_the_same() -> None:
         assert line.split()[3:6] == [
             view.status, str(len(view.gpus)), str(len(view.gpus) - view.gpus_free)
         ]  # fmt: skip
-    entry = recorded.cluster.find(("default", "pytorchjob", "failed"))
+    entry = recorded.cluster.by_key.get(("default", "pytorchjob", "failed"))
     assert entry is not None
     diagnosis = diagnose_observed(seen, seen.see(entry))
     why = why_view(diagnosis)

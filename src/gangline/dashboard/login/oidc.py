@@ -8,7 +8,6 @@ import base64
 import hashlib
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from aiohttp import web
 
 from gangline.dashboard.login.header import RESERVED
 from gangline.dashboard.login.sessions import Login, LoginRefused, local_path, see_other
+from gangline.dashboard.rights import put_last
 from gangline.dashboard.settings import OidcSettings
 from gangline.dashboard.viewers import Identity
 from gangline.sdk.advice import public_authorities
@@ -46,7 +46,7 @@ class OidcLogin(Login):
     settings: OidcSettings
     secure: bool = False
     login_path: str = "/login"
-    _pending: OrderedDict[str, _Pending] = field(default_factory=OrderedDict)
+    _pending: dict[str, _Pending] = field(default_factory=dict)
     _metadata: Mapping[str, Any] = field(default_factory=dict)
     _keys: Any = None
     _read_at: float = -METADATA_S
@@ -63,9 +63,8 @@ class OidcLogin(Login):
     async def _begin(self, next_path: str) -> web.StreamResponse:
         metadata = await self._provider()
         state, verifier, nonce = (secrets.token_urlsafe(32) for _ in range(3))
-        self._pending[state] = _Pending(verifier, nonce, next_path, time.monotonic() + PENDING_S)
-        while len(self._pending) > MAX_PENDING:
-            self._pending.popitem(last=False)
+        pending = _Pending(verifier, nonce, next_path, time.monotonic() + PENDING_S)
+        put_last(self._pending, state, pending, MAX_PENDING)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest())
         parameters = {
             "response_type": "code",

@@ -4,12 +4,12 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from gangline.dashboard.rights import put_last
 from gangline.dashboard.viewers import Identity, Viewers
 
 LIFETIME_S = 12 * 3600.0
@@ -72,7 +72,7 @@ class Sessions:
         self._path = path or "/"
         self._secure = secure
         self._clock = clock
-        self._sessions: OrderedDict[str, tuple[float, Session]] = OrderedDict()
+        self._sessions: dict[str, tuple[float, Session]] = {}
 
     def find(self, request: web.Request) -> Session | None:
         """Return the session of a request; None if it has none, or it has expired."""
@@ -94,9 +94,9 @@ class Sessions:
     ) -> None:
         value = secrets.token_urlsafe(32)
         session = Session(identity, name, secrets.token_urlsafe(24))
-        self._sessions[_digest(value)] = self._clock() + lifetime_s, session
-        while len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
+        put_last(
+            self._sessions, _digest(value), (self._clock() + lifetime_s, session), MAX_SESSIONS
+        )
         response.set_cookie(
             self._cookie,
             value,

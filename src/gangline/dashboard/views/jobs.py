@@ -30,6 +30,10 @@ _SORTS: dict[str, Callable[[SeenJob], Any]] = {
     "gpus": lambda seen: -seen.job.requested_gpus,
 }
 """Keys of the orders; a minus sign before the name of an order reverses it."""
+SELECTED_BY: dict[str, Callable[[SeenJob], str]] = {
+    name: _SORTS[name] for name in ("namespace", "queue", "kind", "owner")
+}
+"""Filters for one value."""
 
 
 class JobFilter(View, frozen=True):
@@ -48,34 +52,23 @@ class JobFilter(View, frozen=True):
 
     @property
     def is_active(self) -> bool:
-        return bool(self.phase or self.namespace or self.queue or self.kind or self.owner or self.q)
+        return bool(self.phase or self.q or any(getattr(self, name) for name in SELECTED_BY))
 
     def accepts(self, seen: SeenJob) -> bool:
-        job = seen.job
-        if self.phase and job.state not in self.phase:
+        if self.phase and seen.job.state not in self.phase:
             return False
-        if self.namespace and job.namespace != self.namespace:
-            return False
-        if self.queue and seen.queue != self.queue:
-            return False
-        if self.kind and job.kind.trainer != self.kind:
-            return False
-        if self.owner and seen.owner != self.owner:
-            return False
-        text = self.q.lower()
-        return not text or any(
-            text in part.lower() for part in (job.name, seen.owner, job.reason) if part
-        )
+        for name, value in SELECTED_BY.items():
+            wanted = getattr(self, name)
+            if wanted and value(seen) != wanted:
+                return False
+        text, job = self.q.lower(), seen.job
+        return not text or any(text in part.lower() for part in (job.name, seen.owner, job.reason))
 
     def query(self, **changes: str) -> dict[str, Any]:
         """Return the parameters of an address with changes; a new selection begins at its start."""
         values = {
             "phase": [state.lower() for state in self.phase],
-            "namespace": self.namespace,
-            "queue": self.queue,
-            "kind": self.kind,
-            "owner": self.owner,
-            "q": self.q,
+            **{name: getattr(self, name) for name in (*SELECTED_BY, "q")},
             "sort": "" if self.sort == "age" else self.sort,
             **changes,
         }
@@ -92,7 +85,7 @@ def read_filter(query: Mapping[str, Sequence[str]]) -> JobFilter:
     return JobFilter(
         phase=phase,
         sort=sort if sort.removeprefix("-") in _SORTS else "age",
-        **{name: first.get(name, "") for name in ("namespace", "queue", "kind", "owner", "q")},
+        **{name: first.get(name, "") for name in (*SELECTED_BY, "q")},
         after=first.get("after", ""),
     )
 
@@ -122,26 +115,25 @@ def jobs_view(
     """Return one page of the list; ``read_accounts`` returns the goodput of jobs by UID."""
     jobs = list(seen.jobs())
     matching = [job for job in jobs if shown.accepts(job)]
-    keys = {id(job): _sort_key(job, shown.sort) for job in matching}
-    matching.sort(key=lambda job: keys[id(job)], reverse=shown.sort.startswith("-"))
-    if seen.viewer:
-        matching.sort(key=lambda job: not _is_own(job, seen.viewer))
-    start = _start(matching, keys, shown, seen.viewer)
-    page = matching[start : start + PAGE_SIZE]
-    has_more = len(matching) > start + len(page)
-    last = page[-1] if page else None
-    accounts = read_accounts([job.job for job in page])
+    placed = [(_position(job, shown.sort, seen.viewer), job) for job in matching]
+    placed.sort(key=lambda row: row[0][1], reverse=shown.sort.startswith("-"))
+    placed.sort(key=lambda row: row[0][0])
+    start = _start([position for position, _ in placed], shown)
+    page = placed[start : start + PAGE_SIZE]
+    has_more = len(placed) > start + len(page)
+    token = base64.urlsafe_b64encode(msgspec.json.encode(page[-1][0])) if has_more else b""
+    accounts = read_accounts([job.job for _, job in page])
     return JobsView(
-        rows=tuple(job_row(job, accounts) for job in page),
+        rows=tuple(job_row(job, accounts) for _, job in page),
         matching=len(matching),
         total=len(jobs),
         states=dict(Counter(str(job.job.state) for job in jobs)),
         filter=shown,
-        next=_token(last, keys, seen.viewer) if last and has_more else "",
-        namespaces=tuple(sorted({job.job.namespace for job in jobs})),
-        queues=tuple(sorted({job.queue for job in jobs})),
-        kinds=tuple(sorted({job.job.kind.trainer for job in jobs})),
-        owners=tuple(sorted({job.owner for job in jobs} - {""})),
+        next=token.decode().rstrip("="),
+        **{
+            f"{name}s": tuple(sorted({value(job) for job in jobs} - {""}))
+            for name, value in SELECTED_BY.items()
+        },
     )
 
 
@@ -154,37 +146,25 @@ def job_row(seen: SeenJob, accounts: Mapping[str, Goodput]) -> Row:
     return SeenJob(seen.entry, job).row(step=account.step, goodput=account.share)
 
 
-def _is_own(seen: SeenJob, viewer: str) -> bool:
-    return bool(viewer) and seen.owner == viewer
+def _position(seen: SeenJob, sort: str, viewer: str) -> list[Any]:
+    """Return where a row stands: behind the viewer's own jobs or among them, and its key."""
+    job, is_own = seen.job, bool(viewer) and seen.owner == viewer
+    key = _SORTS[sort.removeprefix("-")](seen)
+    return [not is_own, [key, job.namespace, job.name, job.kind.trainer]]
 
 
-def _sort_key(seen: SeenJob, sort: str) -> tuple[Any, str, str, str]:
-    job = seen.job
-    return _SORTS[sort.removeprefix("-")](seen), job.namespace, job.name, job.kind.trainer
-
-
-def _token(seen: SeenJob, keys: Mapping[int, tuple[Any, ...]], viewer: str) -> str:
-    content = msgspec.json.encode([not _is_own(seen, viewer), *keys[id(seen)]])
-    return base64.urlsafe_b64encode(content).decode().rstrip("=")
-
-
-def _start(
-    jobs: Sequence[SeenJob], keys: Mapping[int, tuple[Any, ...]], shown: JobFilter, viewer: str
-) -> int:
+def _start(positions: Sequence[list[Any]], shown: JobFilter) -> int:
     """Return the index of the first row behind the continue token, whose row may be gone."""
     if not shown.after:
         return 0
+    is_reversed = shown.sort.startswith("-")
     try:
         padded = shown.after + "=" * (-len(shown.after) % 4)
-        not_own, *key = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=list[Any])
-        reverse = shown.sort.startswith("-")
-        for index, job in enumerate(jobs):
-            here = (not _is_own(job, viewer), keys[id(job)])
-            if here[0] == not_own and here[1] != tuple(key):
-                if (here[1] > tuple(key)) is not reverse:
-                    return index
-            elif here[0] > not_own:
+        not_own, key = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=list[Any])
+        for index, (other, here) in enumerate(positions):
+            is_behind = here < key if is_reversed else here > key
+            if other > not_own or (other == not_own and here != key and is_behind):
                 return index
     except (ValueError, TypeError, msgspec.DecodeError):
         return 0  # a token of another order, or no token
-    return len(jobs)
+    return len(positions)

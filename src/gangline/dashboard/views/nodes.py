@@ -50,6 +50,10 @@ class NodeView(View, frozen=True):
     memory_used: float | None = None
     gpus_used: float | None = None
 
+    @property
+    def takes_pods(self) -> bool:
+        return self.status == "Ready"
+
 
 class Domain(View, frozen=True):
     name: str
@@ -88,12 +92,12 @@ def nodes_view(
     rows = {row.name: row for row in read_node_rows(seen)}
     views = {name: _node(seen, row, usage or {}, gpus) for name, row in sorted(rows.items())}
     grouped = _group(views, domains, seen.cluster.nodes)
-    free = [view.gpus_free for view in views.values() if _takes_pods(view)]
+    free = [view.gpus_free for view in views.values() if view.takes_pods]
     total = sum(len(view.gpus) for view in views.values())
     return NodesView(
         domains=grouped,
         total=len(views),
-        ready=sum(_takes_pods(view) for view in views.values()),
+        ready=sum(view.takes_pods for view in views.values()),
         gpus=total,
         gpus_allocated=sum(row.allocated.get(GPU, 0) for row in rows.values()),
         gpus_used=sum(gpus.nodes.values()) if gpus else None,
@@ -109,34 +113,28 @@ def read_node_rows(seen: Observation) -> list[NodeRow]:
     return [read_node(node, cluster.load(name).allocated) for name, node in cluster.nodes.items()]
 
 
-def _takes_pods(view: NodeView) -> bool:
-    return view.status == "Ready"
-
-
 def _group(
     views: Mapping[str, NodeView],
     domains: Sequence[tuple[str, int, Sequence[str]]],
     nodes: Mapping[str, Node],
 ) -> tuple[Domain, ...]:
     """Group nodes by their closest network domain, else by zone."""
-    home: dict[str, tuple[str, int]] = {}
-    for name, tier, members in domains:
+    domain_of: dict[str, tuple[str, int]] = {}
+    for domain, tier, members in domains:
         for member in members:
-            home.setdefault(member, (name, tier))
-    for name in views:
-        home.setdefault(name, (nodes[name].metadata.labels.get(_ZONE, ""), 0))
+            domain_of.setdefault(member, (domain, tier))
     members_of: defaultdict[tuple[str, int], list[NodeView]] = defaultdict(list)
     for name, view in views.items():
-        members_of[home[name]].append(view)
+        zone = nodes[name].metadata.labels.get(_ZONE, ""), 0
+        members_of[domain_of.get(name, zone)].append(view)
     return tuple(
         Domain(
-            name,
-            tier,
+            *place,
             tuple(members),
             sum(len(view.gpus) for view in members),
             sum(view.gpus_free for view in members),
         )
-        for (name, tier), members in sorted(members_of.items(), key=lambda item: item[0])
+        for place, members in sorted(members_of.items(), key=lambda item: item[0])
     )
 
 
@@ -187,7 +185,7 @@ def _holder(seen: Observation, pod: WatchedPod) -> tuple[str, str, int]:
     colour = 1 + sum((owner.uid if owner else meta.uid).encode()) % COLOURS
     if not seen.scope.sees(POD_KIND, meta.namespace):
         return "", "", colour
-    entry = seen.cluster.find_owner(owner.uid) if owner else None
+    entry = seen.cluster.by_uid.get(owner.uid) if owner else None
     if entry is None:
         return f"{meta.namespace}/{meta.name}", "", colour
     namespace, kind, name = entry.key

@@ -141,7 +141,7 @@ def _jobs_by_group(cluster: ClusterSnapshot) -> dict[tuple[str, str], str]:
     paths: dict[tuple[str, str], str] = {}
     for key, group in cluster.groups.items():
         owner = group.metadata.controller
-        entry = cluster.find_owner(owner.uid) if owner else None
+        entry = cluster.by_uid.get(owner.uid) if owner else None
         if entry is not None:
             paths[key] = "/jobs/{}/{}/{}".format(*entry.key)
     return paths

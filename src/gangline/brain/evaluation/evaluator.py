@@ -21,7 +21,7 @@ from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceItem
 from gangline.api.figures import plain_number
 from gangline.api.jobs.elastic import ScalePlan
 from gangline.brain.advisers.advice import Advice, GuardAction, Verdict, What
-from gangline.brain.advisers.view import AdviserView, ClusterView, SimilarRuns
+from gangline.brain.advisers.view import AdviserView, ClusterView
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.advisers import (
@@ -44,8 +44,7 @@ from gangline.brain.evaluation.cluster_round import (
     queue_entitlements,
     with_allocation,
 )
-from gangline.brain.evaluation.fact_flow import FactFlow
-from gangline.brain.evaluation.history import JobHistory
+from gangline.brain.evaluation.history import FactFlow, JobHistory
 from gangline.brain.evaluation.trials import (
     EvaluatedJob,
     Trials,
@@ -101,8 +100,6 @@ _Shown: TypeAlias = tuple[Advice, PublishedAdvice]
 
 
 class Evaluator:
-    """Evaluates all running jobs, again and again."""
-
     def __init__(  # noqa: PLR0913 - the parts that the cycle joins
         self,
         client: ApiClient,
@@ -138,7 +135,6 @@ class Evaluator:
         self.cycles = 0
 
     async def run(self, every_s: float) -> None:
-        """Evaluate until cancelled."""
         while True:
             with CYCLE_SECONDS.time():
                 try:
@@ -201,7 +197,6 @@ class Evaluator:
                 await self._history.update_action(ended)
 
     async def _divide_devices(self, view: ClusterView) -> None:
-        """Decide the sizes of all elastic jobs together; the next cycle applies them."""
         jobs = [job for watched in self._collector.running() if (job := watched.observations.job)]
         elastic = {member.run.job.uid for member in self._members}
         fixed: dict[str, float] = {}
@@ -278,8 +273,7 @@ class Evaluator:
             with _isolated(job.watched):
                 items = await self._conclude(job, advice)
                 away = HISTORY_AWAY if self._history.problem else ""
-                mode = job.evaluated.permission.mode
-                await self._publisher.publish(job.evaluated.stored, mode, items, away)
+                await self._publisher.publish(job.stored, job.permission.mode, items, away)
 
     async def _prepare(self, watched: WatchedJob, cluster: ClusterView) -> "_PreparedJob | None":
         """Collect what advice on a job rests on; None if there is to be none."""
@@ -312,26 +306,32 @@ class Evaluator:
             probes=state.probes,
             prediction_error=self._prediction_errors.get(state.family, 0.0),
         )
-        job = EvaluatedJob(target, run, actions, plans, permission, now_ms, state)
-        return _PreparedJob(watched, job, view, self._memories[uid])
+        memory = self._memories[uid]
+        if watched.problems and watched.problems != memory.problems:
+            mistakes = "; ".join(watched.problems)
+            self._events.event(target, "Warning", "InvalidAnnotation", mistakes)
+        memory.problems = watched.problems
+        return _PreparedJob(
+            target, run, actions, plans, permission, now_ms, state,
+            watched=watched, view=view, memory=memory,
+        )  # fmt: skip
 
-    async def _conclude(self, prepared: "_PreparedJob", advised: Advised) -> list[AdviceItem]:
+    async def _conclude(self, job: "_PreparedJob", advised: Advised) -> list[AdviceItem]:
         """Judge what was done, decide what to do, and return what is published."""
-        job, similar = prepared.evaluated, prepared.view.similar
         run, permission = job.run, job.permission
-        prepared.memory.fitted = advised.fitted
+        job.memory.fitted = advised.fitted
         if run.job.kind == "ElasticJob" and permission.may_change(What.WORKERS):
             member = RoundMember(run=run, choices=advised.choices, state=job.state)
             self._members.append(member)
         advice = with_allocation(self._round, run.job.uid, advised.advice)
         group = self._collector.pod_group_of(run.job.uid)
         if group is not None:
-            await write_estimate(self._client, group, run_time_estimate_s(similar))
+            await write_estimate(self._client, group, run_time_estimate_s(job.view.similar))
         job.state = observe(job.state, advice, job.now_ms)
         if permission.mode is Mode.APPLY and job.actions:
             await self._judge(job)
-        items = await self._decide(job, similar, advice, prepared.memory)
-        prepared.memory.state = job.state
+        items = await self._decide(job, advice)
+        job.memory.state = job.state
         return items
 
     def _permission(self, watched: WatchedJob, job: RecordedJob) -> Permission:
@@ -378,14 +378,8 @@ class Evaluator:
                 )
             self._events.event(job.stored, "Warning", ROLLED_BACK_EVENT, message)
 
-    async def _decide(
-        self,
-        job: EvaluatedJob,
-        similar: SimilarRuns | None,
-        advice: list[Advice],
-        memory: "_JobMemory",
-    ) -> list[AdviceItem]:
-        run, permission = job.run, job.permission
+    async def _decide(self, job: "_PreparedJob", advice: list[Advice]) -> list[AdviceItem]:
+        run, permission, memory = job.run, job.permission, job.memory
         applies = permission.mode is Mode.APPLY
         items: list[AdviceItem] = []
         former, memory.shown = memory.shown, {}
@@ -406,7 +400,7 @@ class Evaluator:
                 word = HELD if why is not None else APPLIED
                 if why is None:
                     ACTIONS.labels(item.what).inc()
-            proof = evidence(item, run.job, similar)
+            proof = evidence(item, run.job, job.view.similar)
             items.append(advice_item(shown.advice, shown.sentence, proof, word, hold_sentence(why)))
         return items
 
@@ -418,12 +412,11 @@ class Evaluator:
         return round(self._clock() * 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class _PreparedJob:
-    """A job, and what advice on it rests on."""
+@dataclass(slots=True, kw_only=True)
+class _PreparedJob(EvaluatedJob):
+    """A job with what advice on it rests on."""
 
     watched: WatchedJob
-    evaluated: EvaluatedJob
     view: AdviserView
     memory: "_JobMemory"
 
@@ -435,6 +428,8 @@ class _JobMemory:
     job: RecordedJob
     state: GuardJobState
     fitted: Fitted | None = None
+    problems: tuple[str, ...] = ()
+    """Mistakes in its annotations, which an event has shown."""
     shown: dict[_AdviceKey, _Shown] = field(default_factory=dict)
     """Its advice as it was published."""
 

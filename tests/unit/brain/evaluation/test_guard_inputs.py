@@ -1,8 +1,6 @@
 """What the guard decides by is what jobs report: the evaluator hands it on."""
 
 import math
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,17 +8,10 @@ import pytest
 from gangline.brain.advisers.advice import Advice, GuardAction, Reason, What
 from gangline.brain.evaluation.trials import prediction_errors
 from gangline.brain.guard.decide import decide, observe
-from gangline.brain.store.engine import Store, open_store
-from unit.brain.evaluation.scaled_job import FEW, MANY, NOW_MS, ScaledJob
+from gangline.brain.store.engine import Store
+from unit.brain.evaluation.scaled_job import FEW, MANY, ScaledJob
 
 SLOW_RESTART: dict[str, Any] = {"restarts": {"count": 2, "seconds": {"starting": 300, "lost": 500}}}
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = open_store(f"sqlite:///{tmp_path}/brain.db", secret=b"s", clock_ms=lambda: NOW_MS)
-    async with opened:
-        yield opened
 
 
 async def job_of(store: Store, **seen: Any) -> ScaledJob:
@@ -63,6 +54,14 @@ async def test_judged_change_has_its_cost_and_surprise_in_the_history(store: Sto
     assert judged.surprise < 0
     await job.cycles(1)
     assert job.evaluator._prediction_errors[judged.family] == pytest.approx(-judged.surprise)
+
+
+async def test_mistakes_in_annotations_are_reported_once(store: Store) -> None:
+    job = await job_of(store)
+    watched = job.collector.jobs[job.uid]
+    watched.problems = ("gangline.dev/brain: 'yes' is none of off, advise, apply",)
+    await job.cycles(2)
+    assert job.writes.events == list(watched.problems)
 
 
 def test_prediction_error_is_the_root_mean_square_of_a_family() -> None:

@@ -1,11 +1,16 @@
 """ValidatingAdmissionPolicies and their bindings."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gangline.kube import errors
 from gangline.kube.client.client import ApiClient
+from gangline.local.apiserver.audit import AuditSettings
+from gangline.local.apiserver.server import ApiServer, ApiServerSettings
+from gangline.local.apiserver.storage.durable_files import Durability
 from integration.apiserver.test_server_protocol import Http, http
 from integration.apiserver.test_server_webhooks import MAPS, config_map, create
 
@@ -120,6 +125,33 @@ async def test_warnings_do_not_refuse(http: Http, client: ApiClient):
     assert "Validation failed for ValidatingAdmissionPolicy 'p'" in http.headers["Warning"]
 
 
+async def test_audited_failures_and_annotations_are_in_the_event(tmp_path: Path):
+    log = tmp_path / "audit.log"
+    server = ApiServer(
+        ApiServerSettings(
+            data=tmp_path / "data", durability=Durability.PROCESS, audit=AuditSettings(log)
+        )
+    )
+    await server.start()
+    try:
+        async with ApiClient(server.config) as client:
+            note = {"key": "size", "valueExpression": "string(size(object.data))"}
+            rules = [{"expression": "true"}, {"expression": "false", "message": "never"}]
+            await configure(client, ["Audit"], validations=rules, auditAnnotations=[note])
+            await create(client)
+    finally:
+        await server.stop()
+    events = map(json.loads, log.read_text().splitlines())
+    (notes,) = [event["annotations"] for event in events
+                if event["verb"] == "create" and event["objectRef"]["resource"] == "configmaps"
+                and "p/size" in event["annotations"]]  # fmt: skip
+    assert notes["p/size"] == "1"
+    assert json.loads(notes["validation.policy.admission.k8s.io/validation_failure"]) == [
+        {"message": "never", "policy": "p", "binding": "b", "expressionIndex": 1,
+         "validationActions": ["Audit"]},
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
@@ -128,6 +160,8 @@ async def test_warnings_do_not_refuse(http: Http, client: ApiClient):
          "spec.validations[0].expression"),
         ({"validations": [{"expression": "self.a"}]}, "spec.validations[0].expression"),
         ({"variables": [{"name": "v", "expression": "1 +"}]}, "spec.variables[0].expression"),
+        ({"auditAnnotations": [{"key": "k", "valueExpression": "("}]},
+         "spec.auditAnnotations[0].valueExpression"),
     ],
 )  # fmt: skip
 async def test_expressions_that_do_not_compile_are_refused_by_name(

@@ -305,6 +305,11 @@ def _identity(definition: Json, spec: Json, names: Json) -> Causes:
             yield field_causes.invalid(
                 f"spec.names.{name}", names[name], "must be a list of strings"
             )
+            continue
+        for index, value in enumerate(names.get(name) or ()):
+            if not DNS_LABEL.fullmatch(value):
+                where = indexed(f"spec.names.{name}", index)
+                yield field_causes.invalid(where, value, "must be a lower-case DNS label")
 
 
 def _versions(spec: Json) -> Causes:

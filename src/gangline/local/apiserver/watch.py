@@ -103,8 +103,7 @@ def _compile(
             raise bad_request(f"a selector has more than {limits.MAX_SELECTOR_TERMS} terms")
     key = None
     for requirement in by_field.requirements:
-        is_common = requirement.key == NAME or (requirement.key == NAMESPACE and kind.namespaced)
-        if not is_common and requirement.key not in kind.selectable:
+        if requirement.key not in (NAME, NAMESPACE, *kind.selectable):
             raise bad_request(f"field label not supported: {requirement.key}")
         if requirement.key == NAME and requirement.operator == "=":
             name = requirement.values[0]

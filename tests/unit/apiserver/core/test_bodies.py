@@ -41,11 +41,20 @@ def test_fields_that_occur_twice_are_named(body, media, texts):
     assert sorted(find_duplicate_fields(body, media)) == texts
 
 
-def test_null_among_texts_of_built_in_kinds_is_empty():
+def test_built_in_kinds_are_read_as_go_reads_them():
     schemas = {kind.kind: kind.schema for kind in all_builtin_kinds() if kind.version == "v1"}
     config = {"metadata": {"labels": {"a": None}}, "data": {"b": None, "c": "1"}}
     assert not schemas["ConfigMap"].prune(config)
     assert config == {"metadata": {"labels": {"a": ""}}, "data": {"b": "", "c": "1"}}
-    pod = {"spec": {"containers": [{"name": "c", "args": ["x", None]}], "hostname": None}}
+    limits = {"cpu": "1000m", "memory": "1024Mi", "odd": "x"}
+    container = {"name": "c", "args": ["x", None], "ports": [None], "resources": {"limits": limits}}
+    pod = {"spec": {"containers": [container], "hostname": None}}
     schemas["Pod"].prune(pod)
-    assert pod == {"spec": {"containers": [{"name": "c", "args": ["x", ""]}]}}
+    stored = {"limits": {"cpu": "1", "memory": "1Gi", "odd": "x"}}
+    assert pod == {
+        "spec": {
+            "containers": [{"name": "c", "args": ["x", ""], "ports": [{}], "resources": stored}]
+        }
+    }
+    (cause,) = schemas["Pod"].validate(pod)[-1:]
+    assert cause.field == "spec.containers[0].resources.limits[odd]"

@@ -120,16 +120,6 @@ def test_requests_follow_limits_in_pods_and_not_in_templates() -> None:
     assert "requests" not in deployment["spec"]["template"]["spec"]["containers"][0]["resources"]
 
 
-def test_amounts_are_stored_in_one_spelling() -> None:
-    resources = {
-        "limits": {"cpu": "1000m", "memory": "1024Mi", "odd": "x"},
-        "requests": {"cpu": 0.5},
-    }
-    found = a_container(resources=resources)["resources"]
-    assert found["limits"] == {"cpu": "1", "memory": "1Gi", "odd": "x"}
-    assert found["requests"]["cpu"] == "500m"
-
-
 def test_ports_probes_and_hooks_are_completed() -> None:
     container = a_container(
         ports=[{"containerPort": 80}],

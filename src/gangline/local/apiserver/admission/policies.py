@@ -2,11 +2,12 @@
 
 A policy acts through its bindings. For each binding that matches a write its validations are
 evaluated, once for each parameter object. The actions of the binding decide what a failed
-validation does: ``Deny`` refuses the write, ``Warn`` returns a warning; ``Audit`` is not recorded,
-because the audit log has the level Metadata. Expressions that fail to evaluate count as failed
-validations, unless the policy's ``failurePolicy`` is ``Ignore``.
+validation does: ``Deny`` refuses the write, ``Warn`` returns a warning, ``Audit`` annotates the
+event of the audit log, as do ``auditAnnotations``. Expressions that fail to evaluate count as
+failed validations, unless the policy's ``failurePolicy`` is ``Ignore``.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ from gangline.local.apiserver.machinery.cel import POLICY_VARIABLES
 from gangline.local.apiserver.storage.store import ObjectStore
 
 POLICIES, BINDINGS = "validatingadmissionpolicies", "validatingadmissionpolicybindings"
+VALIDATION_FAILURE = "validation.policy.admission.k8s.io/validation_failure"
 CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
 
 
@@ -141,14 +143,28 @@ def check_policy(
     spec = subobject(bound.binding, "spec")
     actions = spec.get("validationActions") or []
     params, problem = _find_params(store, registry, bound, request.namespace or "")
-    failures = [(f"failed to configure binding: {problem}", "Invalid")] if problem else []
-    if bound.ignores_errors:
-        failures = []
+    failures: list[tuple[str, str, int]] = []
+    if problem and not bound.ignores_errors:
+        failures.append((f"failed to configure binding: {problem}", "Invalid", 0))
+    notes = request.audit_annotations
     for param in params:
-        failures += _failures(bound, {**data, "params": param})
-    named = f"ValidatingAdmissionPolicy '{bound.name}' with binding "
-    named += f"'{bound.binding['metadata']['name']}'"
-    for message, reason in failures:
+        failures += _failures(bound, {**data, "params": param}, notes)
+    binding = str(bound.binding["metadata"]["name"])
+    named = f"ValidatingAdmissionPolicy '{bound.name}' with binding '{binding}'"
+    if failures and "Audit" in actions:
+        former = json.loads(notes.get(VALIDATION_FAILURE, "[]"))
+        added = [
+            {
+                "message": message,
+                "policy": bound.name,
+                "binding": binding,
+                "expressionIndex": index,
+                "validationActions": actions,
+            }
+            for message, _, index in failures
+        ]
+        notes[VALIDATION_FAILURE] = json.dumps([*former, *added])
+    for message, reason, _ in failures:
         if "Warn" in actions:
             request.warnings.append(f"Validation failed for {named}: {message}")
         if "Deny" in actions:
@@ -164,8 +180,12 @@ def _denial(request: ApiRequest, text: str, reason: str) -> StatusError:
     return status_error(CODES.get(reason, 422), reason, message, details)
 
 
-def _failures(bound: PolicyBinding, data: Json) -> Iterator[tuple[str, str]]:
-    """Yield message and reason of each failed validation."""
+def _failures(
+    bound: PolicyBinding, data: Json, notes: dict[str, str]
+) -> Iterator[tuple[str, str, int]]:
+    """Yield message, reason and index of each failed validation, and add the annotations of the
+    policy to ``notes``.
+    """
     # Most clusters have no policies: the library takes 50 ms to load.
     from gangline.local.apiserver.machinery.cel.rules import RuleError, evaluate
 
@@ -176,14 +196,18 @@ def _failures(bound: PolicyBinding, data: Json) -> Iterator[tuple[str, str]]:
         if outcome is False:
             return
         if outcome is not True and not bound.ignores_errors:
-            yield f"match condition '{condition.get('name')}': {outcome}", "Invalid"
+            yield f"match condition '{condition.get('name')}': {outcome}", "Invalid", 0
             return
     for variable in objects_in(bound.spec.get("variables")):
         value = evaluate(str(variable.get("expression")), shown)
         # The error of one that no validation uses does not count.
         if not isinstance(value, RuleError):
             variables[str(variable.get("name"))] = value
-    for rule in objects_in(bound.spec.get("validations")):
+    for note in objects_in(bound.spec.get("auditAnnotations")):
+        value = evaluate(str(note.get("valueExpression")), shown)
+        if isinstance(value, str) and value.strip():
+            notes[f"{bound.name}/{note.get('key')}"] = value.strip()
+    for index, rule in enumerate(objects_in(bound.spec.get("validations"))):
         expression = str(rule.get("expression")).strip()
         outcome = evaluate(expression, shown)
         if outcome is False:
@@ -191,9 +215,9 @@ def _failures(bound: PolicyBinding, data: Json) -> Iterator[tuple[str, str]]:
             if rule.get("messageExpression"):
                 text = evaluate(str(rule["messageExpression"]), shown)
                 message = text if isinstance(text, str) and text.strip() else message
-            yield message.strip(), str(rule.get("reason") or "Invalid")
+            yield message.strip(), str(rule.get("reason") or "Invalid"), index
         elif outcome is not True and not bound.ignores_errors:
-            yield f"expression '{expression}' resulted in error: {outcome}", "Invalid"
+            yield f"expression '{expression}' resulted in error: {outcome}", "Invalid", index
 
 
 def _find_params(

@@ -31,8 +31,8 @@ from gangline.local.apiserver.machinery.managed_fields import (
     should_track,
     track_update,
 )
+from gangline.local.apiserver.machinery.schema.value_rules import is_time
 from gangline.local.apiserver.machinery.validation.builtin import validate_create, validate_update
-from gangline.local.apiserver.machinery.validation.metadata import metadata_causes
 
 SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 SUFFIX_LENGTH: Final = 5
@@ -42,7 +42,7 @@ ORPHAN: Final = "orphan"
 DEFAULT_GRACE_S: Final = 30
 SYSTEM_METADATA_FIELDS: Final = (
     "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
-    "namespace", "name", "generateName",
+    "namespace", "name",
 )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def preserve_system_metadata(old: Json, new: Json) -> None:
     for name in SYSTEM_METADATA_FIELDS:
         if name in old_meta:
             new_meta[name] = old_meta[name]
-        else:
+        elif name != "deletionTimestamp":  # which only a deletion sets: an error of the validation
             new_meta.pop(name, None)
 
 
@@ -192,6 +192,9 @@ def check_identity(request: ApiRequest, obj: Any) -> Json:
     for name, empty in OMITTED_WHEN_EMPTY.items():
         if meta.get(name, name) in (empty, None):
             del meta[name]
+    for name in ("creationTimestamp", "deletionTimestamp"):
+        if not is_time(meta.get(name) or "1970-01-01T00:00:00Z"):
+            raise bad_request(f"metadata.{name} must be a time such as 2026-01-31T12:00:00Z")
     _check_namespace(request, meta)
     if request.verb != "create" and not meta.get("name"):
         raise bad_request(
@@ -218,19 +221,16 @@ def _check_namespace(request: ApiRequest, meta: Json) -> None:
 
 
 def assign_name(request: ApiRequest, meta: Json) -> None:
-    """Set the name of a new object in ``meta`` and in ``request``. Raises StatusError: 400 or 422,
-    the object has no name.
+    """Set the name of a new object in ``meta`` and in ``request``. Raises StatusError: 422, it is
+    no text.
     """
-    if meta.get("resourceVersion"):
-        raise bad_request("resourceVersion should not be set on objects to be created")
     name, prefix = meta.get("name"), meta.get("generateName")
     if not name and isinstance(prefix, str) and prefix:
         name = meta["name"] = generate_name(prefix)
-    if not name or not isinstance(name, str):
-        kind, obj = request.kind, {"metadata": meta}
-        causes = [*metadata_causes(kind.group, kind.kind, obj, kind.namespaced, kind.custom)]
-        raise invalid(kind.group, kind.kind, "", causes or kind.schema.validate({"metadata": meta}))
-    request.name = name
+    if name and not isinstance(name, str):
+        kind = request.kind
+        raise invalid(kind.group, kind.kind, "", kind.schema.validate({"metadata": meta}))
+    request.name = meta["name"] = name or ""  # an empty one is an error of the validation
 
 
 def prune_unknown_fields(request: ApiRequest, obj: Json) -> None:

@@ -71,6 +71,8 @@ class ServedKind:
     """True if only the status subresource can write the status."""
     initial_status: Json | None = field(default=None, hash=False)
     """The status of a new object; None: it has none."""
+    orphans: bool = False
+    """True if a deletion without a propagation policy leaves the dependents."""
     custom: bool = False
     """True for the kind of a CustomResourceDefinition."""
     was_changed: bool = False
@@ -128,7 +130,7 @@ class ServedKind:
 
     @cached_property
     def schema(self) -> StructuralSchema:
-        return StructuralSchema(self.plain_schema, null_is_empty=not self.custom)
+        return StructuralSchema(self.plain_schema, as_go=not self.custom)
 
     def rule_causes(self, obj: Json, former: Json | None) -> list[StatusCause]:
         """Return the errors that the CEL rules of a custom kind find in a valid object."""
@@ -251,7 +253,11 @@ class Registry:
 
 OTHER_VERSIONS = {("autoscaling", "v1", "HorizontalPodAutoscaler"): HorizontalPodAutoscalerV1}
 """Structs of versions without a reader in this package. Only their schemas are used."""
-READ_IN_PART = (("batch", "v1", "Job"), ("node.k8s.io", "v1", "RuntimeClass"))
+READ_IN_PART = (
+    ("batch", "v1", "Job"), ("node.k8s.io", "v1", "RuntimeClass"),
+    ("scheduling.k8s.io", "v1", "PriorityClass"), ("storage.k8s.io", "v1", "StorageClass"),
+    ("", "v1", "ServiceAccount"),
+)  # fmt: skip
 """Kinds whose structs lack fields that other components read."""
 
 

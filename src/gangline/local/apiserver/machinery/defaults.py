@@ -3,9 +3,9 @@
 Custom kinds get the defaults of their schema (``StructuralSchema``). Those of built-in kinds are in
 ``defaults.toml``: a section has those of the kinds in its title, by the path of the object that
 gets them (``[]`` stands for all items of a list), after ``|`` only if a field of it has one of the
-values (``|field=``: it is absent or empty, as an empty list is in Go). The functions add what
-depends on more. All change the object in place, never overwrite a given value, and leave values of
-the wrong type to validation.
+values. Empty texts and lists are absent ones, as in Go. The functions add what depends on more. All
+change the object in place, never overwrite a given value, and leave values of the wrong type to
+validation.
 
 The sections ``PodSpec`` and ``Container`` are for pods and all templates of pods. A pod also gets
 requests from limits, service links, a service account and the tolerations for failed nodes. No
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gangline.api.core.workloads import JOB_UID_LABEL
 from gangline.api.meta.json_objects import fill_absent, objects_in, subobject
-from gangline.api.quantity import Quantity, canonical_quantity, quantity_or_none
+from gangline.api.quantity import Quantity, quantity_or_none
 from gangline.local.apiserver.machinery.kind_tables import GroupKind, read_kind_table
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 
@@ -38,7 +38,6 @@ RESOURCE = "resource.k8s.io"
 Defaulter: TypeAlias = Callable[[Json], None]
 
 NAME_LABEL = "kubernetes.io/metadata.name"
-RBAC = "rbac.authorization.k8s.io"
 GATED_CONDITION: Json = {
     "type": "PodScheduled",
     "status": "False",
@@ -62,10 +61,12 @@ def apply_builtin_defaults(group: str, kind: str, obj: Json) -> None:
 def _apply_table(kind: GroupKind, obj: Json) -> None:
     for rule in _table().get(kind, ()):
         for target in _objects_at(obj, rule.path):
-            if rule.field is None or (target.get(rule.field) or "") in rule.values:
-                if rule.values == [""] and rule.field:
-                    target.pop(rule.field, None)
-                fill_absent(target, copy_json(rule.defaults))
+            if rule.field is None or target.get(rule.field) in rule.values:
+                for name, default in rule.defaults.items():
+                    # In Go, an empty text is an absent one.
+                    value = target.get(name)
+                    if value is None or (value in ("", []) and type(value) is type(default)):
+                        target[name] = copy_json(default)
 
 
 class _DefaultRule(NamedTuple):
@@ -103,23 +104,14 @@ def _objects_at(obj: Any, path: Sequence[str]) -> list[Json]:
 
 
 def normalize_builtin(group: str, kind: str, obj: Json) -> None:
-    """Rewrite given values in the form in which they are stored, in place. Nothing is added.
+    """Rewrite given values in the form in which they are stored, in place: ``stringData`` becomes
+    ``data``. Nothing is added.
 
-    Quantities get their canonical form (``1000m`` of cpu is ``1``), ``stringData`` becomes
-    ``data``. An applied configuration is normalized first. Otherwise it would seem to change fields
-    of others.
+    An applied configuration is normalized first. Otherwise it would seem to change fields of
+    others.
     """
-    match (group, kind):
-        case ("", "Pod"):
-            canonicalize_pod_spec(subobject(obj, "spec"))
-        case ("apps", "Deployment" | "ReplicaSet") | ("batch", "Job"):
-            canonicalize_pod_spec(subobject(obj, "spec", "template", "spec"))
-        case ("", "PersistentVolume"):
-            canonicalize_quantities(subobject(obj, "spec").get("capacity"))
-        case ("", "PersistentVolumeClaim"):
-            canonicalize_quantities(subobject(obj, "spec", "resources").get("requests"))
-        case ("", "Secret"):
-            _encode_string_data(obj)
+    if (group, kind) == ("", "Secret"):
+        _encode_string_data(obj)
 
 
 def apply_priority(obj: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
@@ -188,22 +180,6 @@ def default_pod_spec(spec: Json) -> None:
 def default_template(template: Json) -> None:
     if spec := subobject(template, "spec"):
         default_pod_spec(spec)
-
-
-def canonicalize_quantities(quantities: Any) -> None:
-    """Rewrite the values of a resource list in place: ``"1000m"`` becomes ``"1"``."""
-    if isinstance(quantities, dict):
-        for name, value in quantities.items():
-            if quantity_or_none(value) is not None:
-                quantities[name] = canonical_quantity(value)
-
-
-def canonicalize_pod_spec(spec: Json) -> None:
-    for container in all_containers(spec):
-        resources = subobject(container, "resources")
-        canonicalize_quantities(resources.get("limits"))
-        canonicalize_quantities(resources.get("requests"))
-    canonicalize_quantities(spec.get("overhead"))
 
 
 def default_pull_policy(image: str) -> str:
@@ -337,21 +313,14 @@ def _namespace(obj: Json) -> None:
 
 
 def _encode_string_data(obj: Json) -> None:
-    texts = obj.get("stringData")
+    texts, data = obj.get("stringData"), obj.get("data")
+    if not isinstance(data, dict | None):
+        return
     if isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values()):
         del obj["stringData"]
         encoded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
         if encoded:
-            obj["data"] = {**subobject(obj, "data"), **encoded}
-
-
-def _binding(obj: Json) -> None:
-    reference = subobject(obj, "roleRef")
-    if reference and not reference.get("apiGroup"):
-        reference["apiGroup"] = RBAC
-    for subject in objects_in(obj.get("subjects")):
-        if subject.get("kind") in ("User", "Group") and not subject.get("apiGroup"):
-            subject["apiGroup"] = RBAC
+            obj["data"] = (data or {}) | encoded
 
 
 def _definition(obj: Json) -> None:
@@ -390,8 +359,6 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "Service"): _service,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("batch", "Job"): default_job,
-    (RBAC, "ClusterRoleBinding"): _binding,
-    (RBAC, "RoleBinding"): _binding,
     (RESOURCE, "ResourceClaim"): lambda obj: _requests(subobject(obj, "spec", "devices")),
     (RESOURCE, "ResourceClaimTemplate"): lambda obj: _requests(
         subobject(obj, "spec", "spec", "devices")

@@ -236,6 +236,10 @@ def _merge_lists(
         return items
     child_schema = schema.get("items", _EMPTY)
     additions = [item for item in patch if not _is_directive(item)]
+    for addition in additions if original else ():
+        if isinstance(addition, dict) and key not in addition:
+            shown = _truncated(addition)
+            raise PatchError(f"map: {shown} does not contain declared merge key: {key}")
     # The merge key need not be unique (port 53 for TCP and for UDP): the patch merges into the
     # first of two equal keys, and both items stay.
     places = {identity(item): place for place, item in reversed(list(enumerate(items)))}
@@ -265,9 +269,7 @@ def _identity(key: str, name: str) -> Identity:
     def identity(item: Any) -> Hashable:
         if not isinstance(item, dict):
             raise PatchError(f"the list {name} mixes objects and other values")
-        if key not in item:
-            raise PatchError(f"map: {_truncated(item)} does not contain declared merge key: {key}")
-        value = item[key]
+        value = item.get(key)
         return (type(value).__name__, str(value))
 
     return identity

@@ -65,6 +65,13 @@ def read_deletion_request(request: ApiRequest, options: Any) -> DeletionRequest:
         raise _invalid_options(field_causes.invalid("propagationPolicy", policy, detail))
     if orphan is not None:
         policy = "Orphan" if orphan else "Background"
+    if not policy and request.kind.orphans:
+        policy = "Orphan"
+        request.warnings.append(
+            f"pods are preserved by default when {request.kind.plural} are deleted; set "
+            "propagationPolicy=Background to remove them, or propagationPolicy=Orphan to suppress "
+            "this warning"
+        )
     if policy and policy not in POLICIES:
         policies = (*sorted(POLICIES), "nil")
         raise _invalid_options(field_causes.unsupported("propagationPolicy", policy, policies))
@@ -91,6 +98,8 @@ def apply_deletion(kind: ServedKind, obj: Json, deletion: DeletionRequest, now: 
     _set_finalizers(meta, deletion.policy)
     if kind.kind == "Namespace" and not kind.group:
         obj.setdefault("status", {})["phase"] = "Terminating"
+    elif kind.kind != "Pod" and can_be_removed(obj):
+        return True  # as Kubernetes, without a time of deletion
     _set_grace(meta, _grace(kind, obj, deletion.grace_s), now)
     return can_be_removed(obj)
 

@@ -258,6 +258,7 @@ class WritePath:
         prepare.prune_unknown_fields(request, obj)
         if kind.note:
             request.warnings.append(kind.note)
+        has_revision = bool(meta.get("resourceVersion"))
         prepare.set_creation_metadata(kind, meta, utc_now())
         complete_signing_request(request, obj)
         obj = conversion.to_stored(kind, obj)
@@ -267,6 +268,8 @@ class WritePath:
             if not owner_tracked:
                 prepare.track_managed_fields(request, None, obj, utc_now())
         prepare.validate_creation(kind, obj)
+        if has_revision:
+            raise bad_request("resourceVersion should not be set on objects to be created")
         prepare.check_size(request, obj)
         return obj
 

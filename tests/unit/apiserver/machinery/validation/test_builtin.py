@@ -291,7 +291,7 @@ OTHER_LABELS = {"matchLabels": {"a": "c"}}
         ("/Service", {}, "ports", "Required value"),
         ("/Service", {"type": "X", "ports": [{"port": 1}]}, "type", "Unsupported"),
         ("/Service", {"ports": [{"port": 1}, {"port": 2}]}, "ports[1].name", "Required value"),
-        ("/Service", {"ports": [{"port": 0}]}, "ports[0].port", "Required value"),
+        ("/Service", {"ports": [{"port": 0}]}, "ports[0].port", "must be between 1 and 65535"),
         ("/Service", {"type": "ExternalName"}, "externalName", "Required value"),
         ("apps/Deployment", {}, "selector", "Required value"),
         ("apps/Deployment", WORKLOAD | {"selector": {}}, "selector", "empty"),

@@ -54,7 +54,7 @@ def test_templates_of_a_workload_have_names_and_do_not_change() -> None:
     assert refused("Workload", {"podGroupTemplates": [one, two]}) == []
     assert "Required value" in refused("Workload", {})[0]
     (duplicate,) = refused("Workload", {"podGroupTemplates": [one, one]})
-    assert duplicate.startswith("spec.podGroupTemplates[1]: Duplicate value")
+    assert duplicate.startswith("spec.podGroupTemplates[1].name: Duplicate value")
     many = [{"name": f"t{index}", **GANG} for index in range(9)]
     assert "at most 8" in refused("Workload", {"podGroupTemplates": many})[0]
     scaled = {**one, "schedulingPolicy": {"gang": {"minCount": 5}}}

@@ -16,6 +16,7 @@ from gangline.local.apiserver.machinery.schema.nodes import (
     MAP_TYPE,
     OBJECT_META,
     PRESERVE_UNKNOWN,
+    QUANTITY,
     Json,
 )
 
@@ -34,7 +35,7 @@ _TYPES: Mapping[str, Json] = {
     "FieldsV1": {"type": "object", PRESERVE_UNKNOWN: True},
     "IntOrString": {"anyOf": [{"type": "integer"}, {"type": "string"}], INT_OR_STRING: True},
     "MicroTime": {"type": "string", "format": "date-time"},
-    "Quantity": {"oneOf": [{"type": "string"}, {"type": "number"}]},
+    "Quantity": QUANTITY,
     "RawExtension": {"type": "object", PRESERVE_UNKNOWN: True},
     "Time": {"type": "string", "format": "date-time"},
 }

@@ -21,6 +21,8 @@ MAP_TYPE = "x-kubernetes-map-type"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 PRESERVE_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
 EMBEDDED = "x-kubernetes-embedded-resource"
+QUANTITY: Json = {"oneOf": [{"type": "string"}, {"type": "number"}]}
+"""The schema of a quantity in built-in kinds."""
 
 _STRING: Json = {"type": "string"}
 _STRINGS: Json = {"type": "object", "additionalProperties": _STRING}

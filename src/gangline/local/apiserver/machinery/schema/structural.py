@@ -16,11 +16,13 @@ from typing import Any, TypeAlias
 
 from gangline.api.meta import field_causes
 from gangline.api.meta.objects import StatusCause
+from gangline.api.quantity import canonical_quantity, quantity_or_none
 from gangline.local import limits
 from gangline.local.apiserver.machinery.schema.nodes import (
     INT_OR_STRING,
     LIST_TYPE,
     MAP_KEYS,
+    QUANTITY,
     Json,
     ParentPath,
     SchemaCompiler,
@@ -48,19 +50,24 @@ Pruner: TypeAlias = Callable[[Any, ParentPath, Segment, list[str]], None]
 class PrunerCompiler(SchemaCompiler[Pruner]):
     """Compiles schemas to pruners. The result is None if nothing below a node can be pruned.
 
-    With ``null_is_empty``, null among the texts of a list or map reads "", as where Go decodes it.
+    With ``as_go``, values are rewritten as where Go decodes them: null among the texts of a list or
+    map reads "", among the objects of a list {}, and a map of quantities has their canonical form
+    (``1000m`` of cpu is ``1``).
     """
 
-    def __init__(self, *, null_is_empty: bool) -> None:
+    def __init__(self, *, as_go: bool) -> None:
         super().__init__()
-        self._null_is_empty = null_is_empty
+        self._as_go = as_go
 
     def _compile(self, schema: Json) -> Pruner | None:
         items = schema.get("items")
         if isinstance(items, dict):
-            return self._empty_texts(items) or _list_pruner(self.compile(items))
+            is_struct = self._as_go and items.get("type") == "object"
+            return self._empty_texts(items) or _list_pruner(self.compile(items), is_struct)
         extra = additional_properties(schema)
         if "properties" not in schema and extra is not None:
+            if self._as_go and extra == QUANTITY:
+                return _canonicalize_quantities
             return self._empty_texts(extra) or _map_pruner(self.compile(extra))
         if "properties" in schema:
             return self._object_pruner(schema, extra)
@@ -69,7 +76,7 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
         return None
 
     def _empty_texts(self, member: Json) -> Pruner | None:
-        if not self._null_is_empty or member.get("type") != "string" or member.get("nullable"):
+        if not self._as_go or member.get("type") != "string" or member.get("nullable"):
             return None
 
         def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
@@ -115,12 +122,23 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
         return prune
 
 
-def _list_pruner(inner: Pruner | None) -> Pruner | None:
+def _canonicalize_quantities(
+    value: Any, parent: ParentPath, segment: Segment, unknown: list[str]
+) -> None:
+    if isinstance(value, dict):
+        for name, amount in value.items():
+            if quantity_or_none(amount) is not None:
+                value[name] = canonical_quantity(amount)
+
+
+def _list_pruner(inner: Pruner | None, null_is_empty: bool) -> Pruner | None:
     if inner is None:
         return None
 
     def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
         if isinstance(value, list):
+            if null_is_empty and None in value:
+                value[:] = [{} if item is None else item for item in value]
             path = (parent, segment)
             for index, item in enumerate(value):
                 inner(item, path, index, unknown)
@@ -305,6 +323,8 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
         if schema.get(INT_OR_STRING):
             rules = [*number_rules(schema), *string_rules(schema), *enum_rule(schema)]
             return _leaf("integer,string", (int, str), rules, nullable)
+        if schema.get("oneOf") == QUANTITY["oneOf"]:
+            return _quantity
         match schema.get("type"):
             case "string":
                 rules = [*string_rules(schema), *enum_rule(schema)]
@@ -383,7 +403,7 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
         return check
 
     def _compile_logical(self, schema: Json) -> Validator | None:
-        if not schema.keys() & {"anyOf", "oneOf", "allOf", "not"}:
+        if not schema.keys() & {"anyOf", "oneOf", "allOf", "not"} or schema == QUANTITY:
             return None
         return _logical_validator(
             [self.compile(child_schema) for child_schema in schema.get("anyOf", [])],
@@ -417,6 +437,15 @@ def _leaf(
             rule(value, parent, segment, causes)
 
     return check
+
+
+def _quantity(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
+    if type(value) not in (str, int, float):
+        _wrong_type(value, "string", parent, segment, causes)
+    elif quantity_or_none(value) is None:
+        detail = "quantities must match the regular expression "
+        detail += "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        causes.append(field_causes.invalid(format_field_path(parent, segment), value, detail))
 
 
 def _boolean(nullable: bool, rules: list[ValueRule]) -> Validator:
@@ -467,9 +496,9 @@ def _logical_validator(
 class StructuralSchema:
     """The schema of one kind in one version. Compilation takes milliseconds, so reuse it."""
 
-    def __init__(self, schema: Json, *, null_is_empty: bool = False) -> None:
+    def __init__(self, schema: Json, *, as_go: bool = False) -> None:
         self.schema = with_object_fields(schema)
-        self._prune = PrunerCompiler(null_is_empty=null_is_empty).compile(self.schema)
+        self._prune = PrunerCompiler(as_go=as_go).compile(self.schema)
         self._default = DefaulterCompiler().compile(self.schema)
         self._validate = ValidatorCompiler().compile(self.schema)
 
@@ -479,10 +508,6 @@ class StructuralSchema:
         if self._prune is not None:
             self._prune(obj, None, "", unknown)
         return unknown
-
-    @property
-    def has_defaults(self) -> bool:
-        return self._default is not None
 
     def apply_defaults(self, obj: Json) -> None:
         if self._default is not None:

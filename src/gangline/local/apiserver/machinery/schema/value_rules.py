@@ -95,8 +95,9 @@ def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
     return lambda value: pattern.match(value) is not None
 
 
-def _date_time(value: Any) -> bool:
-    if not _DATE_TIME.match(value):
+def is_time(value: Any) -> bool:
+    """Return True for a time as in the metadata of objects, with its zone."""
+    if not isinstance(value, str) or not _DATE_TIME.match(value):
         return False
     try:
         datetime.fromisoformat(value.upper())
@@ -113,7 +114,7 @@ STRING_FORMATS: Mapping[str, Callable[[Any], bool]] = {
     "byte": _parses(lambda text: base64.b64decode(text, validate=True)),
     "cidr": _parses(ipaddress.ip_network),
     "date": _parses(date.fromisoformat),
-    "date-time": _date_time,
+    "date-time": is_time,
     "duration": _matches(_DURATION),
     "email": _matches(_EMAIL),
     "hostname": _matches(_HOST_NAME),

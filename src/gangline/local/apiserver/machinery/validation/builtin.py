@@ -21,10 +21,7 @@ from gangline.api.meta.objects import StatusCause
 from gangline.api.quantity import quantity_or_none
 from gangline.api.validation.field_rules import (
     Causes,
-    enum_causes,
-    label_causes,
     name_causes,
-    port_causes,
     quantity_causes,
     rule_causes,
 )
@@ -38,7 +35,6 @@ from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation import devices, pod_groups, webhooks
 from gangline.local.apiserver.machinery.validation.metadata import (
     RBAC,
-    check_path_segment,
     metadata_causes,
     metadata_update_causes,
 )
@@ -59,12 +55,7 @@ from gangline.local.apiserver.machinery.validation.workloads import (
 
 __all__ = ["validate_create", "validate_update"]
 
-SCOPES = (
-    "BestEffort", "CrossNamespacePodAffinity", "NotBestEffort", "NotTerminating", "PriorityClass",
-    "Terminating",
-)  # fmt: skip
 CONFLICTS = ({"BestEffort", "NotBestEffort"}, {"Terminating", "NotTerminating"})
-OPERATORS = ("DoesNotExist", "Exists", "In", "NotIn")
 COUNTS = frozenset(
     {
         "configmaps", "persistentvolumeclaims", "pods", "replicationcontrollers", "resourcequotas",
@@ -89,7 +80,6 @@ def quota_causes(quota: Json) -> Causes:
         yield from rule_causes(names.validate_label_key, where, name)
         if "/" not in name and not _is_standard(name):
             yield field_causes.invalid(where, name, "must be a standard resource for quota")
-        yield from quantity_causes(where, limit)
         amount = quantity_or_none(limit)
         if (
             (name in COUNTS or name.startswith("count/"))
@@ -103,9 +93,6 @@ def quota_causes(quota: Json) -> Causes:
 def _scope_causes(spec: Json, hard: Json) -> Causes:
     scopes = spec.get("scopes")
     chosen = [str(scope) for scope in scopes] if isinstance(scopes, list) else []
-    for index, scope in enumerate(chosen):
-        if scope not in SCOPES:
-            yield field_causes.unsupported(indexed("spec.scopes", index), scope, SCOPES)
     path = "spec.scopeSelector.matchExpressions"
     for index, expression in enumerate(
         objects_in(subobject(spec, "scopeSelector").get("matchExpressions"))
@@ -126,11 +113,7 @@ def _scope_causes(spec: Json, hard: Json) -> Causes:
 def _expression_causes(path: str, expression: Json) -> Causes:
     scope, operator = expression.get("scopeName"), expression.get("operator")
     values = expression.get("values") or []
-    if scope not in SCOPES:
-        yield field_causes.unsupported(child(path, "scopeName"), scope, SCOPES)
-    if operator not in OPERATORS:
-        yield field_causes.unsupported(child(path, "operator"), operator, OPERATORS)
-    elif scope != "PriorityClass" and operator != "Exists":
+    if scope != "PriorityClass" and operator != "Exists":
         detail = "must be 'Exist' only operator when scope is any of ResourceQuotaScopeTerminating,"
         detail += " ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort,"
         detail += " ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
@@ -164,25 +147,13 @@ def _is_standard(name: str) -> bool:
     )
 
 
-def quota_update_causes(old: Json, new: Json) -> Causes:
-    before, after = subobject(old, "spec"), subobject(new, "spec")
-    if set(before.get("scopes") or []) != set(after.get("scopes") or []):
-        yield field_causes.invalid("spec.scopes", after.get("scopes"), "field is immutable")
-
-
 def role_causes(obj: Json, *, namespaced: bool) -> Causes:
-    aggregation = obj.get("aggregationRule")
-    if isinstance(aggregation, dict) and not aggregation.get("clusterRoleSelectors"):
-        detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
-        yield field_causes.required("aggregationRule.clusterRoleSelectors", detail)
     for index, rule in enumerate(objects_in(obj.get("rules"))):
         yield from _rule_causes(rule, indexed("rules", index), namespaced=namespaced)
 
 
 def _rule_causes(rule: Json, where: str, *, namespaced: bool) -> Causes:
     paths = rule.get("nonResourceURLs")
-    if not rule.get("verbs"):
-        yield field_causes.required(child(where, "verbs"), "verbs must contain at least one value")
     if paths:
         if namespaced:
             detail = "namespaced rules cannot apply to non-resource URLs"
@@ -201,19 +172,14 @@ def _rule_causes(rule: Json, where: str, *, namespaced: bool) -> Causes:
 
 def binding_causes(obj: Json, *, namespaced: bool) -> Causes:
     reference = subobject(obj, "roleRef")
-    if reference.get("apiGroup") != RBAC:
-        yield field_causes.unsupported("roleRef.apiGroup", reference.get("apiGroup", ""), (RBAC,))
     kinds = ("Role", "ClusterRole") if namespaced else ("ClusterRole",)
     if reference.get("kind") not in kinds:
         yield field_causes.unsupported("roleRef.kind", reference.get("kind", ""), kinds)
-    yield from name_causes(check_path_segment, "roleRef.name", reference.get("name"))
     for index, subject in enumerate(objects_in(obj.get("subjects"))):
         yield from _subject_causes(subject, indexed("subjects", index), namespaced=namespaced)
 
 
 def _subject_causes(subject: Json, where: str, *, namespaced: bool) -> Causes:
-    if not subject.get("name"):
-        yield field_causes.required(child(where, "name"))
     groups = {"ServiceAccount": "", "User": RBAC, "Group": RBAC}
     kind, group = subject.get("kind"), subject.get("apiGroup") or ""
     if kind not in groups:
@@ -225,11 +191,6 @@ def _subject_causes(subject: Json, where: str, *, namespaced: bool) -> Causes:
         yield field_causes.required(child(where, "namespace"))
 
 
-def binding_update_causes(old: Json, new: Json) -> Causes:
-    if old.get("roleRef") != new.get("roleRef"):
-        yield field_causes.invalid("roleRef", new.get("roleRef"), "cannot change roleRef")
-
-
 RBAC_VALIDATORS: dict[tuple[str, str], Callable[[Json], Causes]] = {
     (RBAC, "ClusterRole"): partial(role_causes, namespaced=False),
     (RBAC, "ClusterRoleBinding"): partial(binding_causes, namespaced=False),
@@ -238,8 +199,6 @@ RBAC_VALIDATORS: dict[tuple[str, str], Callable[[Json], Causes]] = {
 }
 
 
-TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-PROTOCOLS = ("SCTP", "TCP", "UDP")
 HEADLESS = "None"
 
 
@@ -247,11 +206,6 @@ def service_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
     kind = spec.get("type", "ClusterIP")
     ports = objects_in(spec.get("ports"))
-    yield from enum_causes("spec.type", kind, TYPES)
-    yield from enum_causes(
-        "spec.sessionAffinity", spec.get("sessionAffinity"), ("ClientIP", "None")
-    )
-    yield from label_causes("spec.selector", spec.get("selector"))
     if kind == "ExternalName":
         name = str(spec.get("externalName", "")).removesuffix(".")
         yield from name_causes(names.validate_dns_subdomain, "spec.externalName", name)
@@ -273,29 +227,13 @@ def service_update_causes(old: Json, new: Json) -> Causes:
 
 
 def _ports(ports: list[Json]) -> Causes:
-    seen_names, numbers = set[object](), set[object]()
     for index, port in enumerate(ports):
-        where = indexed("spec.ports", index)
-        name, number = port.get("name"), port.get("port")
-        if name:
-            yield from rule_causes(names.validate_dns_label, child(where, "name"), name)
-            if name in seen_names:
-                yield field_causes.duplicate(child(where, "name"), name)
-            seen_names.add(name)
-        elif len(ports) > 1:
-            yield field_causes.required(child(where, "name"))
-        if not number:
-            yield field_causes.required(child(where, "port"))
-        yield from port_causes(child(where, "port"), number or None)
+        if not port.get("name") and len(ports) > 1:
+            yield field_causes.required(indexed("spec.ports", index) + ".name")
         target = port.get("targetPort")
-        yield from port_causes(child(where, "targetPort"), target)
         if isinstance(target, str) and not target.isdigit():
-            yield from rule_causes(names.validate_port_name, child(where, "targetPort"), target)
-        protocol = port.get("protocol", "TCP")
-        yield from enum_causes(child(where, "protocol"), protocol, PROTOCOLS)
-        if (protocol, number) in numbers:
-            yield field_causes.duplicate(where, {"port": number, "protocol": protocol})
-        numbers.add((protocol, number))
+            where = indexed("spec.ports", index) + ".targetPort"
+            yield from rule_causes(names.validate_port_name, where, target)
 
 
 Validator: TypeAlias = Callable[[Json], Causes]
@@ -347,9 +285,12 @@ def validate_update(
     causes = list(metadata_update_causes(old, new))
     if subobject(new, "metadata") != subobject(old, "metadata"):
         causes += metadata_causes(group, kind, new, namespaced, custom)
+    if subresource == "status":
+        causes += table_causes(group, kind, new, of_status=True)
+        if (status := devices.STATUS_VALIDATORS.get((group, kind))) is not None:
+            causes += status(old, new)
     if subresource:
-        status = devices.STATUS_VALIDATORS.get((group, kind)) if subresource == "status" else None
-        return causes + list(status(old, new)) if status is not None else causes
+        return causes
     if (update := UPDATE_VALIDATORS.get((group, kind))) is not None:
         causes += update(old, new)
     causes += table_update_causes(group, kind, old, new)
@@ -374,11 +315,6 @@ def _config_map(obj: Json) -> Causes:
 
 def _secret(obj: Json) -> Causes:
     yield from _data_causes(obj, encoded="data")
-    for key, value in subobject(obj, "data").items():
-        if isinstance(value, str) and not _is_base64(value):
-            yield field_causes.invalid(
-                indexed("data", key), "…", "must be base64; use stringData for text"
-            )
     yield from _secret_type_causes(obj)
 
 
@@ -410,6 +346,9 @@ def _data_causes(obj: Json, *, texts: str = "", encoded: str) -> Causes:
     size = 0
     for field in filter(None, (texts, encoded)):
         for key, value in subobject(obj, field).items():
+            if isinstance(value, str) and field == encoded and not _is_base64(value):
+                detail = "must be base64; use stringData for text"
+                yield field_causes.invalid(indexed(field, key), "…", detail)
             if isinstance(value, str):
                 size += (
                     (len(value) * 3 // 4 - value[-2:].count("="))
@@ -514,18 +453,6 @@ def _priority_class(obj: Json) -> Causes:
         yield field_causes.forbidden("value", detail)
 
 
-def _priority_class_update(old: Json, new: Json) -> Causes:
-    if old.get("value") != new.get("value"):
-        yield field_causes.forbidden("value", "may not be changed in an update.")
-
-
-def _disruption_budget(obj: Json) -> Causes:
-    spec = subobject(obj, "spec")
-    if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
-        detail = "minAvailable and maxUnavailable cannot be both set"
-        yield field_causes.invalid("spec", spec, detail)
-
-
 VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("", "ConfigMap"): _config_map,
     ("", "PersistentVolume"): _volume,
@@ -546,11 +473,9 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("autoscaling", "HorizontalPodAutoscaler"): autoscaler_causes,
     ("batch", "CronJob"): cron_job_causes,
     ("batch", "Job"): job_causes,
-    ("policy", "PodDisruptionBudget"): _disruption_budget,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     **RBAC_VALIDATORS,
     **devices.VALIDATORS,
-    **pod_groups.VALIDATORS,
     **webhooks.VALIDATORS,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
@@ -558,15 +483,10 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "PersistentVolume"): _volume_update,
     ("", "PersistentVolumeClaim"): _claim_update,
     ("", "Pod"): pod_update_causes,
-    ("", "ResourceQuota"): quota_update_causes,
     ("", "Secret"): _data_update,
     ("", "Service"): service_update_causes,
     ("apps", "StatefulSet"): stateful_set_update_causes,
     ("batch", "Job"): job_update_causes,
-    (RBAC, "ClusterRoleBinding"): binding_update_causes,
-    (RBAC, "RoleBinding"): binding_update_causes,
-    ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,
-    **devices.UPDATE_VALIDATORS,
     **pod_groups.UPDATE_VALIDATORS,
     **webhooks.UPDATE_VALIDATORS,
 }

@@ -2,9 +2,14 @@
 
 A section has the rules of the kinds in its title (``GROUP KIND``, the core group is ``v1``). A key
 is a path: ``[]`` stands for all items of a list, ``{}`` for all values of a map. An absent object
-counts as an empty one, unless ``?`` follows its name. Rules are separated by semicolons:
+counts as an empty one, unless ``?`` follows its name. After ``|``, the rules apply only if a field
+beside the value has one of some values (``|type=A,B``). Rules are separated by semicolons:
 
-* ``required``, ``in VALUES``, ``min NUMBER``, ``max NUMBER``, or the name of a rule in ``_FORMS``;
+* ``required``, ``forbidden``, ``in VALUES``, ``min NUMBER``, ``max NUMBER``, ``items NUMBER`` (at
+  most), ``one-of FIELDS`` (exactly one is given), ``at-most-one FIELDS``, ``unique FIELDS`` (which
+  identify the items of a list), or the name of a rule in ``_FORMS``; a text in parentheses is its
+  message;
+* ``as NAME``: the value has the rules of the section ``part NAME``;
 * ``immutable`` and ``kept``, for updates: the value must not change, as an invalid value or as a
   forbidden change.
 """
@@ -17,9 +22,11 @@ from typing import Any, NamedTuple
 from gangline.api import names
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.validation.field_rules import (
     Causes,
     enum_causes,
+    label_causes,
     minimum_causes,
     port_causes,
     quantity_causes,
@@ -40,16 +47,27 @@ _CHANGES = ("immutable", "kept")
 
 class _FieldRule(NamedTuple):
     path: Sequence[str]
+    field: str
+    """The field beside the value that has one of ``values``; empty: there is no condition."""
+    values: Sequence[str]
     name: str
     arguments: Sequence[str]
+    detail: str
 
 
-def table_causes(group: str, kind: str, obj: Json) -> Causes:
-    """Yield the errors of an object's fields."""
+def table_causes(group: str, kind: str, obj: Json, *, of_status: bool = False) -> Causes:
+    """Yield the errors of an object's fields, either of its status or of all others."""
     for rule in _table().get((group, kind), ()):
-        if rule.name not in _CHANGES:
-            for where, value in _values(obj, rule.path, ""):
-                yield from _field_causes(rule, where, value)
+        if (rule.path[0] == "status") is of_status:
+            yield from _rule_causes(rule, obj, "")
+
+
+def _rule_causes(rule: _FieldRule, obj: Json, path: str) -> Causes:
+    if rule.name in _CHANGES:
+        return
+    for where, value, owner in _values(obj, rule.path, path):
+        if not rule.field or (owner or {}).get(rule.field, "") in rule.values:
+            yield from _field_causes(rule, where, value)
 
 
 def table_update_causes(group: str, kind: str, old: Json, new: Json) -> Causes:
@@ -57,14 +75,18 @@ def table_update_causes(group: str, kind: str, old: Json, new: Json) -> Causes:
     for rule in _table().get((group, kind), ()):
         if rule.name not in _CHANGES:
             continue
-        before, after = dict(_values(old, rule.path, "")), dict(_values(new, rule.path, ""))
+        before, after = (
+            {where: value for where, value, _ in _values(obj, rule.path, "")} for obj in (old, new)
+        )
         if before == after:
             continue
         where = ".".join(rule.path)
         if rule.name == "kept":
-            yield field_causes.forbidden(where, f"updates to {where} are forbidden.")
+            detail = rule.detail or f"updates to {where} are forbidden."
+            yield field_causes.forbidden(where, detail)
         else:
-            yield field_causes.invalid(where, after.get(where), "field is immutable")
+            detail = rule.detail or "field is immutable"
+            yield field_causes.invalid(where, after.get(where), detail)
 
 
 @cache
@@ -72,47 +94,118 @@ def _table() -> Mapping[GroupKind, list[_FieldRule]]:
     table: dict[GroupKind, list[_FieldRule]] = {}
     for kind, fields in read_kind_table(__package__, "field_rules.toml"):
         rules = table.setdefault(kind, [])
-        for path, listed in fields.items():
+        for key, listed in fields.items():
+            path, _, condition = key.partition("|")
             parts = path.replace("[]", ".[]").replace("{}", ".{}").split(".")
+            field, _, values = condition.partition("=")
             for rule in listed.split("; "):
-                what, *arguments = rule.split()
-                rules.append(_FieldRule(parts, what, arguments))
+                text, _, detail = rule.removesuffix(")").partition(" (")
+                what, *arguments = text.split()
+                rules.append(_FieldRule(parts, field, values.split(","), what, arguments, detail))
     return table
 
 
-def _values(obj: Any, path: Sequence[str], where: str) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each field that a path names. Values of wrong types have none."""
+def _values(
+    obj: Any, path: Sequence[str], where: str, owner: Any = None
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield path, value and object of each field that a path names. Values of wrong types have
+    none.
+    """
     if not path:
-        yield where, obj
+        yield where, obj, owner
         return
     step, rest = path[0].removesuffix("?"), path[1:]
     if step == "[]":
         for index, item in enumerate(obj if isinstance(obj, list) else ()):
-            yield from _values(item, rest, indexed(where, index))
+            yield from _values(item, rest, indexed(where, index), obj)
     elif step == "{}":
         for key, value in (obj if isinstance(obj, dict) else {}).items():
-            yield from _values(value, rest, indexed(where, key))
+            yield from _values(value, rest, indexed(where, key), obj)
     elif obj is None or isinstance(obj, dict):
         value = (obj or {}).get(step)
         if value is not None or step == path[0]:
-            yield from _values(value, rest, child(where, step))
+            yield from _values(value, rest, child(where, step), obj)
 
 
 def _field_causes(rule: _FieldRule, where: str, value: Any) -> Causes:
-    match rule.name:
-        case "required":
-            if value in _ABSENT:
-                yield field_causes.required(where)
-        case "in":
-            is_item = rule.path[-1] == "[]"
-            yield from enum_causes(where, value or ("" if is_item else None), rule.arguments)
-        case "min":
-            yield from minimum_causes(where, value, int(rule.arguments[0]))
-        case "max":
-            if isinstance(value, int) and value > (limit := int(rule.arguments[0])):
-                yield field_causes.invalid(where, value, f"must be at most {limit}")
-        case name if value not in _ABSENT or (name == "share" and value == ""):
-            yield from _FORMS[name](where, value)
+    if (check := _RULES.get(rule.name)) is not None:
+        yield from check(where, value, rule)
+    elif value not in _ABSENT or (rule.name == "share" and value == ""):
+        yield from _FORMS[rule.name](where, value)
+
+
+def _required(where: str, value: Any, rule: _FieldRule) -> Causes:
+    if value in _ABSENT:
+        yield field_causes.required(where, rule.detail)
+
+
+def _forbidden(where: str, value: Any, rule: _FieldRule) -> Causes:
+    if value not in _ABSENT:
+        yield field_causes.forbidden(where, rule.detail)
+
+
+def _enum(where: str, value: Any, rule: _FieldRule) -> Causes:
+    is_item = rule.path[-1] == "[]"
+    yield from enum_causes(where, value or ("" if is_item else None), rule.arguments)
+
+
+def _minimum(where: str, value: Any, rule: _FieldRule) -> Causes:
+    for cause in minimum_causes(where, value, int(rule.arguments[0])):
+        yield field_causes.invalid(where, value, rule.detail) if rule.detail else cause
+
+
+def _maximum(where: str, value: Any, rule: _FieldRule) -> Causes:
+    if isinstance(value, int) and value > (limit := int(rule.arguments[0])):
+        detail = rule.detail or f"must be less than or equal to {limit}"
+        yield field_causes.invalid(where, value, detail)
+
+
+def _items(where: str, value: Any, rule: _FieldRule) -> Causes:
+    if isinstance(value, list) and len(value) > (limit := int(rule.arguments[0])):
+        yield field_causes.too_many(where, len(value), limit)
+
+
+def _one_of(where: str, value: Any, rule: _FieldRule) -> Causes:
+    if not isinstance(value, dict | None):
+        return
+    given = [name for name in rule.arguments if (value or {}).get(name) is not None]
+    fields = ", ".join(f"`{name}`" for name in rule.arguments)
+    if not given and rule.name == "one-of":
+        yield field_causes.invalid(where, "", f"must specify one of: {fields}")
+    elif len(given) > 1:
+        detail = f"exactly one of {fields} is required, but multiple fields are set"
+        yield field_causes.invalid(where, value, rule.detail or detail)
+
+
+def _section(where: str, value: Any, rule: _FieldRule) -> Causes:
+    if isinstance(value, dict):
+        for inner in _table().get(("part", rule.arguments[0]), ()):
+            yield from _rule_causes(inner, value, where)
+
+
+def _unique(where: str, items: Any, rule: _FieldRule) -> Causes:
+    seen: list[list[Any]] = []
+    for index, item in enumerate(objects_in(items)):
+        key = [item.get(name) for name in rule.arguments]
+        if key in seen and any(key):
+            at = indexed(where, index)
+            place = child(at, rule.arguments[0]) if len(key) == 1 else at
+            yield field_causes.duplicate(place, key[0] if len(key) == 1 else key)
+        seen.append(key)
+
+
+_RULES: Mapping[str, Callable[[str, Any, _FieldRule], Causes]] = {
+    "as": _section,
+    "forbidden": _forbidden,
+    "in": _enum,
+    "at-most-one": _one_of,
+    "items": _items,
+    "max": _maximum,
+    "min": _minimum,
+    "one-of": _one_of,
+    "required": _required,
+    "unique": _unique,
+}
 
 
 def count_or_share_causes(path: str, value: object) -> Causes:
@@ -157,8 +250,8 @@ def _backend(path: str, value: Any) -> Causes:
         yield field_causes.invalid(path, "", "cannot set both resource and service backends")
     elif not service and not resource:
         yield field_causes.invalid(path, "", "resource or service backend is required")
-    port = service.get("port") if isinstance(service, dict) else None
-    if isinstance(port, dict) and bool(port.get("name")) == bool(port.get("number")):
+    port = subobject(service, "port")
+    if isinstance(service, dict) and bool(port.get("name")) == bool(port.get("number")):
         yield field_causes.invalid(path, "", "either port name or port number is required")
 
 
@@ -193,10 +286,13 @@ _FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
     "dns-label": _name(names.validate_dns_label),
     "host": _host,
     "ip": _address,
+    "labels": label_causes,
     "label-value": _name(names.validate_label_value),
     "label-key": _name(names.validate_label_key),
     "path-segment": _name(check_path_segment),
     "port": _port,
+    "port-number": port_causes,
+    "positive": lambda path, value: quantity_causes(path, value, positive=True),
     "quantity": quantity_causes,
     "selector": _selector,
     "endpoints": _endpoints,

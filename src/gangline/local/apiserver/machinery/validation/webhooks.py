@@ -8,15 +8,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gangline.api import names
-from gangline.api.cluster.admission import OPERATIONS, SCOPES
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.validation.field_rules import (
     Causes,
-    enum_causes,
     name_causes,
-    port_causes,
     rule_causes,
 )
 from gangline.local.apiserver.machinery.cel import (
@@ -25,12 +22,10 @@ from gangline.local.apiserver.machinery.cel import (
     missing_library,
 )
 from gangline.local.apiserver.machinery.schema.nodes import Json
-from gangline.local.apiserver.machinery.validation.metadata import selector_causes
 
 ADMISSION = "admissionregistration.k8s.io"
 NETWORK = "networking.k8s.io"
 STORAGE = "storage.k8s.io"
-MAX_SERVICE_RANGES = 2
 
 
 def _policy(obj: Json) -> Causes:
@@ -44,27 +39,16 @@ def _policy(obj: Json) -> Causes:
     for index, variable in enumerate(objects_in(spec.get("variables"))):
         where = child(indexed("spec.variables", index), "expression")
         yield from _expression(where, variable.get("expression"), POLICY_VARIABLES)
-    reasons = ("Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized")
+    for index, note in enumerate(objects_in(spec.get("auditAnnotations"))):
+        where = indexed("spec.auditAnnotations", index)
+        yield from name_causes(names.validate_label_key, child(where, "key"), note.get("key"))
+        expression = note.get("valueExpression")
+        yield from _expression(child(where, "valueExpression"), expression, POLICY_VARIABLES)
     for index, rule in enumerate(objects_in(spec.get("validations"))):
         where = indexed("spec.validations", index)
-        yield from enum_causes(child(where, "reason"), rule.get("reason"), reasons)
         for name in ("expression", "messageExpression"):
             if name in rule or name == "expression":
                 yield from _expression(child(where, name), rule.get(name), POLICY_VARIABLES)
-
-
-def _mutating_policy(obj: Json) -> Causes:
-    detail = "MutatingAdmissionPolicy is not supported: use a mutating webhook"
-    yield field_causes.forbidden("spec", detail)
-
-
-def _node_drivers(obj: Json) -> Causes:
-    seen = set[object]()
-    for index, driver in enumerate(objects_in(subobject(obj, "spec").get("drivers"))):
-        if driver.get("name") in seen:
-            where = child(indexed("spec.drivers", index), "name")
-            yield field_causes.duplicate(where, driver["name"])
-        seen.add(driver.get("name"))
 
 
 def _node_drivers_update(old: Json, new: Json) -> Causes:
@@ -80,21 +64,6 @@ def _node_drivers_update(old: Json, new: Json) -> Causes:
             )  # fmt: skip
 
 
-def _attachment(obj: Json) -> Causes:
-    source = subobject(obj, "spec", "source")
-    names_of_sources = ("inlineVolumeSpec", "persistentVolumeName")
-    given = [name for name in names_of_sources if source.get(name) is not None]
-    if source and len(given) != 1:
-        detail = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
-        yield field_causes.required("spec.source", detail)
-
-
-def _service_ranges(obj: Json) -> Causes:
-    ranges = subobject(obj, "spec").get("cidrs")
-    if isinstance(ranges, list) and len(ranges) > MAX_SERVICE_RANGES:
-        yield field_causes.too_many("spec.cidrs", len(ranges), MAX_SERVICE_RANGES)
-
-
 def _service_ranges_update(old: Json, new: Json) -> Causes:
     before, after = (subobject(obj, "spec").get("cidrs") for obj in (old, new))
     # A range of the other address family may be added.
@@ -103,11 +72,7 @@ def _service_ranges_update(old: Json, new: Json) -> Causes:
 
 
 VALIDATORS: Mapping[tuple[str, str], Callable[[Json], Causes]] = {
-    (ADMISSION, "MutatingAdmissionPolicy"): _mutating_policy,
     (ADMISSION, "ValidatingAdmissionPolicy"): _policy,
-    (NETWORK, "ServiceCIDR"): _service_ranges,
-    (STORAGE, "CSINode"): _node_drivers,
-    (STORAGE, "VolumeAttachment"): _attachment,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], Callable[[Json, Json], Causes]] = {
     (NETWORK, "ServiceCIDR"): _service_ranges_update,
@@ -116,20 +81,13 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], Callable[[Json, Json], Causes]] = {
 
 
 REVIEW_VERSIONS = ("v1", "v1beta1")
-TIMEOUT_SECONDS_RANGE = range(1, 31)
 URL_FORM = "desired format: https://host[/path]"
 
 
 def webhook_causes(obj: Json) -> Causes:
-    seen: set[str] = set()
     for index, hook in enumerate(objects_in(obj.get("webhooks"))):
         path = indexed("webhooks", index)
-        name = hook.get("name")
-        if isinstance(name, str) and name in seen:
-            yield field_causes.duplicate(f"{path}.name", name)
-        elif isinstance(name, str):
-            seen.add(name)
-        yield from _name(f"{path}.name", name)
+        yield from _name(f"{path}.name", hook.get("name"))
         yield from _review_versions(f"{path}.admissionReviewVersions", hook)
         yield from _hook(path, hook)
 
@@ -137,12 +95,6 @@ def webhook_causes(obj: Json) -> Causes:
 def _hook(path: str, hook: Json) -> Causes:
     for index, rule in enumerate(objects_in(hook.get("rules"))):
         yield from _rule(indexed(f"{path}.rules", index), rule)
-    seconds = hook.get("timeoutSeconds")
-    if isinstance(seconds, (int, float)) and seconds not in TIMEOUT_SECONDS_RANGE:
-        detail = "the timeout value must be between 1 and 30 seconds"
-        yield field_causes.invalid(f"{path}.timeoutSeconds", seconds, detail)
-    for name in ("namespaceSelector", "objectSelector"):
-        yield from selector_causes(f"{path}.{name}", subobject(hook, name))
     for index, condition in enumerate(objects_in(hook.get("matchConditions"))):
         yield from _condition(indexed(f"{path}.matchConditions", index), condition)
     yield from _client(f"{path}.clientConfig", subobject(hook, "clientConfig"))
@@ -172,11 +124,7 @@ def _expression(path: str, expression: Any, variables: Sequence[str]) -> Causes:
 
 
 def _name(path: str, name: Any) -> Causes:
-    if not name:
-        yield field_causes.required(path)
-        return
-    yield from rule_causes(names.validate_dns_subdomain, path, name)
-    if isinstance(name, str) and name.count(".") < 2:
+    if name and isinstance(name, str) and name.count(".") < 2:
         detail = "should be a domain with at least three segments separated by dots"
         yield field_causes.invalid(path, name, detail)
 
@@ -200,16 +148,10 @@ def _review_versions(path: str, hook: Json) -> Causes:
 def _rule(path: str, rule: Json) -> Causes:
     listed = list(rule.get("operations") or ())
     yield from _wildcard_causes(f"{path}.operations", listed, "operations")
-    for index, operation in enumerate(listed):
-        yield from enum_causes(indexed(f"{path}.operations", index), operation, OPERATIONS)
     yield from _wildcard_causes(f"{path}.apiGroups", rule.get("apiGroups"), "API groups")
     versions = rule.get("apiVersions")
     yield from _wildcard_causes(f"{path}.apiVersions", versions, "API versions")
-    for index, version in enumerate(versions or ()):
-        if not version:
-            yield field_causes.required(indexed(f"{path}.apiVersions", index))
     yield from _resources(f"{path}.resources", list(rule.get("resources") or ()))
-    yield from enum_causes(f"{path}.scope", rule.get("scope"), SCOPES)
 
 
 def _wildcard_causes(path: str, listed: Sequence[str] | None, what: str) -> Causes:
@@ -279,10 +221,6 @@ def _url(path: str, url: str) -> Causes:
 
 
 def _service(path: str, service: Json) -> Causes:
-    for name in ("name", "namespace"):
-        if not service.get(name):
-            yield field_causes.required(child(path, name), f"service {name} is required")
-    yield from port_causes(child(path, "port"), service.get("port"))
     route = service.get("path")
     if not isinstance(route, str) or route in ("", "/"):
         return

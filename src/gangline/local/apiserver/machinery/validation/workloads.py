@@ -20,8 +20,6 @@ from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.validation.field_rules import (
     Causes,
     enum_causes,
-    minimum_causes,
-    name_causes,
     quantity_causes,
     rule_causes,
 )
@@ -30,17 +28,7 @@ from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 from gangline.local.apiserver.machinery.validation.metadata import selector_causes
 from gangline.local.apiserver.machinery.validation.table import count_or_share_causes
 
-_COUNTS = (
-    "parallelism",
-    "completions",
-    "activeDeadlineSeconds",
-    "backoffLimit",
-    "ttlSecondsAfterFinished",
-    "backoffLimitPerIndex",
-    "maxFailedIndexes",
-)
 _MAX_INDEXED_PARALLELISM = 100_000
-_MAX_EXIT_CODES = 255
 _INDEXES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*", re.ASCII)
 _SCHEDULING = ("nodeSelector", "tolerations", "schedulingGates")
 """Fields of the template that may change while a suspended Job has not started."""
@@ -53,23 +41,16 @@ def job_causes(obj: Json) -> Causes:
 
 
 def job_spec_causes(path: str, spec: Json) -> Causes:
-    for name in _COUNTS:
-        yield from minimum_causes(child(path, name), spec.get(name), 0)
-    modes = ("NonIndexed", "Indexed")
-    yield from enum_causes(child(path, "completionMode"), spec.get("completionMode"), modes)
     yield from _index_causes(path, spec)
-    policies = ("TerminatingOrFailed", "Failed")
     policy = spec.get("podReplacementPolicy")
-    yield from enum_causes(child(path, "podReplacementPolicy"), policy, policies)
     yield from _manager_causes(child(path, "managedBy"), spec.get("managedBy"))
     yield from _success_policy(child(path, "successPolicy"), spec)
     template, where = subobject(spec, "template"), child(path, "template")
-    if not template:
-        yield field_causes.required(where)
-        return
     yield from template_causes(where, template)
     restart = subobject(template, "spec").get("restartPolicy")
     where = child(where, "spec.restartPolicy")
+    if not restart:
+        yield field_causes.required(where, 'valid values: "OnFailure", "Never"')
     yield from enum_causes(where, restart, ("OnFailure", "Never"))
     if spec.get("podFailurePolicy") is not None:
         if restart == "OnFailure":
@@ -113,15 +94,12 @@ def _success_policy(path: str, spec: Json) -> Causes:
     if not isinstance(policy, dict):
         return
     rules = objects_in(policy.get("rules"))
-    if not rules:
-        yield field_causes.required(child(path, "rules"), "at least one rules must be specified")
     for index, rule in enumerate(rules):
         where = indexed(child(path, "rules"), index)
         count, indexes = rule.get("succeededCount"), rule.get("succeededIndexes")
         if count is None and indexes is None:
             detail = "at least one of succeededCount or succeededIndexes must be specified"
             yield field_causes.required(where, detail)
-        yield from minimum_causes(child(where, "succeededCount"), count, 1)
         if isinstance(indexes, str) and not _INDEXES.fullmatch(indexes):
             detail = "error parsing succeededIndexes: it has numbers and ranges, as 1,3-5"
             yield field_causes.invalid(child(where, "succeededIndexes"), indexes, detail)
@@ -136,10 +114,6 @@ def _failure_policy(path: str, spec: Json) -> Causes:
     for index, rule in enumerate(objects_in(subobject(spec, "podFailurePolicy").get("rules"))):
         where = indexed(path, index)
         action, codes = rule.get("action"), rule.get("onExitCodes")
-        if not action:
-            yield field_causes.required(child(where, "action"))
-        actions = ("Count", "FailIndex", "FailJob", "Ignore")
-        yield from enum_causes(child(where, "action"), action or None, actions)
         if action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
             detail = "requires the backoffLimitPerIndex to be set"
             yield field_causes.invalid(child(where, "action"), action, detail)
@@ -149,28 +123,16 @@ def _failure_policy(path: str, spec: Json) -> Causes:
             yield field_causes.invalid(where, rule, detail)
         if isinstance(codes, dict):
             yield from _exit_codes(child(where, "onExitCodes"), codes, containers)
-        for number, condition in enumerate(objects_in(rule.get("onPodConditions"))):
-            place = indexed(child(where, "onPodConditions"), number)
-            yield from name_causes(
-                names.validate_label_key, child(place, "type"), condition.get("type")
-            )
-            status = condition.get("status")
-            yield from enum_causes(child(place, "status"), status, ("False", "True", "Unknown"))
 
 
 def _exit_codes(path: str, rule: Json, containers: "set[Any]") -> Causes:
     operator, values, name = rule.get("operator"), rule.get("values"), rule.get("containerName")
-    if not operator:
-        yield field_causes.required(child(path, "operator"))
-    yield from enum_causes(child(path, "operator"), operator or None, ("In", "NotIn"))
     if name is not None and name not in containers:
         detail = "must be one of the container or initContainer names in the pod template"
         yield field_causes.invalid(child(path, "containerName"), name, detail)
     values, where = values if isinstance(values, list) else [], child(path, "values")
     if not values:
         yield field_causes.invalid(where, values, "at least one value is required")
-    elif len(values) > _MAX_EXIT_CODES:
-        yield field_causes.too_many(where, len(values), _MAX_EXIT_CODES)
     if operator == "In" and 0 in values:
         place = indexed(where, values.index(0))
         yield field_causes.invalid(place, 0, "must not be 0 for the In operator")
@@ -426,6 +388,9 @@ def deployment_causes(obj: Json) -> Causes:
 def replication_controller_causes(obj: Json) -> Causes:
     """Check it as a ReplicaSet: its selector has labels only, by default those of its template."""
     spec = subobject(obj, "spec")
+    if not spec.get("template"):
+        yield field_causes.required("spec.template")
+        return
     labels = spec.get("selector") or subobject(spec, "template", "metadata").get("labels")
     yield from replica_set_causes({"spec": {**spec, "selector": {"matchLabels": labels}}})
 
@@ -479,8 +444,6 @@ def _rolling_update(rolling: Json) -> Causes:
 
 
 METRIC_SOURCES = {kind: kind[0].lower() + kind[1:] for kind in METRIC_TYPES}
-MAX_STABILIZATION_WINDOW_S = 3600
-MAX_POLICY_PERIOD_S = 1800
 
 
 def autoscaler_causes(obj: Json) -> Causes:
@@ -493,9 +456,6 @@ def autoscaler_causes(obj: Json) -> Causes:
         yield field_causes.invalid("spec.maxReplicas", high, detail)
     for index, metric in enumerate(objects_in(spec.get("metrics"))):
         yield from _metric(indexed("spec.metrics", index), metric)
-    for direction in ("scaleUp", "scaleDown"):
-        path = f"spec.behavior.{direction}"
-        yield from _rules(path, subobject(spec, "behavior", direction))
 
 
 def _metric(path: str, metric: Json) -> Causes:
@@ -548,26 +508,3 @@ def _target(path: str, target: Json) -> Causes:
     if share is not None and (not isinstance(share, int) or share < 1):
         # A value of autoscaling/v1 was converted: the schema did not check its type.
         yield field_causes.invalid(f"{path}.averageUtilization", share, "must be greater than 0")
-
-
-def _rules(path: str, rules: Json) -> Causes:
-    window = rules.get("stabilizationWindowSeconds")
-    yield from minimum_causes(f"{path}.stabilizationWindowSeconds", window, 0)
-    if isinstance(window, int) and window > MAX_STABILIZATION_WINDOW_S:
-        detail = f"must be less than or equal to {MAX_STABILIZATION_WINDOW_S}"
-        yield field_causes.invalid(f"{path}.stabilizationWindowSeconds", window, detail)
-    choice = rules.get("selectPolicy")
-    if choice is not None and choice not in ("Max", "Min", "Disabled"):
-        yield field_causes.unsupported(f"{path}.selectPolicy", choice, ("Disabled", "Max", "Min"))
-    for index, policy in enumerate(objects_in(rules.get("policies"))):
-        where = indexed(f"{path}.policies", index)
-        if policy.get("type") not in ("Pods", "Percent"):
-            yield field_causes.unsupported(f"{where}.type", policy.get("type"), ("Percent", "Pods"))
-        for name in ("value", "periodSeconds"):
-            if isinstance(amount := policy.get(name), int) and amount < 1:
-                yield field_causes.invalid(f"{where}.{name}", amount, "must be greater than zero")
-        if isinstance(policy.get("periodSeconds"), int) and (
-            policy["periodSeconds"] > MAX_POLICY_PERIOD_S
-        ):
-            detail = f"must be less than or equal to {MAX_POLICY_PERIOD_S}"
-            yield field_causes.invalid(f"{where}.periodSeconds", policy["periodSeconds"], detail)

@@ -1,6 +1,6 @@
 """Records of the history for tests."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
 from gangline.brain.facts.records import (
@@ -14,6 +14,7 @@ from gangline.brain.facts.records import (
 )
 from gangline.brain.store.batch import Fact
 
+T = TypeVar("T")
 NOW_MS = 1_760_000_000_000
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -118,3 +119,8 @@ def a_run(number: int = 1, segments: int = 3, pods: int = 4, **changes: Any) -> 
 
 def job_fact(job: RecordedJob) -> Fact:
     return Fact(job.cluster, job.uid, job)
+
+
+def not_none(value: T | None) -> T:
+    assert value is not None
+    return value

@@ -185,10 +185,10 @@ def sia(view: ResizeView) -> Mapping[str, int]:
             if value > 0:
                 each.append(Option(size, value**-0.5))
         options[job.name] = each
-    division = divide(options, max(capacity(view), 0)) if options else None
-    if division is None:
+    chosen = divide(options, max(capacity(view), 0)) if options else None
+    if chosen is None:
         return {}
-    return {name: options[name][index].devices for name, index in division.chosen.items()}
+    return {name: options[name][index].devices for name, index in chosen.items()}
 
 
 def pollux(seed: int) -> Resizer:

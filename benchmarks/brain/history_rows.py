@@ -21,7 +21,7 @@ from sqlalchemy.schema import (
 
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
 from gangline.brain.facts.records import Image, Outcome, PodRun, RecordedJob, RoleSize
-from gangline.brain.store.context import Keys
+from gangline.brain.store.context import LEVEL_COLUMNS, Keys
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.sql import rows, tables
 
@@ -203,21 +203,11 @@ def _dropped_parts(engine: Engine) -> dict[str, list[ExecutableDDLElement]]:
 
 
 def _load_jobs(connection: Connection, keys: Keys, size: HistorySize) -> None:
-    learned: dict[int, dict[str, int | None]] = {}
-
     def job_rows() -> Iterator[dict[str, Any]]:
         for number in range(1, size.jobs + 1):
             each = job(size, number)
-            family = family_number(size, number)
-            if family not in learned:
-                learned[family] = {
-                    "family_key": keys.family(each),
-                    "base_key": keys.base(each),
-                    "image_key": keys.image(each),
-                    "model_key": keys.model(each),
-                }
-            key = {"id": number, "spec_key": keys.specification(each)}
-            yield rows.row_of(each, tables.job) | key | learned[family]
+            levels = zip(LEVEL_COLUMNS, keys.levels(each), strict=True)
+            yield rows.row_of(each, tables.job) | {"id": number} | dict(levels)
 
     _insert(connection, tables.job, job_rows())
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.brain.simulated_job import Amdahl, Curve, Exchange, SimulatedJob
-from gangline.brain.advisers.advice import Verdict
-from gangline.brain.advisers.start import largest_worthwhile
+from gangline.brain.advisers.advice import Choice, Verdict
+from gangline.brain.advisers.workers import floor_of, largest_worthwhile
 
 LOW, HIGH, BATCH, MICRO = 2, 16, 2048, 128
 HOURS, JOBS = 8, 4
@@ -41,8 +41,9 @@ class Result:
 
 
 def true_best(job: SimulatedJob) -> int:
-    speeds = {size: job.rate(size) for size in range(LOW, HIGH + 1)}
-    return largest_worthwhile(speeds, 0.0)[0]
+    rates = {size: job.rate(size) for size in range(LOW, HIGH + 1)}
+    choices = [Choice(value=n, goodput=rate, low=rate, high=rate) for n, rate in rates.items()]
+    return round(largest_worthwhile(choices, floor_of(0.0))[0].value)
 
 
 def value(job: SimulatedJob, size: int) -> float:

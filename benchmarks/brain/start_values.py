@@ -14,9 +14,9 @@ import numpy as np
 from benchmarks.brain.throughput import PER_NODE, make_job, observe
 from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers import start
-from gangline.brain.advisers.advice import What
-from gangline.brain.advisers.start import largest_worthwhile
+from gangline.brain.advisers.advice import Choice, What
 from gangline.brain.advisers.view import AdviserView, SimilarRuns
+from gangline.brain.advisers.workers import floor_of, largest_worthwhile
 from gangline.brain.facts.records import Image, Outcome, RecordedJob, RoleSize, Run
 from gangline.brain.models.throughput import Configuration
 
@@ -55,10 +55,11 @@ def divided(count: int) -> Configuration:
 def play_family(random: np.random.Generator) -> dict[int, tuple[int | None, int]]:
     """Return the advised and the best count after 3 and after 10 runs."""
     true = make_job(random)
-    speeds = {}
+    choices = []
     for count in range(FEWEST, MOST + 1):
-        speeds[count] = BATCH / true.step(divided(count))
-    best, _ = largest_worthwhile(speeds, 0.0)
+        speed = BATCH / true.step(divided(count))
+        choices.append(Choice(value=count, goodput=speed, low=speed, high=speed))
+    best = round(largest_worthwhile(choices, floor_of(0.0))[0].value)
     runs: list[Run] = []
     advised = {}
     for index in range(10):

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gangline.brain.models.throughput import Configuration, StepObservation, fit_throughput
+from gangline.brain.models.throughput import (
+    HIGH,
+    LOW,
+    Configuration,
+    StepObservation,
+    fit_throughput,
+)
 
 PER_NODE = 8
 NOISE, STRAGGLERS, LOST = 0.05, 0.02, 0.05
@@ -104,9 +110,9 @@ def held_out(jobs: int, *, parts: bool, sizes: tuple[int, ...], seed: int) -> di
             for n in others:
                 at = size(n, float(random.uniform(least, most)))
                 truth = job.step(at)
-                predicted = model.predict(at)
-                errors[where].append(abs(predicted.step_s / truth - 1))
-                covered[where].append(predicted.low <= truth <= predicted.high)
+                low, high = np.quantile(model.sample(at), [LOW, HIGH])
+                errors[where].append(abs(model.step_time(at) / truth - 1))
+                covered[where].append(bool(low <= truth <= high))
     return {
         "within": statistics.median(errors["within"]),
         "within_covered": statistics.mean(covered["within"]),

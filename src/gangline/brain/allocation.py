@@ -106,17 +106,8 @@ class Option:
     loss: float
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
-    """The best division."""
-
-    chosen: dict[str, int]
-    """Index of the option of each job."""
-    loss: float
-
-
-def divide(options: Mapping[str, Sequence[Option]], capacity: int) -> Division | None:
-    """Return the division of ``capacity`` devices with the least loss; None if none fits."""
+def divide(options: Mapping[str, Sequence[Option]], capacity: int) -> dict[str, int] | None:
+    """Return the option of each job, by index, with the least loss; None if nothing fits."""
     least = {key: min(option.devices for option in sizes) for key, sizes in options.items()}
     spare = capacity - sum(least.values())
     if spare < 0:
@@ -128,12 +119,11 @@ def divide(options: Mapping[str, Sequence[Option]], capacity: int) -> Division |
         best, pick = _add_job(best, [(o.devices - least[key], o.loss) for o in sizes])
         picks.append(pick)
     chosen, left = {}, int(np.argmin(best))
-    loss = float(best[left])
     for key, pick in zip(reversed(list(options)), reversed(picks), strict=True):
         index = int(pick[left])
         chosen[key] = index
         left -= options[key][index].devices - least[key]
-    return Division(chosen=chosen, loss=loss)
+    return chosen
 
 
 def _add_job(
@@ -281,10 +271,10 @@ def _divided(
         losses = [(size, 1 / gain) for size, gain in gains if gain] or [(job.workers, 0.0)]
         sizes[job.key] = [size for size, _ in losses]
         options[job.key] = [Option(size * job.devices, loss) for size, loss in losses]
-    division = divide(options, sum(job.used for job in jobs) + free)
-    if division is None:
+    chosen = divide(options, sum(job.used for job in jobs) + free)
+    if chosen is None:
         return {job.key: job.workers for job in jobs}
-    return {key: sizes[key][index] for key, index in division.chosen.items()}
+    return {key: sizes[key][index] for key, index in chosen.items()}
 
 
 def _misplaced(
@@ -370,17 +360,16 @@ def give_back(
     least = sum(min(option.devices for option in sizes) for sizes in options.values())
     # Devices on other nodes may not help, so more is given back until the pods have nodes.
     for needed in range(max(gang.devices - sum(free.values()), 1), owned - least + 1):
-        division = divide(options, owned - needed)
-        if division is None:
+        chosen = divide(options, owned - needed)
+        if chosen is None:
             return None
-        sizes = {key: shrinks[key][index][0] for key, index in division.chosen.items()}
+        sizes = {key: shrinks[key][index][0] for key, index in chosen.items()}
         if placed(_after_shrinks(free, jobs, sizes), gang.unit, gang.pods) is not None:
             return {job.key: sizes[job.key] for job in jobs if sizes[job.key] < job.workers}
     return None
 
 
 def lost_share(job: AllocationJob, workers: int) -> float:
-    """Return the share of the job's goodput that a smaller size loses."""
     now, then = goodput_of(job, job.workers), goodput_of(job, workers)
     return 0.0 if not now or then is None else max(1 - then / now, 0.0)
 
@@ -402,7 +391,6 @@ def _shrinks(job: AllocationJob) -> list[tuple[int, Option]]:
 def allocation_advice(
     jobs: Sequence[AllocationJob], allocation: Allocation, price: float
 ) -> dict[str, Advice]:
-    """Return the advice for each job whose size should change."""
     advice = {}
     for job in jobs:
         size, fair = allocation.sizes[job.key], allocation.fair[job.key]
@@ -423,7 +411,6 @@ def allocation_advice(
 def give_back_advice(
     jobs: Sequence[AllocationJob], sizes: Mapping[str, int], gang: EntitledGang
 ) -> dict[str, Advice]:
-    """Return the advice for each job that gives devices back to a waiting gang."""
     advice = {}
     for job in jobs:
         if job.key not in sizes:

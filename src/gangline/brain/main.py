@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -19,8 +20,7 @@ from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.evaluator import Evaluator
-from gangline.brain.evaluation.fact_flow import FactFlow
-from gangline.brain.evaluation.history import JobHistory
+from gangline.brain.evaluation.history import FactFlow, JobHistory
 from gangline.brain.evaluation.manifest_advice import ManifestAdviser
 from gangline.brain.publication.publisher import Publisher
 from gangline.brain.record.recorder import Recorder
@@ -71,7 +71,11 @@ async def run(
             stopping.cancel()
             work.cancel()
             await asyncio.gather(work, stopping, return_exceptions=True)
-            await _flush_rest(store)
+            try:
+                async with asyncio.timeout(FLUSH_S):
+                    await store.flush()
+            except (StoreError, TimeoutError) as error:
+                log.warning("facts of the last seconds are not stored: %s", error)
 
 
 async def _open(settings: BrainSettings) -> Store:
@@ -87,14 +91,6 @@ async def _open(settings: BrainSettings) -> Store:
         raise BadSettings(f"--database: {error}") from error
 
 
-async def _flush_rest(store: Store) -> None:
-    try:
-        async with asyncio.timeout(FLUSH_S):
-            await store.flush()
-    except (StoreError, TimeoutError) as error:
-        log.warning("facts of the last seconds are not stored: %s", error)
-
-
 async def _serve(client: ApiClient, settings: BrainSettings, store: Store, health: Health) -> None:
     cluster = await _cluster_identity(client)
     await _wait_for_database(store)
@@ -108,9 +104,6 @@ async def _serve(client: ApiClient, settings: BrainSettings, store: Store, healt
             log.info("serving the history", extra={"port": port})
             health.ports["/v1"] = port
 
-        async def lead() -> None:
-            await _lead(client, settings, store, api, cluster, elector)
-
         elector = LeaderElector(
             client,
             # Beside the recorder of an embedded cluster, a Brain of its user's own leads too.
@@ -123,93 +116,86 @@ async def _serve(client: ApiClient, settings: BrainSettings, store: Store, healt
         health.ready = True
         async with asyncio.TaskGroup() as tasks:
             publishing = tasks.create_task(_publish(client, settings, store, port))
-            await elector.run(lead)
+            await elector.run(_Leadership(client, settings, store, api, cluster, elector).run)
             publishing.cancel()
 
 
-async def _lead(
-    client: ApiClient,
-    settings: BrainSettings,
-    store: Store,
-    api: BrainApi,
-    cluster: str,
-    elector: LeaderElector,
-) -> None:
-    digest = DigestSettings(cluster=cluster, digest=store.digest)
-    collector = Collector(client, digest, settings.namespaces, settings.usage_s, settings.segment_s)
-    retention = RetentionSettings(
-        records_days=settings.record_days, records_bytes=settings.record_bytes
-    )
-    history = JobHistory(store, cluster, retention)
-    await history.lead(settings.identity)
-    watched = await history.known_uids()
-    async with asyncio.TaskGroup() as tasks:
-        if settings.digest_names:
-            log.info("records of jobs are not written: they would show names")
-        else:
-            recorder = Recorder(
-                client, collector, store, cluster, reads_folders=settings.reads_folders
-            )
-            tasks.create_task(recorder.run())
-            api.recorder = recorder
-        tasks.create_task(collector.run(watched))
-        await collector.synced()
-        if collector.has_all_kinds and not settings.namespaces:
-            await history.end_vanished(collector.jobs.keys(), round(time.time() * 1000))
-        api.collector = collector
-        try:
-            if settings.advises:
-                api.manifest_adviser = ManifestAdviser(collector, history, digest)
-                await _advise(client, settings, collector, history, elector)
-            else:
-                await _store_facts(client, settings, collector, history)
-        finally:
-            api.collector = api.manifest_adviser = api.recorder = None
+@dataclass(frozen=True, slots=True)
+class _Leadership:
+    """What a Brain does while it has the lease."""
 
+    client: ApiClient
+    settings: BrainSettings
+    store: Store
+    api: BrainApi
+    cluster: str
+    elector: LeaderElector
 
-async def _store_facts(
-    client: ApiClient, settings: BrainSettings, collector: Collector, history: JobHistory
-) -> None:
-    """Write what the collector observes, until cancelled."""
-    facts = FactFlow(collector, history, client.transport.clock_skew_s)
-    while True:
-        await facts.store()
-        await facts.prune()
-        await asyncio.sleep(settings.cycle_s)
-
-
-async def _advise(
-    client: ApiClient,
-    settings: BrainSettings,
-    collector: Collector,
-    history: JobHistory,
-    elector: LeaderElector,
-) -> None:
-    """Evaluate jobs until cancelled."""
-    async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
-        publisher = Publisher(client, events)
-
-        def report(policy: ConfigMap, mistakes: list[str]) -> None:
-            message = "the last policy without mistakes stays in force: " + "; ".join(mistakes)
-            events.event(policy, "Warning", "InvalidPolicy", message)
-
-        policies = PolicyWatch(client, settings.policy_namespace, report)
-        evaluator = Evaluator(
-            client,
-            collector,
-            history,
-            policies,
-            publisher,
-            events,
-            dry_run=settings.dry_run,
-            growth_check=settings.growth_check and partial(settings.growth_check, client),
-            is_leader=lambda: elector.is_leader,
+    async def run(self) -> None:
+        client, settings, store, api = self.client, self.settings, self.store, self.api
+        digest = DigestSettings(cluster=self.cluster, digest=store.digest)
+        collector = Collector(
+            client, digest, settings.namespaces, settings.usage_s, settings.segment_s
         )
-        tasks.create_task(publisher.run())
-        tasks.create_task(policies.run())
-        await publisher.synced()
-        await policies.synced()
-        await evaluator.run(settings.cycle_s)
+        retention = RetentionSettings(
+            records_days=settings.record_days, records_bytes=settings.record_bytes
+        )
+        history = JobHistory(store, self.cluster, retention)
+        await history.lead(settings.identity)
+        watched = await history.known_uids()
+        async with asyncio.TaskGroup() as tasks:
+            if settings.digest_names:
+                log.info("records of jobs are not written: they would show names")
+            else:
+                recorder = Recorder(
+                    client, collector, store, self.cluster, reads_folders=settings.reads_folders
+                )
+                tasks.create_task(recorder.run())
+                api.current_record = recorder.current
+            tasks.create_task(collector.run(watched))
+            await collector.synced()
+            if collector.has_all_kinds and not settings.namespaces:
+                await history.end_vanished(collector.jobs.keys(), round(time.time() * 1000))
+            api.receive_facts = collector.receive_facts
+            try:
+                if settings.advises:
+                    api.manifest_adviser = ManifestAdviser(collector, history, digest)
+                    await self._advise(collector, history)
+                else:
+                    facts = FactFlow(collector, history, client.transport.clock_skew_s)
+                    while True:
+                        await facts.store()
+                        await facts.prune()
+                        await asyncio.sleep(settings.cycle_s)
+            finally:
+                api.receive_facts = api.manifest_adviser = api.current_record = None
+
+    async def _advise(self, collector: Collector, history: JobHistory) -> None:
+        """Evaluate jobs until cancelled."""
+        client, settings = self.client, self.settings
+        async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
+            publisher = Publisher(client, events)
+
+            def report(policy: ConfigMap, mistakes: list[str]) -> None:
+                message = "the last policy without mistakes stays in force: " + "; ".join(mistakes)
+                events.event(policy, "Warning", "InvalidPolicy", message)
+
+            policies = PolicyWatch(client, settings.policy_namespace, report)
+            evaluator = Evaluator(
+                client,
+                collector,
+                history,
+                policies,
+                publisher,
+                events,
+                dry_run=settings.dry_run,
+                growth_check=settings.growth_check and partial(settings.growth_check, client),
+                is_leader=lambda: self.elector.is_leader,
+            )
+            for informer in (publisher.stored, policies.informer):
+                tasks.create_task(informer.run())
+                await informer.wait_for_sync()
+            await evaluator.run(settings.cycle_s)
 
 
 async def _publish(client: ApiClient, settings: BrainSettings, store: Store, port: int) -> None:

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -35,7 +35,7 @@ from gangline.api.job_resources import JOB_KINDS
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import JOB_ADVICE
 from gangline.brain.facts.job_record import JobRecord
-from gangline.brain.facts.records import Outcome, RecordedJob, Run
+from gangline.brain.facts.records import Outcome, RecordedJob
 from gangline.brain.settings import BadSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import StoreError
@@ -136,7 +136,6 @@ class AccessChecks:
         return await self._may(asker, verb, resource.group, resource.plural, namespace)
 
     async def may_read_logs(self, asker: Asker, namespace: str) -> bool:
-        """Return whether a user may read the logs of pods."""
         return asker.name is None or await self._may(asker, "get", "", "pods/log", namespace)
 
     async def _may(self, asker: Asker, verb: str, group: str, plural: str, namespace: str) -> bool:
@@ -164,35 +163,20 @@ ASKER = "asker"
 """Key under which a request has its ``Asker``."""
 
 
-class FactsReceiver(Protocol):
-    """What takes facts: the collector of the leader."""
-
-    def receive_facts(self, uid: str, text: str | bytes) -> str:
-        """Take a document; return why it was not read, or an empty text."""
-
-
-class RecordSource(Protocol):
-    """What has the records of jobs that run, or have just ended: the recorder of the leader."""
-
-    def current(self, uid: str) -> JobRecord | None:
-        """Return the record of a job as it is now; None if memory does not have it."""
-
-
-ManifestAdviser = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+ManifestAdviser: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Returns advice on a manifest; raises ``ValueError`` for one that is no job."""
 
 
 class BrainApi:
-    """Handlers of the requests."""
-
     def __init__(self, client: ApiClient, store: Store, cluster: str) -> None:
         self._client, self._store, self._cluster = client, store, cluster
         self.access = AccessChecks(client)
-        self.collector: FactsReceiver | None = None
-        """Set while this process leads."""
+        # These are set while this process leads.
+        self.receive_facts: Callable[[str, bytes], str] | None = None
+        """Takes a document of a job, by its uid; returns why it was not read, or an empty text."""
         self.manifest_adviser: ManifestAdviser | None = None
-        self.recorder: RecordSource | None = None
-        """Set while this process leads: it knows more of running jobs than the database."""
+        self.current_record: Callable[[str], JobRecord | None] | None = None
+        """The record of a job that runs or has just ended, of which the database knows less."""
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -235,7 +219,7 @@ class BrainApi:
         # One answer for both: it must not show that a job exists.
         if run is None or not await self.access.may(asker, "get", run.job.kind, namespace):
             raise web.HTTPNotFound(text=f"no job {namespace}/{name} in the history")
-        return _json(public_run(run))
+        return _json({"job": public_job(run.job), "segments": run.segments, "pods": run.pods})
 
     async def _record(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
@@ -254,7 +238,7 @@ class BrainApi:
             or not await self.access.may(asker, "get", stored.job.kind, namespace)
         ):
             raise web.HTTPNotFound(text=f"no job {namespace}/{name} in the history")
-        if self.recorder is not None and (now := self.recorder.current(stored.job.uid)):
+        if self.current_record is not None and (now := self.current_record(stored.job.uid)):
             stored = msgspec.structs.replace(stored, record=now)
         shown: dict[str, Any] = msgspec.to_builtins(stored)
         shown["job"] = public_job(stored.job)
@@ -322,7 +306,7 @@ class BrainApi:
             raise web.HTTPBadRequest(text=str(error)) from error
 
     async def _facts(self, request: web.Request) -> web.Response:
-        if self.collector is None:
+        if self.receive_facts is None:
             raise web.HTTPServiceUnavailable(text="this copy of the Brain does not lead")
         text = await request.read()
         try:
@@ -331,7 +315,7 @@ class BrainApi:
             raise web.HTTPBadRequest(text=f"the body is not facts: {error}") from error
         if not await self.access.may(_asker(request), "update", "ElasticJob", identity.namespace):
             raise web.HTTPForbidden(text=f"you may not update ElasticJobs in {identity.namespace}")
-        problem = self.collector.receive_facts(identity.uid, text)
+        problem = self.receive_facts(identity.uid, text)
         if problem:
             raise web.HTTPBadRequest(text=problem)
         return web.Response(status=204)
@@ -417,7 +401,6 @@ def months_between(since_ms: int, until_ms: int) -> list[tuple[str, int, int]]:
 
 
 def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
-    """Return the sum of some groups as one."""
     names = ("jobs", "gpu_seconds", "cpu_seconds", "accounted_seconds", "productive_seconds")
     return UsageRow(key=key, **{name: sum(getattr(row, name) for row in rows) for name in names})
 
@@ -428,14 +411,6 @@ def public_job(job: RecordedJob) -> dict[str, Any]:
     for name in ("cluster", "command_digest", "spec_digest", "wishes", "observed_ms"):
         shown.pop(name, None)
     return shown
-
-
-def public_run(run: Run) -> dict[str, Any]:
-    return {
-        "job": public_job(run.job),
-        "segments": msgspec.to_builtins(run.segments),
-        "pods": msgspec.to_builtins(run.pods),
-    }
 
 
 @web.middleware

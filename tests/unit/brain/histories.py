@@ -6,6 +6,7 @@ import msgspec
 
 from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import Advice, What
+from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.view import AdviserView, ClusterView, SimilarRuns
 from gangline.brain.facts.records import (
     Image,
@@ -142,3 +143,11 @@ def the(advice: Sequence[Advice], what: What, rank: int | None = None) -> Advice
 
 def codes(advice: Sequence[Advice]) -> list[str]:
     return sorted(item.reason.code for item in advice)
+
+
+def checked(advice: Advice) -> Advice:
+    """The advice, whose sentence shows each number and argument as JSON does."""
+    shown = displayed(advice)
+    assert sentence(shown) == sentence(advice)
+    assert set(shown.reason.arguments) == set(advice.reason.arguments)
+    return advice

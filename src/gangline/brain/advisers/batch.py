@@ -44,13 +44,15 @@ def _good(view: AdviserView) -> list[SegmentFacts]:
 
 def _advise_loader(view: AdviserView) -> list[Advice]:
     recent = _good(view)[-_RECENT:]
-    was = view.loader_workers
+    was = view.last_segment.loader_workers if view.last_segment else None
     shares = [s.data_seconds / s.step_seconds.mean for s in recent if s.data_seconds is not None]
     if was is None or was < 0 or len(shares) < _RECENT:
         return []
     share = min(shares)
     node_procs = max(recent[-1].procs // recent[-1].nodes, 1)
-    most = _most_loaders(view, was, node_procs)
+    sizes = [size for size in view.run.job.roles if size.role == "worker"]
+    request = sizes[-1].cpu_millis if sizes else None
+    most = None if request is None else request // 1000 // node_procs
     if share <= DATA_SHARE or most is None:
         return []
     value = min(max(math.ceil(was * LOADER_GROWTH), was + 1), most)
@@ -72,13 +74,6 @@ def _advise_loader(view: AdviserView) -> list[Advice]:
             gain_low=0.0,
         )
     ]
-
-
-def _most_loaders(view: AdviserView, was: int, node_procs: int) -> int | None:
-    """Loader processes of a rank that the pod's CPU request allows; None: unknown."""
-    sizes = [size for size in view.run.job.roles if size.role == "worker"]
-    request = sizes[-1].cpu_millis if sizes else None
-    return None if request is None else request // 1000 // node_procs
 
 
 def _advise_micro_batch(view: AdviserView, model: ThroughputModel | None) -> list[Advice]:

@@ -23,16 +23,7 @@ LEAST_GAIN = 0.002
 
 
 def daly_interval(save_s: float, between_failures_s: float) -> float:
-    """Return the best seconds between two saves.
-
-    Args:
-        save_s: seconds for which a save stops the training.
-
-    Raises:
-        ValueError: a time is not positive.
-    """
-    if save_s <= 0 or between_failures_s <= 0:
-        raise ValueError("save_s and between_failures_s must be positive")
+    """Return the best seconds between two saves, each of which stops training for ``save_s``."""
     if save_s >= 2 * between_failures_s:
         return between_failures_s
     ratio = math.sqrt(save_s / (2 * between_failures_s))
@@ -64,10 +55,11 @@ def lost_share(interval_s: float, save_s: float, failure_s: float) -> float:
 
 def advise_checkpoints(view: AdviserView) -> list[Advice]:
     """Advise the interval between checkpoints; nothing where the cost of a save is not known."""
-    save_s, interval_s = view.save_seconds, view.checkpoint_interval_s
-    present = present_segment(view.run) or (view.run.segments[-1] if view.run.segments else None)
-    if not save_s or not interval_s or save_s <= 0 or interval_s <= 0 or present is None:
+    last = view.last_segment
+    if last is None or not last.save_seconds or not last.save_interval_seconds:
         return []
+    save_s, interval_s = last.save_seconds, last.save_interval_seconds
+    present = present_segment(view.run) or last
     rate = posterior(view.exposure, limited=(view.cluster.exposure, view.node_exposure))
     failure_s = between_failures_s(rate, present.procs)
     best_s = daly_interval(save_s, failure_s)

@@ -10,11 +10,12 @@ or ``n NOUN`` for a count with its noun. A part in brackets appears if its argum
 that begins with a plus sign only if they are positive.
 """
 
+import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,29 +26,19 @@ _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class QuantityKind:
-    """How values of one kind are written."""
+Write: TypeAlias = Callable[[Argument], tuple[str, Argument]]
+"""A kind of quantities: returns the text of a value, and the value that the text shows."""
 
-    write: Callable[[Argument], tuple[str, Argument]]
-    """Returns the text of a value, and the value that the text shows."""
 
-    def text(self, value: Argument) -> str:
-        return self._stable(value)[0]
-
-    def displayed(self, value: Argument) -> Argument:
-        """Return the value as its text shows it."""
-        return self._stable(value)[1]
-
-    def _stable(self, value: Argument) -> tuple[str, Argument]:
-        """Write a value. One at the edge between two units is rounded until it is stable."""
-        text, shown = self.write(value)
-        for _ in range(3):
-            again, shown = self.write(shown)
-            if again == text:
-                break
-            text = again
-        return text, shown
+def written(write: Write, value: Argument) -> tuple[str, Argument]:
+    """Write a value. One at the edge between two units is rounded until it is stable."""
+    text, shown = write(value)
+    for _ in range(3):
+        again, shown = write(shown)
+        if again == text:
+            break
+        text = again
+    return text, shown
 
 
 @lru_cache(maxsize=65_536)
@@ -56,7 +47,7 @@ def three_digits(value: float) -> str:
     return plain_number(value, 3)
 
 
-def _scaled(units: tuple[tuple[str, float, float], ...]) -> QuantityKind:
+def _scaled(*units: tuple[str, float, float]) -> Write:
     """A kind with several units: name, size, and the value from which the next one is used."""
 
     def write(value: Argument) -> tuple[str, Argument]:
@@ -67,7 +58,7 @@ def _scaled(units: tuple[tuple[str, float, float], ...]) -> QuantityKind:
                 return f"{digits}{name}", float(digits) * size
         raise AssertionError("the last unit has no limit")
 
-    return QuantityKind(write)
+    return write
 
 
 def _number(value: Argument) -> float:
@@ -76,24 +67,17 @@ def _number(value: Argument) -> float:
     return float(value)
 
 
-def _plain(value: Argument) -> tuple[str, Argument]:
-    digits = three_digits(_number(value))
-    return digits, float(digits)
-
-
 def _count(value: Argument) -> tuple[str, Argument]:
     count = round(_number(value))
     return str(count), count
 
 
-def _counted(noun: str) -> QuantityKind:
-    """A count with its noun, ``1 run`` or ``9 runs``."""
-
+def _counted(noun: str) -> Write:
     def write(value: Argument) -> tuple[str, Argument]:
         count = round(_number(value))
         return (f"{count} {noun}" if count == 1 else f"{count} {noun}s"), count
 
-    return QuantityKind(write)
+    return write
 
 
 def _names(value: Argument) -> tuple[str, Argument]:
@@ -106,7 +90,7 @@ def _level(value: Argument) -> tuple[str, Argument]:
     return _LEVELS[level], level
 
 
-def _time(form: str, unit_ms: int) -> QuantityKind:
+def _time(form: str, unit_ms: int) -> Write:
     """A time in milliseconds, rounded down to a unit."""
 
     def write(value: Argument) -> tuple[str, Argument]:
@@ -114,7 +98,7 @@ def _time(form: str, unit_ms: int) -> QuantityKind:
         at = _EPOCH + timedelta(milliseconds=rounded_ms)
         return form.format(at, month=_MONTHS[at.month - 1]), rounded_ms
 
-    return QuantityKind(write)
+    return write
 
 
 _LEVELS = (
@@ -126,44 +110,37 @@ _LEVELS = (
 )
 """Levels of similarity in words, from 0 on."""
 
-KINDS: dict[str, QuantityKind] = {
+KINDS: dict[str, Write] = {
     "bytes": _scaled(
-        tuple(
-            (name, 1024.0**power, 1000.0 if name != "Pi" else float("inf"))
+        *(
+            (name, 1024.0**power, 1000.0 if name != "Pi" else math.inf)
             for power, name in enumerate(("B", "Ki", "Mi", "Gi", "Ti", "Pi"))
         )
     ),
-    "millicores": _scaled(((" cores", 1000.0, float("inf")),)),
+    "millicores": _scaled((" cores", 1000.0, math.inf)),
     "seconds": _scaled(
-        (
-            (" s", 1.0, 120.0),
-            (" min", 60.0, 120.0),
-            (" h", 3600.0, 48.0),
-            (" d", 86400.0, float("inf")),
-        )
+        (" s", 1.0, 120.0), (" min", 60.0, 120.0), (" h", 3600.0, 48.0), (" d", 86400.0, math.inf)
     ),
-    "percent": _scaled(((" %", 0.01, float("inf")),)),
-    "points": _scaled(((" %", 1.0, float("inf")),)),
+    "percent": _scaled((" %", 0.01, math.inf)),
+    "points": _scaled((" %", 1.0, math.inf)),
     "large": _scaled(
-        (
-            ("", 1.0, 1e6),
-            (" million", 1e6, 1000.0),
-            (" billion", 1e9, 1000.0),
-            (" trillion", 1e12, float("inf")),
-        )
+        ("", 1.0, 1e6),
+        (" million", 1e6, 1000.0),
+        (" billion", 1e9, 1000.0),
+        (" trillion", 1e12, math.inf),
     ),
-    "number": QuantityKind(_plain),
-    "count": QuantityKind(_count),
-    "name": QuantityKind(lambda value: (str(value), str(value))),
-    "names": QuantityKind(_names),
-    "level": QuantityKind(_level),
+    "number": _scaled(("", 1.0, math.inf)),
+    "count": _count,
+    "name": lambda value: (str(value), str(value)),
+    "names": _names,
+    "level": _level,
     "day": _time("{0:%-d} {month} {0:%Y}", 86_400_000),
     "time": _time("{0:%-d} {month} {0:%Y} at {0:%H:%M} UTC", 60_000),
 }
 """Kinds by the name that templates use; beside them any noun, as in ``{runs:n run}``."""
 
 
-def kind_of(name: str) -> QuantityKind:
+def kind_of(name: str) -> Write:
     """Return the kind of a name in a template.
 
     Raises:
@@ -240,7 +217,7 @@ TEMPLATES: dict[str, str] = {
         "{most:n worker}, half of them with this number or fewer."
     ),
     "SizingPrior": (
-        "Nothing similar ran yet. A model ({source:name}) of {parameters:large} parameters keeps "
+        "Nothing similar ran yet. A model (reported) of {parameters:large} parameters keeps "
         "{bytes_per_parameter:number} bytes of each, {copies:n time}."
     ),
     # Workers.
@@ -476,26 +453,31 @@ def sentence(advice: Advice) -> str:
         head += f" of {advice.role}"
     if advice.rank is not None:
         head += f" rank {advice.rank}"
-    if advice.target and not _is_implied(advice):
+    # The target of a warning is the code of its reason, which the sentence shows.
+    is_implied = advice.what is What.WARNING and advice.target == advice.reason.code
+    if advice.target and not is_implied:
         head += f" on {advice.target}"
     if advice.value is not None:
         kind = _UNITS[advice.unit]
-        head += f": {kind.text(advice.value)}"
-        if advice.low is not None and advice.high is not None:
-            head += f" ({kind.text(advice.low)} to {kind.text(advice.high)})"
-        if advice.was is not None:
-            head += f" instead of {kind.text(advice.was)}"
+        texts = [
+            "" if value is None else written(kind, value)[0]
+            for value in (advice.value, advice.low, advice.high, advice.was)
+        ]
+        head += f": {texts[0]}"
+        if texts[1] and texts[2]:
+            head += f" ({texts[1]} to {texts[2]})"
+        if texts[3]:
+            head += f" instead of {texts[3]}"
     return f"{head}. {reason_sentence(advice.reason)}"
 
 
 def displayed(advice: Advice) -> Advice:
-    """Return the advice with all numbers rounded as its sentence shows them."""
     kind = _UNITS[advice.unit]
     shown = advice.value is not None
     ranged = shown and advice.low is not None and advice.high is not None
 
     def rounded(value: float | None, show: bool) -> float | None:
-        return float(kind.displayed(value)) if show and value is not None else None  # type: ignore[arg-type]
+        return float(written(kind, value)[1]) if show and value is not None else None  # type: ignore[arg-type]
 
     return msgspec.structs.replace(
         advice,
@@ -519,27 +501,22 @@ def reason_sentence(reason: Reason) -> str:
 def displayed_reason(reason: Reason) -> Reason:
     """Return the reason with its arguments as its sentence shows them."""
     shown = _shown(TEMPLATES[reason.code], reason.arguments)
-    rounded = {key: kind.displayed(reason.arguments[key]) for key, kind in shown}
+    rounded = {key: written(kind, reason.arguments[key])[1] for key, kind in shown}
     return because(reason.code, **rounded)
-
-
-def _is_implied(advice: Advice) -> bool:
-    """The target of a warning is the code of its reason, which the sentence shows."""
-    return advice.what is What.WARNING and advice.target == advice.reason.code
 
 
 def _fill(template: str, arguments: Arguments) -> str:
     def replace(token: re.Match[str]) -> str:
         key, kind, group = token.groups()
         if group is None:
-            return kind_of(kind).text(arguments[key])
+            return written(kind_of(kind), arguments[key])[0]
         shown = _has_all(group, arguments)
         return _fill(group.removeprefix("+"), arguments) if shown else ""
 
     return _TOKEN.sub(replace, template)
 
 
-def _shown(template: str, arguments: Arguments) -> list[tuple[str, QuantityKind]]:
+def _shown(template: str, arguments: Arguments) -> list[tuple[str, Write]]:
     """Return the arguments that the sentence shows, with their kinds."""
     shown = []
     for key, kind, group in _TOKEN.findall(template):
@@ -554,9 +531,5 @@ def _has_all(group: str, arguments: Arguments) -> bool:
     keys = [key for key, _, _ in _TOKEN.findall(group)]
     if any(key not in arguments for key in keys):
         return False
-    values = (arguments[key] for key in keys)
-    return not group.startswith("+") or all(_is_positive(value) for value in values)
-
-
-def _is_positive(value: Argument) -> bool:
-    return not isinstance(value, int | float) or value > 0
+    numbers = [value for key in keys if isinstance(value := arguments[key], int | float)]
+    return not group.startswith("+") or all(number > 0 for number in numbers)

@@ -10,6 +10,7 @@ Autoscaler). Once two later runs survive with more memory, their real peaks take
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from gangline.brain.advisers.advice import (
@@ -305,12 +306,10 @@ _MANY_KILLS = 10
 _DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Evidence:
+class _Evidence(msgspec.Struct, frozen=True):
     """What is known of the memory of one role."""
 
     view: AdviserView
-    role: str
     size: RoleSize
     peaks: Sequence[Peak]
     killed: Sequence[Kill]
@@ -328,22 +327,21 @@ class _Evidence:
     def runs(self) -> tuple[Run, ...]:
         return self.view.similar.runs if self.view.similar else ()
 
+    @property
+    def role(self) -> str:
+        return self.size.role
+
     def of(self, rank: int, *, only: bool) -> "_Evidence":
         """The evidence of one rank alone, or of all others."""
-        return _Evidence(
-            self.view,
-            self.role,
-            (only and running_size(self.view.run.job, self.role, rank)) or self.size,
-            [peak for peak in self.peaks if (peak.rank == rank) == only],
-            [kill for kill in self.killed if (kill.rank == rank) == only],
-            [kill for kill in self.unknown if (kill.rank == rank) == only],
-            [peak for peak in self.least if (peak.rank == rank) == only],
-            self.may_lower,
-        )
+        own = running_size(self.view.run.job, self.role, rank) if only else None
+        lists = {
+            name: [one for one in getattr(self, name) if (one.rank == rank) == only]
+            for name in ("peaks", "killed", "unknown", "least")
+        }
+        return replace(self, size=own or self.size, **lists)
 
 
 def advise_memory(view: AdviserView, size: RoleSize) -> list[Advice]:
-    """Return advice on one role, or on one of its ranks and on all others."""
     evidence = _gather(view, size)
     special = outlier_rank(evidence.peaks)
     if special is None:
@@ -363,7 +361,6 @@ def _gather(view: AdviserView, size: RoleSize) -> _Evidence:
     real = [peak for peak in peaks(runs, role, view.now_ms) if peak.at_ms >= since_ms]
     return _Evidence(
         view,
-        role,
         size,
         with_known_limits(real, killed, unknown) if real else [],
         killed,
@@ -435,7 +432,6 @@ def _size_reason(evidence: _Evidence, sized: MemorySize, value: int) -> Reason:
         same = [other for other in evidence.killed if other.limit_bytes == kill.limit_bytes]
         return because(
             "OutOfMemory",
-            role=evidence.role,
             limit_bytes=kill.limit_bytes,
             kills=sum(other.times for other in same),
             ranks=len({other.rank for other in same}),
@@ -446,7 +442,6 @@ def _size_reason(evidence: _Evidence, sized: MemorySize, value: int) -> Reason:
     was = evidence.size.memory_bytes or None
     ended = [last_ms(run.job) for run in evidence.runs]
     arguments: Arguments = {
-        "role": evidence.role,
         "runs": sized.runs,
         "level": evidence.level,
         "stem": evidence.view.run.job.stem,
@@ -470,7 +465,6 @@ def _size_reason(evidence: _Evidence, sized: MemorySize, value: int) -> Reason:
 def _lower_bound(evidence: _Evidence, least: Peak) -> Reason:
     return because(
         "LowerBound",
-        role=evidence.role,
         runs=len({peak.job.uid for peak in evidence.least}),
         peak_bytes=least.memory_bytes,
         margin_percent=round(100 * (MARGIN - 1)),
@@ -480,7 +474,6 @@ def _lower_bound(evidence: _Evidence, least: Peak) -> Reason:
 def _not_lowered(evidence: _Evidence, value: int) -> Reason:
     return because(
         "NotLowered",
-        role=evidence.role,
         runs=len(evidence.runs),
         level=evidence.level,
         estimate_bytes=value,
@@ -500,7 +493,6 @@ def _warnings(evidence: _Evidence, rank: int | None, value: int) -> list[Advice]
         span = max(kill.at_ms for kill in killed) - min(kill.first_ms for kill in killed)
         if len(runs) >= _FEWEST_KILLED_RUNS or (times >= _MANY_KILLS and span >= _DAY_MS):
             arguments: Arguments = {
-                "role": evidence.role,
                 "limit_bytes": limit,
                 "kills": times,
                 "runs": len(runs),
@@ -511,7 +503,6 @@ def _warnings(evidence: _Evidence, rank: int | None, value: int) -> list[Advice]
     if was is None or value <= was * (1 + UNCHANGED) or not (evidence.runs or evidence.killed):
         return []
     arguments = {
-        "role": evidence.role,
         "request_bytes": was,
         "need_bytes": value,
         "runs": len(evidence.runs),
@@ -524,7 +515,6 @@ def _no_larger_node(
     evidence: _Evidence, rank: int | None, stuck: Sequence[Kill], largest: int
 ) -> Advice:
     arguments: Arguments = {
-        "role": evidence.role,
         "limit_bytes": max(kill.limit_bytes for kill in stuck),
         "node_bytes": largest,
         "kills": sum(kill.times for kill in stuck),

@@ -114,7 +114,6 @@ def _rounded(millis: float) -> int:
 
 
 def advise_cpu(view: AdviserView, size: RoleSize) -> list[Advice]:
-    """Return advice on one role; nothing where its use was not measured."""
     role = size.role
     runs = view.similar.runs if view.similar else ()
     was = size.cpu_millis or None
@@ -155,7 +154,7 @@ def _cpu_reason(
     view: AdviserView, size: RoleSize, sized: CpuSize, value: int, waits: float | None
 ) -> Reason:
     was = size.cpu_millis or None
-    arguments: Arguments = {"role": size.role, "runs": sized.runs}
+    arguments: Arguments = {"runs": sized.runs}
     if waits is not None:
         arguments |= {"data_percent": round(100 * waits), "p95_millis": sized.p95_millis}
         return because("LoaderStarved", **arguments)
@@ -230,7 +229,6 @@ def _warn(
         high=seconds * (1 + _spread(trend)),
         reason=because(
             "GrowingMemory",
-            role=samples[0].role,
             rank=rank,
             limit_bytes=limit_bytes,
             used_bytes=round(used),
@@ -250,7 +248,6 @@ def _spread(trend: Trend) -> float:
 
 
 def advise(view: AdviserView) -> list[Advice]:
-    """Return advice on memory and CPU of each role, and warnings about them."""
     advice: list[Advice] = []
     for role in sorted({size.role for size in view.run.job.roles}):
         size = running_size(view.run.job, role)

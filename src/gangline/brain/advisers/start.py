@@ -22,11 +22,10 @@ from gangline.brain.advisers.memory import MIB, confidence_of, range_factor, rol
 from gangline.brain.advisers.similarity import is_success
 from gangline.brain.advisers.view import AdviserView
 from gangline.brain.advisers.workers import (
-    concave_envelope,
     configuration_at,
     floor_of,
     largest_micro_batch,
-    marginal_gain,
+    largest_worthwhile,
     possible_sizes,
     present_segment,
 )
@@ -87,7 +86,9 @@ def _by_goodput(view: AdviserView, runs: list[Run]) -> list[Advice]:
         return []
     batch = float(reference.global_batch or worlds[min(worlds)].global_batch)
     speeds = {count: batch / model.step_time(at) for count, at in worlds.items()}
-    count, marginal = largest_worthwhile(speeds, view.cluster.price)
+    choices = [Choice(value=n, goodput=speed, low=speed, high=speed) for n, speed in speeds.items()]
+    best, marginal = largest_worthwhile(choices, floor_of(view.cluster.price))
+    count = round(best.value)
     asked = job.workers_asked
     if count == asked:
         return []
@@ -129,25 +130,6 @@ def _possible_worlds(model: ThroughputModel) -> tuple[float, float]:
     fewest, most = model.seen.procs
     factor = 2 if len(model.seen.configurations) >= _ENOUGH_SIZES else 1
     return fewest / factor, most * factor
-
-
-def largest_worthwhile(speeds: dict[int, float], price: float) -> tuple[int, float]:
-    """Return the largest count whose last workers are worth it, and what they bring.
-
-    What workers bring is their speed for each of them, relative to the average worker before, on
-    the upper concave envelope of the speeds.
-    """
-    floor = floor_of(price)
-    hull = concave_envelope(
-        [Choice(value=n, goodput=speeds[n], low=speeds[n], high=speeds[n]) for n in sorted(speeds)]
-    )
-    best, brought = hull[0], 1.0
-    for choice in hull[1:]:
-        marginal = marginal_gain(best, choice)
-        if marginal < floor:
-            break
-        best, brought = choice, marginal
-    return round(best.value), brought
 
 
 def _kept_count(run: Run) -> int | None:
@@ -211,11 +193,9 @@ def _advise_from_shape(view: AdviserView) -> list[Advice]:
             high=2 * value,
             reason=because(
                 "SizingPrior",
-                role=WORKER,
                 parameters=parameters,
                 copies=copies,
                 bytes_per_parameter=state_bytes,
-                source="reported",
             ),
             confidence=Confidence.LOW,
             extrapolated=True,

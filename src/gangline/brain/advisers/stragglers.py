@@ -108,7 +108,8 @@ def _advise_ranks(view: AdviserView, speeds: Sequence[RankSpeed]) -> list[Advice
         return []
     group = _slow_group(windows, ranks)
     if group > GROUP_SHARE * len(ranks):
-        return [_group_warning(group, len(ranks))]
+        reason = because("SlowGroup", slow=group, ranks=len(ranks))
+        return [_node_advice("", None, reason)]
     return [
         advice
         for rank in sorted(ranks)
@@ -160,16 +161,6 @@ def _slow_group(windows: Sequence[dict[int, float]], ranks: set[int]) -> int:
     return sum(slow[rank] >= NEEDED for rank in ranks)
 
 
-def _group_warning(slow: int, ranks: int) -> Advice:
-    return Advice(
-        what=What.WARNING,
-        role="worker",
-        target="SlowGroup",
-        reason=because("SlowGroup", slow=slow, ranks=ranks),
-        confidence=Confidence.MEDIUM,
-    )
-
-
 def _rank_advice(
     view: AdviserView, rank: int, node: str, slower: float, ranks: int
 ) -> Advice | None:
@@ -196,7 +187,7 @@ def _rank_advice(
 
 def _node_advice(
     node: str,
-    rank: int,
+    rank: int | None,
     reason: Reason,
     confidence: Confidence = Confidence.MEDIUM,
     gain: float | None = None,

@@ -7,6 +7,7 @@ from typing import Self
 
 import msgspec
 
+from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.facts.records import MemorySample, NodeCapacity, NodeSpeed, RankSpeed, Run
 
 
@@ -69,8 +70,6 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster at the time of the view."""
-
     nodes: tuple[NodeCapacity, ...] = ()
     price: float = 0.0
     """Loss per GPU of the best refused use: 0 when devices are idle, up to 1."""
@@ -121,8 +120,6 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviserView(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an adviser may use."""
-
     now_ms: int
     run: Run
     """The job that is advised, running or waiting, with what is known of it so far."""
@@ -132,14 +129,8 @@ class AdviserView(msgspec.Struct, frozen=True, kw_only=True):
     rank_speeds: tuple[RankSpeed, ...] = ()
     memory_samples: tuple[MemorySample, ...] = ()
     """Memory of the ranks that run now, oldest first; one sample a minute is enough."""
-    save_seconds: float | None = None
-    """Measured cost of one checkpoint; the next two as the master reports them."""
-    checkpoint_interval_s: float | None = None
-    restart_seconds: float | None = None
     remaining_s: float | None = None
     """Median rest of similar runs that lasted longer than this one; None if none did."""
-    loader_workers: int | None = None
-    """Data loader processes of each rank, as the trainer reports them."""
     device_peaks: tuple[DevicePeak, ...] = ()
     exposure: Exposure = Exposure()
     """Of the job and its family."""
@@ -152,6 +143,11 @@ class AdviserView(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that were made to this job to learn; at most one is made."""
     prediction_error: float = 0.0
     """Standard deviation of log goodput beyond the predicted ranges in trials of the family."""
+
+    @property
+    def last_segment(self) -> SegmentFacts | None:
+        """The last segment, of whatever quality."""
+        return self.run.segments[-1] if self.run.segments else None
 
 
 def expected_rest_s(view: AdviserView) -> float | None:

@@ -13,7 +13,6 @@ common cancel.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
@@ -61,8 +60,7 @@ def advise_workers(
 ) -> list[Advice]:
     """Advise the number of workers; nothing where sizes or the batch are not known.
 
-    Args:
-        choices: those of ``size_choices``, if they are known already.
+    ``choices`` are those of ``size_choices``, if they are known already.
     """
     present = present_segment(view.run)
     if model is None or present is None or view.run.job.strategy == "ps":
@@ -132,7 +130,6 @@ def size_choices(view: AdviserView, model: ThroughputModel) -> list[Choice]:
 
 
 def says_something(choice: Choice) -> bool:
-    """Whether the range of a prediction is narrow enough for advice."""
     return choice.high <= WIDEST * choice.low
 
 
@@ -195,12 +192,7 @@ def configuration_at(
 
 def best_size(choices: Sequence[Choice], now: float, floor: float) -> Choice:
     """The largest size whose last GPUs gain at least ``floor``; the present one within the band."""
-    hull = concave_envelope(choices)
-    best = hull[0]
-    for last, choice in pairwise(hull):
-        if marginal_gain(last, choice) < floor:
-            break
-        best = choice
+    best, _ = largest_worthwhile(choices, floor)
     present = next(choice for choice in choices if choice.value == now)
     if best.value < now:
         # GPUs are given up only if they gain too little even where less is known of the smaller
@@ -209,6 +201,18 @@ def best_size(choices: Sequence[Choice], now: float, floor: float) -> Choice:
         if marginal_gain(doubtful, present) >= KEEP_SHARE * floor:
             return present
     return best
+
+
+def largest_worthwhile(choices: Sequence[Choice], floor: float) -> tuple[Choice, float]:
+    """The largest size whose last workers gain at least ``floor``, and what they gain."""
+    hull = concave_envelope(choices)
+    best, gained = hull[0], 1.0
+    for choice in hull[1:]:
+        gain = marginal_gain(best, choice)
+        if gain < floor:
+            break
+        best, gained = choice, gain
+    return best, gained
 
 
 def concave_envelope(choices: Sequence[Choice]) -> list[Choice]:

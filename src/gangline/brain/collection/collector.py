@@ -8,6 +8,7 @@ label ``gangline.dev/brain: off`` are not digested, and forgotten when the label
 import asyncio
 import contextlib
 import logging
+import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -104,14 +105,15 @@ def node_size(node: Node) -> NodeSize:
     return NodeSize(cpu, memory)
 
 
-def gpus_by_node(pods: Iterable[Pod]) -> dict[str, int]:
-    """Return the devices that bound pods hold, by node."""
-    used: dict[str, int] = {}
+def requests_by_node(pods: Iterable[Pod], *resources: str) -> dict[str, list[int]]:
+    """Return how much of each resource bound pods request, in the smallest units, by node."""
+    used: dict[str, list[int]] = {}
     for pod in pods:
         if pod.spec.node_name and pod.status.phase not in TERMINAL_PHASES:
             with contextlib.suppress(QuantityError):
-                count = pod_request_for(pod.spec, GPU)
-                used[pod.spec.node_name] = used.get(pod.spec.node_name, 0) + count
+                asked = [pod_request_for(pod.spec, name) for name in resources]
+                sums = used.get(pod.spec.node_name, [0] * len(resources))
+                used[pod.spec.node_name] = [*map(operator.add, sums, asked)]
     return used
 
 
@@ -288,7 +290,6 @@ class Collector:
         return all(informer.has_synced for _, informer in self._kinds)
 
     def running(self) -> list[WatchedJob]:
-        """Return the jobs that have not ended, ordered by uid."""
         return [
             job
             for _, job in sorted(self.jobs.items())
@@ -315,15 +316,13 @@ class Collector:
         return runs
 
     def nodes(self) -> tuple[NodeCapacity, ...]:
-        """Return the capacity of each node, ordered by name."""
-        used = gpus_by_node(self.pods.items())
+        used = requests_by_node(self.pods.items(), GPU)
         capacities = [
-            digest_node(node, used.get(node.metadata.name, 0)) for node in self._nodes.items()
+            digest_node(node, *used.get(node.metadata.name, (0,))) for node in self._nodes.items()
         ]
         return tuple(sorted(capacities, key=lambda node: node.name))
 
     def pod_group_of(self, uid: str) -> PodGroup | None:
-        """Return the pod group of a job."""
         return next(iter(self.groups.by_index("job", uid)), None)
 
     def receive_facts(self, uid: str, text: str | bytes) -> str:
@@ -344,7 +343,6 @@ class Collector:
         return ""
 
     def receive_steps(self, uid: str, steps: Iterable[ReportedStep]) -> None:
-        """Take step numbers that a job has written."""
         job = self.jobs.get(uid)
         if job is None:
             return
@@ -353,7 +351,6 @@ class Collector:
             self._changed.add(uid)
 
     def excludes(self, namespace: str) -> bool:
-        """Return whether the label of a namespace excludes its jobs."""
         return namespace in self._excluded
 
     def _informers(self) -> list[Informer[Any]]:

@@ -142,16 +142,19 @@ class DigestedJob(NamedTuple):
 
 
 def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> DigestedJob:
-    """Return the record of a job."""
     meta, specs = job.metadata, kind.replica_specs(job)
     roles = {role.lower(): spec for role, spec in specs.items()}
-    leading = _leading_role(roles)
+    leading = next((role for role in WORKER_ROLES if role in roles), next(iter(roles), ""))
     container = main_container(roles[leading].template) if leading else {}
     wishes, problems = read_wishes(meta.annotations, job)
     status = kind.status(job)
     outcome, finished, cause = _outcome(status)
     low, high, asked = _worker_range(job, meta.annotations, container, roles)
-    command = [container.get("command") or [], container.get("args") or []]
+    # Scripts get the job's own name as directory of their output.
+    command = [
+        [str(word).replace(meta.name, "") for word in container.get(part) or ()]
+        for part in ("command", "args")
+    ]
     return DigestedJob(
         RecordedJob(
             cluster=settings.cluster,
@@ -164,7 +167,7 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
             owner=meta.annotations.get(OWNER_ANNOTATION, ""),
             queue=_queue(job),
             image=parse_image(str(container.get("image") or "")),
-            command_digest=settings.digest(*_without_name(command, meta.name)),
+            command_digest=settings.digest(*command),
             spec_digest=settings.digest(kind.identity, *_comparable(roles, ranged=low != high)),
             submitted_ms=to_ms(meta.creation_timestamp) or 0,
             started_ms=to_ms(status.start_time),
@@ -185,12 +188,10 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
 
 
 def to_ms(time: datetime | None) -> int | None:
-    """Return a time in milliseconds since 1970."""
     return None if time is None else round(time.timestamp() * 1000)
 
 
 def parse_image(written: str) -> Image:
-    """Split an image into repository, tag and digest."""
     match = _DIGEST.search(written)
     digest = match[1] if match else ""
     rest = written[: match.start()] if match else written
@@ -251,7 +252,6 @@ def _named(annotations: Mapping[str, str], problems: list[str]) -> frozenset[str
 
 
 def _without_fixed_roles(allowed: frozenset[str] | None, job: JobObject) -> frozenset[str] | None:
-    """Withdraw the fields of roles with ``autoScale: false``."""
     if isinstance(job, ElasticJob):
         specs = job.spec.replica_specs
         fixed = {role for role, spec in specs.items() if spec.auto_scale is False}
@@ -260,15 +260,6 @@ def _without_fixed_roles(allowed: frozenset[str] | None, job: JobObject) -> froz
             base = frozenset(MAYS) if allowed is None else allowed
             allowed = base - withdrawn.get(role, set())
     return allowed
-
-
-def _leading_role(roles: Mapping[str, ReplicaSpecLike]) -> str:
-    return next((role for role in WORKER_ROLES if role in roles), next(iter(roles), ""))
-
-
-def _without_name(command: list[list[Any]], name: str) -> list[list[str]]:
-    """Replace the job's own name: scripts get it as directory of their output."""
-    return [[str(word).replace(name, "") for word in words] for words in command]
 
 
 def _comparable(roles: Mapping[str, ReplicaSpecLike], *, ranged: bool) -> Iterator[list[Any]]:
@@ -326,7 +317,6 @@ def _worker_range(
     container: Mapping[str, Any],
     roles: Mapping[str, ReplicaSpecLike],
 ) -> tuple[int | None, int | None, int | None]:
-    """Return the fewest, most and requested workers."""
     asked = sum(
         1 if spec.replicas is None else spec.replicas
         for role, spec in roles.items()
@@ -453,15 +443,11 @@ def _cause(
     if is_current and pod.status.phase == "Failed":
         failure = failure_of_pod(pod, status.name) or failure
     cause = failure.cause if failure else ""
-    if cause in _PROGRAM_FAILURES and _ran_out_of_device_memory(end.message):
+    # Exit codes do not distinguish it, termination messages do.
+    symptom = find_symptom(end.message) if cause in _PROGRAM_FAILURES else None
+    if symptom is not None and symptom[0].cause == "GpuOutOfMemory":
         return DEVICE_OUT_OF_MEMORY, False
     return cause, cause == _OOM_CAUSE or end.reason == "OOMKilled"
-
-
-def _ran_out_of_device_memory(message: str) -> bool:
-    """Whether a termination message shows it: exit codes do not distinguish it."""
-    symptom = find_symptom(message)
-    return symptom is not None and symptom[0].cause == "GpuOutOfMemory"
 
 
 def pod_limits(pod: Pod) -> tuple[int | None, int | None]:

@@ -58,8 +58,6 @@ S = TypeVar("S", PodFacts, NodeFacts)
 
 @dataclass(frozen=True, slots=True)
 class DigestedFacts:
-    """The believable entries of one document."""
-
     facts: TrainingFacts = NO_FACTS
     windows: tuple[RankSpeed, ...] = ()
     """Minutes of ranks, whose nodes are not known yet."""
@@ -185,35 +183,6 @@ def _model(shape: ModelShapeFacts) -> ModelShapeFacts | None:
     return shape if amounts and all(0 < x < _MAX_PARAMETERS for x in amounts) else None
 
 
-def rank_speeds(
-    windows: Iterable[RankSpeed], node_of: Callable[[str], str], now_ms: int
-) -> tuple[RankSpeed, ...]:
-    """Return the recent minutes by the node on which the pod runs.
-
-    ``node_of`` returns the node of a pod, empty if it is not known: then the pod is left out, since
-    no node could be named.
-    """
-    return tuple(
-        replace(window, node=node)
-        for window in windows
-        if now_ms - window.window_ms <= FRESH_MS and (node := node_of(window.pod))
-    )
-
-
-def node_checks(
-    checks: Iterable[NodeFacts], node_of: Callable[[str], str]
-) -> tuple[NodeCheckResult, ...]:
-    """Return the results of node checks by the node of the pod, oldest first."""
-    results = [
-        NodeCheckResult(
-            node=node, at_ms=check.at, slow=not check.passed or (check.factor or 0.0) >= 1 + SLOW
-        )
-        for check in checks
-        if (node := node_of(check.name))
-    ]
-    return tuple(sorted(results, key=lambda result: result.at_ms))
-
-
 def device_peaks(
     segments: Iterable[SegmentFacts],
     known_memory: Callable[[str], int | None],
@@ -283,7 +252,6 @@ def ended_by_shortage(runs: Iterable[Run]) -> list[DeviceShortageFacts]:
 
 
 def restart_seconds(segments: Iterable[SegmentFacts]) -> float | None:
-    """Return the longest time that one restart of the job took; None before the first."""
     restarts = [segment.restarts for segment in segments if segment.restarts]
     costs = [math.fsum(one.seconds.values()) / one.count for one in restarts if one.count]
     return max(costs, default=None)
@@ -296,8 +264,6 @@ MAX_SEGMENTS = 2_000
 
 
 class NodeSize(NamedTuple):
-    """CPU and memory of a node, or the most of them that something can use."""
-
     cpu_millis: int
     memory_bytes: int
 
@@ -417,6 +383,29 @@ class JobObservations:
         """Return the node on which each pod runs, or ran last, where it is known."""
         runs = sorted(self.runs.values(), key=lambda run: run.started_ms)
         return {run.pod: run.node for run in runs if run.node}
+
+    def rank_speeds(self, now_ms: int) -> tuple[RankSpeed, ...]:
+        """Return the recent minutes of ranks, of pods whose node is known and could be named."""
+        nodes = self.nodes_of_pods()
+        return tuple(
+            replace(window, node=node)
+            for window in self.windows
+            if now_ms - window.window_ms <= FRESH_MS and (node := nodes.get(window.pod))
+        )
+
+    def node_checks(self) -> tuple[NodeCheckResult, ...]:
+        """Return the results of node checks by the node of the pod, oldest first."""
+        nodes = self.nodes_of_pods()
+        results = [
+            NodeCheckResult(
+                node=node,
+                at_ms=check.at,
+                slow=not check.passed or (check.factor or 0.0) >= 1 + SLOW,
+            )
+            for check in self.checks.values()
+            if (node := nodes.get(check.name))
+        ]
+        return tuple(sorted(results, key=lambda result: result.at_ms))
 
     def run(self) -> Run | None:
         """Return the records; None while the job itself is not known."""

@@ -107,7 +107,6 @@ class _PolicyReader:
         return kind(**values)
 
     def _mapping(self, written: Any, path: str, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return the fields of a mapping that have one of these names."""
         if written is None and not path.endswith("]"):
             return {}
         if not isinstance(written, dict):
@@ -141,7 +140,7 @@ def _mistake(value: Any, *, whole: bool, budget: bool) -> str:
 
 
 class PolicyWatch:
-    """The policy in force. Start ``run`` in a task; wait for ``synced`` before reading."""
+    """The policy in force, while ``informer`` runs; wait for its first list before reading."""
 
     def __init__(
         self, client: ApiClient, namespace: str, report: Callable[[ConfigMap, list[str]], None]
@@ -150,16 +149,10 @@ class PolicyWatch:
         self.mistakes: list[str] = []
         """Mistakes of the stored policy; while there are any, an earlier policy is in force."""
         self._report = report
-        self._informer: Informer[ConfigMap] = Informer(
+        self.informer: Informer[ConfigMap] = Informer(
             client, CONFIG_MAPS, namespace, fields=f"metadata.name={POLICY_NAME}"
         )
-        self._informer.add_listener(self._on_change)
-
-    async def run(self) -> None:
-        await self._informer.run()
-
-    async def synced(self) -> None:
-        await self._informer.wait_for_sync()
+        self.informer.add_listener(self._on_change)
 
     def _on_change(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
         if new is None:

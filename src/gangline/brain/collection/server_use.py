@@ -24,8 +24,6 @@ MAX_SAMPLES = 512
 
 
 class PodSample(NamedTuple):
-    """One reading of one pod."""
-
     namespace: str
     pod: str
     memory_bytes: int
@@ -97,7 +95,6 @@ class _Server:
     minutes: dict[int, list[PodSample]] = field(default_factory=dict)
 
     def mean(self, name: str) -> tuple[int, ...]:
-        """The mean of each minute."""
         return tuple(
             sum(getattr(sample, name) for sample in samples) // len(samples)
             for samples in self.minutes.values()
@@ -105,8 +102,6 @@ class _Server:
 
 
 class ServerTable:
-    """The parameter servers of one job."""
-
     def __init__(self) -> None:
         self._servers: dict[int, _Server] = {}
 

@@ -56,8 +56,6 @@ def written_steps(scalars: Iterable[tuple[int, int, str, float]]) -> Iterator[Re
 
 @dataclass(slots=True)
 class StepProgress:
-    """The open segment of one job."""
-
     segment_ms: int = round(1000 * SEGMENT_S)
     _since: ReportedStep | None = None
     _last: ReportedStep | None = None

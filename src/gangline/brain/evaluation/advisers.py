@@ -27,9 +27,6 @@ from gangline.brain.collection.live_facts import (
     JobObservations,
     device_peaks,
     ended_by_shortage,
-    node_checks,
-    rank_speeds,
-    restart_seconds,
 )
 from gangline.brain.collection.server_use import ServerTable
 from gangline.brain.evaluation.cluster_facts import exposure_by_node
@@ -40,7 +37,7 @@ from gangline.brain.models.throughput import (
     job_prior,
     observations,
 )
-from gangline.brain.publication.publisher import format_amount, remaining_s
+from gangline.brain.publication.publisher import remaining_s
 from gangline.sizing.hardware import find_device
 
 log = logging.getLogger(__name__)
@@ -71,26 +68,19 @@ def with_live_facts(
 
     ``nodes`` are the failures and device hours of each node.
     """
-    where = observed.nodes_of_pods()
-    segments = [observed.segments[key] for key in sorted(observed.segments)]
-    present = segments[-1] if segments else None
     similar = view.similar
     family = (*similar.runs, *similar.bounds) if similar and similar.level <= FAMILY_LEVEL else ()
     mine = {pod.node for pod in view.run.pods if pod.ended_ms is None}
     return replace(
         view,
-        rank_speeds=rank_speeds(observed.windows, lambda pod: where.get(pod, ""), view.now_ms),
-        node_checks=node_checks(observed.checks.values(), lambda pod: where.get(pod, "")),
+        rank_speeds=observed.rank_speeds(view.now_ms),
+        node_checks=observed.node_checks(),
         device_peaks=device_peaks(
-            segments,
+            view.run.segments,
             _model_memory,
             (*ended_by_shortage([view.run]), *view.run.shortages),
             ended_by_shortage(family),
         ),
-        loader_workers=present.loader_workers if present else None,
-        save_seconds=present.save_seconds if present else None,
-        checkpoint_interval_s=present.save_interval_seconds if present else None,
-        restart_seconds=restart_seconds(segments),
         servers=servers.use(
             {pod.rank for pod in view.run.pods if pod.role == PS and pod.ended_ms is None}
         ),
@@ -115,31 +105,16 @@ class PublishedAdvice(NamedTuple):
 
 
 def published(advice: Advice) -> PublishedAdvice:
-    """Return advice as users see it. A reason without a sentence does not suppress the number."""
-    try:
-        shown = displayed(advice)
-        return PublishedAdvice(shown, sentence(shown))
-    except (KeyError, ValueError, TypeError):
-        log.exception("a reason has no sentence", extra={"reason": advice.reason.code})
-    subject = f"{advice.what} of {advice.role}" if advice.role else str(advice.what)
-    value = format_amount(advice.value, advice.unit) or advice.target
-    return PublishedAdvice(advice, f"{subject}: {value} ({advice.reason.code})")
+    shown = displayed(advice)
+    return PublishedAdvice(shown, sentence(shown))
 
 
 def hold_sentence(reason: Reason | None) -> str:
     """Return a reason to hold; empty if there is none."""
-    if reason is None:
-        return ""
-    try:
-        return reason_sentence(displayed_reason(reason))
-    except (KeyError, ValueError, TypeError):
-        log.exception("a reason has no sentence", extra={"reason": reason.code})
-        return reason.code
+    return "" if reason is None else reason_sentence(displayed_reason(reason))
 
 
 class Fitted(NamedTuple):
-    """The throughput of a job, and all that it rests on: while that stays, it stays."""
-
     run: Run
     similar: SimilarRuns | None
     prediction_error: float
@@ -148,7 +123,6 @@ class Fitted(NamedTuple):
     """Predicted goodput by number of workers; empty where it is not known."""
 
     def is_of(self, view: AdviserView) -> bool:
-        """Whether a fit for ``view`` would be this one."""
         return (
             self.run.job == view.run.job
             and self.run.segments == view.run.segments

@@ -6,19 +6,17 @@ holds.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from gangline.api.core.pod import Pod
-from gangline.api.core.pod_status import TERMINAL_PHASES
-from gangline.api.quantity import QuantityError
-from gangline.api.resource_list import CPU, MEMORY, pod_request_for
+from gangline.api.resource_list import CPU, MEMORY
 from gangline.api.resources import PODS
 from gangline.brain.advisers.advice import Advice, Reason, What, because
 from gangline.brain.advisers.view import ClusterView
+from gangline.brain.collection.collector import requests_by_node
 from gangline.brain.guard.state import Bound
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError
@@ -40,36 +38,21 @@ class NodeRequests:
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
-        self._used: dict[str, tuple[int, int]] = {}
+        self._used: dict[str, list[int]] = {}
         self._read_ms: int | None = None
 
     async def applied(self, view: ClusterView, now_ms: int) -> ClusterView:
-        """Return the cluster with what is used of its nodes."""
         if self._read_ms is None or not 0 <= now_ms - self._read_ms < USED_MS:
             try:
                 pods = (await self._client.list(PODS)).items
             except ApiError as error:
                 log.info("free CPU and memory of nodes are not known: %s", error)
             else:
-                self._used = requests_by_node(pods)
+                self._used = requests_by_node(pods, CPU, MEMORY)
             self._read_ms = now_ms
-        nodes = (replace(node, used=self._used.get(node.name, (0, 0))) for node in view.nodes)
+        used = {name: (cpu, memory) for name, (cpu, memory) in self._used.items()}
+        nodes = (replace(node, used=used.get(node.name, (0, 0))) for node in view.nodes)
         return replace(view, nodes=tuple(nodes))
-
-
-def requests_by_node(pods: Iterable[Pod]) -> dict[str, tuple[int, int]]:
-    """Return the CPU in millicores and the memory in bytes that bound pods request."""
-    used: dict[str, tuple[int, int]] = {}
-    for pod in pods:
-        if not pod.spec.node_name or pod.status.phase in TERMINAL_PHASES:
-            continue
-        try:
-            asked = [pod_request_for(pod.spec, name) for name in (CPU, MEMORY)]
-        except QuantityError:
-            continue
-        cpu, memory = used.get(pod.spec.node_name, (0, 0))
-        used[pod.spec.node_name] = cpu + asked[0], memory + asked[1]
-    return used
 
 
 CAPACITY = "capacity"

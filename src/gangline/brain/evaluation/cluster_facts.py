@@ -12,8 +12,7 @@ from statistics import fmean
 from gangline.api.failure import is_node_cause
 from gangline.brain.advisers.stragglers import node_scores
 from gangline.brain.advisers.view import ClusterView, Exposure, NodeCheckResult
-from gangline.brain.collection.collector import Collector, WatchedJob
-from gangline.brain.collection.live_facts import node_checks, rank_speeds
+from gangline.brain.collection.collector import Collector
 from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import NodeCapacity, NodeSpeed, PodRun, RankSpeed, Run
 
@@ -46,7 +45,6 @@ def exposure_by_node(runs: Iterable[Run], now_ms: int) -> dict[str, Exposure]:
 
 
 def is_node_failure(pod: PodRun) -> bool:
-    """Return whether a fault of the machine has ended the pod."""
     return pod.ended_ms is not None and is_node_cause(pod.cause)
 
 
@@ -116,7 +114,6 @@ class ClusterHealth:
         """Failures and device hours of each node."""
 
     async def refresh(self, nodes: Sequence[NodeCapacity], now_ms: int) -> None:
-        """Collect again if a minute has passed."""
         now = time.monotonic()
         if self._refreshed_at is not None and now - self._refreshed_at < REFRESH_S:
             return
@@ -126,13 +123,17 @@ class ClusterHealth:
             run = job.observations.run()
             if run is not None:
                 runs[run.job.uid] = run
-                self._add_day(job, run, now_ms)
+                observed = job.observations
+                speeds, checks = observed.rank_speeds(now_ms), observed.node_checks()
+                self._days.add(run, speeds, checks, now_ms)
         self.by_node = exposure_by_node(runs.values(), now_ms)
         models = {node.name: node.gpu_model for node in nodes}
         today = self._days.records(models, now_ms)
         self._history.add_speeds(today)
         stored = await self._history.node_speeds(now_ms // DAY_MS - HISTORY_DAYS)
-        self._speeds = _joined(stored, today)
+        # Days of today take the place of older computations of them.
+        days = {(speed.node, speed.day): speed for speed in (*stored, *today)}
+        self._speeds = tuple(days[key] for key in sorted(days))
 
     def view(self, nodes: tuple[NodeCapacity, ...], price: float) -> ClusterView:
         """Return the cluster as advisers see it."""
@@ -142,16 +143,3 @@ class ClusterHealth:
             node_speeds=self._speeds,
             exposure=Exposure.total(self.by_node.values()),
         )
-
-    def _add_day(self, job: WatchedJob, run: Run, now_ms: int) -> None:
-        where = job.observations.nodes_of_pods()
-        speeds = rank_speeds(job.observations.windows, lambda pod: where.get(pod, ""), now_ms)
-        checks = node_checks(job.observations.checks.values(), lambda pod: where.get(pod, ""))
-        self._days.add(run, speeds, checks, now_ms)
-
-
-def _joined(stored: Iterable[NodeSpeed], today: Iterable[NodeSpeed]) -> tuple[NodeSpeed, ...]:
-    """Return the stored days with those of today in the place of older computations of them."""
-    days = {(speed.node, speed.day): speed for speed in stored}
-    days |= {(speed.node, speed.day): speed for speed in today}
-    return tuple(days[key] for key in sorted(days))

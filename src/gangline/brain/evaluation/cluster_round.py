@@ -42,8 +42,6 @@ class RoundMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterRound(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one round."""
-
     advice: dict[str, Advice] = {}
     """By uid of the job."""
     considered: frozenset[str] = frozenset()
@@ -59,13 +57,13 @@ def cluster_round(
     price: PriceState,
     now_ms: int,
 ) -> ClusterRound:
-    """Divide devices among ``members``."""
     jobs = [job for member in members if (job := allocation_job(member)) is not None]
     waiting = [group for group in groups if _waits_for_devices(group)]
     free = {node.name: node.gpus_free for node in nodes}
     advice: dict[str, Advice] = {}
     if waiting:
-        if any(_waited_s(group, now_ms) >= WAITING_S for group in waiting):
+        created = [group.metadata.creation_timestamp for group in waiting]
+        if any(at is None or now_ms / 1000 - at.timestamp() >= WAITING_S for at in created):
             price = update_price(price, 1.0, 0, now_ms)
         gang = _first_entitled(waiting)
         sizes = give_back(jobs, free, gang) if gang is not None else None
@@ -144,11 +142,6 @@ def _waits_for_devices(group: PodGroup) -> bool:
         return not needed or parse_resource(GPU, needed.get(GPU) or 0) > 0
     except QuantityError:
         return True
-
-
-def _waited_s(group: PodGroup, now_ms: int) -> float:
-    created = group.metadata.creation_timestamp
-    return WAITING_S if created is None else now_ms / 1000 - created.timestamp()
 
 
 def _first_entitled(waiting: Sequence[PodGroup]) -> EntitledGang | None:

@@ -15,9 +15,11 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
+from gangline.api.jobs.training_facts import FACTS_MAX_SEGMENTS
 from gangline.brain.advisers.advice import GuardAction
 from gangline.brain.advisers.similarity import LEVEL_WEIGHTS, select_similar, similarity_level
 from gangline.brain.advisers.view import SimilarRuns
+from gangline.brain.collection.collector import Collector
 from gangline.brain.facts.records import NodeSpeed, Outcome, RecordedJob, Run
 from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.deletion import RetentionSettings
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REMEMBERED_RUNS = 500
+PRUNE_S = 3600.0
+MAX_SKEW_S = 60.0
+"""With a clock that differs more from the API server's, nothing is deleted by age."""
 CACHE_S = 300.0
 """Similar runs are read again after this time at the latest, or when a similar job has ended."""
 
@@ -104,7 +109,6 @@ class JobHistory:
         self._store.add(Fact(self._cluster, "", speed) for speed in speeds)
 
     def ended_runs(self) -> list[Run]:
-        """Return the ended runs that memory holds."""
         return list(self._ended.values())
 
     async def node_speeds(self, since_day: int) -> list[NodeSpeed]:
@@ -147,7 +151,6 @@ class JobHistory:
         return page.jobs if page else ()
 
     async def earlier(self, uid: str) -> Run | None:
-        """Return what the store holds of a job."""
         return await self._read(lambda r: r.run(self._cluster, uid))
 
     async def similar(self, run: Run, now_ms: int) -> SimilarRuns | None:
@@ -184,7 +187,6 @@ class JobHistory:
         return False
 
     def forget_cached(self, uids: Iterable[str]) -> None:
-        """Drop the caches of all jobs but these."""
         kept = set(uids)
         for cache in (self._cache, self._given):
             for uid in [uid for uid in cache if uid not in kept]:
@@ -210,8 +212,6 @@ class JobHistory:
         )
 
     async def update_action(self, action: GuardAction) -> bool:
-        """Store the verdict of an action. Returns whether it is stored."""
-
         def update(writer: Writer, fence: int) -> bool:
             writer.update_action(self._cluster, action, fence=fence)
             return True
@@ -219,7 +219,6 @@ class JobHistory:
         return bool(await self._act(f"a verdict on job {action.job} is not stored", update))
 
     async def prune(self, now_ms: int) -> None:
-        """Delete what is older than the retention."""
         try:
             deleted = await self._store.prune(now_ms, self._retention)
         except StoreError as error:
@@ -251,3 +250,54 @@ class JobHistory:
                 self._fence = None
             log.warning("%s: %s", failure, error)
             return None
+
+
+class FactFlow:
+    """Writes the facts of one cluster, whether or not anything is advised on them."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        history: JobHistory,
+        skew_s: Callable[[], float | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._collector, self._history = collector, history
+        self._skew_s, self._clock = skew_s, clock
+        self._earlier_loaded: set[str] = set()
+        self._pruned_at: float | None = None
+
+    async def store(self) -> None:
+        """Write what has changed; it stays in memory while the database is away."""
+        for uid, watched in list(self._collector.jobs.items()):
+            # Runs of pods that an earlier process has watched keep their numbers.
+            if uid in self._earlier_loaded:
+                continue
+            self._earlier_loaded.add(uid)
+            earlier = await self._history.earlier(uid)
+            for pod in earlier.pods if earlier else ():
+                watched.observations.earlier[pod.role, pod.rank, pod.started_ms] = pod
+            for segment in earlier.segments[-FACTS_MAX_SEGMENTS:] if earlier else ():
+                watched.observations.segments.setdefault(segment.key, segment)
+        self._earlier_loaded &= self._collector.jobs.keys()
+        is_available = True
+        for run in self._collector.changed_runs():
+            self._history.add([run])
+            # After a start each job is given completely, which is more than memory is for.
+            if is_available and self._history.is_filling:
+                is_available = await self._history.flush()
+        if is_available:
+            await self._history.flush()
+
+    @property
+    def may_delete(self) -> bool:
+        """Whether the clock is right enough to delete by age."""
+        skew = self._skew_s()
+        return skew is not None and abs(skew) <= MAX_SKEW_S
+
+    async def prune(self) -> None:
+        now = time.monotonic()
+        is_due = self._pruned_at is None or now - self._pruned_at >= PRUNE_S
+        if is_due and self.may_delete:
+            self._pruned_at = now
+            await self._history.prune(round(self._clock() * 1000))

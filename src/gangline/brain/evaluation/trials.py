@@ -16,10 +16,12 @@ from msgspec.structs import replace
 
 from gangline.api.failure import DEVICE_OUT_OF_MEMORY
 from gangline.api.jobs.elastic import AUTO, PS, SCALE_TYPE_LABEL, ScalePlan
+from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.api.meta.objects import Object
 from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What, because
 from gangline.brain.advisers.view import AdviserView, expected_rest_s
 from gangline.brain.collection.job_digest import to_ms
+from gangline.brain.collection.live_facts import restart_seconds
 from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.belief import FUTURE_MS
 from gangline.brain.facts.records import Outcome, RecordedJob, Run
@@ -52,11 +54,6 @@ from gangline.brain.publication.plans import (
 from gangline.kube.errors import ApiError
 
 
-def family_name(job: RecordedJob) -> str:
-    """Return the name of the family that rollbacks are remembered under."""
-    return f"{job.namespace}/{job.kind}/{job.stem}/{job.owner}"
-
-
 def job_state(
     view: AdviserView,
     before: GuardJobState | None,
@@ -71,7 +68,7 @@ def job_state(
     actions = [action for action in actions if action.verdict is not Verdict.VOID]
     return GuardJobState(
         uid=job.uid,
-        family=family_name(job),
+        family=f"{job.namespace}/{job.kind}/{job.stem}/{job.owner}",
         kind=job.kind,
         started_ms=job.started_ms or job.submitted_ms,
         last_segment_ms=max(closed, default=None),
@@ -83,7 +80,7 @@ def job_state(
         person_acts=_person_acts(before, plans),
         plan_open=any(is_under_way(plan, now) for plan in plans),
         failing=any(pod.ended_ms is None and pod.oom for pod in run.pods),
-        restart_cost_s=_restart_cost_s(actions, view.restart_seconds, view.checkpoint_interval_s),
+        restart_cost_s=_restart_cost_s(actions, run.segments),
         remaining_s=expected_rest_s(view),
         gpus=sum(role.replicas * role.gpus for role in job.roles),
         probes=sum(action.probe for action in actions),
@@ -91,13 +88,15 @@ def job_state(
 
 
 def _restart_cost_s(
-    actions: Sequence[GuardAction], observed_s: float | None, checkpoint_interval_s: float | None
+    actions: Sequence[GuardAction], segments: Sequence[SegmentFacts]
 ) -> float | None:
+    observed_s = restart_seconds(segments)
     costs = [action.cost_ms / 1000 for action in actions if action.cost_ms is not None]
     if observed_s is not None or costs:
         return max(costs, default=0.0) if observed_s is None else observed_s
     # Half of the steps since a checkpoint are lost on average.
-    return checkpoint_interval_s and UNOBSERVED_RESTART_S + checkpoint_interval_s / 2
+    interval_s = segments[-1].save_interval_seconds if segments else None
+    return interval_s and UNOBSERVED_RESTART_S + interval_s / 2
 
 
 def prediction_errors(actions: Iterable[GuardAction]) -> dict[str, float]:
@@ -200,7 +199,6 @@ RESUME_MS = 3_600_000
 
 
 def trial_events(run: Run, action: GuardAction, plans: Sequence[ScalePlan]) -> TrialEvents:
-    """Return what happened to the job since the action."""
     formed = _has_formed(run, action) if action.what is What.WORKERS else None
     oom = any(
         (pod.oom or pod.cause == DEVICE_OUT_OF_MEMORY) and (pod.ended_ms or 0) >= action.at_ms
@@ -222,8 +220,6 @@ def _has_formed(run: Run, action: GuardAction) -> bool | None:
 
 
 class ChangeResult(Enum):
-    """What became of a change."""
-
     DONE = "done"
     LATER = "later"
     """The API server did not take it; it is written again."""
@@ -270,7 +266,6 @@ class Trials:
     async def begin(
         self, job: EvaluatedJob, advice: Advice, decision: Decision, sentence: str
     ) -> Reason | None:
-        """Carry a decision out. The reason says why the change is not in the cluster, if so."""
         if decision.value is None:
             return because("NothingToSet")
         guard = job.permission.guard

@@ -20,7 +20,6 @@ from gangline.api.jobs.training_facts import (
     GOOD,
     WARM_UP,
     DeviceShortageFacts,
-    ModelShapeFacts,
     NodeFacts,
     PodFacts,
     RestartFacts,
@@ -101,7 +100,6 @@ _RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
         "gpus": _COUNT,
     },
     PlannedSize: {"rank": _COUNT, "cpu_millis": _CPU, "memory_bytes": _BYTES},
-    ModelShapeFacts: {},
     SegmentFacts: {
         "since": _TIME,
         "until": _TIME,
@@ -165,21 +163,11 @@ _LENGTHS: Final[Mapping[str, int]] = {
 }
 """Other texts are words."""
 
-_ESSENTIAL: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
-    RecordedJob: frozenset({"cluster", "uid", "namespace", "name", "stem", "kind", "submitted_ms"}),
-    RoleSize: frozenset({"role", "since_ms", "replicas"}),
-    PlannedSize: frozenset({"role", "rank"}),
-    ModelShapeFacts: frozenset(),
-    Image: frozenset(),
-    SegmentFacts: frozenset({"round", "since", "until", "nodes", "procs", "steps"}),
-    StepSeconds: frozenset({"count", "mean", "m2"}),
-    PodFacts: frozenset({"name", "rank", "since", "until", "samples"}),
-    NodeFacts: frozenset({"name", "at", "factor"}),
-    DeviceShortageFacts: frozenset({"device_model", "micro_batch", "at"}),
-    PodRun: frozenset({"role", "rank", "number", "started_ms"}),
-    NodeSpeed: frozenset({"node", "day", "score", "jobs"}),
-}
-"""Without these the record has no meaning. Texts among them are not empty."""
+_ESSENTIAL: Final = frozenset(
+    {(PlannedSize, "rank"), (StepSeconds, "m2"), (PodFacts, "samples"), (NodeFacts, "factor")}
+)
+"""Without these, and fields that have no default, a record has no meaning. Texts among them are not
+empty."""
 
 
 def believe(record: R, now_ms: int) -> tuple[R | None, list[str]]:
@@ -230,7 +218,6 @@ def _believe_segment(segment: SegmentFacts, dropped: list[str], now_ms: int) -> 
 
 
 def _amounts(reported: Mapping[str, int]) -> dict[str, int]:
-    """Return the possible amounts of memory by device model."""
     possible = {name: x for name, x in reported.items() if 0 < x < _MAX_BYTES and len(name) < 128}
     return dict(sorted(possible.items())[:_MAX_MODELS])
 
@@ -261,7 +248,7 @@ def _believe_parts(job: RecordedJob, dropped: list[str]) -> RecordedJob:
         roles=possible_sizes(job.roles, "Job.roles"),
         planned=possible_sizes(job.planned, "Job.planned"),
         model=None if job.model is None else possible(job.model),
-        image=possible(job.image) or Image(repository=""),
+        image=possible(job.image) or Image(),
         wishes=wishes,
         finished_ms=finished_ms,
     )
@@ -275,17 +262,17 @@ def possible_text(text: str, length: int) -> bool:
 def _believe(record: S) -> tuple[S | None, list[str]]:
     kind = type(record)
     ranges = _RANGES.get(kind, {})
-    essential = _ESSENTIAL[kind]
+
     dropped: list[str] = []
     unknown: dict[str, Any] = {}
     for field in _fields(kind):
         value = getattr(record, field.name)
-        if _possible(field.name, value, ranges.get(field.name)) and not (
-            value == "" and field.name in essential
-        ):
+        essential = field.required or (kind, field.name) in _ESSENTIAL
+        possible = _possible(field.name, value, ranges.get(field.name))
+        if possible and not (value == "" and essential):
             continue
         dropped.append(f"{kind.__name__}.{field.name}")
-        if field.name in essential:
+        if essential:
             return None, dropped
         unknown[field.name] = _unknown(field)
     return (replace(record, **unknown) if unknown else record), dropped
@@ -297,11 +284,9 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]
 
 
 def _unknown(field: msgspec.structs.FieldInfo) -> Any:
-    if field.default is not msgspec.NODEFAULT:
-        return field.default
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory()
-    return ""
+    return field.default
 
 
 def _possible(name: str, value: object, limits: Range | None) -> bool:

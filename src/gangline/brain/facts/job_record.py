@@ -65,7 +65,6 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def key(self) -> tuple[str, int]:
-        """Return what identifies the entry within its record."""
         if self.what in _ONCE:
             return self.what, 0
         is_counted = self.what in {Moment.RESTARTED, Moment.WORKERS_RESTARTED}
@@ -163,8 +162,6 @@ class LogTail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one run of a job went."""
-
     state: str = ""
     """As in lists, such as ``RUNNING``."""
     reason: str = ""

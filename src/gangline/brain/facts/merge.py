@@ -21,7 +21,6 @@ R = TypeVar("R", bound=Record)
 
 
 def merge(one: R, other: R) -> R:
-    """Merge two observations of one thing."""
     return cast(R, _MERGES[type(one)](one, other))
 
 
@@ -41,11 +40,6 @@ def _merge_jobs(one: RecordedJob, other: RecordedJob) -> RecordedJob:
     )
 
 
-def _merge_segments(one: SegmentFacts, other: SegmentFacts) -> SegmentFacts:
-    """The observation with more steps: segments are closed, so they only seldom differ."""
-    return max(one, other, key=lambda segment: (segment.steps, segment.until, _bytes(segment)))
-
-
 def _merge_pod_runs(one: PodRun, other: PodRun) -> PodRun:
     """Peaks and samples only grow."""
     counts = max(one, other, key=_pod_weight)
@@ -58,16 +52,13 @@ def _merge_pod_runs(one: PodRun, other: PodRun) -> PodRun:
     )
 
 
-def _merge_node_speeds(one: NodeSpeed, other: NodeSpeed) -> NodeSpeed:
-    """The later computation of the day."""
-    return max(one, other, key=lambda speed: (speed.observed_ms, speed.jobs, _bytes(speed)))
-
-
 _MERGES: Final[dict[type, Callable[[Any, Any], Record]]] = {
     RecordedJob: _merge_jobs,
-    SegmentFacts: _merge_segments,
+    # The observation with more steps: segments are closed, so they only seldom differ.
+    SegmentFacts: lambda *both: max(both, key=lambda one: (one.steps, one.until, _bytes(one))),
     PodRun: _merge_pod_runs,
-    NodeSpeed: _merge_node_speeds,
+    # The later computation of the day.
+    NodeSpeed: lambda *both: max(both, key=lambda one: (one.observed_ms, one.jobs, _bytes(one))),
 }
 
 
@@ -99,12 +90,12 @@ def _merge_models(
     one: ModelShapeFacts | None, other: ModelShapeFacts | None
 ) -> ModelShapeFacts | None:
     """The model of which more is known."""
+
+    def weight(model: ModelShapeFacts) -> tuple[int, bytes]:
+        return sum(value is not None for value in msgspec.structs.astuple(model)), _bytes(model)
+
     models = [model for model in (one, other) if model is not None]
-    return max(models, key=_model_weight, default=None)
-
-
-def _model_weight(model: ModelShapeFacts) -> tuple[int, bytes]:
-    return sum(value is not None for value in msgspec.structs.astuple(model)), _bytes(model)
+    return max(models, key=weight, default=None)
 
 
 def _known(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:

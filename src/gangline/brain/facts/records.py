@@ -12,8 +12,6 @@ from gangline.api.jobs.training_facts import DeviceShortageFacts, ModelShapeFact
 
 
 class Outcome(StrEnum):
-    """How a job ended."""
-
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -29,9 +27,7 @@ class Mode(StrEnum):
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """A container image, by its parts."""
-
-    repository: str
+    repository: str = ""
     tag: str = ""
     digest: str = ""
 
@@ -88,7 +84,7 @@ class RecordedJob(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     """The user who submitted it, as far as it is known."""
     queue: str = ""
-    image: Image = Image(repository="")
+    image: Image = Image()
     command_digest: str = ""
     """Keyed digest of command and arguments: equal commands match within one cluster only."""
     spec_digest: str = ""
@@ -172,7 +168,7 @@ class NodeSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """One day of a node: its ranks against the median of their jobs; 1.0 is the median."""
 
     node: str
-    gpu_model: str
+    gpu_model: str = ""
     day: int
     """Days since 1970."""
     score: float

@@ -131,8 +131,6 @@ _MODE_LIMITS = {"policy": "PolicyForbids", "job": "JobForbids", "dry-run": "DryR
 
 
 class Case(msgspec.Struct, frozen=True):
-    """Everything a check may look at."""
-
     advice: Advice
     target: Target
     job: GuardJobState
@@ -513,7 +511,6 @@ def begin_action(
     now_ms: int,
     baseline: Baseline | None = None,
 ) -> GuardAction:
-    """Return the action of a decision to act."""
     return GuardAction(
         job=job.uid,
         family=job.family,
@@ -533,7 +530,6 @@ def begin_action(
 
 
 def begin_rollback(action: GuardAction, now_ms: int) -> GuardAction:
-    """Return the action that takes ``action`` back."""
     return GuardAction(
         job=action.job,
         family=action.family,
@@ -552,7 +548,6 @@ def begin_rollback(action: GuardAction, now_ms: int) -> GuardAction:
 def started(
     action: GuardAction, job: GuardJobState, cluster: ClusterState
 ) -> tuple[GuardJobState, ClusterState]:
-    """Return the states once the plan of an action is written."""
     now_ms = action.at_ms
     kept = tuple(old for old in job.actions if now_ms - old.at_ms < _DAY_MS)
     probes = job.probes + action.probe
@@ -570,7 +565,6 @@ def started(
 
 
 def with_action(job: GuardJobState, action: GuardAction) -> GuardJobState:
-    """Return the job with a new state of an action."""
     actions = tuple(action if old.id == action.id else old for old in job.actions)
     return replace(job, actions=actions)
 

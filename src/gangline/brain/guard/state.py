@@ -9,8 +9,6 @@ FACTS_DELAY_S = 6 * 60
 
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of the guard's table."""
-
     segment_age_s: float = 7 * 60
     lease_age_s: float = 15
     clock_skew_s: float = 60

@@ -114,8 +114,6 @@ class TrialEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a look at a trial."""
-
     verdict: Verdict
     why: Reason
     surprise: float | None = None
@@ -125,7 +123,6 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def baseline(
     segments: Sequence[SegmentFacts], at_ms: int, settings: GuardSettings = DEFAULTS
 ) -> Baseline | None:
-    """The good segments with the present settings before ``at_ms``; None if fewer than three."""
     same = present_segments(segments, at_ms)[-_BASELINE:]
     if len(same) < settings.trial_segments:
         return None
@@ -193,21 +190,18 @@ def _judge_trial(
         if not late:
             return _judgement(Verdict.PENDING, "TrialPending")
         return _judgement(Verdict.UNCLEAR, "TrialNotMeasured")
-    least = _least(action, settings)
-    price = _price(action, settings)
-    if ratio.high < least:
+    least, price = _least(action, settings), _price(action, settings)
+    # Until its end a trial is decided by what is certain, then by the estimate.
+    reached = ratio.middle if late or enough else ratio.high
+    if reached < least:
         return _measured(action, Verdict.ROLLED_BACK, "TrialWorse", ratio)
-    if ratio.high < price:
+    if reached < price:
         return _measured(action, Verdict.ROLLED_BACK, "TrialNotWorthPrice", ratio)
     predicted = max(action.predicted.low, least) if action.predicted else 1.0
     if ratio.low >= predicted and ratio.middle >= price:
         return _measured(action, Verdict.KEPT, "TrialAsPredicted", ratio)
     if not (late or enough):
         return _measured(action, Verdict.PENDING, "TrialPending", ratio)
-    if ratio.middle < least:
-        return _measured(action, Verdict.ROLLED_BACK, "TrialWorse", ratio)
-    if ratio.middle < price:
-        return _measured(action, Verdict.ROLLED_BACK, "TrialNotWorthPrice", ratio)
     expected = action.predicted.low if action.predicted else math.inf
     if ratio.low >= least and ratio.middle >= expected:
         # Certainly not worse, and where it was predicted to be: more time would show no more.
@@ -237,9 +231,8 @@ def _least(action: GuardAction, settings: GuardSettings) -> float:
 
 def _price(action: GuardAction, settings: GuardSettings) -> float:
     """Goodput at which the added GPUs are worth what others would do with them; 0 for fewer."""
-    if action.what is not What.WORKERS or action.direction <= 0 or not action.before:
-        return 0.0
-    if not action.floor:
+    grows = action.what is What.WORKERS and action.direction > 0
+    if not grows or not action.before or not action.floor:
         return 0.0
     growth = (action.after or action.before) / action.before - 1
     return 1 + settings.last_gpus * action.floor * growth

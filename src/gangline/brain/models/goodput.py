@@ -38,7 +38,6 @@ class NoiseScale:
     phi: float
     low: float
     high: float
-    steps: int
     biased: bool = False
     """Some of it is from a single process: only fit to widen ranges."""
 
@@ -77,7 +76,7 @@ def noise_scale(segments: Sequence[SegmentFacts]) -> NoiseScale | None:
     )
     low, high = _spread(phi, singles)
     factor = _UNCERTAIN if biased else 1.0
-    return NoiseScale(phi, low / factor, high * factor, total, biased)
+    return NoiseScale(phi, low / factor, high * factor, biased)
 
 
 def _spread(phi: float, singles: list[tuple[float, int]]) -> tuple[float, float]:
@@ -127,11 +126,9 @@ class GoodputModel:
         return (self.phi + self.base_batch) / (self.phi + global_batch)
 
     def goodput(self, at: Configuration) -> float:
-        """Return useful samples per second."""
         return self._useful(at) / self.throughput.step_time(at)
 
     def gain(self, to: Configuration, now: Configuration) -> Gain:
-        """Compare two configurations."""
         ratios = (self._useful(to) / self.throughput.sample(to)) / (
             self._useful(now) / self.throughput.sample(now)
         )

@@ -54,14 +54,10 @@ class Histogram:
     """The largest value that was added."""
 
     def add(self, value: int, at_ms: int, weight: int = 1) -> None:
-        """Add ``weight`` samples of a value that was measured at ``at_ms``.
+        """Add ``weight`` samples of a positive value that was measured at ``at_ms``.
 
-        Raises:
-            ValueError: the value or the weight is not positive. A value that is not known is no
-                sample, and must not be added as 0.
+        A value that is not known is no sample, and must not be added as 0.
         """
-        if value <= 0 or weight <= 0 or at_ms < 0:
-            raise ValueError(f"value {value}, weight {weight} and time {at_ms} must be positive")
         bucket = bisect_right(bucket_starts(self.kind), value) - 1
         slot, rest_ms = divmod(at_ms, self.kind.half_life_ms)
         amount = weight * round(_SCALE * 2.0 ** (rest_ms / self.kind.half_life_ms))

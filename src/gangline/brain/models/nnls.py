@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-MOST_COLUMNS = 8
 _DEPENDENT = 1e-11
 """Columns are dependent if the determinant of their correlation matrix is below this."""
+_TOLERANCE = 1e-9
+"""Residuals may differ by this share of the squared length of the right side."""
 _NEGATIVE = 1e-10
 """Coefficients of normalised columns above minus this share of the largest count as 0."""
 
@@ -33,31 +34,24 @@ class Solution:
 
 
 def nnls(a: Array, b: Array) -> Solution:
-    """Minimise ``|a x - b|`` over ``x >= 0``.
-
-    Raises:
-        ValueError: the shapes do not fit, there are too many columns, or a value is not finite.
-    """
+    """Minimise ``|a x - b|`` over ``x >= 0``, for at most eight columns of finite numbers."""
     return _basic_solutions(a, b)[0]
 
 
-def equivalent_solutions(a: Array, b: Array, tolerance: float = 1e-9) -> list[Solution]:
+def equivalent_solutions(a: Array, b: Array) -> list[Solution]:
     """Return all basic solutions that fit as well as the best one, the best first.
 
     More than one means that the data does not separate some columns. Every convex combination of
     them fits equally well, so a prediction must cover what each of them predicts.
-
-    Args:
-        tolerance: residuals may differ by this share of the squared length of ``b``.
     """
     solutions = _basic_solutions(a, b)
-    limit = solutions[0].squares + tolerance * float(b @ b)
+    limit = solutions[0].squares + _TOLERANCE * float(b @ b)
     return [solution for solution in solutions if solution.squares <= limit]
 
 
 def _basic_solutions(a: Array, b: Array) -> list[Solution]:
     """Return all feasible ones by residual; fewer columns first where these are equal."""
-    _check_shape(a, b)
+
     lengths = np.sqrt((a * a).sum(axis=0))
     used = np.flatnonzero(lengths > 0)
     normal = a[:, used] / lengths[used]
@@ -94,12 +88,3 @@ def _basic_solutions(a: Array, b: Array) -> list[Solution]:
 @cache
 def _supports(columns: int, size: int) -> NDArray[np.intp]:
     return np.array(list(combinations(range(columns), size)), dtype=np.intp)
-
-
-def _check_shape(a: Array, b: Array) -> None:
-    if a.ndim != 2 or b.shape != (a.shape[0],) or not a.shape[0]:
-        raise ValueError(f"shapes {a.shape} and {b.shape} do not fit: one value of b for each row")
-    if a.shape[1] > MOST_COLUMNS:
-        raise ValueError(f"{a.shape[1]} columns; at most {MOST_COLUMNS} are possible")
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        raise ValueError("a value is not finite; drop such rows first")

@@ -119,23 +119,9 @@ class SeenRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """Seconds of a step: the most likely value and a range of 80 %."""
-
-    step_s: float
-    low: float
-    high: float
-    extrapolated: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ThroughputModel:
-    """A fitted model."""
-
     coefficients: Array
     gamma: float
-    alternatives: tuple[Array, ...]
-    """Other coefficients that the data does not exclude: where a column was never varied."""
     error: float
     """Root mean square of the logarithmic errors at configurations left out of the fit; where
     fewer than three were observed, an assumed value."""
@@ -145,19 +131,7 @@ class ThroughputModel:
 
     def step_time(self, at: Configuration) -> float:
         """Return the most likely seconds of a step."""
-        return float(step_times(self.coefficients[None, :], self.gamma, at)[0])
-
-    def predict(self, at: Configuration) -> Prediction:
-        """Predict the seconds of a step."""
-        middle = self.step_time(at)
-        low, high = np.quantile(self.sample(at), [LOW, HIGH])
-        others = [float(step_times(c[None, :], self.gamma, at)[0]) for c in self.alternatives]
-        return Prediction(
-            step_s=middle,
-            low=float(min(low, middle, *others)),
-            high=float(max(high, middle, *others)),
-            extrapolated=self.extrapolated(at),
-        )
+        return float(step_times(self.coefficients[None, :], self.gamma, [at])[0, 0])
 
     def sample(self, at: Configuration) -> Array:
         """Return 200 possible step times. The same draws serve all configurations, so that the
@@ -169,12 +143,14 @@ class ThroughputModel:
 
         All configurations together take little more time than one of them.
         """
-        middles = step_times_at(self.coefficients[None, :], self.gamma, places)
-        times = step_times_at(self.draws, self.gamma, places)
+        middles = step_times(self.coefficients[None, :], self.gamma, places)
+        times = step_times(self.draws, self.gamma, places)
         wider = np.array([WIDER_PER_DOUBLING ** self.seen.doublings(at) for at in places])
         errors = _MISSED * self.error * np.sqrt(np.maximum(wider**2 - 1, 0.0))
-        own = np.array([_own_noise(at) for at in places])
-        noise = _MISSED * self.error * own + errors[:, None] * _common_noise()
+        # Errors of each configuration, which the form of the model misses there, and those that all
+        # configurations outside of what was seen have in common.
+        own = np.array([_noise(20261123, *_rounded(at)) for at in places])
+        noise = _MISSED * self.error * own + errors[:, None] * _noise(20261124)
         spread = (times / middles) ** wider[:, None]
         return middles[:, 0], np.asarray(middles * spread * np.exp(noise))
 
@@ -185,12 +161,7 @@ class ThroughputModel:
         return len(self.seen.configurations) == 1 or self.seen.doublings(at) > 0
 
 
-def step_times(coefficients: Array, gamma: float, at: Configuration) -> Array:
-    """Return the seconds of a step for each row of coefficients; never 0."""
-    return np.asarray(step_times_at(coefficients, gamma, [at])[0])
-
-
-def step_times_at(coefficients: Array, gamma: float, places: Sequence[Configuration]) -> Array:
+def step_times(coefficients: Array, gamma: float, places: Sequence[Configuration]) -> Array:
     """Return the seconds of a step for each configuration and each row of coefficients."""
     compute, exchange, fixed = (np.array(rows) for rows in zip(*map(columns, places), strict=True))
     one = compute @ coefficients.T
@@ -263,12 +234,10 @@ def _exact_micro_batch(segment: SegmentFacts) -> float:
 
 
 def weights_of(data: Sequence[StepObservation]) -> Array:
-    """Relative errors count, by steps, and old ones less."""
     return np.array([e.steps / e.step_s**2 * 0.5 ** (e.age_days / _HALF_LIFE_DAYS) for e in data])
 
 
 def seen_range(data: Sequence[StepObservation]) -> SeenRange:
-    """Return the range of settings of some observations."""
     at = [observation.configuration for observation in data]
     return SeenRange(
         procs=(min(c.procs for c in at), max(c.procs for c in at)),
@@ -279,14 +248,8 @@ def seen_range(data: Sequence[StepObservation]) -> SeenRange:
     )
 
 
-def _own_noise(at: Configuration) -> NDArray[np.float64]:
-    """Errors of a configuration of its own: what the form of the model misses there."""
-    return _noise(20261123, at.nodes, at.procs, round(at.micro_batch * 1000), at.accumulation)
-
-
-def _common_noise() -> NDArray[np.float64]:
-    """Errors that all configurations outside of what was seen have in common."""
-    return _noise(20261124)
+def _rounded(at: Configuration) -> tuple[int, ...]:
+    return at.nodes, at.procs, round(at.micro_batch * 1000), at.accumulation
 
 
 @lru_cache(maxsize=4096)
@@ -346,6 +309,7 @@ class _Fitted:
     gamma: float
     covariance: Array
     alternatives: tuple[Array, ...]
+    """Other coefficients that the data does not exclude: where a column was never varied."""
 
 
 def fit_throughput(
@@ -363,7 +327,6 @@ def fit_throughput(
     return ThroughputModel(
         coefficients=fitted.coefficients,
         gamma=fitted.gamma,
-        alternatives=fitted.alternatives,
         error=error,
         seen=seen_range(data),
         draws=_draws(fitted),
@@ -454,7 +417,6 @@ class _Parts:
         self.alternatives: list[Array] = []
 
     def add(self, group: list[int], rows: Array, values: Array, weights: Array) -> None:
-        """Fit the columns of a group."""
         root = np.sqrt(weights)
         a, b = rows[:, group] * root[:, None], values * root
         lengths = np.sqrt((a * a).sum(axis=0))
@@ -555,7 +517,7 @@ def _left_out_error(data: Sequence[StepObservation], prior: Prior) -> float:
     for left in chosen[::step]:
         rest = [observation for observation in merged if observation.configuration != left]
         fitted = _fit(rest, prior, ranges=False)
-        predicted = step_times(fitted.coefficients[None, :], fitted.gamma, left)[0]
+        predicted = float(step_times(fitted.coefficients[None, :], fitted.gamma, [left])[0, 0])
         errors.append(math.log(max(predicted, 1e-12) / _merged(groups[left]).step_s))
     # The median is not moved by one configuration at the edge, which is an extrapolation there.
     robust = 1.4826 * float(np.median(np.abs(errors)))

@@ -21,8 +21,6 @@ _FEWEST_POINTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A line through a series."""
-
     slope: float
     """Units of the value per unit of time."""
     level: float

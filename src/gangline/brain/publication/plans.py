@@ -5,6 +5,7 @@ Brain that is killed at any point, and its successor, create one plan for each a
 creation collides with the first.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -37,6 +38,7 @@ from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.resource_list import CPU, MEMORY, format_resource
 from gangline.api.resources import CONFIG_MAPS, SCALE_PLANS
 from gangline.brain.advisers.advice import GuardAction, What
+from gangline.brain.guard.policy import FIELDS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 
@@ -48,9 +50,8 @@ PLAN_RETENTION = timedelta(hours=24)
 UNDER_WAY = timedelta(minutes=15)
 """A plan that is open for longer does not succeed; the trial of its action has ended."""
 
-PLANNED = frozenset(
-    {What.WORKERS, What.MEMORY, What.CPU, What.PS_COUNT, What.PS_CPU, What.PS_MEMORY}
-)
+_RESOURCES = {What.MEMORY: MEMORY, What.PS_MEMORY: MEMORY, What.CPU: CPU, What.PS_CPU: CPU}
+PLANNED = frozenset({What.WORKERS, What.PS_COUNT, *_RESOURCES})
 """Fields that a ScalePlan changes."""
 PRIOR_FAILURES = 4.0
 """Failures for which the expected rate counts beside those that the trainer observes itself."""
@@ -99,32 +100,20 @@ def scale_plan(
 
 
 def _spec(job: str, action: GuardAction) -> ScalePlanSpec | None:
-    if action.after is None:
+    if action.after is None or action.what not in PLANNED:
         return None
     count = round(action.after)
-    match action.what:
-        case What.WORKERS:
-            sizes = {action.role or WORKER: RoleScale(replicas=count)}
-        case What.PS_COUNT:
-            sizes = {PS: RoleScale(replicas=count)}
-        case What.MEMORY | What.PS_MEMORY:
-            return _resources(job, action, MEMORY, count)
-        case What.CPU | What.PS_CPU:
-            return _resources(job, action, CPU, count)
-        case _:
-            return None
-    return ScalePlanSpec(owner_job=job, replica_resource_specs=sizes)
-
-
-def _resources(job: str, action: GuardAction, resource: str, value: int) -> ScalePlanSpec:
-    role = action.role or (PS if action.what in (What.PS_CPU, What.PS_MEMORY) else WORKER)
-    amount: ResourceList = {resource: format_resource(resource, value)}
-    if action.rank is None:
-        return ScalePlanSpec(
-            owner_job=job, replica_resource_specs={role: RoleScale(resource=amount)}
-        )
-    pod = PodMeta(type=role, rank_index=action.rank, resource=amount)
-    return ScalePlanSpec(owner_job=job, migrate_pods=[pod])
+    role = action.role or (PS if FIELDS[action.what] == "ps" else WORKER)
+    resource = _RESOURCES.get(action.what)
+    if resource is None:
+        size = RoleScale(replicas=count)
+    else:
+        amount: ResourceList = {resource: format_resource(resource, count)}
+        if action.rank is not None:
+            pod = PodMeta(type=role, rank_index=action.rank, resource=amount)
+            return ScalePlanSpec(owner_job=job, migrate_pods=[pod])
+        size = RoleScale(resource=amount)
+    return ScalePlanSpec(owner_job=job, replica_resource_specs={role: size})
 
 
 def next_tuning(before: JobTuning | None, action: GuardAction) -> JobTuning | None:
@@ -229,7 +218,10 @@ class Actuator:
         done = stored.metadata.annotations.get(ACTION_ANNOTATION) == str(action.id)
         if done:
             return True
-        tuning = next_tuning(_read_tuning(stored.data.get(TUNING_KEY, "")), action)
+        before, text = None, stored.data.get(TUNING_KEY, "")
+        with contextlib.suppress(msgspec.DecodeError):
+            before = msgspec.json.decode(text, type=JobTuning) if text else None
+        tuning = next_tuning(before, action)
         if tuning is None:
             return False
         patch = {
@@ -258,10 +250,3 @@ class Actuator:
             except ApiError as error:
                 log.info("cannot delete a plan: %s", error, extra={"plan": meta.name})
         return deleted
-
-
-def _read_tuning(text: str) -> JobTuning | None:
-    try:
-        return msgspec.json.decode(text, type=JobTuning) if text else None
-    except msgspec.DecodeError:
-        return None

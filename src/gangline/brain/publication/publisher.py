@@ -7,7 +7,7 @@ restarted repeats none of them.
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import NamedTuple
@@ -59,19 +59,17 @@ def _run_time_s(run: Run) -> float | None:
     return max(0, run.job.finished_ms - run.job.started_ms) / 1000
 
 
-async def write_estimate(client: ApiClient, group: PodGroup, seconds: int | None) -> bool:
-    """Write the estimate on a group if it moved noticeably. Returns whether it was written."""
+async def write_estimate(client: ApiClient, group: PodGroup, seconds: int | None) -> None:
+    """Write the estimate on a group if it moved noticeably."""
     written = group.metadata.annotations.get(RUN_TIME_ESTIMATE_ANNOTATION, "")
     if seconds is None or _is_close(written, seconds):
-        return False
+        return
     patch = {"metadata": {"annotations": {RUN_TIME_ESTIMATE_ANNOTATION: str(seconds)}}}
     meta = group.metadata
     try:
         await client.patch(POD_GROUPS, meta.name, patch, meta.namespace)
     except ApiError as error:
         log.debug("cannot write an estimate: %s", error, extra={"podgroup": meta.name})
-        return False
-    return True
 
 
 def _is_close(written: str, seconds: int) -> bool:
@@ -124,7 +122,6 @@ def format_amount(value: float | None, unit: str) -> str:
 def advice_item(
     advice: Advice, sentence: str, evidence: AdviceEvidence, state: str, held_because: str = ""
 ) -> AdviceItem:
-    """Return advice in the form in which it is stored."""
     return AdviceItem(
         what=advice.what,
         role=advice.role,
@@ -160,7 +157,6 @@ def _rank(what: str) -> int:
 
 
 def with_summary(status: JobAdviceStatus) -> JobAdviceStatus:
-    """Fill in the fields that tables show."""
     first = status.items[0] if status.items else None
     names = dict.fromkeys(f"{item.role} {item.what}".strip() for item in status.items)
     return replace(
@@ -231,45 +227,33 @@ REFRESH = timedelta(minutes=30)
 
 
 class Publisher:
-    """Keeps one JobAdvice for each job with advice. Start ``run``; wait for ``synced``."""
+    """Keeps one JobAdvice for each job with advice, while its informer ``stored`` runs."""
 
-    def __init__(
-        self,
-        client: ApiClient,
-        events: EventRecorder,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._client, self._events, self._now = client, events, now
+    def __init__(self, client: ApiClient, events: EventRecorder) -> None:
+        self._client, self._events = client, events
         self._written: dict[str, JobAdvice] = {}
         """Writes by uid of the job, until the informer shows them."""
-        self._stored: Informer[JobAdvice] = Informer(client, JOB_ADVICE, indexes={"job": _job_uids})
-        self._stored.add_listener(self._on_stored)
-
-    async def run(self) -> None:
-        await self._stored.run()
-
-    async def synced(self) -> None:
-        await self._stored.wait_for_sync()
+        self.stored: Informer[JobAdvice] = Informer(client, JOB_ADVICE, indexes={"job": _job_uids})
+        self.stored.add_listener(self._on_stored)
 
     def advice_of(self, job: Object) -> JobAdvice | None:
-        """Return the stored advice of a job."""
         written = self._written.get(job.metadata.uid)
-        return written or next(iter(self._stored.by_index("job", job.metadata.uid)), None)
+        return written or next(iter(self.stored.by_index("job", job.metadata.uid)), None)
 
     async def publish(
         self, job: Object, mode: str, items: Iterable[AdviceItem], history: str = ""
-    ) -> bool:
-        """Store the items of a job. Returns whether anything was written."""
+    ) -> None:
+        """Store the items of a job, if they have changed or their expiry is due."""
         stored = self.advice_of(job)
-        old = stored.status.items if stored else []
-        now = self._now().replace(microsecond=0)
-        refresh = stored is not None and _is_old(stored.status, now)
+        before = stored.status if stored else JobAdviceStatus()
+        old, now = before.items, datetime.now(UTC).replace(microsecond=0)
+        refresh = before.updated is None or now - before.updated >= REFRESH
         # A refresh takes all news, also those below the hysteresis of an extra write.
         new = ordered(items) if refresh else settled(old, items)
-        if stored is None and not new:
-            return False
-        if stored is not None and not _is_due(stored.status, new, mode, history, job, now):
-            return False
+        written = (old, before.mode, before.history, before.job_generation)
+        is_due = refresh or written != (new, mode, history, job.metadata.generation)
+        if not (new if stored is None else is_due):
+            return
         status = with_summary(
             JobAdviceStatus(
                 job_kind=job.kind,
@@ -281,14 +265,11 @@ class Publisher:
                 items=ordered(new),
             )
         )
-        if not await self._write(job, stored, status):
-            return False
-        for change in changes(old, new):
-            self._events.event(job, "Normal", change.reason, change.message)
-        return True
+        if await self._write(job, stored, status):
+            for change in changes(old, new):
+                self._events.event(job, "Normal", change.reason, change.message)
 
     async def withdraw(self, job: Object) -> None:
-        """Delete the advice of a job, whose owner does not want any."""
         stored = self.advice_of(job)
         if stored is None:
             return
@@ -297,7 +278,7 @@ class Publisher:
 
     async def withdraw_ended(self, ended: Collection[str]) -> None:
         """Delete the advice of jobs, given by uid, that have ended: nothing can be set any more."""
-        for advice in list(self._stored.items()):
+        for advice in list(self.stored.items()):
             if any(uid in ended for uid in _job_uids(advice)):
                 await self._delete(advice)
 
@@ -336,8 +317,10 @@ class Publisher:
         owner = OwnerReference(
             api_version=job.api_version, kind=job.kind, name=meta.name, uid=meta.uid
         )
-        # Jobs of two kinds may have one name: the second gets its kind as suffix.
-        for name in (meta.name, f"{meta.name}.{_trainer(job)}"):
+        # Jobs of two kinds may have one name: the second gets its kind, as in flags, as suffix.
+        kind = find_job_kind(job.api_version, job.kind)
+        suffix = kind.trainer if kind else job.kind.lower()
+        for name in (meta.name, f"{meta.name}.{suffix}"):
             advice = JobAdvice(
                 api_version=JOB_ADVICE.api_version,
                 kind=JOB_ADVICE.kind,
@@ -365,22 +348,6 @@ def _is_as_new(seen: ObjectMeta, written: ObjectMeta) -> bool:
     return first == second
 
 
-def _is_due(
-    stored: JobAdviceStatus,
-    items: list[AdviceItem],
-    mode: str,
-    history: str,
-    job: Object,
-    now: datetime,
-) -> bool:
-    written = (stored.items, stored.mode, stored.history, stored.job_generation)
-    return written != (items, mode, history, job.metadata.generation) or _is_old(stored, now)
-
-
-def _is_old(stored: JobAdviceStatus, now: datetime) -> bool:
-    return stored.updated is None or now - stored.updated >= REFRESH
-
-
 def _complete(status: JobAdviceStatus) -> dict[str, object]:
     """Return all fields, also the empty ones: a merge patch would keep the former values."""
     body: dict[str, object] = {
@@ -388,9 +355,3 @@ def _complete(status: JobAdviceStatus) -> dict[str, object]:
     }
     body |= msgspec.to_builtins(status)
     return body | {"items": msgspec.to_builtins(status.items)}
-
-
-def _trainer(job: Object) -> str:
-    """Return the name of a job's kind, as in flags."""
-    kind = find_job_kind(job.api_version, job.kind)
-    return kind.trainer if kind else job.kind.lower()

@@ -24,6 +24,10 @@ MODEL_BUCKET: Final = 0.7
 """Natural logarithm of the ratio of parameters within one key of the model."""
 
 
+LEVEL_COLUMNS: Final = ("spec_key", "family_key", "base_key", "image_key", "model_key")
+"""Columns with the keys of the levels of similarity."""
+
+
 class Keys:
     """Digests with the secret of one database: equal values match within it only."""
 
@@ -38,48 +42,31 @@ class Keys:
         """Digest of ``parts`` as a positive integer of 63 bits, for an index."""
         return int.from_bytes(self._hash(parts, 8).digest(), "big") >> 1
 
-    def family(self, job: RecordedJob) -> int:
-        """Level 1: namespace, kind, owner, stem, image repository and command."""
-        return self.number("family", *_family(job), job.owner, job.command_digest)
+    def levels(self, job: RecordedJob, shift: int = 0) -> tuple[int | None, ...]:
+        """Return the key of each level of ``advisers.similarity``; None: no job is equal.
 
-    def specification(self, job: RecordedJob) -> int | None:
-        """Level 0: the same specification by the same owner; None if it has no digest."""
-        if not job.spec_digest:
-            return None
-        parts = (job.cluster, job.namespace, job.kind, job.owner, job.spec_digest)
-        return self.number("spec", *parts)
-
-    def base(self, job: RecordedJob) -> int:
-        """Level 2: the family without its command, of any owner."""
-        return self.number("base", *_family(job))
-
-    def image(self, job: RecordedJob) -> int | None:
-        """Level 3: the same image repository, kind and strategy; None without an image."""
-        repository = job.image.repository
-        if not repository:
-            return None
-        return self.number("image", job.cluster, job.namespace, repository, job.kind, job.strategy)
-
-    def model(self, job: RecordedJob, shift: int = 0) -> int | None:
-        """Level 4: devices, and parameters within a factor of two; None if one is not known.
-
-        ``shift`` asks for the key of a neighbouring range of parameters.
+        At level 4 all parameters within a factor of two have one key. ``shift`` asks for that of a
+        neighbouring range.
         """
+        repository = job.image.repository
+        place = (job.cluster, job.namespace)
+        family = (*place, job.kind, job.stem, repository)
         parameters = job.model.params if job.model else None
         # The device of the role that was sized last, as ``advisers.similarity`` does.
         device = next((size.gpu_model for size in reversed(job.roles) if size.gpu_model), "")
-        if not parameters or not device:
-            return None
-        bucket = math.floor(math.log(parameters) / MODEL_BUCKET) + shift
-        return self.number("model", job.cluster, device, bucket)
+        bucket = math.floor(math.log(parameters) / MODEL_BUCKET) + shift if parameters else 0
+        compared: tuple[tuple[object, ...], ...] = (
+            ("spec", *place, job.kind, job.owner, job.spec_digest) if job.spec_digest else (),
+            ("family", *family, job.owner, job.command_digest),
+            ("base", *family),
+            ("image", *place, repository, job.kind, job.strategy) if repository else (),
+            ("model", job.cluster, device, bucket) if parameters and device else (),
+        )
+        return tuple(self.number(*parts) if parts else None for parts in compared)
 
     def _hash(self, parts: tuple[object, ...], size: int) -> "hashlib.blake2b":
         text = msgspec.json.encode(parts)
         return hashlib.blake2b(text, digest_size=size, key=self._secret)
-
-
-def _family(job: RecordedJob) -> tuple[str, ...]:
-    return (job.cluster, job.namespace, job.kind, job.stem, job.image.repository)
 
 
 T = TypeVar("T")
@@ -110,7 +97,6 @@ class Context:
             self.load_secret = None
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction that only reads."""
         self.prepare()
         return self.database.read(work)
 
@@ -141,7 +127,6 @@ class Context:
         return believed, refused
 
     def private(self, job: RecordedJob) -> RecordedJob:
-        """Return the job with its names as they are stored."""
         if not self.digest_names:
             return job
         return replace(
@@ -152,7 +137,6 @@ class Context:
         )
 
     def private_name(self, name: str) -> str:
-        """Return an owner's or job's name as it is stored."""
         return self._digest(name) if self.digest_names and name else name
 
     def possible_names(self, name: str) -> list[str]:
@@ -163,14 +147,8 @@ class Context:
         return name if name.startswith("digest:") else f"digest:{self.keys.digest('name', name)}"
 
     def job_row(self, job: RecordedJob) -> dict[str, Any]:
-        """Columns of a job with its keys."""
-        return rows.row_of(job, tables.job) | {
-            "spec_key": self.keys.specification(job),
-            "family_key": self.keys.family(job),
-            "base_key": self.keys.base(job),
-            "image_key": self.keys.image(job),
-            "model_key": self.keys.model(job),
-        }
+        keys = zip(LEVEL_COLUMNS, self.keys.levels(job), strict=True)
+        return rows.row_of(job, tables.job) | dict(keys)
 
     def marks(self, job: RecordedJob) -> dict[str, str]:
         """Digests by which a job may have been forgotten, by what they are of."""
@@ -190,7 +168,6 @@ class Context:
         return {digests[digest] for digest in marks}
 
     def mark(self, what: str, *parts: str) -> str:
-        """Digest of what was forgotten."""
         return self.keys.digest("forgotten", what, *parts)
 
     def forgotten(self, connection: Connection, jobs: Sequence[RecordedJob]) -> set[str]:

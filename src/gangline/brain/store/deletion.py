@@ -216,59 +216,48 @@ class Forget(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("give a cluster, and an owner, a namespace, or a namespace and a name")
 
 
-class Forgetting:
-    """Forgets, in transactions of at most 500 rows; it can be repeated if it was interrupted."""
+def forget(context: Context, asked: Forget) -> int:
+    """Forget, in transactions of at most 500 rows, and return the number of jobs.
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    The marks are written first, so that it can be repeated if it was interrupted.
+    """
+    condition, named = _meaning(context, asked)
+    now_ms = context.clock_ms()
+    context.write(partial(_mark, digests=named, now_ms=now_ms))
+    job = tables.job.c
+    query = select(job.id, job.uid).where(condition).order_by(job.id).limit(MAX_JOBS)
+    jobs = 0
+    while page := context.read(
+        lambda connection: [tuple(row) for row in connection.execute(query)]
+    ):
+        marks = [context.mark("uid", asked.cluster, uid) for _, uid in page]
+        context.write(partial(_mark, digests=marks, now_ms=now_ms))
+        jobs += _remove(context, asked.cluster, [number for number, _ in page])
+    return jobs
 
-    def run(self, asked: Forget) -> int:
-        """Forget, and return the number of jobs.
 
-        Raises:
-            StoreError: the database failed. The marks are written first: repeat it.
-        """
-        condition, named = self._meaning(asked)
-        now_ms = self._context.clock_ms()
-        self._context.write(partial(_mark, digests=named, now_ms=now_ms))
-        jobs = 0
-        for page in self._pages(condition):
-            marks = [self._context.mark("uid", asked.cluster, uid) for _, uid in page]
-            self._context.write(partial(_mark, digests=marks, now_ms=now_ms))
-            jobs += self._remove(asked.cluster, [number for number, _ in page])
-        return jobs
+def _meaning(context: Context, asked: Forget) -> tuple[ColumnElement[bool], list[str]]:
+    """Condition for the jobs, and marks; of names both as they are and as digests."""
+    job, mark = tables.job.c, context.mark
+    cluster = job.cluster == asked.cluster
+    if asked.owner:
+        owners = context.possible_names(asked.owner)
+        return cluster & job.owner.in_(owners), [mark("owner", asked.cluster, o) for o in owners]
+    namespace = cluster & (job.namespace == asked.namespace)
+    if not asked.name:
+        return namespace, [mark("namespace", asked.cluster, asked.namespace)]
+    names = context.possible_names(asked.name)
+    marks = [mark("job", asked.cluster, asked.namespace, name) for name in names]
+    return namespace & job.name.in_(names), marks
 
-    def _meaning(self, asked: Forget) -> tuple[ColumnElement[bool], list[str]]:
-        """Condition for the jobs, and marks; of names both as they are and as digests."""
-        job, mark = tables.job.c, self._context.mark
-        cluster = job.cluster == asked.cluster
-        if asked.owner:
-            owners = self._context.possible_names(asked.owner)
-            marks = [mark("owner", asked.cluster, owner) for owner in owners]
-            return cluster & job.owner.in_(owners), marks
-        namespace = cluster & (job.namespace == asked.namespace)
-        if not asked.name:
-            return namespace, [mark("namespace", asked.cluster, asked.namespace)]
-        names = self._context.possible_names(asked.name)
-        marks = [mark("job", asked.cluster, asked.namespace, name) for name in names]
-        return namespace & job.name.in_(names), marks
 
-    def _pages(self, condition: ColumnElement[bool]) -> Iterator[list[tuple[int, str]]]:
-        """Numbers and UIDs of the jobs; each page must be removed before the next is read."""
-        job = tables.job.c
-        query = select(job.id, job.uid).where(condition).order_by(job.id).limit(MAX_JOBS)
-        while jobs := self._context.read(
-            lambda connection: [tuple(row) for row in connection.execute(query)]
-        ):
-            yield jobs
-
-    def _remove(self, cluster: str, ids: Sequence[int]) -> int:
-        removed = 0
-        while not removed:
-            while self._context.write(lambda connection: remove_children(connection, ids)):
-                pass
-            removed = self._context.write(lambda connection: remove_jobs(connection, cluster, ids))
-        return removed
+def _remove(context: Context, cluster: str, ids: Sequence[int]) -> int:
+    removed = 0
+    while not removed:
+        while context.write(lambda connection: remove_children(connection, ids)):
+            pass
+        removed = context.write(lambda connection: remove_jobs(connection, cluster, ids))
+    return removed
 
 
 def _mark(connection: Connection, digests: Sequence[str], now_ms: int) -> None:

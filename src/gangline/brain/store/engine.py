@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, select
 
 from gangline.brain.store.batch import Fact, FactBuffer
 from gangline.brain.store.context import Context, Keys
-from gangline.brain.store.deletion import Forget, Forgetting, Pruning, RetentionSettings
+from gangline.brain.store.deletion import Forget, Pruning, RetentionSettings, forget
 from gangline.brain.store.errors import BadAddress, NoRights, StoreError, StoreUnavailable
 from gangline.brain.store.reader import Reader
 from gangline.brain.store.records import RecordStore
@@ -105,6 +105,7 @@ class Store:
 
     ``read`` and ``write`` are synchronous, for programs without an event loop and for tests: each
     method blocks until the database has answered. In an event loop use ``query`` and ``update``.
+    All raise ``StoreError``; at an outage ``StoreUnavailable`` or ``StoreFull``.
     """
 
     def __init__(self, context: Context) -> None:
@@ -155,31 +156,18 @@ class Store:
         return self._context.keys.digest(text)
 
     def add(self, facts: Iterable[Fact]) -> None:
-        """Take facts to be written by the next ``flush``; does not wait for the database."""
         self.buffer.put(facts)
 
     async def query(self, work: Callable[[Reader], T]) -> T:
-        """Run ``work`` in a thread that reads.
-
-        Raises:
-            StoreUnavailable: and other errors of the store, from ``work``.
-        """
+        """Run ``work`` in a thread that reads."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, work, self.read)
 
     async def update(self, work: Callable[[Writer], T]) -> T:
-        """Run ``work`` in the thread that writes, after what it was given before.
-
-        Raises:
-            StoreUnavailable: and other errors of the store, from ``work``.
-        """
+        """Run ``work`` in the thread that writes, after what it was given before."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, work, self.write)
 
     async def flush(self) -> Written:
-        """Write the buffered facts; those that cannot be written stay.
-
-        Raises:
-            StoreUnavailable, StoreFull: the facts stay in the buffer.
-        """
+        """Write the buffered facts; those that cannot be written stay."""
         return await self.update(lambda _: self.flush_now())
 
     def flush_now(self) -> Written:
@@ -194,10 +182,8 @@ class Store:
     ) -> Counter[str]:
         """Delete what is older than ``settings`` allow; return the numbers of rows by table.
 
-        Other writes happen between its transactions of at most 500 rows.
-
-        Raises:
-            StoreError: the database failed; what is left goes the next time.
+        Other writes happen between its transactions of at most 500 rows. What is left after an
+        error goes the next time.
         """
         pruning = Pruning(self._context, settings, now_ms)
         loop = asyncio.get_running_loop()
@@ -205,15 +191,10 @@ class Store:
         return pruning.deleted
 
     def forget(self, asked: Forget) -> int:
-        """Forget an owner, a namespace or a job, and return the number of jobs.
-
-        Raises:
-            StoreError: the database failed; repeat it.
-        """
-        return Forgetting(self._context).run(asked)
+        """Forget an owner, a namespace or a job, and return the number of jobs."""
+        return forget(self._context, asked)
 
     def close(self) -> None:
-        """End the threads, after what they are doing, and close all connections."""
         self._writer.shutdown()
         self._readers.shutdown()
         self._context.database.close()

@@ -30,8 +30,6 @@ class NoRights(StoreError):
 
 
 class NewerSchema(StoreError):
-    """The schema of the database is newer than the newest that this version knows."""
-
     def __init__(self, stored: int, newest: int) -> None:
         super().__init__(
             f"the schema of the database has version {stored}, and this version of gangline knows "
@@ -40,8 +38,6 @@ class NewerSchema(StoreError):
 
 
 class OldSchema(StoreError):
-    """The schema of the database is older than the program needs, or absent."""
-
     def __init__(self, stored: int, newest: int) -> None:
         state = f"has version {stored}" if stored else "does not exist"
         super().__init__(

@@ -33,7 +33,7 @@ from gangline.brain.advisers.advice import GuardAction, Verdict
 from gangline.brain.advisers.similarity import WINDOW_MS, select_similar
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import NodeSpeed, Outcome, RecordedJob, Run
-from gangline.brain.store.context import Context, Keys
+from gangline.brain.store.context import LEVEL_COLUMNS, Context, Keys
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.rows import (
     StoredJob,
@@ -81,10 +81,11 @@ class SimilarLookup:
 
     def _candidates(self, levels: tuple[int, ...]) -> dict[str, StoredJob]:
         """Jobs that may be similar at some levels, by uid."""
+        shifted = [self._keys.levels(self._run.job, shift) for shift in (0, -1, 1)]
         keys = {
-            f"key_{level}_{number}": key
+            f"key_{level}_{number}": shifted[number][level]
             for level in levels
-            for number, key in enumerate(self._keys_of(level))
+            for number in range(_keys_at(level))
         }
         if all(key is None for key in keys.values()):
             return {}
@@ -98,21 +99,6 @@ class SimilarLookup:
             candidate.job.uid: candidate
             for candidate in load_jobs(self._connection, _query(levels), parameters)
         }
-
-    def _keys_of(self, level: int) -> list[int | None]:
-        """Keys of the level; None is equal to no key."""
-        keys, asked = self._keys, self._run.job
-        match level:
-            case 0:
-                return [keys.specification(asked)]
-            case 1:
-                return [keys.family(asked)]
-            case 2:
-                return [keys.base(asked)]
-            case 3:
-                return [keys.image(asked)]
-            case _:
-                return [keys.model(asked, shift) for shift in (-1, 0, 1)]
 
     def _select(self, candidates: Iterable[StoredJob]) -> SimilarRuns | None:
         runs = (Run(job=candidate.job) for candidate in candidates)
@@ -131,7 +117,6 @@ class SimilarLookup:
 
 @cache
 def _query(levels: tuple[int, ...]) -> Select[Any]:
-    """Return the statement for the candidates of some levels."""
     ranges = [
         range_.subquery()
         for level in levels
@@ -143,10 +128,13 @@ def _query(levels: tuple[int, ...]) -> Select[Any]:
 
 
 def _conditions(level: int) -> list[ColumnElement[bool]]:
-    job = tables.job.c
-    column = (job.spec_key, job.family_key, job.base_key, job.image_key, job.model_key)[level]
-    count = 3 if level == 4 else 1
-    return [column == bindparam(f"key_{level}_{number}") for number in range(count)]
+    column = tables.job.c[LEVEL_COLUMNS[level]]
+    return [column == bindparam(f"key_{level}_{number}") for number in range(_keys_at(level))]
+
+
+def _keys_at(level: int) -> int:
+    """Models are also looked for in both neighbouring ranges of parameters."""
+    return 3 if level == 4 else 1
 
 
 def _ranges(key: ColumnElement[bool]) -> list[Select[Any]]:
@@ -196,23 +184,18 @@ class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs of the history, the latest first."""
-
     jobs: tuple[RecordedJob, ...]
     next: HistoryFilter | None = None
     """Asks for the following page; None at the end."""
 
 
 class Reader:
-    """Reads from the database; each method is one transaction."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
 
     # Runs
 
     def run(self, cluster: str, uid: str) -> Run | None:
-        """Return a job with its segments and pod runs; None if it is not stored."""
         return self._run(run_query(cluster, uid))
 
     def run_named(self, cluster: str, namespace: str, name: str) -> Run | None:

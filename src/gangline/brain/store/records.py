@@ -23,7 +23,6 @@ from gangline.brain.store.sql.tables import job_log, job_record
 
 MAX_LOGS: Final = 64
 """Tails of one job, the last ones."""
-_CURVES: Final = msgspec.json.Decoder(dict[str, Curves])
 
 
 class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +65,6 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordStore:
-    """Records in the database; each method is one transaction."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
 
@@ -88,7 +85,6 @@ class RecordStore:
         return self._context.write(transaction) if records else []
 
     def read(self, cluster: str, uid: str) -> StoredRecord | None:
-        """Return the record of a run; None if the history does not have the job."""
         return self._read(run_query(cluster, uid))
 
     def read_named(self, cluster: str, namespace: str, name: str) -> StoredRecord | None:
@@ -182,25 +178,17 @@ def _row(job_id: int, row: RecordRow) -> dict[str, Any]:
 
 def _log_row(job_id: int, tail: LogTail) -> dict[str, Any]:
     lines = _pack(tail.lines)
-    return {
-        "job_id": job_id,
-        "pod": tail.pod,
-        "attempt": tail.attempt,
-        "replica": tail.replica,
-        "container": tail.container,
-        "at_ms": tail.at_ms,
-        "size_bytes": len(lines),
-        "lines": lines,
-    }
+    row = msgspec.structs.asdict(tail)
+    return row | {"job_id": job_id, "size_bytes": len(lines), "lines": lines}
 
 
 def _stored(job: RecordedJob, row: Any, logs: tuple[LogTail, ...]) -> StoredRecord:
     record = msgspec.json.decode(row.body, type=JobRecord)
-    curves = _CURVES.decode(zlib.decompress(row.curves)) if row.curves else {}
+    curves = msgspec.convert(_unpack(row.curves), dict[str, Curves]) if row.curves else {}
     return StoredRecord(
         job=job,
         record=msgspec.structs.replace(record, curves=curves),
-        spec=msgspec.json.decode(zlib.decompress(row.spec)) if row.spec else None,
+        spec=_unpack(row.spec) if row.spec else None,
         logs=logs,
         gpu_seconds=row.gpu_seconds,
         cpu_seconds=row.cpu_seconds,
@@ -211,18 +199,13 @@ def _stored(job: RecordedJob, row: Any, logs: tuple[LogTail, ...]) -> StoredReco
 def _logs(connection: Connection, job_id: int) -> tuple[LogTail, ...]:
     log = job_log.c
     query = select(job_log).where(log.job_id == job_id).order_by(log.at_ms, log.id).limit(MAX_LOGS)
-    return tuple(
-        LogTail(
-            pod=row.pod,
-            replica=row.replica,
-            container=row.container,
-            attempt=row.attempt,
-            at_ms=row.at_ms,
-            lines=msgspec.json.decode(zlib.decompress(row.lines), type=tuple[str, ...]),
-        )
-        for row in connection.execute(query)
-    )
+    rows = ({**row, "lines": _unpack(row["lines"])} for row in connection.execute(query).mappings())
+    return tuple(msgspec.convert(row, LogTail) for row in rows)
 
 
 def _pack(value: Any) -> bytes:
     return zlib.compress(msgspec.json.encode(value), 1)
+
+
+def _unpack(packed: bytes) -> Any:
+    return msgspec.json.decode(zlib.decompress(packed))

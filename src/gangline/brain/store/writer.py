@@ -31,8 +31,6 @@ RowKey: TypeAlias = tuple[Any, ...]
 
 @dataclass
 class Written:
-    """What became of facts."""
-
     rows: int = 0
     """Rows that were inserted or changed; facts that were known already are not among them."""
     refused: list[str] = field(default_factory=list)
@@ -63,7 +61,6 @@ class Writer:
         self._context = context
 
     def runs(self, runs: Iterable[Run]) -> Written:
-        """Write jobs with their segments and pod runs."""
         return self.facts(fact for run in runs for fact in facts_of(run))
 
     def facts(
@@ -80,16 +77,13 @@ class Writer:
             believed, refused = self._context.believe(batch)
             written.refused += refused
             if believed:
-                done = self._context.write(partial(self._transaction, believed))
+                done = self._context.write(partial(self._write_facts, believed))
                 written.rows += done.rows
                 written.refused += done.refused
                 written.orphans += done.orphans
             if on_batch is not None:
                 on_batch(batch)
         return written
-
-    def _transaction(self, facts: Sequence[Fact], connection: Connection) -> Written:
-        return _BatchWriter(connection, self._context).write(facts)
 
     def lead(self, cluster: str, holder: str) -> int:
         """Take the next fencing number of the cluster, when ``holder`` has become its leader."""
@@ -138,48 +132,43 @@ class Writer:
 
         self._context.write(transaction)
 
-
-class _BatchWriter:
-    """One transaction."""
-
-    def __init__(self, connection: Connection, context: Context) -> None:
-        self._connection = connection
-        self._context = context
-        self._written = Written()
-
-    def write(self, facts: Iterable[Fact]) -> Written:
+    def _write_facts(self, facts: Sequence[Fact], connection: Connection) -> Written:
+        """Write facts of any cluster within one transaction."""
+        written = Written()
         by_cluster: dict[str, list[Fact]] = defaultdict(list)
         for fact in facts:
             by_cluster[fact.cluster].append(fact)
         for cluster in sorted(by_cluster):
-            lock_cluster(self._connection, cluster)
-            self._write_cluster(cluster, by_cluster[cluster])
-        return self._written
+            lock_cluster(connection, cluster)
+            self._write_cluster(connection, cluster, by_cluster[cluster], written)
+        return written
 
-    def _write_cluster(self, cluster: str, facts: Sequence[Fact]) -> None:
-        self._write_records(
-            RecordedJob,
-            [((cluster, fact.uid), fact.record) for fact in facts if fact.key[0] is RecordedJob],
-        )
+    def _write_cluster(
+        self, connection: Connection, cluster: str, facts: Sequence[Fact], written: Written
+    ) -> None:
+        jobs = [((cluster, fact.uid), fact.record) for fact in facts if fact.key[0] is RecordedJob]
+        self._write_records(connection, RecordedJob, jobs, written)
         others = [fact for fact in facts if fact.key[0] is not RecordedJob]
-        ids = rows.job_ids(self._connection, cluster, {fact.uid for fact in others if fact.uid})
+        ids = rows.job_ids(connection, cluster, {fact.uid for fact in others if fact.uid})
         orphans = [fact for fact in others if fact.uid and fact.uid not in ids]
-        forgotten = self._context.forgotten_uids(
-            self._connection, cluster, {fact.uid for fact in orphans}
-        )
-        self._written.orphans += [fact for fact in orphans if fact.uid not in forgotten]
+        forgotten = self._context.forgotten_uids(connection, cluster, {o.uid for o in orphans})
+        written.orphans += [fact for fact in orphans if fact.uid not in forgotten]
         for kind in (SegmentFacts, PodRun, NodeSpeed):
             owners = ((fact, ids.get(fact.uid) if fact.uid else cluster) for fact in others)
-            self._write_records(
-                kind,
-                [
-                    ((owner, *fact.record.key), fact.record)
-                    for fact, owner in owners
-                    if owner is not None and isinstance(fact.record, kind)
-                ],
-            )
+            records = [
+                ((owner, *fact.record.key), fact.record)
+                for fact, owner in owners
+                if owner is not None and isinstance(fact.record, kind)
+            ]
+            self._write_records(connection, kind, records, written)
 
-    def _write_records(self, kind: type[Record], records: Iterable[tuple[RowKey, Record]]) -> None:
+    def _write_records(
+        self,
+        connection: Connection,
+        kind: type[Record],
+        records: Iterable[tuple[RowKey, Record]],
+        written: Written,
+    ) -> None:
         """Merge records with the stored ones of their rows, and write what differs."""
         table, keys = _KINDS[kind]
         merged: dict[RowKey, Record] = {}
@@ -188,10 +177,10 @@ class _BatchWriter:
         if not merged:
             return
         columns = [table.c[name] for name in keys]
-        query = select(*columns, table.c.body).where(any_of(self._connection, columns, merged))
+        query = select(*columns, table.c.body).where(any_of(connection, columns, merged))
         stored = {
             tuple(key): msgspec.json.decode(body, type=kind)
-            for *key, body in self._connection.execute(query)
+            for *key, body in connection.execute(query)
         }
         changed = {
             key: after
@@ -200,8 +189,8 @@ class _BatchWriter:
         }
         jobs = [job for job in changed.values() if isinstance(job, RecordedJob)]
         new = [job for job in jobs if (job.cluster, job.uid) not in stored]
-        forgotten = self._context.forgotten(self._connection, new)
-        self._written.refused += [f"job {uid}: it was forgotten" for uid in sorted(forgotten)]
+        forgotten = self._context.forgotten(connection, new)
+        written.refused += [f"job {uid}: it was forgotten" for uid in sorted(forgotten)]
         values = [
             self._context.job_row(record)
             if isinstance(record, RecordedJob)
@@ -209,8 +198,8 @@ class _BatchWriter:
             for key, record in changed.items()
             if not (isinstance(record, RecordedJob) and record.uid in forgotten)
         ]
-        upsert(self._connection, table, values, keys)
-        self._written.rows += len(values)
+        upsert(connection, table, values, keys)
+        written.rows += len(values)
 
 
 def _action_row(action: GuardAction) -> dict[str, Any]:

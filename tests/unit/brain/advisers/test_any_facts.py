@@ -7,6 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brain_records import a_segment
 from gangline.api.jobs.training_facts import (
     DISTURBED,
     GOOD,
@@ -185,16 +186,13 @@ def test_same_facts_give_the_same_advice(seed: int) -> None:
 def test_b8_first_decision_is_not_always_to_grow() -> None:
     """One size was seen, and exchange takes most of its steps."""
     segments = tuple(
-        SegmentFacts(
-            round=1,
+        a_segment(
             since=NOW - (12 - index) * 300_000,
             until=NOW - (11 - index) * 300_000,
             nodes=8,
             procs=8,
             micro_batch=16,
-            accumulation=1,
             global_batch=128,
-            steps=300,
             step_seconds=StepSeconds(1, 1.0),
             compute_seconds=0.1,
             sync_seconds=0.9,

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from brain_records import a_segment
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import Confidence, What
 from gangline.brain.advisers.rightsize import advise, data_share
@@ -253,33 +254,14 @@ def _sized(run: Run, sequence: int) -> object:
     return msgspec.structs.replace(run.job, model=ModelShapeFacts(sequence=sequence))
 
 
-def a_segment(data_s: float | None, step_s: float = 1.0) -> SegmentFacts:
-    return SegmentFacts(
-        round=1,
-        since=NOW - HOUR,
-        until=NOW,
-        nodes=1,
-        procs=4,
-        micro_batch=32,
-        steps=100,
-        step_seconds=StepSeconds(1, step_s),
-        data_seconds=data_s,
-    )
+def waiting(data_s: float) -> SegmentFacts:
+    """Steps of a second that wait for records."""
+    return a_segment(step_seconds=StepSeconds(1, 1.0), data_seconds=data_s)
 
 
 def cpu_run(uid: str, p50: int, p95: int, most: int, **changes: object) -> Run:
-    pods = [
-        a_pod(
-            None,
-            rank,
-            cpu_p50_millis=p50,
-            cpu_p95_millis=p95,
-            cpu_max_millis=most,
-            samples=60,
-        )
-        for rank in range(4)
-    ]
-    return a_run(uid, pods, **changes)
+    use = {"cpu_p50_millis": p50, "cpu_p95_millis": p95, "cpu_max_millis": most, "samples": 60}
+    return a_run(uid, [a_pod(None, rank, **use) for rank in range(4)], **changes)
 
 
 def test_cpu_is_the_95th_percentile_and_a_tenth() -> None:
@@ -293,9 +275,9 @@ def test_cpu_is_the_95th_percentile_and_a_tenth() -> None:
 def test_m10_cpu_of_a_starved_loader_is_not_lowered() -> None:
     runs = [cpu_run(f"c{i}", 300, 900, 1200) for i in range(9)]
     job = a_job(roles=(asking(None, 8000),), started_ms=NOW - HOUR)
-    starved = Run(job=job, segments=(a_segment(0.3),))
+    starved = Run(job=job, segments=(waiting(0.3),))
     assert advise(a_view(runs, own=starved)) == []
-    fed = Run(job=job, segments=(a_segment(0.05),))
+    fed = Run(job=job, segments=(waiting(0.05),))
     assert (the(advise(a_view(runs, own=fed)), What.CPU).value or 0) < 8000
 
 
@@ -303,7 +285,7 @@ def test_starved_loader_that_uses_its_cpu_gets_half_more() -> None:
     runs = [cpu_run(f"c{i}", 3000, 3900, 4000) for i in range(9)]
     own = Run(
         job=a_job(roles=(asking(None, 4000),), started_ms=NOW - HOUR),
-        segments=(a_segment(0.31),),
+        segments=(waiting(0.31),),
     )
     advice = the(advise(a_view(runs, own=own)), What.CPU)
     assert advice.value == 6000
@@ -317,5 +299,5 @@ def test_cpu_that_was_not_measured_is_no_advice() -> None:
 
 @pytest.mark.parametrize("data_s", [float("inf"), float("nan"), -1.0, 2.0])
 def test_impossible_waiting_for_data_is_not_known(data_s: float) -> None:
-    assert data_share([a_segment(data_s)]) is None
-    assert data_share([a_segment(data_s), a_segment(0.25)]) == 0.25
+    assert data_share([waiting(data_s)]) is None
+    assert data_share([waiting(data_s), waiting(0.25)]) == 0.25

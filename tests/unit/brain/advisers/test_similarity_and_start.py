@@ -3,13 +3,12 @@
 import msgspec
 import pytest
 
+from brain_records import a_segment, not_none
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
-from gangline.api.names import family_of, name_stem
-from gangline.brain.advisers import rightsize, start
+from gangline.brain.advisers import start
 from gangline.brain.advisers.advice import Confidence, What
 from gangline.brain.advisers.similarity import select_similar, similarity_level
-from gangline.brain.advisers.start import largest_worthwhile
-from gangline.brain.facts.records import Image, Outcome, RoleSize, Run
+from gangline.brain.facts.records import Image, RoleSize, Run
 from unit.brain.histories import (
     DAY,
     GIB,
@@ -19,7 +18,6 @@ from unit.brain.histories import (
     a_run,
     a_view,
     asking,
-    peaks_of,
     the,
 )
 
@@ -73,60 +71,17 @@ def test_a2_two_runs_are_too_few_where_a_further_level_has_more() -> None:
     job = Run(job=a_job(model=model(1.0)))
     family = [a_run(f"f{i}", model=model(1.0)) for i in range(2)]
     others = [a_run(f"o{i}", stem="x", model=model(1.1)) for i in range(12)]
-    chosen = select_similar(job, [*others, *family], NOW)
-    assert chosen is not None
+    chosen = not_none(select_similar(job, [*others, *family], NOW))
     assert chosen.level == 3
     assert len(chosen.runs) == 14
     assert {run.job.uid for run in chosen.runs[:2]} == {"f0", "f1"}
-    third = select_similar(job, [*others, *family, a_run("f2")], NOW)
-    assert third is not None
+    third = not_none(select_similar(job, [*others, *family, a_run("f2")], NOW))
     assert (third.level, len(third.runs)) == (1, 3)
 
 
 def test_one_run_of_the_same_specification_is_enough() -> None:
-    chosen = select_similar(JOB, [a_run("p", spec_digest="spec")], NOW)
-    assert chosen is not None
+    chosen = not_none(select_similar(JOB, [a_run("p", spec_digest="spec")], NOW))
     assert (chosen.level, len(chosen.runs)) == (0, 1)
-
-
-def test_b4_the_job_itself_and_unfinished_or_failed_runs_are_no_successes() -> None:
-    itself = a_run("new")
-    running = a_run("r", outcome=Outcome.RUNNING, finished_ms=None)
-    failed = a_run("x", outcome=Outcome.FAILED, cause="UserError")
-    partly = a_run("p", complete=False)
-    chosen = select_similar(JOB, [itself, running, failed, partly], NOW)
-    assert chosen is not None
-    assert chosen.runs == ()
-    assert {run.job.uid for run in chosen.bounds} == {"r", "x", "p"}
-    assert select_similar(JOB, [itself], NOW) is None
-
-
-def test_a5_family_that_only_failed_gives_bounds_and_lowers_nothing() -> None:
-    failed = [peaks_of(f"f{i}", 6.0, outcome=Outcome.FAILED, cause="UserError") for i in range(5)]
-    chosen = select_similar(JOB, failed, NOW)
-    assert chosen is not None
-    assert chosen.runs == ()
-    view = msgspec.structs.replace(a_view(), similar=chosen)
-    assert rightsize.advise(view) == []
-
-
-def test_a6_the_jobs_own_run_in_the_store_is_not_counted() -> None:
-    first_minutes = peaks_of("new", 0.5, outcome=Outcome.RUNNING, complete=False)
-    family = [peaks_of(f"f{i}", 9.0) for i in range(3)]
-    with_itself = select_similar(JOB, [first_minutes, *family], NOW)
-    assert with_itself == select_similar(JOB, family, NOW)
-
-
-def test_runs_of_more_than_30_days_ago_are_forgotten() -> None:
-    old = [a_run(f"f{i}", days_ago=31) for i in range(5)]
-    assert select_similar(JOB, old, NOW) is None
-
-
-def test_a8_family_of_jobs_that_differ_in_numbers() -> None:
-    names = ("train-7", "train-7b-1", "train-x8k2p", "train-7b-large")
-    assert [name_stem(name) for name in names] == ["train", "train", "train", "train-7b-large"]
-    for name in names:  # the scheduler's families of run times
-        assert family_of("team", name, "ElasticJob") == f"team/{name_stem(name)}/ElasticJob"
 
 
 def test_a3_nothing_similar_and_no_shape_gives_no_start_values() -> None:
@@ -156,18 +111,11 @@ def test_started_job_gets_no_start_values() -> None:
 
 
 def segment_at(procs: int, step_s: float, batch: int = 256) -> SegmentFacts:
-    return SegmentFacts(
-        round=procs,
-        since=NOW - DAY,
-        until=NOW - DAY + HOUR,
-        nodes=procs,
-        procs=procs,
-        micro_batch=batch // procs,
-        accumulation=1,
-        global_batch=batch,
-        steps=500,
-        step_seconds=StepSeconds(1, step_s),
-    )
+    return a_segment(
+        round=procs, since=NOW - DAY, until=NOW - DAY + HOUR, nodes=procs, procs=procs,
+        micro_batch=batch // procs, accumulation=1, global_batch=batch, steps=500,
+        step_seconds=StepSeconds(1, step_s), compute_seconds=None, device_model="",
+    )  # fmt: skip
 
 
 def scaling_run(uid: str, procs: int, exchange_s: float) -> Run:
@@ -216,12 +164,3 @@ def test_count_that_runs_kept_respects_the_unit_and_the_bounds() -> None:
     assert advice.value == 8
     fixed = a_job(workers_min=4, workers_max=4, workers_asked=4)
     assert start.advise(a_view(runs, job=fixed)) == []
-
-
-def test_price_decides_how_much_the_last_workers_must_bring() -> None:
-    speeds = {n: n / (1 + 0.08 * (n - 1)) for n in range(1, 17)}
-    idle, _ = largest_worthwhile(speeds, price=0.0)
-    dear, _ = largest_worthwhile(speeds, price=0.6)
-    assert 10 <= idle <= 12
-    assert dear < idle
-    assert largest_worthwhile(speeds, price=1.0)[0] == 1

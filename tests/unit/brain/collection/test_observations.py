@@ -1,6 +1,5 @@
 """Observations of one job: any order of events gives the same records."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -8,23 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.api.jobs.training_facts import PodFacts, SegmentFacts, StepSeconds, TrainingFacts
+from brain_records import a_segment, not_none
+from gangline.api.jobs.training_facts import PodFacts, SegmentFacts, TrainingFacts
 from gangline.brain.collection.job_digest import ContainerRun, end_of_deleted
 from gangline.brain.collection.live_facts import DigestedFacts, JobObservations, NodeSize, quantile
-from gangline.brain.facts.records import Outcome, RecordedJob, RoleSize, Run
+from gangline.brain.facts.records import Outcome, RoleSize, Run
+from unit.brain.histories import a_job
 
 SIZE = RoleSize(role="worker", since_ms=0, replicas=2, gpus=4)
-JOB = RecordedJob(
-    cluster="c",
-    uid="u",
-    namespace="team",
-    name="train-1",
-    stem="train",
-    kind="PyTorchJob",
-    submitted_ms=0,
-    finished_ms=900_000,
-    outcome=Outcome.SUCCEEDED,
-    roles=(SIZE,),
+JOB = a_job(
+    kind="PyTorchJob", submitted_ms=0, finished_ms=900_000, outcome=Outcome.SUCCEEDED, roles=(SIZE,)
 )
 
 
@@ -40,30 +32,18 @@ def run(rank: int, started_s: int, **more: Any) -> ContainerRun:
 
 
 def segment(round_: int, since_s: int, steps: int = 10) -> SegmentFacts:
-    return SegmentFacts(
-        round=round_,
-        since=since_s * 1000,
-        until=since_s * 1000 + 60_000,
-        nodes=2,
-        procs=8,
-        steps=steps,
-        step_seconds=StepSeconds(1, 1.0),
-    )
+    since = since_s * 1000
+    return a_segment(round=round_, since=since, until=since + 60_000, steps=steps)
 
 
-@dataclass(frozen=True)
-class Report:
-    facts: DigestedFacts
-
-
-def facts(*segments: SegmentFacts, pods: tuple[PodFacts, ...] = ()) -> Report:
-    return Report(DigestedFacts(TrainingFacts(v=1, segments=segments, pods=pods)))
+def facts(*segments: SegmentFacts, pods: tuple[PodFacts, ...] = ()) -> DigestedFacts:
+    return DigestedFacts(TrainingFacts(v=1, segments=segments, pods=pods))
 
 
 PEAK = PodFacts(
     name="train-worker-0", rank=0, since=11_000, until=300_000, peak_memory_bytes=5 << 30, samples=9
 )
-EVENTS: tuple[ContainerRun | Report, ...] = (
+EVENTS: tuple[ContainerRun | DigestedFacts, ...] = (
     run(0, 10),
     run(0, 10, ended_ms=400_000, cause="OutOfMemory", oom=True),
     end_of_deleted(run(0, 10), 410_000),
@@ -78,16 +58,15 @@ EVENTS: tuple[ContainerRun | Report, ...] = (
 )
 
 
-def observe(events: list[ContainerRun | Report]) -> Run:
+def observe(events: list[ContainerRun | DigestedFacts]) -> Run:
     seen = JobObservations()
     seen.add_job(JOB)
     for event in events:
-        if isinstance(event, Report):
-            seen.add_facts(event.facts)
+        if isinstance(event, DigestedFacts):
+            seen.add_facts(event)
         else:
             seen.add_run(event)
-    run = seen.run()
-    assert run is not None
+    run = not_none(seen.run())
     return run
 
 
@@ -95,26 +74,20 @@ EXPECTED = observe(list(EVENTS))
 
 
 @given(st.permutations(EVENTS + EVENTS[::3]))
-def test_any_order_of_events_gives_the_same_records(events: list[ContainerRun | Report]) -> None:
+def test_any_order_of_events_gives_the_same_records(
+    events: list[ContainerRun | DigestedFacts],
+) -> None:
     assert observe(events) == EXPECTED
 
 
-def test_runs_of_a_rank_are_numbered_by_their_start() -> None:
+def test_runs_of_a_rank_are_numbered_and_have_what_is_known_best() -> None:
     numbers = [(pod.rank, pod.number, pod.started_ms) for pod in EXPECTED.pods]
     assert numbers == [(0, 0, 10_000), (0, 1, 420_000), (1, 0, 10_000)]
-
-
-def test_end_with_a_cause_is_better_than_a_deletion() -> None:
+    assert EXPECTED.job.started_ms == 10_000
     first = EXPECTED.pods[0]
     assert (first.cause, first.oom, first.ended_ms) == ("OutOfMemory", True, 400_000)
-
-
-def test_peak_belongs_to_the_run_that_had_started() -> None:
+    # The peak is that of the run that had started.
     assert [pod.peak_memory_bytes for pod in EXPECTED.pods] == [6 << 30, None, None]
-
-
-def test_job_has_started_with_its_first_pod() -> None:
-    assert EXPECTED.job.started_ms == 10_000
 
 
 def test_numbers_continue_those_of_an_earlier_process() -> None:
@@ -124,8 +97,7 @@ def test_numbers_continue_those_of_an_earlier_process() -> None:
         seen.earlier[pod.role, pod.rank, pod.started_ms] = pod
     seen.add_run(run(0, 950))
     seen.add_run(run(0, 420, ended_ms=900_000))
-    result = seen.run()
-    assert result is not None
+    result = not_none(seen.run())
     assert [(pod.rank, pod.number) for pod in result.pods] == [(0, 0), (0, 1), (0, 2), (1, 0)]
     assert result.pods[0] == EXPECTED.pods[0]
 
@@ -136,8 +108,7 @@ def test_start_of_a_waiting_job_is_not_known() -> None:
         JOB, outcome=Outcome.RUNNING, finished_ms=None, started_ms=5_000
     )
     seen.add_job(waiting)
-    run = seen.run()
-    assert run is not None
+    run = not_none(seen.run())
     assert run.job.started_ms is None
 
 
@@ -167,9 +138,8 @@ def test_use_that_the_pod_cannot_have_had_is_not_believed(
     claimed = msgspec.structs.replace(
         PEAK, peak_memory_bytes=6 << 30, cpu_millis_p95=5_000, cpu_millis_max=5_000
     )
-    seen.add_facts(facts(pods=(claimed,)).facts)
-    result = seen.run()
-    assert result is not None
+    seen.add_facts(facts(pods=(claimed,)))
+    result = not_none(seen.run())
     (pod,) = result.pods
     assert pod.peak_memory_bytes == believed
     assert pod.cpu_p95_millis == (None if node == "small" else 5_000)
@@ -177,7 +147,7 @@ def test_use_that_the_pod_cannot_have_had_is_not_believed(
 
 def test_segments_of_a_clock_that_was_ahead_are_marked_once_it_is_right() -> None:
     observations = JobObservations(job=JOB)
-    observations.add_facts(facts(segment(1, 0), segment(1, 100_000)).facts)
+    observations.add_facts(facts(segment(1, 0), segment(1, 100_000)))
     assert not observations.mark_future(100_000_000)
     assert observations.mark_future(60_000)
     qualities = [stored.quality for _, stored in sorted(observations.segments.items())]

@@ -19,24 +19,17 @@ from gangline.brain.collection.server_use import PodSample, ServerTable
 from gangline.brain.evaluation.advisers import _fit, advise, build_view, with_live_facts
 from gangline.brain.evaluation.cluster_facts import NodeDays, exposure_by_node
 from gangline.brain.facts.records import NodeCapacity, PodRun, RecordedJob, RoleSize, Run
+from unit.brain.histories import a_job
 
 NOW = 1_795_168_800_000
 MINUTE = 60_000
 GIB = 2**30
 WORKERS = 6
-JOB = RecordedJob(
-    cluster="c",
-    uid="u",
-    namespace="team",
-    name="train",
-    stem="train",
-    kind="ElasticJob",
-    submitted_ms=NOW - 3_600_000,
-    workers_min=1,
-    workers_max=8,
-    workers_asked=WORKERS,
-    roles=(RoleSize(role="worker", since_ms=0, replicas=WORKERS, cpu_millis=8000, gpus=1),),
-)
+ROLE = RoleSize(role="worker", since_ms=0, replicas=WORKERS, cpu_millis=8000, gpus=1)
+JOB = a_job(
+    "u", submitted_ms=NOW - 3_600_000, roles=(ROLE,),
+    workers_min=1, workers_max=8, workers_asked=WORKERS,
+)  # fmt: skip
 
 
 def segment(number: int, **changes: Any) -> dict[str, Any]:
@@ -217,11 +210,6 @@ def test_t8_checkpoint_interval_from_the_measured_save() -> None:
     assert advice.reason.arguments["save"] == 12.0
 
 
-def test_restarts_cost_what_the_master_has_seen() -> None:
-    lost = {"count": 2, "seconds": {"restarting": 50.0, "starting": 30.0}}
-    assert view_of(observed(segments=[segment(5, restarts=lost)])).restart_seconds == 40.0
-
-
 def test_p1_a_hot_server_is_found_in_readings_of_the_metrics_api() -> None:
     servers = ServerTable()
     for minute in range(6):
@@ -252,7 +240,6 @@ def test_a_server_that_moved_begins_again() -> None:
 def test_documents_of_earlier_masters_have_none_of_it() -> None:
     view = view_of(observed(segments=[segment(5)]))
     assert (view.rank_speeds, view.node_checks, view.device_peaks) == ((), (), ())
-    assert (view.loader_workers, view.save_seconds, view.restart_seconds) == (None, None, None)
 
 
 @pytest.mark.parametrize(

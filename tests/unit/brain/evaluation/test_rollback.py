@@ -1,8 +1,6 @@
 """After a rollback there is no second plan to the size that the job has again."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,17 +14,15 @@ from gangline.brain.evaluation.capacity import FreeCapacity
 from gangline.brain.evaluation.trials import job_state
 from gangline.brain.facts.records import RecordedJob, Run
 from gangline.brain.publication.plans import is_under_way
-from gangline.brain.store.engine import open_store
-from unit.brain.evaluation.scaled_job import FEW, GUARD, MANY, NOW_MS, ScaledJob
+from gangline.brain.store.engine import Store
+from unit.brain.evaluation.scaled_job import FEW, GUARD, MANY, ScaledJob
 
 
 @pytest.fixture
-async def scaled(tmp_path: Path) -> AsyncIterator[ScaledJob]:
-    store = open_store(f"sqlite:///{tmp_path}/brain.db", secret=b"s", clock_ms=lambda: NOW_MS)
-    async with store:
-        job = ScaledJob(store)
-        await job.history.lead("test")
-        yield job
+async def scaled(store: Store) -> ScaledJob:
+    job = ScaledJob(store)
+    await job.history.lead("test")
+    return job
 
 
 async def test_w9_size_of_a_rollback_is_planned_once_however_short_the_cool_down(

@@ -6,14 +6,11 @@ import pytest
 from gangline.api.jobs.training_facts import DeviceShortageFacts
 from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.evaluation.trials import trial_events
-from gangline.brain.facts.records import PodRun, RecordedJob, Run
+from gangline.brain.facts.records import PodRun, Run
+from unit.brain.histories import a_job
 
 AT_MS = 1_000_000
-RUN = Run(
-    job=RecordedJob(
-        cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0
-    )
-)
+RUN = Run(job=a_job())
 POD = PodRun(role="worker", rank=0, number=0, started_ms=1, ended_ms=AT_MS + 1)
 
 

@@ -1,22 +1,13 @@
 """Changes that are not in the cluster: the API server is away, or there is nothing to write to."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gangline.api.brain.job_advice import APPLIED, HELD
 from gangline.brain.advisers.advice import Verdict
-from gangline.brain.store.engine import Store, open_store
-from unit.brain.evaluation.scaled_job import FEW, MANY, NOW_MS, ScaledJob
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = open_store(f"sqlite:///{tmp_path}/brain.db", secret=b"s", clock_ms=lambda: NOW_MS)
-    async with opened:
-        yield opened
+from gangline.brain.store.engine import Store
+from unit.brain.evaluation.scaled_job import FEW, MANY, ScaledJob
 
 
 class NothingToWrite:

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from brain_records import a_running_job
+from brain_records import a_running_job, not_none
 from gangline.api.meta.objects import Object, ObjectMeta
-from gangline.brain.advisers.advice import Advice, Reason, Unit, Verdict, What
+from gangline.brain.advisers.advice import Advice, Reason, Verdict, What
 from gangline.brain.advisers.explain import displayed_reason, reason_sentence
 from gangline.brain.facts.records import Mode, Wishes
 from gangline.brain.guard.decide import (
@@ -77,13 +77,6 @@ def held(
     reason = decision.held_because
     assert reason_sentence(displayed_reason(reason)) == reason_sentence(reason)
     return reason.code
-
-
-def test_advice_is_applied_when_nothing_holds() -> None:
-    advice = make_advice()
-    decision = decide(advice, make_job(advice), make_cluster(), ALLOWED, NOW)
-    assert decision.act
-    assert decision.value == 8
 
 
 @pytest.mark.parametrize(
@@ -193,11 +186,6 @@ def test_restarting_devices_do_not_hold_the_only_job_of_a_small_cluster() -> Non
     assert held(cluster={"gpus": 8}) == ""
 
 
-def test_w8_a_gain_is_not_worth_it_four_minutes_before_the_end() -> None:
-    assert held(make_advice(gain=0.2), remaining_s=240.0) == "NotWorthIt"
-    assert held(make_advice(gain=0.2), remaining_s=3600.0) == ""
-
-
 def test_w12_the_step_limit_holds_whatever_is_advised() -> None:
     for was, value, expected in ((4, 60, 8), (40, 2, 20), (1, 9, 2), (4, 5, 5)):
         advice = make_advice(was, value, gain=8.0 if value > was else 0.0)
@@ -207,34 +195,24 @@ def test_w12_the_step_limit_holds_whatever_is_advised() -> None:
         assert decision.predicted.value == expected
 
 
+def a_size(what: What, was: int, value: int, **more: Any) -> Advice:
+    """Advice on memory or CPU, which has no gain."""
+    return Advice(what=what, was=was, value=value, reason=Reason(code="HighestPeak"), **more)
+
+
 def test_memory_is_at_most_doubled() -> None:
-    advice = Advice(
-        what=What.MEMORY,
-        role="worker",
-        unit=Unit.BYTES,
-        was=2**30,
-        value=10 * 2**30,
-        reason=Reason(code="HighestPeak"),
-    )
+    advice = a_size(What.MEMORY, 2**30, 10 * 2**30, role="worker")
     assert decide(advice, make_job(advice), make_cluster(), ALLOWED, NOW).value == 2 * 2**30
 
 
 def test_a_size_that_the_user_wrote_is_lowered_only_if_the_job_names_the_field() -> None:
-    advice = Advice(
-        what=What.MEMORY,
-        role="worker",
-        unit=Unit.BYTES,
-        was=32 * 2**30,
-        value=10 * 2**30,
-        reason=Reason(code="HighestPeak"),
-    )
+    advice = a_size(What.MEMORY, 32 * 2**30, 10 * 2**30, role="worker")
     written = Bound(
         what=What.MEMORY, role="worker", low=16 * 2**30, high=64 * 2**30, written=32 * 2**30
     )
     job = make_job(advice, bounds=(written,))
     silent = Permission(mode=Mode.APPLY)
-    reason = decide(advice, job, make_cluster(), silent, NOW).held_because
-    assert reason is not None
+    reason = not_none(decide(advice, job, make_cluster(), silent, NOW).held_because)
     assert reason.code == "AtLimit"
     assert decide(advice, job, make_cluster(), ALLOWED, NOW).value == 16 * 2**30
 
@@ -274,21 +252,6 @@ def test_w16_no_plan_without_both_keys() -> None:
             if keys and allowed and what is What.WORKERS and not probe:
                 assert acts
     assert acted
-
-
-@pytest.mark.parametrize(
-    ("policy", "wish", "dry_run", "mode"),
-    [
-        (policy, wish, dry_run, min(ceiling, wish, key=list(Mode).index))
-        for policy, wish, dry_run in product(Mode, Mode, (False, True))
-        for ceiling in [Mode.ADVISE if dry_run and policy is Mode.APPLY else policy]
-    ],
-)
-def test_mode_is_the_lesser_of_policy_and_wish(
-    policy: Mode, wish: Mode, dry_run: bool, mode: Mode
-) -> None:
-    rules = Policy(rules=(BrainPolicyRule(mode=policy),))
-    assert permission_of(rules, Wishes(mode=wish), dry_run).mode is mode
 
 
 def test_the_first_rule_that_matches_decides() -> None:
@@ -342,8 +305,7 @@ def test_a_rollback_needs_no_budget_and_happens_once() -> None:
     assert decision.value == 4
     back = begin_rollback(action, NOW)
     for done in (back, msgspec.structs.replace(action, rolled_back=True)):
-        again = decide_rollback(done, job, cluster, ALLOWED, NOW).held_because
-        assert again is not None
+        again = not_none(decide_rollback(done, job, cluster, ALLOWED, NOW).held_because)
         assert again.code == "RolledBackOnce"
 
 
@@ -367,8 +329,7 @@ def test_advice_is_stable_after_three_evaluations_and_a_minute() -> None:
     for index, item in enumerate([advice, other, advice, advice, advice]):
         job = observe(job, [item], NOW - 5 * MINUTE + index * 20_000)
     assert job.streaks[0].count == 3
-    reason = decide(advice, job, make_cluster(), ALLOWED, NOW - 4 * MINUTE).held_because
-    assert reason is not None
+    reason = not_none(decide(advice, job, make_cluster(), ALLOWED, NOW - 4 * MINUTE).held_because)
     assert reason.code == "NotStable"
     assert decide(advice, job, make_cluster(), ALLOWED, NOW).act
 
@@ -382,15 +343,7 @@ def test_one_probe_in_the_first_hour() -> None:
 
 
 def test_parameter_servers_change_an_hour_apart() -> None:
-    advice = Advice(
-        what=What.PS_CPU,
-        role="ps",
-        rank=0,
-        unit=Unit.MILLICORES,
-        was=10_000,
-        value=17_000,
-        reason=Reason(code="SkewedServer"),
-    )
+    advice = a_size(What.PS_CPU, 10_000, 17_000, role="ps", rank=0)
     recent = make_action(what=What.PS_CPU, role="ps", at_ms=NOW - 59 * MINUTE)
     assert held(advice, actions=(recent,)) == "CoolDown"
     older = make_action(what=What.PS_CPU, role="ps", at_ms=NOW - 61 * MINUTE)
@@ -403,13 +356,6 @@ def test_an_urgent_advice_does_not_wait_for_gain_or_cool_down() -> None:
     assert held(advice, **recent) == ""
     assert held(make_advice(8, 4, gain=-0.5), **recent) == "NotStable"
     assert held(advice, plan_open=True) == "PlanOpen"
-
-
-def test_field_that_is_only_not_forbidden_is_not_named() -> None:
-    rules = Policy(rules=(BrainPolicyRule(mode=Mode.APPLY),))
-    wishes = Wishes(mode=Mode.APPLY, may=frozenset({"memory", "ps"}))
-    permission = permission_of(rules, wishes)
-    assert (permission.may, permission.named) == ({"memory", "ps"}, frozenset())
 
 
 def test_global_batch_and_nodes_are_advised_and_never_set() -> None:

@@ -62,9 +62,3 @@ def test_order_of_samples_has_no_effect(samples: list[tuple[int, int, int]]) -> 
     shuffled = [*samples]
     randomness.Random(1).shuffle(shuffled)
     assert filled(samples) == filled(shuffled)
-
-
-@pytest.mark.parametrize("sample", [(0, 1, 1), (-5, 1, 1), (5, -1, 1), (5, 1, 0)])
-def test_sample_that_is_not_positive_is_refused(sample: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="must be positive"):
-        filled([sample])

@@ -1,9 +1,11 @@
 """Noise of gradients and goodput, against a quadratic problem whose noise is known."""
 
+import msgspec
 import numpy as np
 import pytest
 
-from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
+from brain_records import a_segment, not_none
+from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.models.goodput import GoodputModel, divide_batch, noise_scale
 from gangline.brain.models.throughput import Configuration, StepObservation, fit_throughput
 
@@ -17,7 +19,7 @@ def segments_of(
     true = np.ones(dimensions) / np.sqrt(dimensions)
     deviation = np.sqrt(phi / dimensions)  # the trace of the covariance of a sample is phi
     segments = []
-    for first in range(0, steps, per_segment):
+    for _ in range(steps // per_segment):
         sqrs, variances = [], []
         for _ in range(per_segment):
             noise = random.normal(0, deviation / np.sqrt(micro), (procs, dimensions))
@@ -28,27 +30,14 @@ def segments_of(
             var = (small_sqr - big_sqr) / (1 / micro - 1 / (micro * procs))
             sqrs.append(sqr)
             variances.append(var)
-        segments.append(
-            SegmentFacts(
-                round=1,
-                since=first,
-                until=first + 1,
-                nodes=1,
-                procs=procs,
-                steps=per_segment,
-                step_first=first,
-                step_seconds=StepSeconds(1, 1.0),
-                grad_sqr=float(np.mean(sqrs)),
-                grad_var=float(np.mean(variances)),
-            )
-        )
+        noise_of = {"grad_sqr": float(np.mean(sqrs)), "grad_var": float(np.mean(variances))}
+        segments.append(a_segment(procs=procs, steps=per_segment, **noise_of))
     return segments
 
 
 @pytest.mark.parametrize("phi", [50.0, 1000.0, 10_000.0])
 def test_q12_known_noise_is_found_after_500_steps(phi: float) -> None:
-    scale = noise_scale(segments_of(phi, 500))
-    assert scale is not None
+    scale = not_none(noise_scale(segments_of(phi, 500)))
     assert scale.phi == pytest.approx(phi, rel=0.2)
     assert scale.low <= phi <= scale.high
     assert not scale.biased
@@ -56,42 +45,20 @@ def test_q12_known_noise_is_found_after_500_steps(phi: float) -> None:
 
 def test_noise_that_is_not_reported_is_not_known() -> None:
     assert noise_scale([]) is None
-    bare = SegmentFacts(
-        round=1, since=0, until=1, nodes=1, procs=2, steps=500, step_seconds=StepSeconds(1, 1.0)
-    )
-    assert noise_scale([bare]) is None
+    assert noise_scale([a_segment(steps=500)]) is None
     assert noise_scale(segments_of(100, 50)) is None
 
 
 def test_gradient_that_cannot_be_distinguished_from_zero_has_no_noise_scale() -> None:
-    lost = SegmentFacts(
-        round=1,
-        since=0,
-        until=1,
-        nodes=1,
-        procs=2,
-        steps=500,
-        step_seconds=StepSeconds(1, 1.0),
-        grad_sqr=-0.1,
-        grad_var=5.0,
-    )
-    assert noise_scale([lost]) is None
+    assert noise_scale([a_segment(steps=500, grad_sqr=-0.1, grad_var=5.0)]) is None
 
 
 def test_noise_of_a_single_process_only_widens_the_range() -> None:
-    several = noise_scale(segments_of(1000, 500))
-    single = noise_scale(
-        [s for s in segments_of(1000, 500) for s in [_with_procs(s, 1)]],
-    )
-    assert several is not None
-    assert single is not None
+    several = not_none(noise_scale(segments_of(1000, 500)))
+    segments = [msgspec.structs.replace(s, procs=1) for s in segments_of(1000, 500)]
+    single = not_none(noise_scale(segments))
     assert single.biased
     assert single.high / single.low > 2 * several.high / several.low
-
-
-def _with_procs(segment: SegmentFacts, procs: int) -> SegmentFacts:
-    values = {name: getattr(segment, name) for name in segment.__struct_fields__}
-    return SegmentFacts(**(values | {"procs": procs}))
 
 
 def perfect_job(base: float, phi: float) -> GoodputModel:
@@ -103,19 +70,18 @@ def perfect_job(base: float, phi: float) -> GoodputModel:
         for n in (2, 4, 8)
         for m in (16.0, 32.0, 64.0)
     ]
-    model = fit_throughput(data)
-    assert model is not None
+    model = not_none(fit_throughput(data))
     return GoodputModel(model, base, phi)
 
 
 def test_efficiency_of_a_larger_batch_follows_the_noise() -> None:
     model = perfect_job(256, 2560.0)
     assert model.efficiency(512) == pytest.approx((2560 + 256) / (2560 + 512))
-    best = model.best_batch(1, 8, most_batch=512, most_micro_batch=64)
-    assert best is not None
+    best = not_none(model.best_batch(1, 8, most_batch=512, most_micro_batch=64))
     assert best.global_batch > 256
-    noiseless = perfect_job(256, 1.0).best_batch(1, 8, most_batch=512, most_micro_batch=64)
-    assert noiseless is not None
+    noiseless = not_none(
+        perfect_job(256, 1.0).best_batch(1, 8, most_batch=512, most_micro_batch=64)
+    )
     assert noiseless.global_batch == 256
 
 

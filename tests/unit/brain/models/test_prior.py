@@ -42,7 +42,7 @@ def test_size_of_the_model_gives_the_exchange_of_a_job_with_one_process() -> Non
     assert model is not None
     expected = 1.0 + 4e9 / 230e9 * 2 * 7 / 8
     assert model.step_time(Configuration(1, 8, 32.0)) == pytest.approx(expected, rel=1e-3)
-    assert model.predict(Configuration(1, 8, 32.0)).extrapolated
+    assert model.extrapolated(Configuration(1, 8, 32.0))
 
 
 def test_prior_of_a_job_takes_what_any_of_its_runs_reports() -> None:

@@ -1,24 +1,28 @@
 """The throughput model, against jobs whose step times are known."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.api.jobs.training_facts import DISTURBED, WARM_UP, SegmentFacts, StepSeconds
+from brain_records import a_segment, not_none
+from gangline.api.jobs.training_facts import DISTURBED, WARM_UP, StepSeconds
 from gangline.brain.models.goodput import GoodputModel
 from gangline.brain.models.throughput import (
-    A0,
-    A1,
+    HIGH,
+    LOW,
+    NO_PRIOR,
     Configuration,
     Prior,
     StepObservation,
+    ThroughputModel,
     fit_throughput,
     observations,
     step_times,
-    step_times_at,
 )
 
 PER_NODE = 8
@@ -56,21 +60,34 @@ def measured(
     )
 
 
+def fitted(data: Sequence[StepObservation], prior: Prior = NO_PRIOR) -> ThroughputModel:
+    return not_none(fit_throughput(data, prior))
+
+
+def ends(model: ThroughputModel, c: Configuration) -> tuple[float, float]:
+    """The range of 80 % of the seconds of a step."""
+    low, high = np.quantile(model.sample(c), [LOW, HIGH])
+    return float(low), float(high)
+
+
+def width(model: ThroughputModel, c: Configuration) -> float:
+    low, high = ends(model, c)
+    return float(np.log(high / low))
+
+
 VARIED = [at(1), at(2, 64), at(4, 16), at(8), at(16, 16), at(32, 64, 2), at(4, 32, 4)]
 
 
 @pytest.mark.parametrize("overlap", [1.0, 2.0, 4.0])
 def test_exact_parts_are_found_again(overlap: float) -> None:
-    model = fit_throughput([measured(c, parts=True, overlap=overlap) for c in VARIED])
-    assert model is not None
+    model = fitted([measured(c, parts=True, overlap=overlap) for c in VARIED])
     assert model.gamma == pytest.approx(overlap)
     for c in [at(6), at(12, 24), at(24, 48, 3), at(64)]:
         assert model.step_time(c) == pytest.approx(true_step(c, overlap), rel=0.01)
 
 
 def test_exact_step_times_alone_are_found_again() -> None:
-    model = fit_throughput([measured(c, parts=False) for c in VARIED])
-    assert model is not None
+    model = fitted([measured(c, parts=False) for c in VARIED])
     for c in [at(6), at(12, 24), at(24, 48, 3)]:
         assert model.step_time(c) == pytest.approx(true_step(c), rel=0.01)
 
@@ -81,12 +98,13 @@ def test_without_an_observation_there_is_no_model() -> None:
 
 @pytest.mark.parametrize("parts", [True, False])
 def test_w6_one_size_claims_nothing_about_others(parts: bool) -> None:
-    model = fit_throughput([measured(at(4), parts=parts, seed=i, noise=0.02) for i in range(20)])
-    assert model is not None
-    assert not model.predict(at(4)).extrapolated
-    assert model.predict(at(4)).step_s == pytest.approx(true_step(at(4)), rel=0.03)
+    model = not_none(
+        fit_throughput([measured(at(4), parts=parts, seed=i, noise=0.02) for i in range(20)])
+    )
+    assert not model.extrapolated(at(4))
+    assert model.step_time(at(4)) == pytest.approx(true_step(at(4)), rel=0.03)
     for other in (at(2), at(5), at(8), at(16), at(4, 16), at(4, 32, 2)):
-        assert model.predict(other).extrapolated
+        assert model.extrapolated(other)
     # At a fixed global batch, twice the size may bring everything or nothing.
     goodput = GoodputModel(model, base_batch=128, phi=1000.0)
     gain = goodput.gain(at(8, 16), at(4, 32))
@@ -97,69 +115,54 @@ def test_w6_one_size_claims_nothing_about_others(parts: bool) -> None:
 
 def test_w7_single_micro_batch_does_not_invent_its_fixed_part() -> None:
     data = [measured(at(n), parts=True, seed=n) for n in (2, 4, 8)]
-    model = fit_throughput(data)
-    assert model is not None
+    model = fitted(data)
     compute = true_parts(at(2))[0]
-    parts = {(alternative[A0] > 0, alternative[A1] > 0) for alternative in model.alternatives}
-    assert {(True, False), (False, True)} <= parts
     for other in (8.0, 64.0):
-        predicted = model.predict(at(4, other))
+        low, high = ends(model, at(4, other))
         sync = true_step(at(4)) - compute
-        assert predicted.low <= sync + min(compute, compute * other / 32) * 1.001
-        assert predicted.high >= sync + max(compute, compute * other / 32) * 0.999
-        assert predicted.extrapolated
+        assert low <= sync + min(compute, compute * other / 32) * 1.001
+        assert high >= sync + max(compute, compute * other / 32) * 0.999
+        assert model.extrapolated(at(4, other))
     # A second micro-batch decides.
-    model = fit_throughput([*data, measured(at(4, 64), parts=True)])
-    assert model is not None
-    predicted = model.predict(at(4, 48))
-    assert predicted.step_s == pytest.approx(true_step(at(4, 48)), rel=0.01)
-    assert predicted.high / predicted.low < 1.2
+    model = fitted([*data, measured(at(4, 64), parts=True)])
+    assert model.step_time(at(4, 48)) == pytest.approx(true_step(at(4, 48)), rel=0.01)
+    assert width(model, at(4, 48)) < np.log(1.2)
 
 
 def test_sizes_on_several_nodes_are_extrapolated_from_one_node() -> None:
     data = [measured(at(n, 16 * (1 + n % 3)), parts=True) for n in (2, 3, 4, 6, 8)]
-    slow = fit_throughput(data, Prior(between_nodes=8.0))
-    fast = fit_throughput(data, Prior(between_nodes=1.0))
-    assert slow is not None
-    assert fast is not None
-    assert slow.predict(at(16)).extrapolated
+    slow = fitted(data, Prior(between_nodes=8.0))
+    fast = fitted(data, Prior(between_nodes=1.0))
+    assert slow.extrapolated(at(16))
     assert slow.step_time(at(16)) > fast.step_time(at(16)) > slow.step_time(at(8))
-    near, far = slow.predict(at(16)), slow.predict(at(64))
-    assert far.high / far.low > near.high / near.low
+    assert width(slow, at(64)) > width(slow, at(16))
 
 
 def test_ranges_widen_with_each_doubling_beyond_the_largest_world() -> None:
     sizes = [at(n, 16 * (1 + n % 3)) for n in (8, 12, 16, 24, 32)]
     data = [measured(c, parts=True, noise=0.05, seed=s) for c in sizes for s in range(4)]
-    model = fit_throughput(data)
-    assert model is not None
-    near, far, farther = (model.predict(at(n)) for n in (32, 64, 256))
-    widths = [np.log(predicted.high / predicted.low) for predicted in (near, far, farther)]
+    model = fitted(data)
+    widths = [width(model, at(n)) for n in (32, 64, 256)]
     assert widths[1] > 2.2 * widths[0]
     assert widths[2] > 5 * widths[1]
 
 
 def test_ranges_of_noisier_data_are_wider() -> None:
-    def width(noise: float) -> float:
+    def width_of(noise: float) -> float:
         data = [
             measured(c, parts=True, noise=noise, seed=seed) for c in VARIED for seed in range(4)
         ]
-        model = fit_throughput(data)
-        assert model is not None
-        predicted = model.predict(at(12))
-        return predicted.high / predicted.low
+        model = fitted(data)
+        return width(model, at(12))
 
-    assert np.log(width(0.15)) > 2 * np.log(width(0.02))
+    assert width_of(0.15) > 2 * width_of(0.02)
 
 
 def test_fit_is_deterministic_and_does_not_depend_on_the_order() -> None:
     data = [measured(c, parts=True, noise=0.05, seed=s) for c in VARIED for s in range(3)]
-    first, again, backwards = (fit_throughput(data_) for data_ in (data, data, data[::-1]))
-    assert first is not None
-    assert again is not None
-    assert backwards is not None
-    assert first.predict(at(12)) == again.predict(at(12))
-    assert backwards.predict(at(12)).step_s == pytest.approx(first.predict(at(12)).step_s)
+    first, again, backwards = fitted(data), fitted(data), fitted(data[::-1])
+    assert (first.sample(at(12)) == again.sample(at(12))).all()
+    assert backwards.step_time(at(12)) == pytest.approx(first.step_time(at(12)))
 
 
 @settings(max_examples=15, deadline=None)
@@ -181,9 +184,7 @@ def test_fit_follows_the_units_of_time_and_of_samples(
         )
         for observation in data
     ]
-    model, changed = fit_throughput(data), fit_throughput(other)
-    assert model is not None
-    assert changed is not None
+    model, changed = fitted(data), fitted(other)
     for c in (at(12), at(3, 20), at(64, 16)):
         expected = seconds * model.step_time(c)
         assert changed.step_time(scaled(c)) == pytest.approx(expected, rel=1e-6)
@@ -192,8 +193,7 @@ def test_fit_follows_the_units_of_time_and_of_samples(
 def test_newer_observations_count_more() -> None:
     old = [replace(measured(at(4), parts=False), age_days=28, step_s=2.0) for _ in range(5)]
     new = [replace(measured(at(4), parts=False), step_s=1.0) for _ in range(5)]
-    model = fit_throughput([*old, *new])
-    assert model is not None
+    model = fitted([*old, *new])
     assert model.step_time(at(4)) < 1.1
 
 
@@ -201,24 +201,14 @@ def test_hidden_exchange_is_the_larger_of_both_parts() -> None:
     c = at(16)
     coefficients = np.zeros((1, 8))
     coefficients[0, 0], coefficients[0, 4] = 1.0, 3.0
-    assert step_times(coefficients, 1.0, c)[0] == pytest.approx(4.0)
-    assert step_times(coefficients, 10.0, c)[0] == pytest.approx(3.0, rel=1e-4)
+    assert step_times(coefficients, 1.0, [c])[0, 0] == pytest.approx(4.0)
+    assert step_times(coefficients, 10.0, [c])[0, 0] == pytest.approx(3.0, rel=1e-4)
 
 
 def test_only_good_segments_with_a_known_batch_are_fitted() -> None:
-    def segment(**changes: object) -> SegmentFacts:
-        values: dict[str, object] = {
-            "round": 1,
-            "since": 0,
-            "until": 10,
-            "nodes": 1,
-            "procs": 4,
-            "micro_batch": 8,
-            "steps": 50,
-            "step_seconds": StepSeconds(1, 2.0),
-            "compute_seconds": 1.0,
-        }
-        return SegmentFacts(**(values | changes))  # type: ignore[arg-type]
+    good = a_segment(
+        until=10, nodes=1, procs=4, steps=50, step_seconds=StepSeconds(1, 2.0), compute_seconds=1.0
+    )
 
     bad: list[dict[str, object]] = [
         {"quality": WARM_UP},
@@ -229,8 +219,8 @@ def test_only_good_segments_with_a_known_batch_are_fitted() -> None:
         {"procs": 0},
         {"step_seconds": StepSeconds(1, 0.0)},
     ]
-    assert observations([segment(**changes) for changes in bad], 10) == []
-    (kept,) = observations([segment(accumulation=None)], 10 + 86_400_000)
+    assert observations([msgspec.structs.replace(good, **changes) for changes in bad], 10) == []
+    (kept,) = observations([good], 10 + 86_400_000)
     assert kept == StepObservation(Configuration(1, 4, 8.0, 1), 50, 2.0, 1.0, None, 1.0)
 
 
@@ -252,7 +242,7 @@ def test_times_of_many_configurations_are_those_of_each(
     places = [
         Configuration(n, n * node_procs, micro, steps) for n, node_procs, micro, steps in sizes
     ]
-    together = step_times_at(coefficients, gamma, places)
+    together = step_times(coefficients, gamma, places)
     for row, c in zip(together, places, strict=True):
         for value, (a0, a1, r0, r1, x0, x1, x2, fixed) in zip(row, coefficients, strict=True):
             one = a0 + a1 * c.micro_batch
@@ -265,15 +255,3 @@ def test_times_of_many_configurations_are_those_of_each(
             joined = (one**gamma + sync**gamma) ** (1 / gamma)
             expected = fixed + (c.accumulation - 1) * one + joined
             assert value == pytest.approx(expected, rel=1e-9)
-
-
-def test_possible_times_of_many_configurations_are_those_of_each() -> None:
-    model = fit_throughput([measured(c, parts=True, noise=0.05) for c in VARIED])
-    assert model is not None
-    places = [at(procs, micro) for procs in (1, 2, 3, 8, 32, 100) for micro in (3, 16, 200)]
-    middles, possible = model.samples(places)
-    for c, middle, times in zip(places, middles, possible, strict=True):
-        assert middle == pytest.approx(model.step_time(c), rel=1e-12)
-        assert times == pytest.approx(model.sample(c), rel=1e-12)
-    # What differs between two sizes is the noise of each, and what they share is shared.
-    assert not np.allclose(possible[0] / middles[0], possible[1] / middles[1])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from brain_records import not_none
 from gangline.brain.models.trend import fit_trend
 
 
@@ -10,8 +11,7 @@ def test_outliers_do_not_move_the_slope() -> None:
     x = np.arange(50.0)
     y = 3 + 2 * x
     y[[5, 20, 33]] += 1000
-    trend = fit_trend(list(x), list(y))
-    assert trend is not None
+    trend = not_none(fit_trend(list(x), list(y)))
     assert trend.slope == pytest.approx(2.0, rel=0.01)
     assert trend.level == pytest.approx(101.0, rel=0.01)
     assert trend.grows
@@ -20,8 +20,7 @@ def test_outliers_do_not_move_the_slope() -> None:
 @pytest.mark.parametrize("sign", [0.0, -1.0])
 def test_flat_and_falling_series_do_not_grow(sign: float) -> None:
     noise = np.random.default_rng(2).normal(0, 0.1, 60)
-    trend = fit_trend(list(np.arange(60.0)), list(5 + sign * np.arange(60.0) + noise))
-    assert trend is not None
+    trend = not_none(fit_trend(list(np.arange(60.0)), list(5 + sign * np.arange(60.0) + noise)))
     assert not trend.grows
 
 
@@ -29,24 +28,21 @@ def test_chance_of_a_slope_is_uniform_where_there_is_none() -> None:
     random = np.random.default_rng(3)
     p_values = []
     for _ in range(400):
-        trend = fit_trend(list(np.arange(40.0)), list(random.normal(0, 1, 40)))
-        assert trend is not None
+        trend = not_none(fit_trend(list(np.arange(40.0)), list(random.normal(0, 1, 40))))
         p_values.append(trend.p_value)
     assert 0.02 <= np.mean(np.array(p_values) < 0.05) <= 0.08
     assert 0.4 <= np.mean(np.array(p_values) < 0.5) <= 0.6
 
 
 def test_equal_values_are_no_growth() -> None:
-    trend = fit_trend(list(np.arange(20.0)), [7.0] * 20)
-    assert trend is not None
+    trend = not_none(fit_trend(list(np.arange(20.0)), [7.0] * 20))
     assert trend.p_value == 1.0
     assert not trend.grows
 
 
 def test_long_series_are_reduced() -> None:
     x = np.arange(20_000.0)
-    trend = fit_trend(list(x), list(0.5 * x))
-    assert trend is not None
+    trend = not_none(fit_trend(list(x), list(0.5 * x)))
     assert trend.slope == pytest.approx(0.5)
 
 

@@ -56,6 +56,9 @@ def test_small_changes_keep_the_stored_item() -> None:
     stored = item()
     for value in (11.1 * GIB, 10.5 * GIB, 11 * GIB):
         assert settled([stored], [item(value)]) == [stored]
+    assert settled([stored], []) == []
+    workers, more = (item(value, what="workers", unit="count") for value in (4.0, 5.0))
+    assert settled([workers], [more]) == [more]
 
 
 @pytest.mark.parametrize(
@@ -69,16 +72,6 @@ def test_small_changes_keep_the_stored_item() -> None:
 )
 def test_other_changes_replace_it(changed: AdviceItem) -> None:
     assert settled([item()], [changed]) == [changed]
-
-
-def test_one_worker_more_is_a_change() -> None:
-    workers = item(4.0, what="workers", unit="count")
-    more = msgspec.structs.replace(workers, value=5.0)
-    assert settled([workers], [more]) == [more]
-
-
-def test_absent_items_go() -> None:
-    assert settled([item()], []) == []
 
 
 def test_each_change_has_one_event() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from brain_records import not_none
 from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.jobs.training_facts import JobTuning, LoaderTuning
 from gangline.api.meta.objects import ObjectMeta
@@ -31,10 +32,13 @@ def change(what: What, value: float, **more: Any) -> GuardAction:
     return GuardAction(id=7, job="u", family="f", at_ms=0, what=what, after=value, **more)
 
 
+def tuned(before: JobTuning | None, action: GuardAction) -> JobTuning:
+    return not_none(next_tuning(before, action))
+
+
 @pytest.mark.parametrize("what", sorted(PLANNED))
 def test_plans_of_all_fields_are_valid_and_marked(what: What) -> None:
-    plan = scale_plan(JOB, change(what, 4_000), "why")
-    assert plan is not None
+    plan = not_none(scale_plan(JOB, change(what, 4_000), "why"))
     assert plan.metadata.name == "train-brain-7"
     assert plan.metadata.labels["scale-type"] == "auto"
     assert plan.metadata.annotations["gangline.dev/brain-reason"] == "why"
@@ -43,14 +47,12 @@ def test_plans_of_all_fields_are_valid_and_marked(what: What) -> None:
 
 
 def test_plan_of_workers_sets_their_number_only() -> None:
-    plan = scale_plan(JOB, change(What.WORKERS, 6.0))
-    assert plan is not None
+    plan = not_none(scale_plan(JOB, change(What.WORKERS, 6.0)))
     assert msgspec.to_builtins(plan.spec)["replicaResourceSpecs"] == {"worker": {"replicas": 6}}
 
 
 def test_memory_of_one_rank_migrates_its_pod() -> None:
-    plan = scale_plan(JOB, change(What.PS_MEMORY, 8 << 30, rank=2))
-    assert plan is not None
+    plan = not_none(scale_plan(JOB, change(What.PS_MEMORY, 8 << 30, rank=2)))
     (pod,) = plan.spec.migrate_pods
     assert (pod.type, pod.rank_index, pod.resource) == ("ps", 2, {"memory": "8Gi"})
     assert plan.spec.replica_resource_specs == {}
@@ -62,11 +64,11 @@ def test_other_fields_have_no_plan(what: What) -> None:
 
 
 def test_each_tuning_has_the_next_version_and_keeps_the_rest() -> None:
-    first = next_tuning(None, change(What.LOADER_WORKERS, 6, role="worker"))
-    assert first is not None
+    first = tuned(None, change(What.LOADER_WORKERS, 6, role="worker"))
     assert (first.version, first.dataloader) == (1, LoaderTuning(num_workers=6))
-    second = next_tuning(first, change(What.MICRO_BATCH, 16, role="worker", target="H100"))
-    assert second is not None
+    second = not_none(
+        next_tuning(first, change(What.MICRO_BATCH, 16, role="worker", target="H100"))
+    )
     assert second.version == 2
     assert second.dataloader == LoaderTuning(num_workers=6)
     assert second.devices == {"H100": LoaderTuning(batch_size=16)}
@@ -74,13 +76,13 @@ def test_each_tuning_has_the_next_version_and_keeps_the_rest() -> None:
 
 def test_expected_failures_are_the_prior_of_the_trainer_until_they_are_taken_back() -> None:
     interval = change(What.CHECKPOINT_INTERVAL, 600.0, between_failures_s=9_000.0)
-    first = next_tuning(JobTuning(v=1, version=3, dataloader=LoaderTuning(num_workers=6)), interval)
-    assert first is not None
+    first = not_none(
+        next_tuning(JobTuning(v=1, version=3, dataloader=LoaderTuning(num_workers=6)), interval)
+    )
     assert (first.version, first.dataloader) == (4, LoaderTuning(num_workers=6))
     assert first.checkpoint is not None
     assert first.checkpoint.seconds / first.checkpoint.failures == 9_000.0
-    back = next_tuning(first, change(What.CHECKPOINT_INTERVAL, 60.0))
-    assert back is not None
+    back = tuned(first, change(What.CHECKPOINT_INTERVAL, 60.0))
     assert (back.version, back.checkpoint) == (5, None)
 
 

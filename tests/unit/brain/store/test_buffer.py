@@ -1,8 +1,8 @@
 """The buffer of facts: bounded, merged, and nothing is lost between taking and discarding."""
 
 from brain_records import a_job, a_running_job, a_segment, job_fact
-from gangline.brain.facts.records import Outcome, Run
-from gangline.brain.store.batch import MAX_FACTS, Fact, FactBuffer, facts_of, jobs_first
+from gangline.brain.facts.records import Outcome
+from gangline.brain.store.batch import Fact, FactBuffer
 
 
 def segment(number: int, **changes: int) -> Fact:
@@ -15,12 +15,6 @@ def test_observations_of_one_thing_are_one_fact() -> None:
     [job, fact] = buffer.take(10)
     assert getattr(job.record, "outcome", None) is Outcome.SUCCEEDED
     assert fact == segment(1)
-
-
-def test_ten_thousand_facts_are_kept() -> None:
-    buffer = FactBuffer()
-    buffer.put(segment(n) for n in range(MAX_FACTS))
-    assert (len(buffer), buffer.dropped) == (MAX_FACTS, 0)
 
 
 def test_full_buffer_drops_its_oldest_facts_and_counts_them_but_no_job() -> None:
@@ -37,13 +31,3 @@ def test_fact_that_changed_while_it_was_written_stays() -> None:
     buffer.put([segment(1, steps=999)])
     buffer.discard(taken)
     assert buffer.take(10) == [segment(1, steps=999)]
-
-
-def test_jobs_are_written_before_facts_about_them() -> None:
-    facts = [segment(1), job_fact(a_job(1)), segment(2)]
-    assert jobs_first(facts) == [job_fact(a_job(1)), segment(1), segment(2)]
-
-
-def test_facts_of_a_run_name_their_job() -> None:
-    facts = list(facts_of(Run(job=a_job(1), segments=(a_segment(1),))))
-    assert facts == [job_fact(a_job(1)), segment(1)]

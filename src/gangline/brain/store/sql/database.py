@@ -228,7 +228,6 @@ _MYSQL: Final = {
 
 
 def classify(error: DBAPIError) -> Fault:
-    """Say what an error of the driver means."""
     origin: Any = error.orig
     if isinstance(origin, sqlite3.Error):
         code = getattr(origin, "sqlite_errorcode", 0) & 0xFF
@@ -368,27 +367,17 @@ class Database:
         self, url: URL, *, readers: int, migrate: bool, on_problem: Callable[[str], None]
     ) -> None:
         self.url = url
+        is_file = url.get_backend_name() == "sqlite" and url.database
+        self.file = Path(str(url.database)) if is_file else None
         self._migrate = migrate
         self._on_problem = on_problem
-        self._engine = make_engine(url, readers)
+        self.engine = make_engine(url, readers)
         self._ready = False
         self.problem: StoreError | None = None
         self.renewed = 0
         """How often a damaged SQLite file was replaced by an empty one."""
         self.damage = ""
         """What happened the last time."""
-
-    @property
-    def file(self) -> Path | None:
-        """The file of a SQLite database."""
-        if self.url.get_backend_name() != "sqlite" or not self.url.database:
-            return None
-        return Path(self.url.database)
-
-    @property
-    def engine(self) -> Engine:
-        """The engine, for measurements."""
-        return self._engine
 
     def prepare(self) -> None:
         """Connect, check the version of the schema, and migrate it if that is allowed.
@@ -400,7 +389,7 @@ class Database:
             StoreUnavailable, StoreFull: at the moment.
         """
         if not self._ready:
-            self._guarded(lambda: prepare(self._engine, migrate=self._migrate))
+            self._guarded(lambda: prepare(self.engine, migrate=self._migrate))
             self._ready = True
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -412,14 +401,13 @@ class Database:
         return self._transact(work, writes=True)
 
     def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
+        self.engine.dispose()
 
     def _transact(self, work: Callable[[Connection], T], *, writes: bool) -> T:
         self.prepare()
 
         def transaction() -> T:
-            connecting = self._engine.connect().execution_options(**{WRITE: writes})
+            connecting = self.engine.connect().execution_options(**{WRITE: writes})
             with connecting as connection, connection.begin():
                 return work(connection)
 
@@ -480,7 +468,7 @@ class Database:
         path = self.file
         if path is None:
             return False
-        self._engine.dispose()
+        self.engine.dispose()
         aside = path.with_name(f"{path.name}.damaged-{int(time.time() * 1000)}")
         for suffix in ("", "-wal", "-shm"):
             part = path.with_name(path.name + suffix)
@@ -491,6 +479,6 @@ class Database:
             "and a new one is begun"
         )
         self._on_problem(self.damage)
-        prepare(self._engine, migrate=True)
+        prepare(self.engine, migrate=True)
         self.renewed += 1
         return True

@@ -23,7 +23,6 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 def leaf(value: object) -> str:
-    """Encode what a ``Leaf`` column holds."""
     return _encode(value).decode()
 
 
@@ -75,19 +74,15 @@ MAX_PODS: Final = 1_000
 
 
 class StoredJob(NamedTuple):
-    """A job with its number in the database."""
-
     id: int
     job: RecordedJob
 
 
 def job_query() -> Select[Any]:
-    """Select what ``load_jobs`` reads of jobs."""
     return select(tables.job.c.id, tables.job.c.body)
 
 
 def run_query(cluster: str, uid: str) -> Select[Any]:
-    """Select one run of a job."""
     job = tables.job.c
     return job_query().where(job.cluster == cluster, job.uid == uid)
 

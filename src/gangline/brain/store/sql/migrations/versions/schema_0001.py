@@ -14,7 +14,6 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Create all tables."""
     connection = op.get_bind()
     for table in metadata.sorted_tables:
         table.create(connection, checkfirst=True)

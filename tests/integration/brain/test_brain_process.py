@@ -6,7 +6,6 @@ Takes 60 s: each test has a Brain and a cluster as processes, and kills or stops
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,11 @@ from integration.brain.brain_process import (
     stored_run,
     waiting_connections,
 )
-from integration.cluster.embedded import EmbeddedCluster, embedded, until
+from integration.cluster.embedded import EmbeddedCluster, until
 
 pytestmark = pytest.mark.slow
 
 MIB = 2**20
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
-    options = ("--nodes", "2", "--network", "host", "--webhook", "off", "--no-record")
-    async with embedded(tmp_path / "home", *options) as started:
-        yield started
 
 
 def training(name: str, release: Path, *, namespace: str = "default") -> dict[str, Any]:
@@ -190,9 +182,18 @@ async def test_killed_brain_goes_on_where_it_was(cluster: EmbeddedCluster, tmp_p
         async with cluster.client() as client:
             url = await brain_url(client, brain)
             await submit(client, training("train-1", release))
+            await submit(client, training("train-2", release))
             before = await measured(url, "train-1", brain)
+            await measured(url, "train-2", brain)
             await brain.end(signal.SIGKILL)
-            release_jobs(release)  # the job ends while nothing watches
+            # One job is deleted and one ends while nothing watches.
+            await client.delete(PYTORCH_JOBS, "train-2", "default")
+
+            async def gone() -> bool:
+                return len((await client.list(PYTORCH_JOBS, "default")).items) == 1
+
+            await until(gone, 30.0)
+            release_jobs(release)
             brain.log.unlink()
             brain.start()
             url = await brain_url(client, brain)
@@ -202,29 +203,8 @@ async def test_killed_brain_goes_on_where_it_was(cluster: EmbeddedCluster, tmp_p
             for pod in before["pods"]:
                 assert peaks[pod["rank"]] >= pod["peak_memory_bytes"]
 
-
-async def test_job_that_vanished_while_nothing_watched_is_deleted(
-    cluster: EmbeddedCluster, tmp_path: Path
-) -> None:
-    release = signal_file(tmp_path)
-    with brain_process(cluster, tmp_path) as brain:
-        async with cluster.client() as client:
-            url = await brain_url(client, brain)
-            await submit(client, training("train-1", release))
-            await measured(url, "train-1", brain)
-            await brain.end(signal.SIGKILL)
-            await client.delete(PYTORCH_JOBS, "train-1", "default")
-
-            async def gone() -> bool:
-                return not (await client.list(PYTORCH_JOBS, "default")).items
-
-            await until(gone, 30.0)
-            brain.log.unlink()
-            brain.start()
-            url = await brain_url(client, brain)
-
             async def deleted() -> bool:
-                found = await stored_run(url, "train-1")
+                found = await stored_run(url, "train-2")
                 return bool(found) and found["job"]["outcome"] == "deleted"
 
             await until(deleted, 60.0, brain.said)

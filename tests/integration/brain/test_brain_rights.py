@@ -1,6 +1,5 @@
 """A Brain with the rights of the chart does its work, and is refused nothing."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from integration.brain.test_brain_process import (
     submit,
     training,
 )
-from integration.cluster.embedded import EmbeddedCluster, embedded, until
+from integration.cluster.embedded import EmbeddedCluster, until
 
 pytestmark = pytest.mark.slow
 
@@ -37,13 +36,6 @@ _KINDS = {
     "Role": (_RBAC, "v1", "roles"),
     "RoleBinding": (_RBAC, "v1", "rolebindings"),
 }
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
-    options = ("--nodes", "2", "--network", "host", "--webhook", "off", "--no-record")
-    async with embedded(tmp_path / "home", *options) as started:
-        yield started
 
 
 async def install(client: ApiClient) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from brain_records import not_none
 from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.resources import ELASTIC_JOBS, SCALE_PLANS
 from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What
@@ -81,8 +82,7 @@ class Brain:
 
     async def cycle(self, run: Run, now_ms: int) -> None:
         """What an evaluation does with the actions of a job."""
-        actions = await self.history.actions(JOB.uid, 0)
-        assert actions is not None
+        actions = not_none(await self.history.actions(JOB.uid, 0))
         state = job_state(AdviserView(now_ms=now_ms, run=run), None, actions, [])
         job = EvaluatedJob(self.job, run, actions, await self.plans(), ALLOWED, now_ms, state)
         await self.trials.resume(job)
@@ -191,7 +191,6 @@ async def test_rollback_is_made_once(
     plans = {each.metadata.name: each for each in await last.plans()}
     assert sorted(plans) == ["train-brain-1", "train-brain-2"]
     assert plans["train-brain-2"].spec.replica_resource_specs["worker"].replicas == 4
-    records = await last.history.actions(JOB.uid, 0)
-    assert records is not None
+    records = not_none(await last.history.actions(JOB.uid, 0))
     assert records[0].verdict == Verdict.ROLLED_BACK
     assert records[1].rollback_of == 1

@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,16 @@ def store(address: str) -> Iterator[Store]:
     opened = open_store(address, secret=b"a secret of the tests")
     yield opened
     opened.close()
+
+
+def run_together(*works: Callable[[], object]) -> None:
+    """Run functions in threads that start together; raises the first of their errors."""
+    barrier = threading.Barrier(len(works))
+
+    def run(work: Callable[[], object]) -> object:
+        barrier.wait()
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as threads:
+        for done in [threads.submit(run, work) for work in works]:
+            done.result()

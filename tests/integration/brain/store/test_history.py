@@ -22,8 +22,9 @@ from brain_records import (
     a_running_job,
     a_segment,
     job_fact,
+    not_none,
 )
-from gangline.api.jobs.training_facts import ModelShapeFacts, StepSeconds
+from gangline.api.jobs.training_facts import StepSeconds
 from gangline.brain.facts.records import Image, Outcome, RecordedJob, Run, Wishes
 from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.engine import Store, open_store
@@ -79,8 +80,7 @@ def test_g6_first_listing_in_any_order_gives_the_same_runs(store: Store) -> None
     for fact in facts:  # each by itself; those before their job are written again
         store.add([fact])
         store.flush_now()
-    stored = store.read.run("cluster", "uid-1")
-    assert stored is not None
+    stored = not_none(store.read.run("cluster", "uid-1"))
     assert (stored.job.restarts, stored.job.outcome) == (7, Outcome.SUCCEEDED)
     assert stored.pods[0].peak_memory_bytes == 1 << 40
     assert stored.segments == run.segments
@@ -92,8 +92,7 @@ def test_fact_of_an_unknown_job_waits_for_it(store: Store) -> None:
     assert len(store.flush_now().orphans) == 1
     store.add([job_fact(a_job(1))])
     store.flush_now()
-    stored = store.read.run("cluster", "uid-1")
-    assert stored is not None
+    stored = not_none(store.read.run("cluster", "uid-1"))
     assert stored.segments == (a_segment(),)
 
 
@@ -109,13 +108,11 @@ def test_g7_names_are_distinct_by_their_bytes(store: Store) -> None:
     store.write.facts(map(job_fact, jobs))
     store.write.facts(Fact("cluster", jobs[0].uid, pod) for pod in pods)
     for job in jobs:
-        stored = store.read.run_named("cluster", "vision", job.name)
-        assert stored is not None
+        stored = not_none(store.read.run_named("cluster", "vision", job.name))
         assert stored.job == job
         page = store.read.history(HistoryFilter(cluster="cluster", owner=job.owner))
         assert page.jobs == (job,)
-    first = store.read.run("cluster", jobs[0].uid)
-    assert first is not None
+    first = not_none(store.read.run("cluster", jobs[0].uid))
     assert {(pod.role, pod.node) for pod in first.pods} == {("a", "n"), ("A", "N")}
 
 
@@ -123,8 +120,7 @@ def test_texts_of_jobs_keep_every_character(store: Store) -> None:
     image = Image(repository="registry/ä🛷", tag="1'; DROP TABLE job; --", digest="%s ? :x \\")
     job = a_job(1, image=image, queue="q\\'\"`;%_", cause="Ursache: ✓")
     store.write.facts([job_fact(job)])
-    stored = store.read.run("cluster", "uid-1")
-    assert stored is not None
+    stored = not_none(store.read.run("cluster", "uid-1"))
     assert stored.job == job
 
 
@@ -147,8 +143,7 @@ def test_impossible_facts_are_dropped_and_counted(store: Store) -> None:
         "PodRun.rank": 1,
         "buffer": 0,
     }
-    stored = store.read.run("cluster", "uid-1")
-    assert stored is not None
+    stored = not_none(store.read.run("cluster", "uid-1"))
     assert [segment.compute_seconds for segment in stored.segments] == [None]
 
 
@@ -157,8 +152,7 @@ def test_numbers_keep_every_bit(store: Store) -> None:
         1, step_seconds=StepSeconds(1, (0.1 + 0.2 + 1e5) / 1e6), grad_sqr=5e-324, grad_var=1 / 3e59
     )
     store.write.runs([Run(job=a_job(1, restarts=10**6), segments=(segment,))])
-    stored = store.read.run("cluster", "uid-1")
-    assert stored is not None
+    stored = not_none(store.read.run("cluster", "uid-1"))
     assert stored.job.restarts == 10**6
     assert stored.segments == (segment,)
 
@@ -168,8 +162,7 @@ def test_large_batch_is_written_in_transactions_of_five_hundred_rows(store: Stor
     run = a_run(1, segments=1800, pods=700)
     store.write.facts(facts_of(run), on_batch=lambda batch: sizes.append(len(batch)))
     assert max(sizes) <= 500
-    stored = store.read.run("cluster", "uid-1")
-    assert stored is not None
+    stored = not_none(store.read.run("cluster", "uid-1"))
     assert len(stored.pods) == 700
     assert stored.segments == run.segments[-200:]  # the last ones, at most 200 of a run
 
@@ -244,8 +237,7 @@ def test_similar_runs_are_found_at_their_level(
     too_old = a_job(60, finished_ms=NOW_MS - 31 * DAY_MS, **old)
     failed = a_job(6, outcome=Outcome.FAILED, **change(6))
     store.write.runs([*runs, other, Run(job=too_old), Run(job=failed), Run(job=ASKED)])
-    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
-    assert similar is not None
+    similar = not_none(store.read.similar_runs(ASKED, now_ms=NOW_MS))
     assert similar.level == level
     by_uid = attrgetter("job.uid")
     # With their segments and pods.
@@ -253,49 +245,24 @@ def test_similar_runs_are_found_at_their_level(
     assert [run.job.uid for run in similar.bounds] == ["uid-6"]
 
 
-def test_level_with_too_few_runs_is_not_enough(store: Store) -> None:
-    family = [a_run(number) for number in (1, 2)]
-    image = [a_run(number, stem=f"stem-{number}") for number in range(3, 15)]
-    store.write.runs([*family, *image])
-    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
-    assert similar is not None
-    assert similar.level == 3
-    assert len(similar.runs) == 14
-
-
 def test_running_and_partly_watched_runs_are_bounds(store: Store) -> None:
     store.write.runs([a_run(number) for number in (1, 2, 3)])
     store.write.facts(map(job_fact, [a_running_job(4), a_job(5, complete=False)]))
-    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
-    assert similar is not None
+    similar = not_none(store.read.similar_runs(ASKED, now_ms=NOW_MS))
     assert {run.job.uid for run in similar.runs} == {"uid-1", "uid-2", "uid-3"}
     assert {run.job.uid for run in similar.bounds} == {"uid-4", "uid-5"}
 
 
-def test_nothing_similar(store: Store) -> None:
-    store.write.runs([a_run(1, namespace="far", image=Image(repository="x"), model=None)])
-    assert store.read.similar_runs(ASKED, now_ms=NOW_MS) is None
-
-
-def test_model_outside_the_distance_is_not_similar(store: Store) -> None:
-    large = ModelShapeFacts(params=7 * 10**9 * 3)
-    changes: dict[str, Any] = {"namespace": "far", "model": large}
-    store.write.runs([a_run(number, **changes) for number in range(1, 5)])
-    assert store.read.similar_runs(ASKED, now_ms=NOW_MS) is None
-
-
 def test_number_of_similar_runs_is_bounded(store: Store) -> None:
     store.write.runs([a_run(number) for number in range(1, 90)])
-    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS, limit=5)
-    assert similar is not None
+    similar = not_none(store.read.similar_runs(ASKED, now_ms=NOW_MS, limit=5))
     assert [run.job.uid for run in similar.runs] == [f"uid-{n}" for n in range(1, 6)]
 
 
 def test_job_that_gets_an_owner_later_is_of_its_family(store: Store) -> None:
     store.write.facts([job_fact(a_running_job(1, owner="", observed_ms=1))])
     store.write.facts(map(job_fact, [a_job(1), a_job(2), a_job(3)]))
-    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
-    assert similar is not None
+    similar = not_none(store.read.similar_runs(ASKED, now_ms=NOW_MS))
     assert (similar.level, len(similar.runs)) == (1, 3)
 
 
@@ -321,7 +288,6 @@ def test_names_are_stored_as_digests_on_demand(address: str) -> None:
     assert "train-" not in rows
     assert len(store.read.history(HistoryFilter(cluster="cluster", owner="ada")).jobs) == 4
     assert store.read.run_named("cluster", "vision", "train-of-ada") is not None
-    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
-    assert similar is not None
+    similar = not_none(store.read.similar_runs(ASKED, now_ms=NOW_MS))
     assert (similar.level, len(similar.runs)) == (1, 3)
     store.close()

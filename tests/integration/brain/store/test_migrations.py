@@ -4,7 +4,6 @@ Takes 25 s: each test makes a database, on three servers.
 """
 
 import itertools
-import threading
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,14 @@ from gangline.brain.store.batch import facts_of
 from gangline.brain.store.engine import open_store
 from gangline.brain.store.errors import (
     BadAddress,
-    NewerSchema,
     NoRights,
     OldSchema,
     StoreUnavailable,
 )
 from gangline.brain.store.sql import database as schema
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.database import Database, known_version, parse_address, upgrade
-from integration.brain.store.conftest import SERVERS, Servers, new_name
+from gangline.brain.store.sql.database import Database, parse_address, upgrade
+from integration.brain.store.conftest import SERVERS, Servers, new_name, run_together
 
 
 def test_migrations_make_the_schema_of_the_tables(address: str) -> None:
@@ -57,16 +55,6 @@ def test_g5_data_is_kept_from_start_to_start(address: str) -> None:
     after.close()
 
 
-def test_g5_newer_schema_is_refused_with_both_numbers(address: str) -> None:
-    store = open_store(address)
-    newer = known_version() + 6
-    with store.engine.connect() as connection, connection.begin():
-        connection.execute(text(f"UPDATE alembic_version SET version_num = '{newer:04d}'"))
-    store.close()
-    with pytest.raises(NewerSchema, match=rf"version {newer}, .* up to {known_version()}: "):
-        open_store(address)
-
-
 def test_missing_schema_is_refused_without_migration(address: str) -> None:
     with pytest.raises(OldSchema, match=r"does not exist.*gangline brain migrate"):
         open_store(address, migrate=False)
@@ -75,23 +63,7 @@ def test_missing_schema_is_refused_without_migration(address: str) -> None:
 
 
 def test_programs_that_start_at_once_migrate_once(address: str) -> None:
-    errors: list[BaseException] = []
-    barrier = threading.Barrier(4)
-
-    def start() -> None:
-        barrier.wait()
-        try:
-            open_store(address, secret=b"secret").close()
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    threads = [threading.Thread(target=start) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    run_together(*[lambda: open_store(address, secret=b"secret").close()] * 4)
 
 
 def test_migration_waits_for_another_one_and_never_runs_beside_it(
@@ -166,11 +138,6 @@ def test_secret_is_made_once(address: str) -> None:
     assert digests[0] == digests[1]
 
 
-def test_secret_of_a_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
-    open_store(f"sqlite:///{tmp_path}/brain.db").close()
-    assert (tmp_path / "brain.db.key").stat().st_mode & 0o777 == 0o600
-
-
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -185,14 +152,6 @@ def test_secret_of_a_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
 def test_wrong_address_is_named(url: str, message: str) -> None:
     with pytest.raises(BadAddress, match=message):
         open_store(url)
-
-
-def test_file_that_may_not_be_written_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.access", lambda *_: False)  # root may do everything
-    with pytest.raises(NoRights, match="may not be read and written by user"):
-        open_store(f"sqlite:///{tmp_path}/brain.db")
 
 
 def test_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
@@ -278,16 +237,3 @@ def test_rights_that_are_taken_away_stop_writing_and_are_reported(
     assert owner.read.run("cluster", "uid-1") == a_run(1)
     for opened in (store, owner):
         opened.close()
-
-
-def test_database_is_prepared_when_it_is_reachable_again(tmp_path: Path) -> None:
-    problems: list[str] = []
-    store = open_store(
-        f"postgresql://user@/brain?host={tmp_path}",
-        wait_for_server=True,
-        on_problem=problems.append,
-    )
-    assert not store.healthy
-    assert len(problems) == 1
-    store.close()
-    assert isinstance(store._context.database, Database)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from brain_records import a_job, a_pod, a_run, a_segment, job_fact
+from brain_records import a_job, a_pod, a_run, a_segment, job_fact, not_none
 from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.engine import Store, open_store
@@ -52,8 +52,7 @@ def test_killed_writer_leaves_complete_transactions(store: Store, address: str) 
     jobs = store.read.history(HistoryFilter(cluster="cluster", limit=500)).jobs
     assert reported <= len(jobs) <= reported + 1
     for job in jobs:
-        run = store.read.run("cluster", job.uid)
-        assert run is not None
+        run = not_none(store.read.run("cluster", job.uid))
         assert (len(run.segments), len(run.pods)) == (20, 20)
     store.write.runs([a_run(9_999)])
 
@@ -130,8 +129,7 @@ def test_full_disk_stops_writing_and_is_reported(tmp_path: Path) -> None:
     event.remove(store.engine, "connect", pages)
     store.engine.dispose()
     store.flush_now()
-    stored = store.read.run("cluster", "uid-2")
-    assert stored is not None
+    stored = not_none(store.read.run("cluster", "uid-2"))
     assert len(stored.segments) == 200
     store.close()
 
@@ -154,36 +152,28 @@ def damage(path: Path) -> None:
     path.write_bytes(b"no database " * (size // 12))
 
 
-def test_damaged_file_is_set_aside_at_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_open", [False, True], ids=["at the start", "while it is used"])
+def test_damaged_file_is_set_aside(tmp_path: Path, is_open: bool) -> None:
     path, problems = tmp_path / "brain.db", list[str]()
-    store = open_store(f"sqlite:///{path}")
-    store.write.runs([a_run(1)])
-    store.close()
-    damage(path)
     store = open_store(f"sqlite:///{path}", on_problem=problems.append)
+    store.write.runs([a_run(1)])
+    store.engine.dispose()  # the pages that connections have cached
+    if not is_open:
+        store.close()
+    damage(path)
+    if not is_open:
+        store = open_store(f"sqlite:///{path}", on_problem=problems.append)
+        assert store.read.run("cluster", "uid-1") is None
+    store.write.runs([a_run(2)])
     assert store.healthy
     assert store.read.run("cluster", "uid-1") is None
-    store.write.runs([a_run(1)])
+    assert store.read.run("cluster", "uid-2") == a_run(2)
     [problem] = problems
     assert "is damaged" in problem
     [aside] = [each for each in tmp_path.iterdir() if ".damaged-" in each.name]
     assert aside.name in problem
     assert store.damage == problem
     assert aside.read_bytes().startswith(b"no database")
-    store.close()
-
-
-def test_damaged_file_is_set_aside_while_it_is_used(tmp_path: Path) -> None:
-    path, problems = tmp_path / "brain.db", list[str]()
-    store = open_store(f"sqlite:///{path}", on_problem=problems.append)
-    store.write.runs([a_run(1)])
-    store.engine.dispose()  # the pages that connections have cached
-    damage(path)
-    store.write.runs([a_run(2)])
-    assert store.healthy
-    assert store.read.run("cluster", "uid-1") is None
-    assert store.read.run("cluster", "uid-2") == a_run(2)
-    assert len(problems) == 1
     store.close()
 
 
@@ -206,8 +196,7 @@ def test_facts_wait_while_another_program_locks_the_file(tmp_path: Path) -> None
 async def test_loop_goes_on_while_the_store_works(store: Store) -> None:
     store.add([job_fact(a_job(1)), Fact("cluster", "uid-1", a_pod())])
     await store.flush()
-    run = await store.query(lambda read: read.run("cluster", "uid-1"))
-    assert run is not None
+    run = not_none(await store.query(lambda read: read.run("cluster", "uid-1")))
     assert run.pods == (a_pod(),)
     with pytest.raises(StoreError):
         await store.update(lambda write: write.update_action("cluster", ACTION, fence=9))

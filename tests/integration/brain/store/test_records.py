@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from brain_records import NOW_MS, a_job
+from brain_records import NOW_MS, a_job, not_none
 from gangline.brain.facts.job_record import (
     Curves,
     JobRecord,
@@ -44,8 +44,7 @@ def write(store: Store, *rows: RecordRow) -> None:
 def test_record_that_is_written_again_is_one_record(store: Store) -> None:
     for state in ("RUNNING", "SUCCEEDED"):
         write(store, a_row(1, record=JobRecord(state=state), productive_seconds=60))
-    stored = store.records.read(CLUSTER, "uid-1")
-    assert stored is not None
+    stored = not_none(store.records.read(CLUSTER, "uid-1"))
     assert stored.record is not None
     assert (stored.record.state, len(stored.logs), stored.productive_seconds) == (
         "SUCCEEDED",
@@ -53,8 +52,7 @@ def test_record_that_is_written_again_is_one_record(store: Store) -> None:
         60,
     )
     write(store, a_row(1))
-    stored = store.records.read_named(CLUSTER, "vision", "train-resnet-1")
-    assert stored is not None
+    stored = not_none(store.records.read_named(CLUSTER, "vision", "train-resnet-1"))
     assert stored.record == a_row(1).record
     assert (stored.spec, stored.logs) == (a_row(1).spec, a_row(1).logs)
 
@@ -72,8 +70,7 @@ def test_last_tails_of_a_job_stay(store: Store) -> None:
         for number in range(MAX_LOGS + 5)
     ]
     write(store, a_row(1, logs=tuple(tails)))
-    stored = store.records.read(CLUSTER, "uid-1")
-    assert stored is not None
+    stored = not_none(store.records.read(CLUSTER, "uid-1"))
     assert [tail.attempt for tail in stored.logs] == list(range(5, MAX_LOGS + 5))
 
 

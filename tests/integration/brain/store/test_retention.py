@@ -99,14 +99,6 @@ async def test_large_job_goes_in_transactions_of_five_hundred_rows(store: Store)
     assert counts(store)["segment"] == 0
 
 
-async def test_facts_are_written_while_old_ones_go(store: Store) -> None:
-    store.write.runs([aged(n, 401) for n in range(1, 41)])
-    store.write.runs([a_run(100)])
-    await store.prune(NOW_MS, SETTINGS, pause_s=0)
-    assert store.read.run("cluster", "uid-100") == a_run(100)
-    assert counts(store)["job"] == 1
-
-
 def remember(store: Store) -> tuple[list[Run], int]:
     """Runs of two owners in one family by the name, with everything that can be derived."""
     mine = [a_run(n, owner="ada", segments=600) for n in (1, 2)]

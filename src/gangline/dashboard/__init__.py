@@ -16,9 +16,8 @@ How a page is added:
 2. An entry in ``PAGES`` (``pages``): name, address, a function that computes the view, the parts
    that its stream renews, and the equivalent command. A page of the navigation is named in
    ``NAVIGATION`` too; a tab of a job has the address ``JOB/...`` and ``tab``.
-3. ``templates/pages/NAME.html`` extends ``layout.html`` (a tab: ``job.html``) and prints the macros
-   of ``templates/parts/NAME.html``. The macro of a part gets the view, and its element has the id
-   ``part-MACRO``.
+3. ``templates/pages/NAME.html`` extends ``layout.html`` (a tab: ``job.html``) and includes
+   ``templates/parts/NAME.html``, which prints a view as an element with the id ``part-NAME``.
 4. Its texts in both catalogues: ``nav.NAME`` or ``tab.NAME``, and all labels. Tests compare them.
 
 What a page reads beside the observed cluster is a ``Cached`` value of ``Sources``. A script of its

@@ -115,11 +115,11 @@ class Page:
     path: str
     compute: Callable[[PageRequest], Awaitable[View]]
     parts: tuple[str, ...]
-    """Macros of ``parts/NAME.html`` that a stream renews; ``TEMPLATE:MACRO`` for another one."""
+    """Files of ``templates/parts`` that a stream renews."""
     command: str = ""
     """The equivalent command line, with the variable parts of the address in braces."""
     template: str = "part"
-    """File in ``templates/pages``; ``part`` and ``tab`` print the macros of ``parts``."""
+    """File in ``templates/pages``; ``part`` and ``tab`` include the part of its name."""
     tab: str = ""
     """Of a job's page: which tab it is."""
     depends_on_viewer: bool = False
@@ -368,7 +368,6 @@ async def _compare(request: PageRequest) -> View:
 
 
 JOB, RECORD = "/jobs/{namespace}/{kind}/{name}", "/history/{namespace}/{kind}/{name}"
-_WITH_CONTENT = ("job:headline", "content")
 _GET = "gangline get {name} -n {namespace} -T {kind}"
 _HISTORY = "gangline history get {name} -n {namespace}"
 
@@ -377,11 +376,12 @@ def _tab(
     tab: str,
     compute: Callable[[PageRequest], Awaitable[View]],
     command: str,
-    parts: tuple[str, ...] = ("job:headline",),
     template: str = "tab",
+    *,
+    renews_content: bool = False,
 ) -> Page:
-    path = JOB if tab == "why" else f"{JOB}/{tab}"
-    return Page(tab, path, compute, parts, command, template=template, tab=tab)
+    path, parts = JOB if tab == "why" else f"{JOB}/{tab}", ("job", tab)
+    return Page(tab, path, compute, parts[: 1 + renews_content], command, template, tab)
 
 
 def _record_tab(
@@ -401,24 +401,25 @@ def _record_tab(
 
 
 PAGES: tuple[Page, ...] = (
-    Page("overview", "/", _overview, ("summary",), "gangline list -A"),
-    Page("jobs", "/jobs", _jobs, ("table",), "gangline list -A -o wide", "jobs",
+    Page("overview", "/", _overview, ("overview",), "gangline list -A"),
+    Page("jobs", "/jobs", _jobs, ("jobs",), "gangline list -A -o wide", "jobs",
          depends_on_viewer=True),
-    Page("queues", "/queues", _queues, ("tree",), "gangline queue list -o wide"),
-    Page("nodes", "/nodes", _nodes, ("domains",), "gangline top node"),
-    Page("node", "/nodes/{name}", _node, ("details",), "gangline top node {name} -d", "node"),
+    Page("queues", "/queues", _queues, ("queues",), "gangline queue list -o wide"),
+    Page("nodes", "/nodes", _nodes, ("nodes",), "gangline top node"),
+    Page("node", "/nodes/{name}", _node, ("node",), "gangline top node {name} -d", "node"),
     Page("history", "/history", _history, (), "gangline history list -A", "history",
          is_live=False),
     Page("usage", "/usage", compute_usage, (), "gangline history export -A -o csv", "usage",
          is_live=False),
     Page("compare", "/compare", _compare, (), "", "compare", is_live=False),
-    _tab("why", _why, "gangline diagnose {name} -n {namespace} -T {kind}", _WITH_CONTENT),
-    _tab("replicas", _replicas, f"{_GET} -w", _WITH_CONTENT),
-    _tab("logs", _replicas, "gangline logs {name} -n {namespace} -T {kind} -f", template="logs"),
+    _tab("why", _why, "gangline diagnose {name} -n {namespace} -T {kind}",
+         renews_content=True),
+    _tab("replicas", _replicas, f"{_GET} -w", renews_content=True),
+    _tab("logs", _replicas, "gangline logs {name} -n {namespace} -T {kind} -f", "logs"),
     _tab("curves", _curves, f"{_HISTORY} -o json"),
-    _tab("checkpoints", _checkpoints, f"{_GET} -w", _WITH_CONTENT),
-    _tab("goodput", _goodput, f"{_GET} -o json", _WITH_CONTENT),
-    _tab("spec", _spec, f"{_GET} --spec", template="spec"),
+    _tab("checkpoints", _checkpoints, f"{_GET} -w", renews_content=True),
+    _tab("goodput", _goodput, f"{_GET} -o json", renews_content=True),
+    _tab("spec", _spec, f"{_GET} --spec", "spec"),
     _record_tab("why", recorded_why),
     _record_tab("replicas", lambda stored: None),
     _record_tab("logs", recorded_logs, "recorded_logs"),

@@ -1,6 +1,6 @@
 """Pages, parts and JSON from view models: templates with auto-escape, and texts in two languages.
 
-``parts/NAME.html`` has macros, which a page prints and its stream sends again, so both are always
+``parts/NAME.html`` is included by a page and sent again by its stream, so both are always
 the same. Texts of components (reasons, messages, log lines) are shown as they are.
 """
 
@@ -21,6 +21,7 @@ from gangline.api.figures import format_figure, plain_number
 from gangline.dashboard.ansi import coloured
 from gangline.dashboard.assets import Asset
 from gangline.dashboard.views.base import View
+from gangline.sdk.logs import LogLine
 from gangline.sdk.progress import format_clock
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -161,9 +162,11 @@ class Renderer:
     def page(self, name: str, **values: Any) -> str:
         return self._environment.get_template(f"pages/{name}.html").render(**values)
 
-    def part(self, page: str, part: str, view: object) -> str:
-        module = self._environment.get_template(f"parts/{page}.html").module
-        return str(getattr(module, part)(view))
+    def part(self, name: str, view: object) -> str:
+        return self._environment.get_template(f"parts/{name}.html").render(view=view)
+
+    def log_line(self, line: LogLine) -> str:
+        return str(self._environment.globals["m"].log_line(line))
 
 
 def json_form(kind: str, view: View) -> bytes:

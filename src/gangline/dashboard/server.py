@@ -395,12 +395,8 @@ class Dashboard:
 
         async def render() -> dict[str, str]:
             view = await page.compute(opened)
-            parts = {
-                f"part-{macro}": renderer.part(template or page.name, macro, view)
-                for part in page.parts
-                for template, _, macro in [part.rpartition(":")]
-            }
-            return {"part-banner": renderer.part("banner", "banner", self._banner()), **parts}
+            parts = {"banner": self._banner(), **dict.fromkeys(page.parts, view)}
+            return {f"part-{name}": renderer.part(name, shown) for name, shown in parts.items()}
 
         viewer = opened.viewer.name if page.depends_on_viewer or page.tab == "why" else ""
         query = tuple(sorted(opened.query.items()))
@@ -477,7 +473,7 @@ class Dashboard:
             lines, position = shared.since(position)
             shown = [line for line in lines if not text or text in line.text.lower()]
             if shown:
-                html = "".join(renderer.part("logs", "line", line) for line in shown)
+                html = "".join(renderer.log_line(line) for line in shown)
                 await stream.send(appended("log-lines", html, str(position)))
             if shared.has_ended:
                 await stream.send(named("complete"))

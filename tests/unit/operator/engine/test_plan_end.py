@@ -147,13 +147,6 @@ def test_backoff_limit_counts_restarts_in_place_over_all_pods(count, fails):
         )
 
 
-def test_a_job_over_its_limit_is_cleaned_up_by_its_policy():
-    over = look(a_job(1, 1, backoffLimit=0, cleanPodPolicy="None"), a_pod("master-0", restarts=1))
-    assert not over.later(1, *over.pods).decide().deletions
-    over = look(a_job(1, 1, backoffLimit=0, cleanPodPolicy="All"), a_pod("master-0", restarts=1))
-    assert deleted(over.later(1, *over.pods).decide()) == ["master-0"]
-
-
 @pytest.mark.parametrize(("elapsed", "fails"), [(0, False), (59, False), (60, True), (3600, True)])
 def test_the_deadline_ends_the_job(elapsed, fails):
     case = look(a_job(1, 0, activeDeadlineSeconds=60), MASTER).later(elapsed, MASTER)

@@ -85,11 +85,6 @@ def test_each_role_gets_upstreams_six_variables_in_order(name, host, role):
     ]
 
 
-def test_a_job_without_servers_counts_none():
-    reported = dict(environment(a_job(Scheduler=1, Worker=2), "worker-1"))
-    assert (reported["MS_SERVER_NUM"], reported["MS_WORKER_NUM"]) == ("0", "2")
-
-
 def test_port_of_the_scheduler_is_passed_on_and_served():
     scheduler = replica("mindspore", 1)
     container = scheduler["template"]["spec"]["containers"][0]
@@ -184,17 +179,6 @@ def test_pods_carry_the_labels_by_which_upstreams_services_choose_them():
         assert labels[key] == value
 
 
-def test_labels_and_annotations_of_the_template_are_kept():
-    worker = replica("mindspore", 1)
-    worker["template"]["metadata"] = {
-        "labels": {"team": "vision"},
-        "annotations": {"sidecar.istio.io/inject": "false"},
-    }
-    meta = pod_of(a_job(Worker=worker), "worker-0")["metadata"]
-    assert meta["labels"]["team"] == "vision"
-    assert meta["annotations"]["sidecar.istio.io/inject"] == "false"
-
-
 def test_what_the_user_leaves_out_is_upstreams_default():
     job = a_job(Worker={"template": replica("mindspore")["template"]})
     (worker,) = job.roles
@@ -218,36 +202,6 @@ def test_all_workers_decide_with_the_success_policy():
     assert conditions(one.decide().status)[-1] == "Running"
     both = look(job, a_pod("scheduler-0"), first, a_pod("worker-1", "Succeeded", code=0))
     assert conditions(both.decide().status)[-1] == "Succeeded"
-
-
-def test_success_and_failure_are_never_both_true():
-    job = a_job(Scheduler=1, Worker=2)
-    both = look(
-        job,
-        a_pod("scheduler-0"),
-        a_pod("worker-0", "Succeeded", code=0),
-        a_pod("worker-1", "Failed", code=1),
-    )
-    reported = conditions(both.decide().status)
-    assert "Succeeded" in reported
-    assert "Failed" not in reported
-
-
-def test_servers_still_at_work_when_the_job_ends_are_cleaned_up():
-    job = a_job(Scheduler=1, PS=1, Worker=1)
-    pods = [a_pod("scheduler-0"), a_pod("ps-0"), a_pod("worker-0", "Succeeded", code=0)]
-    case = look(job, *pods, services=[scheduler_service()])
-    after = case.later(1, *pods).decide()
-    assert deleted(after) == ["ps-0", "scheduler-0"]
-    assert deleted(after, TargetKind.SERVICE) == ["scheduler-0"]
-
-
-@pytest.mark.parametrize("pod", ["scheduler-0", "ps-0", "worker-1"])
-def test_the_failure_of_any_replica_fails_the_job(pod):
-    job = a_job(Scheduler=1, PS=1, Worker=2)
-    names = ("scheduler-0", "ps-0", "worker-0", "worker-1")
-    pods = [a_pod(name, "Failed", code=1) if name == pod else a_pod(name) for name in names]
-    assert conditions(look(job, *pods).decide().status)[-1] == "Failed"
 
 
 def test_the_job_runs_with_a_worker_not_with_its_scheduler():
@@ -306,32 +260,6 @@ def test_a_dynamic_job_that_restarts_together_does_not_fail():
     ]
     status = look(read_job(MindSporeFramework(), written), *pods).decide().status
     assert conditions(status)[-1] == "Restarting"
-
-
-@pytest.mark.parametrize("code", [130, 137, 138, 143])
-def test_a_worker_killed_by_a_signal_comes_back_while_others_run(code):
-    worker = {**replica("mindspore", 2), "restartPolicy": "ExitCode"}
-    job = a_job({"runPolicy": {"backoffLimit": 1}}, Scheduler=1, Worker=worker)
-    up = [a_pod("scheduler-0"), a_pod("worker-0")]
-    case = look(
-        job, *up, a_pod("worker-1", "Failed", code=code, uid="a"), services=[scheduler_service()]
-    )
-    assert conditions(case.decide().status)[-1] == "Restarting"
-    counted = case.later(1, *up, a_pod("worker-1", "Failed", code=code, uid="a"))
-    assert deleted(counted.decide()) == ["worker-1"]
-    back = counted.later(2, *up)
-    assert created(back.decide()) == ["worker-1"]
-    again = back.later(3, *up, a_pod("worker-1", "Failed", code=code, uid="b"))
-    assert conditions(again.decide().status)[-1] == "Failed"
-    assert "backoff limit" in message(again.decide().status, FAILED)
-
-
-@pytest.mark.parametrize("code", [1, 2, 127])
-def test_a_code_that_promises_to_come_again_fails_the_job(code):
-    worker = {**replica("mindspore", 2), "restartPolicy": "ExitCode"}
-    job = a_job(Scheduler=1, Worker=worker)
-    pods = [a_pod("scheduler-0"), a_pod("worker-0"), a_pod("worker-1", "Failed", code=code)]
-    assert conditions(look(job, *pods).decide().status)[-1] == "Failed"
 
 
 def test_a_surplus_pod_that_fails_on_its_way_out_does_no_harm():

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from gangline.operator.engine import manifests
 from gangline.operator.frameworks.tensorflow import TensorFlowFramework
 from gangline.operator.model.job import (
     CleanPodPolicy,
@@ -82,19 +81,6 @@ def test_all_five_roles_are_known_and_listed_by_name():
     assert list(tf_config(a_job(Worker=1, Master=1), "master-0")["cluster"]) == ["master", "worker"]
 
 
-@pytest.mark.parametrize("spelling", ["ps", "Ps", "PS", "pS"])
-def test_roles_may_be_spelt_in_any_capitalisation(spelling):
-    job = a_job(**{"WORKER": 1, spelling: 1, "evaluator": 1, "cHief": 1})
-    assert [role.name for role in job.roles] == ["Chief", "PS", "Worker", "Evaluator"]
-    assert tf_config(job, "ps-0")["task"] == {"type": "ps", "index": 0}
-
-
-def test_the_order_of_replicas_does_not_depend_on_the_order_of_writing():
-    one, other = a_job(PS=1, Worker=1, Chief=1), a_job(Chief=1, Worker=1, PS=1)
-    assert [role.name for role in one.roles] == [role.name for role in other.roles]
-    assert pod_of(one, "worker-0") == pod_of(other, "worker-0")
-
-
 @pytest.mark.parametrize("role", ["Worker", "Chief", "Master"])
 @pytest.mark.parametrize("domain", ["", "cluster.local"])
 def test_job_of_one_replica_gets_no_tf_config(role, domain):
@@ -139,26 +125,6 @@ def test_only_the_main_container_gets_the_environment():
     job = read_job(TensorFlowFramework(), written)
     assert variables(pod_of(job, "worker-0"), 0) == []
     assert [name for name, _ in variables(pod_of(job, "worker-0"), 1)] == ["TF_CONFIG"]
-
-
-def test_the_default_port_is_added_to_the_container_that_trains_and_its_service():
-    job = a_job(Worker=1, PS=1)
-    assert pod_of(job, "ps-0")["spec"]["containers"][0]["ports"] == [
-        {"name": "tfjob-port", "containerPort": 2222}
-    ]
-    creation = manifests.build_service(job, job.roles[0], 0)
-    assert creation.manifest["spec"]["ports"][0]["port"] == 2222
-
-
-def test_a_port_of_another_name_stays_beside_the_default_one():
-    written = job_manifest("TFJob", {"Worker": 2})
-    container = written["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
-    container["ports"] = [{"name": "http", "containerPort": 8080}]
-    pod = pod_of(read_job(TensorFlowFramework(), written), "worker-0")
-    assert [port["name"] for port in pod["spec"]["containers"][0]["ports"]] == [
-        "http",
-        "tfjob-port",
-    ]
 
 
 def test_defaults_equal_upstreams():

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from gangline.api.job_resources import MPI_JOBS
 from gangline.api.meta.objects import ObjectMeta
-from gangline.api.validation.validate import check_manifest
 from gangline.api.volcano.scheduling import JOINING_PODS_ANNOTATION
 from gangline.operator.engine import apply
 from gangline.operator.frameworks.mpi.framework import MPIFramework
@@ -322,22 +321,6 @@ def test_the_version_is_stored_once(annotations: dict[str, str]) -> None:
     }
     manifest["metadata"]["annotations"] = {VERSION: value}
     assert not look(read_job(MPIFramework(), manifest)).decide().patches
-
-
-@pytest.mark.parametrize(
-    ("version", "spec", "reported"),
-    [
-        ("v2beta1", {"sshAuthMountPath": "root"}, "not an absolute path"),
-        ("v2beta1", {"mpiImplementation": "LAM"}, "mpiImplementation"),
-        ("v2beta1", {"launcherCreationPolicy": "Never"}, "launcherCreationPolicy"),
-        ("v2beta1", {"mainContainer": "mpi"}, "a job of v2beta1 has no such field"),
-        ("v1", {"mpiImplementation": "Intel"}, "a job of v1 has no such field"),
-    ],
-)
-def test_mistakes_are_reported(version: str, spec: dict[str, Any], reported: str) -> None:
-    manifest = written(**spec) | {"apiVersion": f"kubeflow.org/{version}"}
-    check = check_manifest(manifest)
-    assert reported in "; ".join(map(str, (*check.errors, *check.warnings)))
 
 
 def test_the_definition_serves_both_versions_with_the_same_fields() -> None:

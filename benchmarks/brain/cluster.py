@@ -183,12 +183,10 @@ def sia(view: ResizeView) -> Mapping[str, int]:
             if size != run.bound:
                 value *= restart_factor(run, view.now)
             if value > 0:
-                each.append(Option(size, value**-0.5))
+                each.append(Option(size, size, value**-0.5))
         options[job.name] = each
     chosen = divide(options, max(capacity(view), 0)) if options else None
-    if chosen is None:
-        return {}
-    return {name: options[name][index].devices for name, index in chosen.items()}
+    return {name: option.devices for name, option in (chosen or {}).items()}
 
 
 def pollux(seed: int) -> Resizer:

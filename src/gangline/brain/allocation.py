@@ -87,27 +87,23 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 def goodput_of(job: AllocationJob, workers: float) -> float | None:
     """Return the goodput of a size; between two known sizes by a line; None outside of them."""
-    last: Choice | None = None
-    for choice in job.choices:
-        if choice.value == workers:
-            return choice.goodput
-        if last is not None and last.value < workers < choice.value:
-            share = (workers - last.value) / (choice.value - last.value)
-            return last.goodput + share * (choice.goodput - last.goodput)
-        last = choice
-    return None
+    if not job.choices or not job.choices[0].value <= workers <= job.choices[-1].value:
+        return None
+    sizes = [choice.value for choice in job.choices]
+    return float(np.interp(workers, sizes, [choice.goodput for choice in job.choices]))
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """One size of a job, and what is lost with it."""
 
+    workers: int
     devices: int
     loss: float
 
 
-def divide(options: Mapping[str, Sequence[Option]], capacity: int) -> dict[str, int] | None:
-    """Return the option of each job, by index, with the least loss; None if nothing fits."""
+def divide(options: Mapping[str, Sequence[Option]], capacity: int) -> dict[str, Option] | None:
+    """Return the options of all jobs with the least loss; None if nothing fits."""
     least = {key: min(option.devices for option in sizes) for key, sizes in options.items()}
     spare = capacity - sum(least.values())
     if spare < 0:
@@ -120,9 +116,8 @@ def divide(options: Mapping[str, Sequence[Option]], capacity: int) -> dict[str, 
         picks.append(pick)
     chosen, left = {}, int(np.argmin(best))
     for key, pick in zip(reversed(list(options)), reversed(picks), strict=True):
-        index = int(pick[left])
-        chosen[key] = index
-        left -= options[key][index].devices - least[key]
+        chosen[key] = options[key][int(pick[left])]
+        left -= chosen[key].devices - least[key]
     return chosen
 
 
@@ -260,7 +255,6 @@ def _fair_goodput(job: AllocationJob, fair: float) -> float | None:
 def _divided(
     jobs: Sequence[AllocationJob], fair: Mapping[str, float], caps: Mapping[str, int], free: int
 ) -> dict[str, int]:
-    sizes: dict[str, list[int]] = {}
     options: dict[str, list[Option]] = {}
     for job in jobs:
         possible = {job.workers}
@@ -269,12 +263,9 @@ def _divided(
             possible |= {int(c.value) for c in job.choices if job.minimum <= c.value <= most}
         gains = [(size, speedup(job, size, fair[job.key])) for size in sorted(possible)]
         losses = [(size, 1 / gain) for size, gain in gains if gain] or [(job.workers, 0.0)]
-        sizes[job.key] = [size for size, _ in losses]
-        options[job.key] = [Option(size * job.devices, loss) for size, loss in losses]
+        options[job.key] = [Option(size, size * job.devices, loss) for size, loss in losses]
     chosen = divide(options, sum(job.used for job in jobs) + free)
-    if chosen is None:
-        return {job.key: job.workers for job in jobs}
-    return {key: sizes[key][index] for key, index in chosen.items()}
+    return {job.key: chosen[job.key].workers if chosen else job.workers for job in jobs}
 
 
 def _misplaced(
@@ -354,8 +345,7 @@ def give_back(
     """
     if placed(free, gang.unit, gang.pods) is not None:
         return {}
-    shrinks = {job.key: _shrinks(job) for job in jobs}
-    options = {key: [option for _, option in sizes] for key, sizes in shrinks.items()}
+    options = {job.key: _shrinks(job) for job in jobs}
     owned = sum(job.used for job in jobs)
     least = sum(min(option.devices for option in sizes) for sizes in options.values())
     # Devices on other nodes may not help, so more is given back until the pods have nodes.
@@ -363,7 +353,7 @@ def give_back(
         chosen = divide(options, owned - needed)
         if chosen is None:
             return None
-        sizes = {key: shrinks[key][index][0] for key, index in chosen.items()}
+        sizes = {key: option.workers for key, option in chosen.items()}
         if placed(_after_shrinks(free, jobs, sizes), gang.unit, gang.pods) is not None:
             return {job.key: sizes[job.key] for job in jobs if sizes[job.key] < job.workers}
     return None
@@ -374,9 +364,9 @@ def lost_share(job: AllocationJob, workers: int) -> float:
     return 0.0 if not now or then is None else max(1 - then / now, 0.0)
 
 
-def _shrinks(job: AllocationJob) -> list[tuple[int, Option]]:
+def _shrinks(job: AllocationJob) -> list[Option]:
     """The sizes down to the least one, and what is lost with each."""
-    shrinks = [(job.workers, Option(job.used, 0.0))]
+    shrinks = [Option(job.workers, job.used, 0.0)]
     if job.fixed or goodput_of(job, job.workers) is None:
         return shrinks
     # Fewer shrinks with the same loss are better: each restarts a job.
@@ -384,7 +374,7 @@ def _shrinks(job: AllocationJob) -> list[tuple[int, Option]]:
     for choice in reversed(job.choices):
         size = int(choice.value)
         if max(job.minimum, 1) <= size < job.workers:
-            shrinks.append((size, Option(size * job.devices, lost_share(job, size) + cost)))
+            shrinks.append(Option(size, size * job.devices, lost_share(job, size) + cost))
     return shrinks
 
 

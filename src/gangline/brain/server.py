@@ -9,7 +9,7 @@ GET     /v1/history                             ended jobs, the latest first; fi
 GET     /v1/jobs/NAMESPACE/NAME/history         one job with segments and runs of its pods
 GET     /v1/jobs/NAMESPACE/NAME/record          how it went; ``?uid=`` for an earlier one
 GET     /v1/usage                               what jobs used: ``?by=queue&since=0&until=1``
-GET     /v1/jobs/NAMESPACE/NAME/advice          its JobAdvice
+
 POST    /v1/advice                              advice on a manifest that is not submitted yet
 POST    /v1/facts                               facts of a job
 ======  ======================================  ====================================================
@@ -33,7 +33,6 @@ from aiohttp import web
 
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import JOB_ADVICE
 from gangline.brain.facts.job_record import JobRecord
 from gangline.brain.facts.records import Outcome, RecordedJob
 from gangline.brain.settings import BadSettings
@@ -42,7 +41,7 @@ from gangline.brain.store.errors import StoreError
 from gangline.brain.store.reader import HistoryFilter
 from gangline.brain.store.records import UsageRow
 from gangline.kube.client.client import ApiClient
-from gangline.kube.errors import ApiError, NotFound
+from gangline.kube.errors import ApiError
 from gangline.kube.probes import Address
 
 TOKEN_REVIEWS: Resource[dict[str, Any]] = Resource(
@@ -169,7 +168,7 @@ ManifestAdviser: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str
 
 class BrainApi:
     def __init__(self, client: ApiClient, store: Store, cluster: str) -> None:
-        self._client, self._store, self._cluster = client, store, cluster
+        self._store, self._cluster = store, cluster
         self.access = AccessChecks(client)
         # These are set while this process leads.
         self.receive_facts: Callable[[str, bytes], str] | None = None
@@ -183,7 +182,6 @@ class BrainApi:
             web.get("/v1/history", self._history),
             web.get("/v1/jobs/{namespace}/{name}/history", self._run),
             web.get("/v1/jobs/{namespace}/{name}/record", self._record),
-            web.get("/v1/jobs/{namespace}/{name}/advice", self._advice),
             web.get("/v1/usage", self._usage),
             web.post("/v1/advice", self._advise),
             web.post("/v1/facts", self._facts),
@@ -278,18 +276,6 @@ class BrainApi:
             if await self.access.may(asker, "list", kind, namespace):
                 return True
         return False
-
-    async def _advice(self, request: web.Request) -> web.Response:
-        namespace, name = request.match_info["namespace"], request.match_info["name"]
-        try:
-            advice = await self._client.get(JOB_ADVICE, name, namespace)
-        except NotFound:
-            advice = None
-        if advice is None or not await self.access.may(
-            _asker(request), "get", advice.status.job_kind, namespace
-        ):
-            raise web.HTTPNotFound(text=f"no advice on {namespace}/{name}")
-        return _json(msgspec.to_builtins(advice.status))
 
     async def _advise(self, request: web.Request) -> web.Response:
         if self.manifest_adviser is None:

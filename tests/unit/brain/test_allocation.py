@@ -114,7 +114,7 @@ def test_c1_allocation_is_as_good_as_exhaustive_search() -> None:
 def test_division_is_exact_for_any_losses(
     options: list[list[tuple[int, float]]], capacity: int
 ) -> None:
-    named = {f"j{i}": [Option(*option) for option in group] for i, group in enumerate(options)}
+    named = {f"j{i}": [Option(0, *option) for option in group] for i, group in enumerate(options)}
     division = divide(named, capacity)
     possible = [
         sum(option.loss for option in option)
@@ -124,7 +124,7 @@ def test_division_is_exact_for_any_losses(
     if division is None:
         assert not possible
         return
-    chosen = [named[key][index] for key, index in division.items()]
+    chosen = division.values()
     assert sum(option.devices for option in chosen) <= capacity
     assert sum(option.loss for option in chosen) == pytest.approx(min(possible))
 

@@ -240,9 +240,6 @@ class ClusterSnapshot:
     def __iter__(self) -> Iterator[JobSnapshot]:
         return iter(list(self.by_key.values()))
 
-    def __len__(self) -> int:
-        return len(self.by_key)
-
     def namespaces(self) -> dict[JobKind, frozenset[str]]:
         if self._namespaces is None:
             by_kind: defaultdict[JobKind, set[str]] = defaultdict(set)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gangline.dashboard.rights import NODE_KIND, POD_KIND, Question, list_question, readable
-from gangline.dashboard.settings import DashboardSettings
 from gangline.dashboard.sources import NoPast, Sources
 from gangline.dashboard.viewers import Viewer
 from gangline.dashboard.views.base import Observation, SeenJob, View
@@ -74,7 +73,6 @@ class PageRequest:
     seen: Observation
     viewer: Viewer
     sources: Sources
-    settings: DashboardSettings
     query: Query = field(default_factory=dict)
     match: Mapping[str, str] = field(default_factory=dict)
     """The variable parts of the address."""

@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
-from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gangline.api.figures import format_figure, plain_number
@@ -68,21 +67,16 @@ def choose_language(chosen: str, accepted: str) -> str:
     return known[0] if known else "en"
 
 
-class _CompiledTemplates(BytecodeCache):
-    """Templates that were compiled in this process: both languages have the same code."""
-
-    def __init__(self) -> None:
-        self._code: dict[str, bytes] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        if code := self._code.get(bucket.key + bucket.checksum):
-            bucket.bytecode_from_string(code)
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        self._code[bucket.key + bucket.checksum] = bucket.bytecode_to_string()
-
-
-_COMPILED = _CompiledTemplates()
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("gangline.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
 
 
 class Renderer:
@@ -99,17 +93,9 @@ class Renderer:
         self._clock = clock
 
     @cached_property
-    def _environment(self) -> Environment:
-        environment = Environment(
-            loader=PackageLoader("gangline.dashboard"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-            bytecode_cache=_COMPILED,
-        )
-        environment.globals |= {
+    def _shared(self) -> dict[str, Any]:
+        """What all templates use: macros as ``m``, texts as ``t``, functions."""
+        shared = {
             "t": self.texts,
             "lang": self.texts.language,
             "languages": LANGUAGES,
@@ -126,8 +112,7 @@ class Renderer:
             "gib": lambda value: plain_number(round(value / 2**30, 1)),
             "coloured": coloured,
         }
-        environment.globals["m"] = environment.get_template("macros.html").module
-        return environment
+        return {**shared, "m": _environment().get_template("macros.html").make_module(shared)}
 
     def url(self, path: str, **query: Any) -> str:
         """Return an address of this server, with parameters that are not empty."""
@@ -160,13 +145,16 @@ class Renderer:
         return ""
 
     def page(self, name: str, **values: Any) -> str:
-        return self._environment.get_template(f"pages/{name}.html").render(**values)
+        return self._render(f"pages/{name}.html", values)
 
     def part(self, name: str, view: object) -> str:
-        return self._environment.get_template(f"parts/{name}.html").render(view=view)
+        return self._render(f"parts/{name}.html", {"view": view})
+
+    def _render(self, path: str, values: Mapping[str, Any]) -> str:
+        return _environment().get_template(path).render(**self._shared, **values)
 
     def log_line(self, line: LogLine) -> str:
-        return str(self._environment.globals["m"].log_line(line))
+        return str(self._shared["m"].log_line(line))
 
 
 def json_form(kind: str, view: View) -> bytes:

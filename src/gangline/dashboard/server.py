@@ -223,9 +223,7 @@ class Dashboard:
             scope = await self._scope(viewer)
         query = {name: tuple(request.query.getall(name)) for name in request.query}
         seen = Observation(self.cluster, scope, self.clock(), viewer.name)
-        return PageRequest(
-            seen, viewer, self.sources, self.settings, query, dict(request.match_info)
-        )
+        return PageRequest(seen, viewer, self.sources, query, dict(request.match_info))
 
     async def _scope(self, viewer: Viewer) -> Scope:
         now = time.monotonic()

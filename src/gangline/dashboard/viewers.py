@@ -14,6 +14,7 @@ from gangline.dashboard.rights import Rights, Scope
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.config.credentials import Credential, StaticCredential
+from gangline.kube.errors import Forbidden, NotFound
 
 IDLE_S = 900.0
 """A client that was not used for this time is closed."""
@@ -89,22 +90,15 @@ class Viewers:
                 await asyncio.shield(viewer.client.__aexit__(None, None, None))
 
 
-WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-
-
 async def read_user_name(client: ApiClient) -> str:
     """Return the name by which the API server knows a client; empty before Kubernetes 1.28.
 
     Raises:
         Unauthorized: it does not accept the credentials.
     """
-    from gangline.kube.errors import Forbidden, NotFound
-
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
-        answer = await client.request_json("POST", WHO, body=review)
+        return await client.user_name()
     except (NotFound, Forbidden):
         # Older servers: any request that everybody may send shows whether the token is accepted.
         await client.is_allowed(verb="get", group="", resource="namespaces")
         return ""
-    return str(answer["status"]["userInfo"].get("username", ""))

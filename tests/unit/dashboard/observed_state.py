@@ -242,10 +242,12 @@ class StubServer:
         self.asked.append(attributes)
         return self.may(attributes)
 
+    async def user_name(self) -> str:
+        self._check()
+        return "ann"
+
     async def request_json(self, method: str, path: str, **request: Any) -> Any:
         self._check()
-        if path.endswith("selfsubjectreviews"):
-            return {"status": {"userInfo": {"username": "ann"}}}
         manifest = self.recorded.manifests.get(path)
         if manifest is None:
             raise not_found(path)

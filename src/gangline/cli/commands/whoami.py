@@ -10,8 +10,6 @@ from gangline.cli.params.command import command
 from gangline.cli.params.session import ClusterSession, cluster_command
 from gangline.kube.errors import NotFound
 
-_WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-
 
 @command(
     "whoami",
@@ -26,15 +24,13 @@ async def whoami_command(cluster: ClusterSession) -> None:
 
     Id is the MD5 sum of the name. IsAdminUser is true if you may do everything in all namespaces.
     """
-    who = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
-        answer = await cluster.client.request_json("POST", _WHO, body=who)
+        name = await cluster.client.user_name()
     except NotFound as error:
         raise CommandError(
             "this cluster does not answer who its clients are; Kubernetes does since 1.28",
             hint="'kubectl config view --minify' shows the user of your kubeconfig.",
         ) from error
-    name = answer["status"]["userInfo"].get("username", "")
     allowed = await cluster.client.is_allowed(verb="*", group="*", resource="*")
     identity = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
     shown = {"Name": name, "Id": identity, "IsAdminUser": allowed}

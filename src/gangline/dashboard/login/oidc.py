@@ -129,9 +129,8 @@ class OidcLogin(Login):
             "client_id": self.settings.client_id,
             "code_verifier": verifier,
         }
-        secret = self.settings.client_secret
-        if secret:
-            form["client_secret"] = secret
+        if self.settings.client_secret:
+            form["client_secret"] = self.settings.client_secret
         answer = await _fetch("POST", metadata["token_endpoint"], form)
         token = answer.get("id_token")
         if not isinstance(token, str):
@@ -160,10 +159,10 @@ class OidcLogin(Login):
     async def _signing_key(self, token: str) -> Any:
         """Return the key of a token; keys are read again if the provider has changed them."""
         key_id = jwt.get_unverified_header(token).get("kid")
-        for is_again in (False, True):
-            if is_again or self._keys is None:
-                document = await _fetch("GET", self._metadata["jwks_uri"])
-                self._keys = jwt.PyJWKSet.from_dict(dict(document))
+        for cached in (self._keys, None):
+            self._keys = cached or jwt.PyJWKSet.from_dict(
+                dict(await _fetch("GET", self._metadata["jwks_uri"]))
+            )
             for key in self._keys.keys:
                 if key_id is None or key.key_id == key_id:
                     return key.key

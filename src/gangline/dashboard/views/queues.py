@@ -93,7 +93,12 @@ def _node(
     report = (reports or {}).get(queue.metadata.name)
     line = report.line if report else ()
     usage = report.usage if report else None
-    guarantee = spec.guarantee.resource if spec.guarantee else {}
+    figures = (
+        {name: getattr(usage, name) for name in ("used", "requested", "most", "share")}
+        | {"fair_share": usage.entitled}
+        if usage
+        else {}
+    )
     return QueueNode(
         name=queue.metadata.name,
         state=status.state or "Open",
@@ -104,18 +109,14 @@ def _node(
         pending=status.pending,
         inqueue=status.inqueue,
         deserved=_amounts(spec.deserved),
-        guarantee=_amounts(guarantee),
+        guarantee=_amounts(spec.guarantee.resource if spec.guarantee else {}),
         capability=_amounts(spec.capability),
         allocated=_amounts(status.allocated),
-        used=usage.used if usage else "",
-        requested=usage.requested if usage else "",
-        fair_share=usage.entitled if usage else "",
-        most=usage.most if usage else "",
-        share=usage.share if usage else None,
         line=tuple(
             _place(seen, number, gang, jobs) for number, gang in enumerate(line[:MAX_LINE], 1)
         ),
         further=max(0, len(line) - MAX_LINE),
+        **figures,
     )
 
 

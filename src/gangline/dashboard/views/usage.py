@@ -34,10 +34,6 @@ class UsageView(View, frozen=True):
     problem: str = ""
     """Why there is no account; empty if there is one."""
 
-    @property
-    def has_gpus(self) -> bool:
-        return any(row.gpu_hours for row in self.rows)
-
 
 def usage_view(
     rows: Sequence[Mapping[str, Any]], by: str, month: str, months: Sequence[str]

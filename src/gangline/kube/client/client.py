@@ -383,6 +383,17 @@ class ApiClient:
         answer = await self.request_json("POST", path, body=review)
         return bool((answer.get("status") or {}).get("allowed"))
 
+    async def user_name(self) -> str:
+        """Return the name of the user.
+
+        Raises:
+            NotFound: the server is older than Kubernetes 1.28.
+        """
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        answer = await self.request_json("POST", path, body=review)
+        return str(answer["status"]["userInfo"].get("username", ""))
+
     async def _object(self, resource: Resource[T], request: Request) -> T:
         answer = await self.transport.send(request)
         with _translate_decode_errors(request, resource):

@@ -6,7 +6,7 @@ and what API servers of others read at their start to authenticate the callers o
 
 import asyncio
 import base64
-from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import yaml
@@ -51,59 +51,20 @@ def _inline(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+def _make_object(kind: str, api_version: str, name: str, namespace: str, **more: object) -> Json:
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **more}
 
 
-def _make_object(kind: str, api_version: str, name: str, **more: object) -> Json:
-    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **more}
-
-
-def _objects(service_address: str, port: int) -> Iterator[tuple[str, str, Json]]:
-    """Yield group, plural and object, in the order of creation."""
-    for name in NAMESPACES:
-        yield "", "namespaces", _make_object("Namespace", "v1", name)
-    for name in NAMESPACES:
-        account = _make_object("ServiceAccount", "v1", "default")
-        account["metadata"]["namespace"] = name
-        yield "", "serviceaccounts", account
-    labels = {"component": "apiserver", "provider": "kubernetes"}
+def _objects(service_address: str, port: int) -> list[Json]:
+    """Return the objects of ``initial_objects.yaml``, in the order of creation."""
+    text = resources.files(__package__).joinpath("initial_objects.yaml").read_text()
+    objects: list[Json] = list(yaml.safe_load_all(text))
     https = {"name": "https", "port": api_service_port(), "targetPort": port, "protocol": "TCP"}
-    service = _make_object(
-        "Service", "v1", "kubernetes",
-        spec={
-            "type": "ClusterIP",
-            "clusterIP": service_address,
-            "ports": [https],
-        },
-    )  # fmt: skip
-    service["metadata"] |= {"namespace": "default", "labels": labels}
-    yield "", "services", service
-    group, values = "scheduling.k8s.io", {"cluster": 2_000_000_000, "node": 2_000_001_000}
-    for scope, value in values.items():
-        name = f"system-{scope}-critical"
-        yield (
-            group,
-            "priorityclasses",
-            _make_object("PriorityClass", f"{group}/v1", name, value=value),
-        )
-    group, metadata = "rbac.authorization.k8s.io", {"namespace": "kube-system"}
-    rule = {
-        "apiGroups": [""],
-        "resources": ["configmaps"],
-        "resourceNames": [AUTHENTICATION],
-        "verbs": ["get", "list", "watch"],
-    }
-    role = _make_object("Role", f"{group}/v1", f"{AUTHENTICATION}-reader", rules=[rule])
-    role["metadata"] |= metadata
-    yield group, "roles", role
-    users = ("system:kube-controller-manager", "system:kube-scheduler")
-    binding = _make_object(
-        "RoleBinding", f"{group}/v1", f"{AUTHENTICATION}-reader",
-        roleRef={"apiGroup": group, "kind": "Role", "name": f"{AUTHENTICATION}-reader"},
-        subjects=[{"apiGroup": group, "kind": "User", "name": user} for user in users],
-    )  # fmt: skip
-    binding["metadata"] |= metadata
-    yield group, "rolebindings", binding
+    for obj in objects:
+        if obj["kind"] == "Service":
+            obj["spec"] |= {"clusterIP": service_address, "ports": [https]}
+    return objects
 
 
 AUTHENTICATION = "extension-apiserver-authentication"
@@ -119,9 +80,7 @@ def _authentication(certificates: ServerCertificates) -> Json:
         "requestheader-group-headers": '["X-Remote-Group"]',
         "requestheader-username-headers": '["X-Remote-User"]',
     }
-    config = _make_object("ConfigMap", "v1", AUTHENTICATION, data=data)
-    config["metadata"]["namespace"] = "kube-system"
-    return config
+    return _make_object("ConfigMap", "v1", AUTHENTICATION, "kube-system", data=data)
 
 
 async def create_initial_objects(
@@ -140,8 +99,9 @@ async def create_initial_objects(
     # Tasks start in this order and stage their write without a pause, so that a namespace exists
     # for the objects in it; all of them share one or two commits.
     async with asyncio.TaskGroup() as group:
-        for api_group, plural, obj in _objects(service_address, port):
-            kind = registry.builtin(api_group, plural)
+        kinds = {(kind.api_version, kind.kind): kind for kind in registry}
+        for obj in _objects(service_address, port):
+            kind = kinds[obj["apiVersion"], obj["kind"]]
             group.create_task(_create_missing(writer, kind, obj))
     await _publish(writer, registry.builtin("", "endpoints"), _endpoints(served))
     await _publish(writer, registry.builtin("", "configmaps"), _authentication(certificates))
@@ -161,9 +121,7 @@ def _endpoints(served: tuple[str, int]) -> Json:
     host, port = served
     https = {"name": "https", "port": port, "protocol": "TCP"}
     subsets = [{"addresses": [{"ip": host}], "ports": [https]}]
-    endpoints = _make_object("Endpoints", "v1", "kubernetes", subsets=subsets)
-    endpoints["metadata"]["namespace"] = "default"
-    return endpoints
+    return _make_object("Endpoints", "v1", "kubernetes", "default", subsets=subsets)
 
 
 async def _publish(writer: WritePath, kind: ServedKind, obj: Json) -> None:

@@ -185,43 +185,29 @@ DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 MAX_SCHEMA_DEPTH = 100
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_string(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_strings(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 KEYWORDS: dict[str, tuple[Callable[[object], bool], str]] = {
-    **dict.fromkeys(("maximum", "minimum", "multipleOf"), (_is_number, "number")),
+    **dict.fromkeys(
+        ("maximum", "minimum", "multipleOf"), (lambda v: type(v) in (int, float), "number")
+    ),
     **dict.fromkeys(
         ("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"),
-        (_is_count, "non-negative integer"),
+        (lambda v: type(v) is int and v >= 0, "non-negative integer"),
     ),
     **dict.fromkeys(
         ("type", "format", "pattern", "description", "title", "x-kubernetes-list-type",
-         "x-kubernetes-map-type"), (_is_string, "string"),
+         "x-kubernetes-map-type"), (lambda v: type(v) is str, "string"),
     ),
     **dict.fromkeys(
         ("nullable", "uniqueItems", "exclusiveMaximum", "exclusiveMinimum",
          "x-kubernetes-int-or-string", "x-kubernetes-embedded-resource",
-         "x-kubernetes-preserve-unknown-fields"), (_is_bool, "boolean"),
+         "x-kubernetes-preserve-unknown-fields"), (lambda v: type(v) is bool, "boolean"),
     ),
     **dict.fromkeys(("required", "x-kubernetes-list-map-keys"), (_is_strings, "list of strings")),
-    "enum": (lambda value: isinstance(value, list), "list"),
+    "enum": (lambda v: type(v) is list, "list"),
 }  # fmt: skip
 
 

@@ -77,15 +77,6 @@ class TableColumn:
     description: str = ""
     priority: int = 0
 
-    def definition(self) -> Json:
-        return {
-            "name": self.name,
-            "type": self.type,
-            "format": self.format,
-            "description": self.description,
-            "priority": self.priority,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class TablePrinter:

@@ -8,6 +8,7 @@ appear with ``-o wide``.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -108,9 +109,7 @@ def render_table(
         "kind": "Table",
         "apiVersion": META,
         "metadata": metadata or {},
-        "columnDefinitions": [column.definition() for column in printer.columns]
-        if with_columns
-        else [],
+        "columnDefinitions": [asdict(column) for column in printer.columns] if with_columns else [],
         "rows": [_row(printer, obj, now, include_object) for obj in objects],
     }
 

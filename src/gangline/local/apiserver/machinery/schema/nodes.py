@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from gangline.api.meta.objects import ObjectMeta
+from gangline.api.schema.openapi import openapi_schema
 from gangline.local import limits
 
 Json: TypeAlias = dict[str, Any]
@@ -25,94 +27,37 @@ QUANTITY: Json = {"oneOf": [{"type": "string"}, {"type": "number"}]}
 """The schema of a quantity in built-in kinds."""
 
 _STRING: Json = {"type": "string"}
-_STRINGS: Json = {"type": "object", "additionalProperties": _STRING}
-_NUMBER: Json = {"type": "integer", "format": "int64"}
-_TIME: Json = {"type": "string", "format": "date-time"}
-
-
-def _with_description(schema: Json, description: str) -> Json:
-    return {**schema, "description": description}
-
-
-_OWNER: Json = {
-    "type": "object",
-    "description": "An owner of this object. The object is deleted after its owners.",
-    MAP_TYPE: "atomic",
-    "required": ["apiVersion", "kind", "name", "uid"],
-    "properties": {
-        "apiVersion": _with_description(_STRING, "API version of the owner."),
-        "kind": _with_description(_STRING, "Kind of the owner."),
-        "name": _with_description(_STRING, "Name of the owner."),
-        "uid": _with_description(_STRING, "UID of the owner."),
-        "controller": _with_description(
-            {"type": "boolean"}, "Whether the owner manages this object."
-        ),
-        "blockOwnerDeletion": _with_description(
-            {"type": "boolean"}, "Whether a foreground deletion of the owner waits for this one."
-        ),
+_META = openapi_schema(ObjectMeta)
+_LISTS: Mapping[str, Json] = {
+    "ownerReferences": {
+        LIST_TYPE: "map",
+        MAP_KEYS: ["uid"],
+        "x-kubernetes-patch-strategy": "merge",
+        "x-kubernetes-patch-merge-key": "uid",
+        "items": {**_META["properties"]["ownerReferences"]["items"], MAP_TYPE: "atomic"},
     },
+    "finalizers": {LIST_TYPE: "set", "x-kubernetes-patch-strategy": "merge"},
 }
-_ENTRY: Json = {
-    "type": "object",
-    "description": "The fields of one manager.",
-    "properties": {
-        "manager": _with_description(_STRING, "Name of the writer."),
-        "operation": _with_description(_STRING, "How it wrote: Apply or Update."),
-        "apiVersion": _with_description(_STRING, "API version of the field names."),
-        "time": _with_description(_TIME, "When the fields of the entry last changed."),
-        "fieldsType": _with_description(_STRING, "Format of the fields: FieldsV1."),
-        "fieldsV1": _with_description(
-            {"type": "object", PRESERVE_UNKNOWN: True}, "The fields, as a tree."
-        ),
-        "subresource": _with_description(_STRING, "Written subresource, if any."),
-    },
-}
-
+_ENTRY: Json = dict.fromkeys(
+    ("manager", "operation", "apiVersion", "time", "fieldsType", "subresource"), _STRING
+)
 OBJECT_META: Json = {
     "type": "object",
     "description": "Metadata of every stored object: identity, labels, life cycle.",
     "properties": {
-        "name": _with_description(
-            _STRING, "Name, unique among the objects of the kind in the namespace."
-        ),
-        "generateName": _with_description(_STRING, "Prefix of a name that the server completes."),
-        "namespace": _with_description(_STRING, "Namespace of the object."),
-        "selfLink": _with_description(_STRING, "No longer set."),
-        "uid": _with_description(_STRING, "Unique identity; names can be reused."),
-        "resourceVersion": _with_description(
-            _STRING, "Changes with every write; compare for equality only."
-        ),
-        "generation": _with_description(_NUMBER, "Counts the changes of the desired state."),
-        "creationTimestamp": _with_description(_TIME, "Time of creation."),
-        "deletionTimestamp": _with_description(
-            _TIME, "Time by which it is removed; set by a deletion."
-        ),
-        "deletionGracePeriodSeconds": _with_description(
-            _NUMBER, "Grace period of its deletion in seconds."
-        ),
-        "labels": _with_description(_STRINGS, "Names and values for selecting objects."),
-        "annotations": _with_description(_STRINGS, "Names and values for tools and users."),
-        "ownerReferences": {
-            "type": "array",
-            "description": "Owners of this object.",
-            LIST_TYPE: "map",
-            MAP_KEYS: ["uid"],
-            "x-kubernetes-patch-strategy": "merge",
-            "x-kubernetes-patch-merge-key": "uid",
-            "items": _OWNER,
+        **{
+            name: {k: v for k, v in part.items() if k != "nullable"} | _LISTS.get(name, {})
+            for name, part in _META["properties"].items()
         },
-        "finalizers": {
-            "type": "array",
-            "description": "Identifiers that must be removed before the object is.",
-            LIST_TYPE: "set",
-            "x-kubernetes-patch-strategy": "merge",
-            "items": _STRING,
-        },
+        "selfLink": {**_STRING, "description": "No longer set."},
         "managedFields": {
             "type": "array",
             "description": "Which manager owns which fields.",
             LIST_TYPE: "atomic",
-            "items": _ENTRY,
+            "items": {
+                "type": "object",
+                "properties": {**_ENTRY, "fieldsV1": {"type": "object", PRESERVE_UNKNOWN: True}},
+            },
         },
     },
 }
@@ -125,8 +70,8 @@ def with_object_fields(schema: Json) -> Json:
     metadata = own.get("metadata", {})
     parts = {
         "apiVersion": own.get("apiVersion")
-        or _with_description(_STRING, "Group and version of the API."),
-        "kind": own.get("kind") or _with_description(_STRING, "Kind of the object."),
+        or {**_STRING, "description": "Group and version of the API."},
+        "kind": own.get("kind") or {**_STRING, "description": "Kind of the object."},
         "metadata": {**OBJECT_META, "properties": dict(OBJECT_META["properties"])},
     }
     if "name" in metadata.get("properties", {}):

@@ -63,12 +63,12 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
         items = schema.get("items")
         if isinstance(items, dict):
             is_struct = self._as_go and items.get("type") == "object"
-            return self._empty_texts(items) or _list_pruner(self.compile(items), is_struct)
+            return self._empty_texts(items) or _member_pruner(self.compile(items), is_struct)
         extra = additional_properties(schema)
         if "properties" not in schema and extra is not None:
             if self._as_go and extra == QUANTITY:
                 return _canonicalize_quantities
-            return self._empty_texts(extra) or _map_pruner(self.compile(extra))
+            return self._empty_texts(extra) or _member_pruner(self.compile(extra))
         if "properties" in schema:
             return self._object_pruner(schema, extra)
         if schema.get("type") == "object" and not preserves_unknown(schema):
@@ -131,28 +131,19 @@ def _canonicalize_quantities(
                 value[name] = canonical_quantity(amount)
 
 
-def _list_pruner(inner: Pruner | None, null_is_empty: bool) -> Pruner | None:
+def _member_pruner(inner: Pruner | None, null_is_empty: bool = False) -> Pruner | None:
+    """Prune the items of a list, or the values of a map."""
     if inner is None:
         return None
 
     def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
+        path = (parent, segment)
         if isinstance(value, list):
             if null_is_empty and None in value:
                 value[:] = [{} if item is None else item for item in value]
-            path = (parent, segment)
             for index, item in enumerate(value):
                 inner(item, path, index, unknown)
-
-    return prune
-
-
-def _map_pruner(inner: Pruner | None) -> Pruner | None:
-    if inner is None:
-        return None
-
-    def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
-        if isinstance(value, dict):
-            path = (parent, segment)
+        elif isinstance(value, dict):
             for name, item in value.items():
                 inner(item, path, f"[{name}]", unknown)
 
@@ -168,10 +159,10 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
     def _compile(self, schema: Json) -> Defaulter | None:
         items = schema.get("items")
         if isinstance(items, dict):
-            return _list_defaulter(self.compile(items))
+            return _member_defaulter(self.compile(items))
         extra = additional_properties(schema)
         if "properties" not in schema and extra is not None:
-            return _map_defaulter(self.compile(extra))
+            return _member_defaulter(self.compile(extra))
         return self._object_defaulter(schema.get("properties", {}))
 
     def _object_defaulter(self, properties: Json) -> Defaulter | None:
@@ -202,26 +193,14 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
         return apply
 
 
-def _list_defaulter(inner: Defaulter | None) -> Defaulter | None:
+def _member_defaulter(inner: Defaulter | None) -> Defaulter | None:
     if inner is None:
         return None
 
     def apply(value: Any) -> None:
-        if isinstance(value, list):
-            for item in value:
-                inner(item)
-
-    return apply
-
-
-def _map_defaulter(inner: Defaulter | None) -> Defaulter | None:
-    if inner is None:
-        return None
-
-    def apply(value: Any) -> None:
-        if isinstance(value, dict):
-            for item in value.values():
-                inner(item)
+        items = value.values() if isinstance(value, dict) else value
+        for item in items if isinstance(value, dict | list) else ():
+            inner(item)
 
     return apply
 

@@ -89,5 +89,3 @@ class FakeRuntime:
 
     async def forward(self, netns: str | None, address: str, port: int) -> ByteStream:
         raise ConnectionRefusedError("the container has no process")
-
-    async def clean_up(self) -> None: ...

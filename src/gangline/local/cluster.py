@@ -14,7 +14,6 @@ cluster's mark, and a write is acknowledged only after it is on disk.
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import resource
 import signal
@@ -49,17 +48,13 @@ from gangline.local.kubelet.runtime.interface import ContainerRuntime, WarmEnvir
 from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
-from gangline.local.kubelet.server.server import KubeletServer, NodeTls, ServingFiles
+from gangline.local.kubelet.server.server import KubeletServer, NodeTls
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
-from gangline.local.kubelet.volumes.pod_volumes import remove_memory_folders
-from gangline.local.machine import NodeShape
 from gangline.local.network.addresses import NODE_ADDRESS, NetworkError, PodNetwork
 from gangline.local.network.bridge import kernel_prefix
 from gangline.local.network.cluster_network import ClusterNetwork
 from gangline.local.settings import ClusterSettings
-from gangline.local.virtual_nodes import VIRTUAL_LABEL
-
-log = logging.getLogger(__name__)
+from gangline.local.supervision import keep_running
 
 
 class Kubelets:
@@ -100,7 +95,6 @@ class Kubelets:
         """
         if self._runtime is None:
             self._runtime = await asyncio.to_thread(self._make_runtime)
-        await self._remove_leftovers()
         self._fork_servers.start(self._warm_environments())
         try:
             await asyncio.to_thread(self._issue_certificates, nodes)
@@ -122,47 +116,27 @@ class Kubelets:
     def _folder(self, node: str) -> Path:
         return self._settings.directory.folder / "kubelet" / node
 
-    def _serving_files(self, node: str) -> ServingFiles | None:
-        certificates = self._certificates.get(node)
-        return (
-            ServingFiles(certificates.server.certificate, certificates.server.key)
-            if certificates
-            else None
-        )
+    def _serving_files(self, node: str) -> tuple[Path, Path] | None:
+        if (certificates := self._certificates.get(node)) is None:
+            return None
+        return certificates.server.certificate, certificates.server.key
 
     async def stop(self) -> None:
         await self._fork_servers.stop()
         await self._server.stop()
         await self._resources.aclose()
-        await self._remove_leftovers()
 
-    async def _remove_leftovers(self) -> None:
-        """Remove what pods leave outside the data folder: control groups and memory volumes."""
-        if self._runtime is not None:
-            await self._runtime.clean_up()
-        await asyncio.to_thread(remove_memory_folders, self._mark)
-
-    def create_kubelet(self, shape: NodeShape) -> Kubelet:
+    def create_kubelet(self, node: VirtualNodeSpec) -> Kubelet:
         """Create the kubelet of a node; it replaces one that was created before."""
         assert self._runtime is not None
-        node = VirtualNodeSpec(
-            name=shape.name,
-            cpu_milli=shape.cpu_milli,
-            memory_bytes=shape.memory_bytes,
-            gpus=shape.gpus,
-            resources=shape.resources,
-            pods=shape.pods,
-            address=NODE_ADDRESS,
-            labels={VIRTUAL_LABEL: "true"},
-        )
         settings = KubeletSettings(
-            data=self._folder(shape.name),
+            data=self._folder(node.name),
             cluster=self._mark,
             port=self._port,
             heartbeat_s=self._settings.heartbeat_s,
         )
         kubelet = Kubelet(
-            self._clients[shape.name],
+            self._clients[node.name],
             node,
             settings,
             self._network,
@@ -170,10 +144,10 @@ class Kubelets:
             images=self._images,
             observed=ObservedCluster(
                 services=lambda: list(self._services.items()),
-                node=lambda: self._nodes.get(None, shape.name),
+                node=lambda: self._nodes.get(None, node.name),
             ),
         )
-        others = [other for other in self._server.kubelets if other.node.name != shape.name]
+        others = [other for other in self._server.kubelets if other.node.name != node.name]
         self._server.kubelets = [*others, kubelet]
         return kubelet
 
@@ -198,8 +172,6 @@ class Kubelets:
 
 
 DEFAULT_PORT = 16460
-RESTART_S = (0.5, 30.0)
-"""The first and the longest delay before a failed component is restarted, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +248,7 @@ class EmbeddedCluster:
         """Run until ``stop`` is set; ``hurry`` ends the pods without their grace period. Raises
         ClusterError: it cannot be started.
         """
-        self._shapes = machine.divide_machine(self._settings, machine.detect_machine())
+        self._nodes = machine.divide_machine(self._settings, machine.detect_machine())
         self._directory.prepare()
         with ClusterLock(self._directory):
             self._directory.refuse_interrupted_restore()
@@ -378,24 +350,24 @@ class EmbeddedCluster:
                 volumes=self._directory.volumes, node_silence_s=self._settings.node_silence_s
             )
             kubelets = Kubelets(server, self._settings, network.pods, informers, self._runtime)
-            await kubelets.start([shape.name for shape in self._shapes])
+            await kubelets.start([node.name for node in self._nodes])
             nodes = VirtualNodes(
-                client, self._shapes, informers.informer(NODES), kubelets.create_kubelet
+                client, self._nodes, informers.informer(NODES), kubelets.create_kubelet
             )
             halt = asyncio.Event()
             tasks = [
-                _supervised("network", publisher.run, halt),
-                _supervised(
+                keep_running("network", publisher.run, halt),
+                keep_running(
                     "controllers",
                     lambda: manager.run_controllers(client, controlling, informers),
                     halt,
                 ),
-                _supervised("nodes", nodes.run, halt),
+                keep_running("nodes", nodes.run, halt),
                 *(self._component(server, component, halt) for component in self._components),
             ]
             if not network.isolated:
                 clashes = PortConflicts(informers, recorder)
-                tasks.append(_supervised("port clashes", clashes.run, halt))
+                tasks.append(keep_running("port clashes", clashes.run, halt))
             running = [asyncio.create_task(task) for task in tasks]
             gc.freeze()
             try:
@@ -412,7 +384,7 @@ class EmbeddedCluster:
         self, server: ApiServer, component: Component, halt: asyncio.Event
     ) -> None:
         async with ApiClient(server.config, user_agent=f"gangline-{component.name}") as client:
-            await _supervised(component.name, lambda: component.run(client, halt), halt)
+            await keep_running(component.name, lambda: component.run(client, halt), halt)
 
 
 def _audit_settings(settings: ClusterSettings) -> AuditSettings | None:
@@ -421,19 +393,3 @@ def _audit_settings(settings: ClusterSettings) -> AuditSettings | None:
     return AuditSettings(
         settings.audit_log, settings.audit_log_maxsize, settings.audit_log_maxbackup
     )
-
-
-async def _supervised(name: str, run: Callable[[], Awaitable[None]], halt: asyncio.Event) -> None:
-    """Run a component and restart it when it fails, so that a failure never stops the others."""
-    rest, longest = RESTART_S
-    while not halt.is_set():
-        try:
-            await run()
-        except Exception:  # The outermost loop of each component.
-            log.exception("component failed and is restarted", extra={"component": name})
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(rest):
-                    await halt.wait()
-            rest = min(longest, rest * 2)
-        else:
-            return

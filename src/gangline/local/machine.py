@@ -3,18 +3,21 @@
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gangline.api.names import validate_label_key
 from gangline.api.quantity import QuantityError, parse_whole
 from gangline.api.resource_list import GPU, is_extended_resource
 from gangline.local.directory import ClusterError
+from gangline.local.kubelet.settings import VirtualNodeSpec
 from gangline.local.settings import ClusterSettings
 
 GPU_DEVICE = re.compile(r"nvidia(\d+)")
 MIN_NODE_MEMORY = 64 << 20
+VIRTUAL_LABEL = "gangline.dev/virtual"
+"""The label of nodes that a cluster created itself and may delete again."""
 MAX_COUNT_DIGITS = 15
 """Kubernetes' quantities are integers of 64 bits."""
 
@@ -27,21 +30,6 @@ class Machine:
     memory_bytes: int
     gpus: tuple[int, ...]
     """Indices of the GPUs."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeShape:
-    """The size of one virtual node."""
-
-    name: str
-    cpu_milli: int
-    memory_bytes: int
-    gpus: tuple[int, ...]
-    """Indices of its GPUs; indices beyond those of the machine are simulated GPUs."""
-
-    pods: int
-    resources: Mapping[str, int] = field(default_factory=dict)
-    """Extended resources besides GPUs, by name."""
 
 
 def detect_machine() -> Machine:
@@ -64,7 +52,7 @@ def _memory_limit() -> int | None:
     return None
 
 
-def divide_machine(settings: ClusterSettings, machine: Machine) -> list[NodeShape]:
+def divide_machine(settings: ClusterSettings, machine: Machine) -> list[VirtualNodeSpec]:
     """Divide a machine among the nodes of a cluster. Raises ClusterError."""
     count = settings.nodes
     if not 1 <= count <= 1000:
@@ -83,13 +71,14 @@ def divide_machine(settings: ClusterSettings, machine: Machine) -> list[NodeShap
     resources = parse_extended_resources(settings.resources)
     indices = (*machine.gpus, *range(len(machine.gpus), count * gpus))
     return [
-        NodeShape(
+        VirtualNodeSpec(
             name=f"node-{number + 1}",
             cpu_milli=cpu,
             memory_bytes=memory,
             gpus=tuple(indices[number * gpus : (number + 1) * gpus]),
             pods=settings.pods,
             resources=resources,
+            labels={VIRTUAL_LABEL: "true"},
         )
         for number in range(count)
     ]

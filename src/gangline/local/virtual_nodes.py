@@ -11,7 +11,6 @@ Any client can set the annotations, so a test needs no special access:
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
@@ -22,14 +21,12 @@ from gangline.api.resources import NODES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import Informer
-from gangline.local.machine import NodeShape
-
-log = logging.getLogger(__name__)
+from gangline.local.kubelet.settings import VirtualNodeSpec
+from gangline.local.machine import VIRTUAL_LABEL
+from gangline.local.supervision import keep_running
 
 STOPPED_ANNOTATION = "gangline.dev/stopped"
 PARTITIONED_ANNOTATION = "gangline.dev/partitioned"
-VIRTUAL_LABEL = "gangline.dev/virtual"
-"""The label of nodes that a cluster created itself and may delete again."""
 
 
 class NodeRunner(Protocol):
@@ -130,15 +127,13 @@ class VirtualNodes:
     def __init__(
         self,
         client: ApiClient,
-        shapes: list[NodeShape],
+        nodes: list[VirtualNodeSpec],
         informer: Informer[Node],
-        make: Callable[[NodeShape], NodeRunner],
+        make: Callable[[VirtualNodeSpec], NodeRunner],
     ) -> None:
         self._client = client
         self._informer = informer
-        self._nodes = {
-            shape.name: VirtualNode(shape.name, partial(make, shape)) for shape in shapes
-        }
+        self._nodes = {node.name: VirtualNode(node.name, partial(make, node)) for node in nodes}
         informer.add_listener(self._changed)
 
     async def run(self) -> None:
@@ -146,7 +141,7 @@ class VirtualNodes:
         await self._remove_surplus()
         async with asyncio.TaskGroup() as tasks:
             for node in self._nodes.values():
-                tasks.create_task(self._keep(node))
+                tasks.create_task(keep_running(node.name, node.run))
 
     async def stop(self, grace_s: float, hurry: asyncio.Event) -> None:
         """End all containers; when ``hurry`` is set, return without waiting for them."""
@@ -156,14 +151,6 @@ class VirtualNodes:
         hurried.cancel()
         ending.cancel()  # Containers that still run are killed at the end of this process.
         await asyncio.gather(ending, hurried, return_exceptions=True)
-
-    async def _keep(self, node: VirtualNode) -> None:
-        while True:
-            try:
-                await node.run()
-            except Exception:  # The outermost loop of a node: the others continue.
-                log.exception("node failed and is restarted", extra={"node": node.name})
-                await asyncio.sleep(1.0)
 
     def _changed(self, _: Node | None, new: Node | None) -> None:
         if new is not None and new.metadata.name in self._nodes:

@@ -3,7 +3,7 @@
 import pytest
 
 from gangline.api.cluster.autoscaling import HorizontalPodAutoscaler
-from gangline.api.meta.conditions import find_condition, is_condition_true
+from gangline.api.meta.conditions import is_condition_true
 from gangline.api.resources import DEPLOYMENTS, EVENTS, HORIZONTAL_POD_AUTOSCALERS
 from gangline.kube.client.client import ApiClient
 from integration.cluster.embedded import EmbeddedCluster, until
@@ -59,18 +59,3 @@ async def test_work_above_the_target_brings_more_replicas(shared_cluster: Embedd
             return "SuccessfulRescale" in {event.reason for event in events.items}
 
         await until(is_told, within_s=30)
-
-
-async def test_a_measure_that_is_not_taken_here_is_named(shared_cluster: EmbeddedCluster):
-    async with shared_cluster.client() as client:
-        await client.create(DEPLOYMENTS, deployment("sleep 1000"), "default")
-        target = {"type": "AverageValue", "averageValue": "1"}
-        pods = {"metric": {"name": "requests"}, "target": target}
-        metric = {"type": "Pods", "pods": pods}
-        await client.create(HORIZONTAL_POD_AUTOSCALERS, scaler(metric), "default")
-
-        async def is_named() -> bool:
-            found = find_condition((await the_scaler(client)).status.conditions, "ScalingActive")
-            return found is not None and found.reason == "InvalidMetricSourceType"
-
-        await until(is_named, within_s=40)

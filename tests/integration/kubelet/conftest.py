@@ -14,7 +14,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.resources import CONFIG_MAPS, PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import AlreadyExists
-from gangline.local.kubelet.kubelet import Kubelet
+from gangline.local.kubelet.kubelet import Kubelet, ObservedCluster
 from gangline.local.kubelet.records import BackoffSettings
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
 from gangline.local.kubelet.runtime.isolation import detect_isolation
@@ -101,6 +101,15 @@ class TestNode:
         self.main = asyncio.create_task(self.kubelet.run())
 
 
+def remove_groups(name: str) -> None:
+    """Remove the control groups of a test's containers, as the clean-up of a cluster does."""
+    mount = Path("/sys/fs/cgroup")
+    for top in (*mount.glob(name), *mount.glob(f"*/{name}")):
+        for group in (*top.glob("*/"), top):
+            with suppress(OSError):
+                group.rmdir()
+
+
 @pytest.fixture
 async def node(client: ApiClient, tmp_path: Path) -> AsyncIterator[TestNode]:
     authority = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "authority"}}
@@ -108,7 +117,8 @@ async def node(client: ApiClient, tmp_path: Path) -> AsyncIterator[TestNode]:
         await client.create(CONFIG_MAPS, authority, "default")
     network = LoopbackNetwork(tmp_path, DnsZone())
     await network.open()
-    groups = ControlGroups(f"gangline-test-{tmp_path.name[-20:]}")
+    group_name = f"gangline-test-{tmp_path.name[-20:]}"
+    groups = ControlGroups(group_name)
     settings = KubeletSettings(
         data=tmp_path / "node",
         cluster=tmp_path.name,
@@ -120,13 +130,15 @@ async def node(client: ApiClient, tmp_path: Path) -> AsyncIterator[TestNode]:
     )
 
     def make() -> Kubelet:
-        return Kubelet(client, NODE, settings, network, ProcessRuntime(detect_isolation(), groups))
+        runtime = ProcessRuntime(detect_isolation(), groups)
+        observed = ObservedCluster(services=list, node=lambda: None)
+        return Kubelet(client, NODE, settings, network, runtime, observed=observed)
 
     kubelet = make()
     test_node = TestNode(client, make, kubelet, asyncio.create_task(kubelet.run()))
     yield test_node
     await test_node.crash()
-    groups.clean_up()
+    remove_groups(group_name)
     await network.close()
 
 

@@ -15,7 +15,7 @@ from gangline.api.core.pod import Pod
 from gangline.local.apiserver.auth.node_authorizer import prepare_node_certificates
 from gangline.local.apiserver.kubelet_proxy.client import make_kubelet_tls
 from gangline.local.apiserver.server import ApiServer
-from gangline.local.kubelet.server.server import KubeletServer, NodeTls, ServingFiles
+from gangline.local.kubelet.server.server import KubeletServer, NodeTls
 
 STDOUT = 1
 
@@ -39,7 +39,7 @@ async def front(node: Any, api_server: ApiServer, tmp_path: Path) -> AsyncIterat
     pair = prepare_node_certificates(authority, tmp_path / "n1", "n1", ["127.0.0.1"]).server
     tls = NodeTls(
         api_server.ca_path,
-        lambda name: ServingFiles(pair.certificate, pair.key) if name == "n1" else None,
+        lambda name: (pair.certificate, pair.key) if name == "n1" else None,
     )
     server = KubeletServer([node.kubelet], tls)
     port = await server.start()

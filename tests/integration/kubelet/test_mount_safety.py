@@ -21,6 +21,7 @@ from gangline.local.kubelet.runtime.interface import (
 from gangline.local.kubelet.runtime.isolation import IsolationLevel, detect_isolation
 from gangline.local.kubelet.runtime.mount_namespace import MountNamespace
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
+from integration.kubelet.conftest import remove_groups
 
 pytestmark = pytest.mark.skipif(
     detect_isolation().level is IsolationLevel.NONE, reason="needs mount namespaces"
@@ -51,10 +52,11 @@ def a_plan(
 async def run(plan: ContainerPlan) -> tuple[int, str]:
     """The exit code and output of a container."""
     output: list[bytes] = []
-    runtime = ProcessRuntime(detect_isolation(), ControlGroups(f"gangline-test-{os.getpid()}"))
+    name = f"gangline-test-{os.getpid()}"
+    runtime = ProcessRuntime(detect_isolation(), ControlGroups(name))
     container = await runtime.start(plan, lambda _, data: output.append(data))
     ended = await container.wait()
-    await runtime.clean_up()
+    remove_groups(name)
     return ended.code, b"".join(output).decode()
 
 

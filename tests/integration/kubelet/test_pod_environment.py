@@ -199,11 +199,6 @@ async def test_the_group_of_the_pod_may_write_its_volumes(node: Any, log_of: Log
     assert log_of() == "4000\n4001 4002\n4002"
 
 
-async def test_a_container_that_must_not_be_root_is_held(node: Any) -> None:
-    await node.run(containers=[shell("true", securityContext={"runAsNonRoot": True})])
-    assert "runAsNonRoot" in await an_event(node, "Failed")
-
-
 async def test_a_terminal_for_the_container_itself(node: Any, log_of: LogOf) -> None:
     await run_to_end(node, "test -t 1 && echo terminal", container={"tty": True, "stdin": True})
     assert log_of() == "terminal"

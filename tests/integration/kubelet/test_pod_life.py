@@ -81,19 +81,6 @@ async def test_a_crashing_container_backs_off(node: Any) -> None:
     pod = await node.until(lambda pod: first(pod).restart_count >= 2)
 
 
-async def test_deletion_is_graceful_and_then_complete(node: Any, log_of: LogOf) -> None:
-    await node.run(
-        containers=[shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done")],
-        terminationGracePeriodSeconds=30,
-    )
-    await node.until(lambda pod: condition(pod, "Ready") == "True")
-    while "up" not in log_of():
-        await asyncio.sleep(0.02)
-    await node.client.delete(PODS, "p", "default")
-    await node.until_gone()
-    assert not (await node.client.list(PODS)).items
-
-
 async def test_a_deaf_container_is_killed_after_its_grace(node: Any) -> None:
     await node.run(containers=[shell(DEAF)])
     await node.until_phase("Running")
@@ -193,14 +180,6 @@ async def test_a_deadline_fails_the_pod(node: Any) -> None:
     pod = await node.until_phase("Failed")
     assert pod.status.reason == "DeadlineExceeded"
     await node.until(lambda pod: first(pod).state.terminated is not None)
-
-
-async def test_too_much_is_refused_by_the_node(node: Any) -> None:
-    resources = {"requests": {"cpu": "9"}, "limits": {"cpu": "9"}}
-    await node.run(containers=[shell("true", resources=resources)])
-    pod = await node.until_phase("Failed")
-    assert pod.status.reason == "OutOfcpu"
-    assert "requested: 9000, used: 0, capacity: 8000" in pod.status.message
 
 
 DEAF = "trap '' TERM; echo deaf; while :; do sleep 0.1; done"

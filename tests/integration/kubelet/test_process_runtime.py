@@ -21,6 +21,7 @@ from gangline.local.kubelet.runtime.interface import (
 )
 from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel, detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
+from integration.kubelet.conftest import remove_groups
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -39,9 +40,9 @@ class Output:
 
 @pytest.fixture
 def runtime() -> Iterator[ProcessRuntime]:
-    groups = ControlGroups(f"gangline-test-{os.getpid()}")
-    yield ProcessRuntime(detect_isolation(), groups)
-    groups.clean_up()
+    name = f"gangline-test-{os.getpid()}"
+    yield ProcessRuntime(detect_isolation(), ControlGroups(name))
+    remove_groups(name)
 
 
 def a_plan(tmp_path: Path, *argv: str, **changes: object) -> ContainerPlan:
@@ -145,13 +146,6 @@ async def test_linker_variables_do_not_run_code_as_root(
     assert b"uid 0" not in output.stderr
 
 
-async def test_the_exit_code_is_that_of_the_command(
-    runtime: ProcessRuntime, tmp_path: Path
-) -> None:
-    ended, _ = await run(runtime, a_plan(tmp_path, "sh", "-c", "exit 42"))
-    assert ended.code == 42
-
-
 async def test_volumes_appear_where_the_machine_has_no_folder(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
@@ -215,24 +209,6 @@ async def test_temporary_files_are_private(runtime: ProcessRuntime, tmp_path: Pa
     assert not existing(["/tmp/gangline-private"])
 
 
-async def test_a_missing_command_is_named_with_the_path_searched(
-    runtime: ProcessRuntime, tmp_path: Path
-) -> None:
-    with pytest.raises(ContainerStartError) as caught:
-        await run(runtime, a_plan(tmp_path, "no-such-command", "--flag"))
-    assert (caught.value.reason, caught.value.exit_code) == ("ContainerCannotRun", 127)
-    assert '"no-such-command": executable file not found in $PATH' in caught.value.message
-    assert PATH in caught.value.message
-
-
-async def test_a_file_that_is_not_executable_is_refused(
-    runtime: ProcessRuntime, tmp_path: Path
-) -> None:
-    with pytest.raises(ContainerStartError) as caught:
-        await run(runtime, a_plan(tmp_path, "/etc/passwd"))
-    assert (caught.value.reason, caught.value.exit_code) == ("ContainerCannotRun", 126)
-
-
 async def test_a_script_whose_interpreter_is_missing_cannot_run(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
@@ -277,22 +253,6 @@ async def test_terminate_reaches_a_handler(runtime: ProcessRuntime, tmp_path: Pa
     container.terminate()
     ended = await container.wait()
     assert (ended.code, output.stdout) == (3, b"up\nbye\n")
-
-
-async def test_a_container_over_its_memory_limit_is_oom_killed(
-    runtime: ProcessRuntime, tmp_path: Path
-) -> None:
-    hog = "b = bytearray(300 << 20)\nimport time; time.sleep(20)"
-    plan = a_plan(
-        tmp_path,
-        "/usr/bin/python3",
-        "-S",
-        "-c",
-        hog,
-        limits=ContainerLimits(memory_bytes=100 << 20),
-    )
-    ended, _ = await run(runtime, plan)
-    assert (ended.code, ended.oom_killed) == (137, True)
 
 
 async def test_exec_runs_beside_the_main_process(runtime: ProcessRuntime, tmp_path: Path) -> None:
@@ -355,16 +315,6 @@ async def test_an_ended_exec_session_leaves_no_process(
             await asyncio.sleep(0.01)
     container.kill()
     await container.wait()
-
-
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-async def test_a_container_runs_as_the_user_it_names(
-    runtime: ProcessRuntime, tmp_path: Path
-) -> None:
-    plan = a_plan(tmp_path, "id", identity=ContainerIdentity(4321, 4322, (4323,)))
-    _, output = await run(runtime, plan)
-    assert output.stdout == b"uid=4321 gid=4322 groups=4322,4323\n"
 
 
 async def test_an_image_folder_becomes_the_root_and_is_never_written_to(

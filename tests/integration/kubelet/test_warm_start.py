@@ -24,6 +24,7 @@ from gangline.local.kubelet.runtime.isolation import IsolationLevel, detect_isol
 from gangline.local.kubelet.runtime.process_runtime import ProcessContainer, ProcessRuntime
 from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
 from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
+from integration.kubelet.conftest import remove_groups
 from integration.kubelet.start_probe import PYTHON, was_imported_before, write_probe
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -50,11 +51,12 @@ class Machine:
         )
         self.pool = ForkServerPool()
         isolation = detect_isolation()
-        self.groups = ControlGroups(f"gangline-test-{os.getpid()}")
+        self.group_name = f"gangline-test-{os.getpid()}"
+        groups = ControlGroups(self.group_name)
         shared = (folder / "libraries", folder / "program", folder / "other")
         self.runtimes = {
-            False: ProcessRuntime(isolation, self.groups, shared),
-            True: ProcessRuntime(isolation, self.groups, shared, self.pool),
+            False: ProcessRuntime(isolation, groups, shared),
+            True: ProcessRuntime(isolation, groups, shared, self.pool),
         }
         self.count = 0
 
@@ -115,7 +117,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     found.pool.start([found.environment])
     yield found
     await found.pool.stop()
-    found.groups.clean_up()
+    remove_groups(found.group_name)
 
 
 IDENTITIES = {

@@ -4,22 +4,10 @@ import pytest
 
 from gangline.local.apiserver.core.registry import Registry, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest, resolve_request, split_target
-from gangline.local.query_options import boolean_option, parse_boolean
+from gangline.local.query_options import boolean_option
 
 TRUE = ("true", "True", "TRUE", "1", "yes", "t", "", "no", "00", "f", " false", "2")
 FALSE = ("false", "False", "FALSE", "fAlSe", "0")
-
-
-@pytest.mark.parametrize("text", TRUE)
-def test_every_other_value_is_true(text: str) -> None:
-    assert parse_boolean(text)
-    assert boolean_option({"o": text}, "o") is True
-
-
-@pytest.mark.parametrize("text", FALSE)
-def test_zero_and_false_in_any_case_are_false(text: str) -> None:
-    assert not parse_boolean(text)
-    assert boolean_option({"o": text}, "o") is False
 
 
 def test_an_absent_option_differs_from_a_false_one() -> None:

@@ -18,7 +18,7 @@ from gangline.api.core.reference import ObjectReference
 from gangline.api.meta.objects import Condition, Object
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import PODS
-from gangline.kube.client.client import ApiClient, PatchKind
+from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.controller import Controller
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import NotFound
@@ -121,9 +121,38 @@ async def patch_status(
     """Write a part of the status by a merge patch; does nothing if the object was deleted."""
     meta = object_.metadata
     with contextlib.suppress(NotFound):
-        await client.patch(
-            kind, meta.name, patch, meta.namespace, kind=PatchKind.MERGE, subresource="status"
-        )
+        await client.patch(kind, meta.name, patch, meta.namespace, subresource="status")
+
+
+def complete_status(status: msgspec.Struct) -> dict[str, Any]:
+    """Encode a status for a merge patch: a field with its default value is 0 or null, since a
+    missing one would keep what is stored.
+    """
+    encoded = msgspec.to_builtins(status)
+    return {
+        field.encode_name: encoded.get(field.encode_name, 0 if field.default == 0 else None)
+        for field in msgspec.structs.fields(status)
+    }
+
+
+async def patch_metadata(
+    client: ApiClient, kind: Resource[T], object_: T, **fields: object
+) -> None:
+    """Replace fields of the metadata; does nothing if the object was deleted. Raises Conflict: it
+    has changed since it was read.
+    """
+    meta = object_.metadata
+    metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, **fields}
+    with contextlib.suppress(NotFound):
+        await client.patch(kind, meta.name, {"metadata": metadata}, meta.namespace or None)
+
+
+async def evict_pod(context: ControllerContext, pod: Pod, evicted_by: str, message: str) -> None:
+    """Delete a pod, with a condition and an event that say why. Raises Conflict: it has changed."""
+    meta = pod.metadata
+    await mark_disrupted(context.client, pod, f"DeletionBy{evicted_by}", message)
+    await context.client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
+    context.recorder.event(pod, "Normal", f"{evicted_by}Eviction", message)
 
 
 async def mark_disrupted(
@@ -145,14 +174,11 @@ async def mark_disrupted(
         last_transition_time=current_time(),
     )
     conditions = [*(one for one in pod.status.conditions if one.type != mark.type), mark]
-    meta = pod.metadata
     patch = {
-        "metadata": {"resourceVersion": meta.resource_version},
+        "metadata": {"resourceVersion": pod.metadata.resource_version},
         "status": {"conditions": msgspec.to_builtins(conditions), **status},
     }
-    await client.patch(
-        PODS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE, subresource="status"
-    )
+    await patch_status(client, PODS, pod, patch)
 
 
 def owner_uids(owned: Object) -> Iterable[str]:

@@ -35,7 +35,7 @@ from gangline.local.controllers.context import (
     QueueLoop,
     current_time,
     enqueue_changes,
-    mark_disrupted,
+    evict_pod,
 )
 from gangline.local.limits import MAX_PERIOD_S
 
@@ -97,7 +97,7 @@ class DeviceTaintController(QueueLoop):
     """One queue of claims that have devices."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._client, self._recorder = context.client, context.recorder
+        self._context = context
         informers = context.informers
         self._pods = informers.informer(PODS)
         self._claims = informers.informer(RESOURCE_CLAIMS)
@@ -149,7 +149,9 @@ class DeviceTaintController(QueueLoop):
         for consumer in claim.status.reserved_for:
             pod = self._pods.get(key.namespace, consumer.name)
             if pod is not None and pod.metadata.uid == consumer.uid and _may_be_evicted(pod):
-                await self._evict(pod, claim)
+                name = claim.metadata.name
+                message = f"a device of claim {name} has a taint that it does not tolerate"
+                await evict_pod(self._context, pod, "DeviceTaintManager", message)
         return ReconcileDone()
 
     def _leaving_time(self, claim: ResourceClaim | None) -> datetime | None:
@@ -164,13 +166,6 @@ class DeviceTaintController(QueueLoop):
             if (leaves := leaving_time(device, taints, self._since, current_time())) is not None:
                 leaving.append(leaves)
         return min(leaving, default=None)
-
-    async def _evict(self, pod: Pod, claim: ResourceClaim) -> None:
-        meta = pod.metadata
-        message = f"a device of claim {claim.metadata.name} has a taint that it does not tolerate"
-        await mark_disrupted(self._client, pod, "DeletionByDeviceTaintManager", message)
-        await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
-        self._recorder.event(pod, "Normal", "DeviceTaintManagerEviction", message)
 
 
 def _may_be_evicted(pod: Pod) -> bool:

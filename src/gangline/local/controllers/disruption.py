@@ -8,15 +8,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from math import ceil
 
-import msgspec
-
 from gangline.api.core.core import PodDisruptionBudget, PodDisruptionBudgetStatus
 from gangline.api.core.pod import Pod, is_pod_ready
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.objects import Condition
 from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import POD_DISRUPTION_BUDGETS, PODS
-from gangline.kube.client.client import PatchKind
 from gangline.kube.controller.controller import (
     Controller,
     ReconcileDone,
@@ -28,8 +25,10 @@ from gangline.local.controllers.context import (
     BY_NAMESPACE,
     ControllerContext,
     QueueLoop,
+    complete_status,
     current_time,
     enqueue_changes,
+    patch_status,
 )
 from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS
 
@@ -136,26 +135,12 @@ class DisruptionController(QueueLoop):
         if status != budget.status:
             # The eviction subresource decrements the same status: the resourceVersion makes one of
             # two concurrent writes fail.
-            wire = msgspec.to_builtins(status)
-            dropped: dict[str, datetime | None] = dict.fromkeys(
-                budget.status.disrupted_pods.keys() - status.disrupted_pods.keys()
-            )
-            zeros = dict.fromkeys(
-                ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"), 0
-            )
-            for condition in wire["conditions"]:
+            body = complete_status(status)
+            dropped = budget.status.disrupted_pods.keys() - status.disrupted_pods.keys()
+            body["disruptedPods"] = dict.fromkeys(dropped) | (body["disruptedPods"] or {})
+            for condition in body["conditions"]:
                 condition.setdefault("message", "")  # clients require it
-            evicted = {**wire.pop("disruptedPods", {}), **dropped}
-            patch = {
-                "metadata": {"resourceVersion": budget.metadata.resource_version},
-                "status": {**zeros, **wire, "disruptedPods": evicted},
-            }
-            await self._client.patch(
-                POD_DISRUPTION_BUDGETS,
-                key.name,
-                patch,
-                key.namespace,
-                kind=PatchKind.MERGE,
-                subresource="status",
-            )
+            version = {"resourceVersion": budget.metadata.resource_version}
+            patch = {"metadata": version, "status": body}
+            await patch_status(self._client, POD_DISRUPTION_BUDGETS, budget, patch)
         return RequeueAfter(30.0) if status.disrupted_pods else ReconcileDone()

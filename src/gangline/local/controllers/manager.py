@@ -1,7 +1,6 @@
 """Runs all controllers on one set of informers, as kube-controller-manager does."""
 
 import asyncio
-import logging
 
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
@@ -21,11 +20,7 @@ from gangline.local.controllers.replica_sets.controller import ReplicaSetControl
 from gangline.local.controllers.resource_claims.controller import ResourceClaimController
 from gangline.local.controllers.token_secrets import TokenSecretController
 from gangline.local.controllers.volume_binder.controller import VolumeBinderController
-
-log = logging.getLogger(__name__)
-
-RESTART_S = (0.5, 30.0)
-"""The first and the longest delay before a failed controller is restarted, in seconds."""
+from gangline.local.supervision import keep_running
 
 CONTROLLERS: tuple[type[ControllerLoop], ...] = (
     NamespaceDefaultsController,
@@ -62,18 +57,4 @@ async def run_controllers(
             tasks.create_task(informers.run())
             await informers.wait_for_sync()
             for loop in loops:
-                tasks.create_task(_keep_running(loop), name=type(loop).__name__)
-
-
-async def _keep_running(loop: ControllerLoop) -> None:
-    """Restart a controller when it fails; the others continue meanwhile."""
-    rest, longest = RESTART_S
-    while True:
-        try:
-            await loop.run()
-        except Exception:  # The outermost loop of each controller.
-            log.exception(
-                "controller failed and is restarted", extra={"controller": type(loop).__name__}
-            )
-        await asyncio.sleep(rest)
-        rest = min(longest, rest * 2)
+                tasks.create_task(keep_running(type(loop).__name__, loop.run))

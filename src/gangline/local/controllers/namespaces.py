@@ -36,6 +36,24 @@ from gangline.local.controllers.context import (
 FINALIZER = "kubernetes"
 REQUEUE_S = 0.5
 METHOD_NOT_ALLOWED = 405
+CONDITIONS = (
+    (
+        "NamespaceDeletionContentFailure",
+        ("ContentDeletionFailed", "Failed to delete some content: "),
+        ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
+    ),
+    (
+        "NamespaceContentRemaining",
+        ("SomeResourcesRemain", "Some resources are remaining: "),
+        ("ContentRemoved", "All content successfully removed"),
+    ),
+    (
+        "NamespaceFinalizersRemaining",
+        ("SomeFinalizersRemain", "Some content in the namespace has finalizers remaining: "),
+        ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+    ),
+)
+"""Types, and reasons and texts of true and of false ones, as in Kubernetes: scripts read them."""
 
 
 @dataclass(slots=True)
@@ -59,52 +77,19 @@ class RemainingContent:
         return not self.counts and not self.failures
 
     def conditions(self) -> list[Condition]:
-        """Return the conditions of the namespace, with the types, reasons and texts of Kubernetes,
-        which scripts and ``kubectl describe namespace`` show.
-        """
-        objects = ", ".join(
-            f"{name} has {n} resource instances" for name, n in _ordered(self.counts)
-        )
-        held = ", ".join(
-            f"{name} in {n} resource instances" for name, n in _ordered(self.finalizers)
-        )
-        failed = "; ".join(self.failures)
+        objects = _listing(self.counts, "{} has {} resource instances")
+        held = _listing(self.finalizers, "{} in {} resource instances")
+        details = ("; ".join(self.failures), objects, held)
         return [
-            _condition(
-                "NamespaceDeletionContentFailure",
-                ("ContentDeletionFailed", "Failed to delete some content: ", failed),
-                (
-                    "ContentDeleted",
-                    "All content successfully deleted, may be waiting on finalization",
-                ),
-            ),
-            _condition(
-                "NamespaceContentRemaining",
-                ("SomeResourcesRemain", "Some resources are remaining: ", objects),
-                ("ContentRemoved", "All content successfully removed"),
-            ),
-            _condition(
-                "NamespaceFinalizersRemaining",
-                (
-                    "SomeFinalizersRemain",
-                    "Some content in the namespace has finalizers remaining: ",
-                    held,
-                ),
-                ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
-            ),
+            Condition(type=type_, status=TRUE, reason=problem[0], message=problem[1] + detail)
+            if detail
+            else Condition(type=type_, status=FALSE, reason=otherwise[0], message=otherwise[1])
+            for (type_, problem, otherwise), detail in zip(CONDITIONS, details, strict=True)
         ]
 
 
-def _ordered(counts: Counter[str]) -> list[tuple[str, int]]:
-    return sorted(counts.items())
-
-
-def _condition(type_: str, problem: tuple[str, str, str], otherwise: tuple[str, str]) -> Condition:
-    """Return a condition that is true if the last text of ``problem`` is not empty."""
-    reason, message, details = problem
-    if details:
-        return Condition(type=type_, status=TRUE, reason=reason, message=message + details)
-    return Condition(type=type_, status=FALSE, reason=otherwise[0], message=otherwise[1])
+def _listing(counts: Counter[str], entry: str) -> str:
+    return ", ".join(entry.format(name, count) for name, count in sorted(counts.items()))
 
 
 class NamespaceController(QueueLoop):

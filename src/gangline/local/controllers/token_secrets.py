@@ -9,7 +9,6 @@ import contextlib
 
 from gangline.api.core.core import Secret, ServiceAccount
 from gangline.api.resources import SECRETS, SERVICE_ACCOUNTS
-from gangline.kube.client.client import PatchKind
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import ObjectKey
@@ -80,7 +79,7 @@ class TokenSecretController(QueueLoop):
             "metadata": {"uid": meta.uid, "annotations": {ACCOUNT_UID: account.metadata.uid}},
             "data": {key: base64.b64encode(value).decode() for key, value in content.items()},
         }
-        await self._client.patch(SECRETS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE)
+        await self._client.patch(SECRETS, meta.name, patch, meta.namespace)
 
 
 def _account(secret: Secret) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from gangline.api.core.node import Node
 from gangline.api.core.pod import Pod
 from gangline.api.core.service import Service
-from gangline.api.resources import PODS, SERVICES
+from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.informer import Informer
@@ -58,8 +58,8 @@ class Kubelet:
         network: PodNetwork,
         runtime: ContainerRuntime,
         *,
+        observed: ObservedCluster,
         images: Sequence[tuple[str, ImageEntry]] = (),
-        observed: ObservedCluster | None = None,
     ) -> None:
         self.node = node
         self.workers: dict[str, PodWorker] = {}
@@ -67,8 +67,7 @@ class Kubelet:
 
         self._settings = settings
         self._recorder = EventRecorder(client, "kubelet")
-        self._services = None if observed else Informer(client, SERVICES)
-        self._observed = observed or ObservedCluster(self._known_services, lambda: None)
+        self._observed = observed
         self._context = NodeContext(
             client=client,
             runtime=runtime,
@@ -103,9 +102,6 @@ class Kubelet:
         try:
             async with self._recorder, asyncio.TaskGroup() as tasks:
                 tasks.create_task(pods.run())
-                if self._services is not None:
-                    tasks.create_task(self._services.run())
-                    await self._services.wait_for_sync()
                 await self._reporter.register()
                 tasks.create_task(self._reporter.run())
                 await pods.wait_for_sync()
@@ -143,9 +139,6 @@ class Kubelet:
             if (worker.pod.metadata.namespace, worker.pod.metadata.name) == (namespace, name)
         ]
         return matching[-1] if matching else None
-
-    def _known_services(self) -> list[Service]:
-        return list(self._services.items()) if self._services is not None else []
 
     def _reconcile(self, pods: Sequence[Pod]) -> None:
         """Compare with the present workers, and start the missing ones in the order of an earlier

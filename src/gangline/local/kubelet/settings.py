@@ -26,7 +26,7 @@ class VirtualNodeSpec:
 
     memory_bytes: int
     gpus: tuple[int, ...] = ()
-    """The indices of the GPUs of this node."""
+    """Indices of its GPUs; indices beyond those of the machine are simulated GPUs."""
 
     resources: Mapping[str, int] = field(default_factory=dict)
     """Extended resources besides GPUs, by name."""

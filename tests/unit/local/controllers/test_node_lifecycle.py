@@ -36,42 +36,47 @@ def a_node(ready: str = "True", *taints: Taint, unschedulable: bool = False) -> 
     )
 
 
-def test_a_healthy_node_is_left_alone() -> None:
-    change = plan_node_update(a_node(), silent=False, now=NOW)
-    assert (change.conditions, change.taints) == (None, None)
-
-
-def test_a_silent_node_is_unknown_and_unreachable() -> None:
-    change = plan_node_update(a_node(), silent=True, now=NOW)
-    assert change.conditions is not None
-    assert {condition.status for condition in change.conditions} == {"Unknown"}
-    assert change.taints is not None
-    assert {(taint.key, taint.effect) for taint in change.taints} == {
-        (UNREACHABLE, "NoSchedule"),
-        (UNREACHABLE, "NoExecute"),
-    }
-
-
-def test_node_that_reports_not_ready_gets_the_taint() -> None:
-    change = plan_node_update(a_node("False"), silent=False, now=NOW)
-    assert change.taints is not None
-    assert {taint.key for taint in change.taints} == {NOT_READY}
-
-
-def test_ready_node_loses_only_managed_taints() -> None:
-    theirs = Taint(key="mine", effect="NoSchedule")
-    change = plan_node_update(
-        a_node("True", theirs, Taint(key=UNREACHABLE, effect="NoExecute", time_added=NOW)),
-        silent=False,
-        now=NOW,
-    )
-    assert change.taints == [theirs]
-
-
-def test_a_cordoned_node_is_tainted_unschedulable() -> None:
-    change = plan_node_update(a_node(unschedulable=True), silent=False, now=NOW)
-    assert change.taints is not None
-    assert [taint.key for taint in change.taints] == [UNSCHEDULABLE]
+@pytest.mark.parametrize(
+    ("node", "silent", "status", "taints"),
+    [
+        pytest.param(a_node(), False, None, None, id="a healthy node is left alone"),
+        pytest.param(
+            a_node(),
+            True,
+            "Unknown",
+            [(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")],
+            id="a silent one is unreachable",
+        ),
+        pytest.param(
+            a_node("False"),
+            False,
+            None,
+            [(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")],
+            id="one that reports it is not ready",
+        ),
+        pytest.param(
+            a_node(
+                "True",
+                Taint(key="mine", effect="NoSchedule"),
+                Taint(key=UNREACHABLE, effect="NoExecute", time_added=NOW),
+            ),
+            False,
+            None,
+            [("mine", "NoSchedule")],
+            id="a ready one loses only managed taints",
+        ),
+        pytest.param(
+            a_node(unschedulable=True), False, None, [(UNSCHEDULABLE, "NoSchedule")], id="cordoned"
+        ),
+    ],
+)
+def test_a_node_gets_the_conditions_and_taints_of_its_state(
+    node: Node, silent: bool, status: str | None, taints: list[tuple[str, str]] | None
+) -> None:
+    change = plan_node_update(node, silent=silent, now=NOW)
+    assert {c.status for c in change.conditions or []} == ({status} if status else set())
+    keys = None if change.taints is None else [(t.key, t.effect) for t in change.taints]
+    assert keys == taints
 
 
 def test_a_taint_keeps_the_time_that_it_was_put_on() -> None:

@@ -2,10 +2,7 @@
 
 import contextlib
 
-import msgspec
-
 from gangline.api.meta.selectors import selector_from_object
-from gangline.kube.client.client import PatchKind
 from gangline.kube.controller.controller import (
     Controller,
     ReconcileDone,
@@ -19,6 +16,7 @@ from gangline.local.controllers.context import (
     BY_OWNER,
     ControllerContext,
     QueueLoop,
+    complete_status,
     current_time,
     enqueue_changes,
     object_reference,
@@ -101,9 +99,7 @@ class DeploymentController(QueueLoop):
                 self._record_scaling(deployment, made.metadata.name, made.desired_replicas)
         for name, patch in plan.patches.items():
             with contextlib.suppress(NotFound):
-                await self._client.patch(
-                    RAW_REPLICA_SETS, name, patch, namespace, kind=PatchKind.MERGE
-                )
+                await self._client.patch(RAW_REPLICA_SETS, name, patch, namespace)
             if "replicas" in patch.get("spec", {}):
                 self._record_scaling(deployment, name, patch["spec"]["replicas"])
         for name in plan.delete:
@@ -132,21 +128,7 @@ class DeploymentController(QueueLoop):
                 patch: dict[str, object] = {
                     "metadata": {"annotations": {REVISION_ANNOTATION: plan.revision}}
                 }
-                await self._client.patch(
-                    RAW_DEPLOYMENTS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE
-                )
+                await self._client.patch(RAW_DEPLOYMENTS, meta.name, patch, meta.namespace)
         if plan.status != deployment.status:
-            patch = {"status": _status_with_zeros(plan)}
+            patch = {"status": complete_status(plan.status)}
             await patch_status(self._client, RAW_DEPLOYMENTS, deployment, patch)
-
-
-def _status_with_zeros(plan: DeploymentPlan) -> dict[str, object]:
-    """The status with explicit zeros: a merge patch could not lower a count to zero otherwise."""
-    counts = (
-        "replicas",
-        "updatedReplicas",
-        "readyReplicas",
-        "availableReplicas",
-        "unavailableReplicas",
-    )
-    return {**dict.fromkeys(counts, 0), **msgspec.to_builtins(plan.status)}

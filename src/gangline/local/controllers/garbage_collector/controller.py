@@ -10,7 +10,6 @@ import msgspec
 
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.resources import CUSTOM_RESOURCE_DEFINITIONS
-from gangline.kube.client.client import PatchKind
 from gangline.kube.controller.controller import (
     Controller,
     ReconcileDone,
@@ -19,7 +18,12 @@ from gangline.kube.controller.controller import (
 )
 from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.kube.informers.informer import Informer
-from gangline.local.controllers.context import ControllerContext, DiscoveredKind, discover_kinds
+from gangline.local.controllers.context import (
+    ControllerContext,
+    DiscoveredKind,
+    discover_kinds,
+    patch_metadata,
+)
 from gangline.local.controllers.garbage_collector import plan
 from gangline.local.controllers.garbage_collector.plan import (
     GraphObject,
@@ -209,13 +213,14 @@ class GarbageCollector:
             kind, present = live
             owners = [owner for owner in present.metadata.owner_references if keep(owner)]
             if owners != present.metadata.owner_references:
-                await self._set(kind, present, "ownerReferences", msgspec.to_builtins(owners))
+                references = msgspec.to_builtins(owners)
+                await patch_metadata(self._client, kind, present, ownerReferences=references)
 
     async def _drop_finalizer(self, item: GraphObject, finalizer: str) -> None:
         if (live := await self._live(item)) is not None:
             kind, present = live
             left = [one for one in present.metadata.finalizers if one != finalizer]
-            await self._set(kind, present, "finalizers", left)
+            await patch_metadata(self._client, kind, present, finalizers=left)
 
     async def _unblock(self, item: GraphObject) -> None:
         if (live := await self._live(item)) is None:
@@ -225,7 +230,8 @@ class GarbageCollector:
             msgspec.structs.replace(owner, block_owner_deletion=False)
             for owner in present.metadata.owner_references
         ]
-        await self._set(kind, present, "ownerReferences", msgspec.to_builtins(owners))
+        references = msgspec.to_builtins(owners)
+        await patch_metadata(self._client, kind, present, ownerReferences=references)
         with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(
                 kind,
@@ -233,13 +239,4 @@ class GarbageCollector:
                 item.namespace or None,
                 propagation=plan.PropagationPolicy.FOREGROUND.value,
                 uid=item.uid,
-            )
-
-    async def _set(self, kind: DiscoveredKind, present: Object, field: str, value: object) -> None:
-        """Replace one list of the metadata, unless the object has changed since it was read."""
-        meta = present.metadata
-        patch = {"metadata": {"resourceVersion": meta.resource_version, field: value}}
-        with contextlib.suppress(NotFound):
-            await self._client.patch(
-                kind, meta.name, patch, meta.namespace or None, kind=PatchKind.MERGE
             )

@@ -6,11 +6,8 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
-import msgspec
-
 from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS
-from gangline.kube.client.client import PatchKind
 from gangline.kube.controller.controller import (
     Controller,
     ReconcileDone,
@@ -22,9 +19,11 @@ from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
     ControllerContext,
     QueueLoop,
+    complete_status,
     current_time,
     object_reference,
     owner_uids,
+    patch_metadata,
     patch_status,
 )
 from gangline.local.controllers.jobs.plan import (
@@ -227,26 +226,15 @@ class JobController(QueueLoop):
         await asyncio.gather(*map(self._remove_finalizer, held))
 
     async def _remove_finalizer(self, pod: Pod) -> None:
-        meta = pod.metadata
-        left = [finalizer for finalizer in meta.finalizers if finalizer != FINALIZER]
-        metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        patch = {"metadata": {**metadata, "finalizers": left or None}}
-        with contextlib.suppress(NotFound):
-            await self._client.patch(PODS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE)
+        left = [finalizer for finalizer in pod.metadata.finalizers if finalizer != FINALIZER]
+        await patch_metadata(self._client, PODS, pod, finalizers=left or None)
 
     async def _write_status(self, job: RawBatchJob, status: RawBatchJobStatus) -> None:
         """Write the status if the Job is still the one that was read. Raises Conflict: it has
         changed: counts that are based on it could be wrong.
         """
-        encoded = msgspec.to_builtins(status)
-        uncounted = {"succeeded": None, "failed": None}
-        uncounted |= encoded.pop("uncountedTerminatedPods", {})
-        body = {
-            **dict.fromkeys(("startTime", "completedIndexes", "failedIndexes")),
-            **dict.fromkeys(("active", "ready", "terminating", "succeeded", "failed"), 0),
-            **encoded,
-            "uncountedTerminatedPods": uncounted,
-        }
+        body = complete_status(status)
+        body["uncountedTerminatedPods"] = complete_status(status.uncounted_terminated_pods)
         patch = {"metadata": {"resourceVersion": job.metadata.resource_version}, "status": body}
         await patch_status(self._client, RAW_BATCH_JOBS, job, patch)
 

@@ -11,9 +11,14 @@ from gangline.api.core.core import Lease, Node, Taint
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.resources import LEASES, NODES, PODS
-from gangline.kube.client.client import PatchKind
 from gangline.kube.errors import ApiError, Conflict, NotFound
-from gangline.local.controllers.context import ControllerContext, current_time, mark_disrupted
+from gangline.local.controllers.context import (
+    ControllerContext,
+    current_time,
+    evict_pod,
+    mark_disrupted,
+    patch_status,
+)
 from gangline.local.controllers.node_lifecycle.plan import (
     NO_EXECUTE,
     OUT_OF_SERVICE,
@@ -35,6 +40,7 @@ class NodeLifecycleController:
     """Checks every node once a second, in memory; writes only changes."""
 
     def __init__(self, context: ControllerContext) -> None:
+        self._context = context
         self._client = context.client
         self._recorder = context.recorder
         self._silence_s = context.settings.node_silence_s
@@ -111,14 +117,14 @@ class NodeLifecycleController:
     async def _patch(self, node: Node, patch: dict[str, Any], subresource: str = "") -> None:
         # The resourceVersion guards against a kubelet that came back in this moment.
         patch = {"metadata": {"resourceVersion": node.metadata.resource_version}, **patch}
-        await self._client.patch(
-            NODES, node.metadata.name, patch, kind=PatchKind.MERGE, subresource=subresource
-        )
+        await self._client.patch(NODES, node.metadata.name, patch, subresource=subresource)
 
     async def _mark_not_ready(self, pod: Pod) -> None:
         conditions = unready_conditions(pod, current_time())
         if conditions is not None:
-            await self._patch_pod(pod, {"conditions": msgspec.to_builtins(conditions)})
+            meta, status = pod.metadata, {"conditions": msgspec.to_builtins(conditions)}
+            patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": status}
+            await patch_status(self._client, PODS, pod, patch)
 
     async def _evict_intolerant_pods(self, node: Node) -> None:
         """Delete the pods that have tolerated the node's taints for long enough."""
@@ -132,7 +138,8 @@ class NodeLifecycleController:
             now = current_time()
             leaves = eviction_time(pod, taints, now)
             if leaves and leaves <= now and pod.status.phase not in TERMINAL_PHASES:
-                await self._attempt(self._evict(pod, node))
+                message = f"node {node.metadata.name} has a taint that the pod no longer tolerates"
+                await self._attempt(evict_pod(self._context, pod, "TaintManager", message))
 
     def _timed_taints(self, node: Node) -> list[Taint]:
         """Return the NoExecute taints of a node, each with its time: kubectl sets none."""
@@ -152,14 +159,6 @@ class NodeLifecycleController:
         }
         return timed
 
-    async def _evict(self, pod: Pod, node: Node) -> None:
-        message = f"node {node.metadata.name} has a taint that the pod no longer tolerates"
-        await mark_disrupted(self._client, pod, "DeletionByTaintManager", message)
-        await self._client.delete(
-            PODS, pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid
-        )
-        self._recorder.event(pod, "Normal", "TaintManagerEviction", message)
-
     async def _remove_orphans(self) -> None:
         """Delete pods whose Node object has been missing for a while: no kubelet can end them."""
         present = {node.metadata.name for node in self._nodes.items()}
@@ -177,13 +176,6 @@ class NodeLifecycleController:
             await mark_disrupted(self._client, pod, reason, message, phase="Failed")
         await self._client.delete(
             PODS, pod.metadata.name, pod.metadata.namespace, grace_seconds=0, uid=pod.metadata.uid
-        )
-
-    async def _patch_pod(self, pod: Pod, status: dict[str, Any]) -> None:
-        meta = pod.metadata
-        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": status}
-        await self._client.patch(
-            PODS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE, subresource="status"
         )
 
 

@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import msgspec
-
 from gangline.api.cluster.autoscaling import CrossVersionObjectReference, HorizontalPodAutoscaler
 from gangline.api.core.pod import Pod
 from gangline.api.meta.selectors import SelectorError, parse_label_selector
 from gangline.api.resource_list import parse_resources, sum_resources
 from gangline.api.resources import HORIZONTAL_POD_AUTOSCALERS, PODS
-from gangline.kube.client.client import PatchKind
 from gangline.kube.controller.controller import (
     Controller,
     ReconcileDone,
@@ -22,6 +19,7 @@ from gangline.local.controllers.context import (
     BY_NAMESPACE,
     ControllerContext,
     QueueLoop,
+    complete_status,
     current_time,
 )
 from gangline.local.controllers.pod_autoscaler import plan
@@ -142,9 +140,10 @@ class PodAutoscalerController(QueueLoop):
     async def _write(self, scaler: HorizontalPodAutoscaler, key: ObjectKey, status: Any) -> None:
         if status == scaler.status:
             return
-        zeros = {"currentReplicas": 0, "desiredReplicas": 0, "currentMetrics": None}
-        patch = {"status": zeros | msgspec.to_builtins(status)}
         await self._client.patch(
-            HORIZONTAL_POD_AUTOSCALERS, key.name, patch, key.namespace,
-            kind=PatchKind.MERGE, subresource="status",
-        )  # fmt: skip
+            HORIZONTAL_POD_AUTOSCALERS,
+            key.name,
+            {"status": complete_status(status)},
+            key.namespace,
+            subresource="status",
+        )

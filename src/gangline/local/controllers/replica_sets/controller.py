@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 
-import msgspec
-
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.selectors import selector_from_object
@@ -22,6 +20,7 @@ from gangline.local.controllers.context import (
     BY_OWNER,
     ControllerContext,
     QueueLoop,
+    complete_status,
     current_time,
     enqueue_changes,
     object_reference,
@@ -96,10 +95,8 @@ class ReplicaSetController(QueueLoop):
         finally:
             counts = with_failure(plan.status, error, now)
             if counts != replica_set.status:
-                kinds = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-                status = dict.fromkeys(kinds, 0) | {"conditions": None}
-                status |= msgspec.to_builtins(counts)
-                await patch_status(self._client, RAW_REPLICA_SETS, replica_set, {"status": status})
+                patch = {"status": complete_status(counts)}
+                await patch_status(self._client, RAW_REPLICA_SETS, replica_set, patch)
         if plan.requeue_at is not None:
             return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
         return ReconcileDone()

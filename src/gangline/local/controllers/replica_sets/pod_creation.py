@@ -4,7 +4,6 @@ Expectations are own writes that the watch has not shown yet, so that they are n
 """
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -16,8 +15,9 @@ from gangline.api.meta.objects import LabelSelector, Object, OwnerReference
 from gangline.api.meta.resource import Resource
 from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import PODS
-from gangline.kube.client.client import ApiClient, PatchKind
-from gangline.kube.errors import ApiError, NotFound
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import ApiError
+from gangline.local.controllers.context import patch_metadata
 
 K = TypeVar("K", bound=Hashable)
 EXPECTATIONS_TIMEOUT_S = 30.0
@@ -92,12 +92,13 @@ async def claim_objects(
             continue
         owners = meta.owner_references
         if matches:
-            await _patch(client, kind, obj, {"ownerReferences": [*_encode(owners), reference]})
+            references = [*_encode(owners), reference]
+            await patch_metadata(client, kind, obj, ownerReferences=references)
         elif meta.controller is not None and meta.controller.uid == owner.metadata.uid:
             rest = [one for one in owners if one.uid != owner.metadata.uid]
             left = [name for name in meta.finalizers if name != finalizer]
-            await _patch(
-                client, kind, obj, {"ownerReferences": _encode(rest), "finalizers": left or None}
+            await patch_metadata(
+                client, kind, obj, ownerReferences=_encode(rest), finalizers=left or None
             )
         else:
             continue
@@ -107,15 +108,6 @@ async def claim_objects(
 
 def _encode(owners: Sequence[OwnerReference]) -> list[dict[str, Any]]:
     return msgspec.to_builtins(owners)  # type: ignore[no-any-return]
-
-
-async def _patch(client: ApiClient, kind: Resource[T], obj: T, changes: dict[str, Any]) -> None:
-    meta = obj.metadata
-    metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, **changes}
-    with contextlib.suppress(NotFound):
-        await client.patch(
-            kind, meta.name, {"metadata": metadata}, meta.namespace, kind=PatchKind.MERGE
-        )
 
 
 async def create_pods(

@@ -17,21 +17,14 @@ from gangline.api.resources import (
     PODS,
     STORAGE_CLASSES,
 )
-from gangline.kube.client.client import PatchKind
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import ControllerContext
 from gangline.local.controllers.volume_binder import plan
-from gangline.local.controllers.volume_binder.plan import VolumeAction
 
 BY_CLAIM = "claim"
 DEFAULT_CLASS_NAME = "local"
-PHASES = {
-    VolumeAction.AVAILABLE: "Available",
-    VolumeAction.BOUND: "Bound",
-    VolumeAction.RELEASED: "Released",
-}
 
 
 def _claims_of(pod: Pod) -> list[str]:
@@ -202,7 +195,6 @@ class VolumeBinderController:
                 meta.name,
                 patch,
                 meta.namespace,
-                kind=PatchKind.MERGE,
                 subresource=subresource,
             )
 
@@ -213,13 +205,11 @@ class VolumeBinderController:
         ref = volume.spec.claim_ref
         claim = self._claims.get(ref.namespace, ref.name) if ref is not None else None
         in_use = ref is not None and self._claim_in_use(ObjectKey(ref.namespace, ref.name))
-        match plan.plan_volume(volume, claim, in_use=in_use):
-            case VolumeAction.DELETE:
-                await self._delete(volume)
-            case VolumeAction.KEEP:
-                pass
-            case fate:
-                await self._set_volume_phase(volume, PHASES[fate])
+        phase = plan.plan_volume(volume, claim, in_use=in_use)
+        if phase is None:
+            await self._delete(volume)
+        else:
+            await self._set_volume_phase(volume, phase)
         return ReconcileDone()
 
     def _claim_in_use(self, key: ObjectKey) -> bool:

@@ -211,35 +211,19 @@ def build_volume(
     }
 
 
-class VolumeAction(Enum):
-    """The next state of a volume."""
-
-    KEEP = auto()
-    AVAILABLE = auto()
-    BOUND = auto()
-    RELEASED = auto()
-    DELETE = auto()
-
-
 def plan_volume(
     volume: PersistentVolume, claim: PersistentVolumeClaim | None, *, in_use: bool
-) -> VolumeAction:
-    """Return the next state of a volume; ``claim`` is the one that it references, None if there is
-    none.
+) -> str | None:
+    """Return the phase of a volume, or None if it is to be deleted; ``claim`` is the one that it
+    references, None if there is none.
 
     ``in_use`` is true while a pod still uses the volume, so that its content must stay.
     """
     ref: ObjectReference | None = volume.spec.claim_ref
     if ref is None or not ref.uid:
-        return _unless(volume, VolumeAction.AVAILABLE, "Available")
+        return "Available"
     if claim is not None and claim.metadata.uid == ref.uid:
-        return _unless(volume, VolumeAction.BOUND, "Bound")
+        return "Bound"
     ours = volume.metadata.annotations.get(PROVISIONED_BY) == PROVISIONER
     deletes = ours and volume.spec.persistent_volume_reclaim_policy == "Delete"
-    if deletes and not in_use:
-        return VolumeAction.DELETE
-    return _unless(volume, VolumeAction.RELEASED, "Released")
-
-
-def _unless(volume: PersistentVolume, fate: VolumeAction, phase: str) -> VolumeAction:
-    return VolumeAction.KEEP if volume.status.phase == phase else fate
+    return None if deletes and not in_use else "Released"

@@ -109,14 +109,6 @@ class ControlGroups:
             _write_where_present(group, name, value)
         return group
 
-    def clean_up(self) -> None:
-        for root in self._roots:
-            top = root / self._name
-            for folder in [*top.glob("*"), top]:
-                if folder.is_dir():
-                    with contextlib.suppress(OSError):
-                        folder.rmdir()
-
 
 def _is_writable(folder: Path) -> bool:
     """True if groups can be created: as root, on a writable file system."""

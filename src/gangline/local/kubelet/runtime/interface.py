@@ -220,9 +220,6 @@ class ContainerRuntime(Protocol):
     async def forward(self, netns: str | None, address: str, port: int) -> "ByteStream":
         """Connect to a port inside a pod. Raises OSError: nothing listens there."""
 
-    async def clean_up(self) -> None:
-        """Remove what a killed kubelet left (limits, mounts)."""
-
 
 class ByteStream(Protocol):
     """A bidirectional stream of bytes into a pod."""

@@ -430,10 +430,6 @@ class ProcessRuntime:
     def describe_limitations(self) -> str:
         return self._isolation.limitation
 
-    async def clean_up(self) -> None:
-        if self._groups is not None:
-            self._groups.clean_up()
-
     async def forward(self, netns: str | None, address: str, port: int) -> SocketStream:
         """Connect to a port of a pod, also to one that only listens on 127.0.0.1.
 

@@ -11,7 +11,7 @@ import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -111,17 +111,15 @@ def _sum(parts: list[dict[str, Any]], now: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ServingFiles:
-    certificate: Path
-    key: Path
-
-
 class NodeTls:
     """The TLS contexts of all nodes of a server; that of a node is made at its first connection."""
 
-    def __init__(self, authority: Path, files_of: Callable[[str], ServingFiles | None]) -> None:
-        """``authority`` is the CA of clients; ``files_of`` returns None for an unknown node."""
+    def __init__(
+        self, authority: Path, files_of: Callable[[str], tuple[Path, Path] | None]
+    ) -> None:
+        """``authority`` is the CA of clients; ``files_of`` returns certificate and key of a node,
+        None for an unknown one.
+        """
         self._authority = authority
         self._files_of = files_of
         self._by_node: dict[str, ssl.SSLContext] = {}
@@ -144,7 +142,7 @@ class NodeTls:
                 return int(ssl.AlertDescription.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
             context = self._make_context()
             try:
-                context.load_cert_chain(files.certificate, files.key)
+                context.load_cert_chain(*files)
             except OSError:
                 return int(ssl.AlertDescription.ALERT_DESCRIPTION_INTERNAL_ERROR)
             self._by_node[name] = context

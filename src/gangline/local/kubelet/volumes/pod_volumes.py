@@ -54,13 +54,9 @@ def pod_folders(data: Path, cluster: str, pod: Pod) -> PodFolders:
     meta = pod.metadata
     return PodFolders(
         top=data / "pods" / meta.uid,
-        memory=SHARED_MEMORY / f"{memory_prefix(cluster)}{meta.uid}",
+        memory=SHARED_MEMORY / f"gangline-{cluster}-{meta.uid}",
         logs=data / "logs" / f"{meta.namespace}_{meta.name}_{meta.uid}",
     )
-
-
-def memory_prefix(cluster: str) -> str:
-    return f"gangline-{cluster}-"
 
 
 async def make_volumes(
@@ -95,11 +91,6 @@ def refresh_volumes(pod: Pod, folders: PodFolders, sources: ValueSources) -> Non
 
 def remove_files(folders: PodFolders, *, logs: bool) -> None:
     for folder in (folders.top, folders.memory, *([folders.logs] if logs else [])):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_memory_folders(cluster: str) -> None:
-    for folder in SHARED_MEMORY.glob(f"{memory_prefix(cluster)}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -240,8 +240,9 @@ def test_command_is_searched_in_the_containers_path(tmp_path: Path) -> None:
             check(*argv)
         assert caught.value.exit_code == 127
     tool.chmod(0o644)
-    with pytest.raises(ContainerStartError, match="permission denied"):
+    with pytest.raises(ContainerStartError, match="permission denied") as caught:
         check("/tools/tool")
+    assert caught.value.exit_code == 126
 
 
 @pytest.mark.parametrize(

@@ -82,4 +82,3 @@ def test_without_a_hierarchy_there_are_no_groups(tmp_path: Path, unified: bool) 
     groups = ControlGroups("c", tmp_path)
     assert not groups.usable
     assert groups.create("i", LIMITS) is None
-    groups.clean_up()

@@ -239,14 +239,14 @@ def _believe_parts(job: RecordedJob, dropped: list[str]) -> RecordedJob:
     wishes = job.wishes
     if not _encodable(wishes):
         wishes = Wishes()
-        dropped.append("Job.wishes")
+        dropped.append("RecordedJob.wishes")
     finished_ms = job.finished_ms
     if finished_ms is not None:
         finished_ms = max(finished_ms, job.submitted_ms)  # clocks of two machines
     return replace(
         job,
-        roles=possible_sizes(job.roles, "Job.roles"),
-        planned=possible_sizes(job.planned, "Job.planned"),
+        roles=possible_sizes(job.roles, "RecordedJob.roles"),
+        planned=possible_sizes(job.planned, "RecordedJob.planned"),
         model=None if job.model is None else possible(job.model),
         image=possible(job.image) or Image(),
         wishes=wishes,

@@ -136,7 +136,7 @@ def test_impossible_facts_are_dropped_and_counted(store: Store) -> None:
     )
     assert len(written.refused) == 3
     assert store.dropped == {
-        "Job.name": 1,
+        "RecordedJob.name": 1,
         "SegmentFacts.step_seconds": 1,
         "StepSeconds.mean": 1,
         "SegmentFacts.compute_seconds": 1,

@@ -49,13 +49,6 @@ def advise(view: AdviserView) -> list[Advice]:
     return [checked(item) for item in advise_servers(view)]
 
 
-def test_p1_one_hot_server_moves_and_no_other() -> None:
-    (advice,) = advise(make_view([server(0, [0.97] * 5), *(server(n, [0.3] * 5) for n in (1, 2))]))
-    assert (advice.what, advice.rank, advice.was) == (What.PS_CPU, 0, 10_000)
-    assert advice.value is not None
-    assert 10_000 < advice.value <= 32_000
-
-
 def test_p1_two_hot_minutes_are_not_hot() -> None:
     assert advise(make_view([server(0, [0.97, 0.97, 0.5, 0.5, 0.5]), server(1, [0.3] * 5)])) == []
 

@@ -105,28 +105,6 @@ def test_w6_one_size_allows_no_claim_but_one_probe() -> None:
     assert sum(action.probe for action in job.actions) == 1
 
 
-def test_w9_a_gain_that_turns_out_a_loss_is_rolled_back_and_blocked() -> None:
-    job = simulate(Amdahl(0.0, 100.0), 2, 8, 4)
-    job.disturbance = lambda it: 2.4 if it.size > 4 else 1.0
-    job.run(1)
-    first = job.actions[0]
-    assert job.verdicts[first.id] is Verdict.ROLLED_BACK
-    took_s = job.judged_s[first.id] - first.at_ms / 1000
-    assert took_s <= job.restart_s + 60 + 15 * 60 + 60
-    assert job.size == 4
-    block = job.cluster.blocks[0]
-    assert block.until_ms - job.actions[1].at_ms == 30 * 60_000
-    assert job.view().prediction_error > 0
-
-
-def test_w10_a_world_that_does_not_form_is_taken_back_without_a_second_try() -> None:
-    job = simulate(Amdahl(0.0, 100.0), 2, 8, 4)
-    job.forms = lambda size: size <= 4
-    job.run(0.7)
-    assert sizes(job) == [4, 8, 4]
-    assert job.verdicts[1] is Verdict.ROLLED_BACK
-
-
 def test_w11_a_co_tenant_that_leaves_during_the_trial_is_not_credited() -> None:
     job = simulate(Amdahl(0.05, 100.0), 2, 8, 4)
     job.disturbance = lambda it: 1.0 if it.size > 4 else 1.5

@@ -101,14 +101,33 @@ def advice_on(observations: JobObservations, what: What) -> list[Advice]:
     return [item for item in advise(view_of(observations)).advice if item.what is what]
 
 
-def test_t4_a_slow_rank_is_named_checked_and_left_after_the_check() -> None:
-    document: dict[str, Any] = {"windowsSince": NOW - 6 * MINUTE, "ranks": SLOW}
-    (advice,) = advice_on(observed(**document), What.NODE)
-    assert (advice.target, advice.rank, advice.reason.code) == ("node-5", 5, "SlowRank")
+def of_size(number: int, micro: int, used: int, **more: Any) -> dict[str, Any]:
+    """A segment whose ranks used so many of 100 GiB of device memory."""
+    memory = {"memoryPeak": {"A100": used * GIB}, "deviceMemory": {"A100": 100 * GIB}}
+    return segment(number, microBatch=micro, **memory, **more)
+
+
+def test_what_a_master_reports_reaches_all_advisers() -> None:
+    """Records are waited for, memory is free, saves were measured, and one rank is slow."""
+    seen = {
+        "dataSeconds": 0.3,
+        "loaderWorkers": 4,
+        "saveSeconds": 12.0,
+        "saveIntervalSeconds": 3600,
+    }
+    sizes = [(8, 60), (12, 75), (12, 75), (12, 75), (12, 75)]
     check = {"name": "train-worker-5", "rank": 5, "at": NOW - MINUTE, "passed": True}
-    (advice,) = advice_on(observed(**document, nodes=[check | {"factor": 1.3}]), What.NODE)
-    assert advice.reason.code == "SlowRankConfirmed"
-    assert advice_on(observed(**document, nodes=[check | {"factor": 1.0}]), What.NODE) == []
+    observations = observed(
+        segments=[of_size(n, *size, **seen) for n, size in enumerate(sizes, 1)],
+        windowsSince=NOW - 6 * MINUTE, ranks=SLOW, nodes=[check | {"factor": 1.3}],
+    )  # fmt: skip
+    advice = {item.what: item for item in advise(view_of(observations)).advice}
+    assert (advice[What.LOADER_WORKERS].was, advice[What.LOADER_WORKERS].value) == (4, 6)
+    assert (advice[What.MICRO_BATCH].was, advice[What.MICRO_BATCH].value) == (12, 16)
+    assert advice[What.CHECKPOINT_INTERVAL].was == 3600
+    assert advice[What.CHECKPOINT_INTERVAL].reason.arguments["save"] == 12.0
+    node = advice[What.NODE]
+    assert (node.target, node.rank, node.reason.code) == ("node-5", 5, "SlowRankConfirmed")
 
 
 def test_minutes_of_long_ago_name_nobody() -> None:
@@ -122,38 +141,8 @@ def test_a_pod_whose_node_is_not_known_is_left_out() -> None:
     assert view_of(observations).rank_speeds == ()
 
 
-def test_t1_loader_processes_of_a_job_that_waits_for_records() -> None:
-    waits = [segment(number, dataSeconds=0.3, loaderWorkers=4) for number in range(1, 6)]
-    (advice,) = advice_on(observed(segments=waits), What.LOADER_WORKERS)
-    assert (advice.was, advice.value) == (4, 6)
-
-
-def test_t2_micro_batch_from_two_measured_ones() -> None:
-    sizes = [(8, 60), (12, 75), (12, 75), (12, 75)]
-    observations = observed(
-        segments=[
-            segment(
-                number + 1,
-                microBatch=micro,
-                memoryPeak={"A100": used * GIB},
-                deviceMemory={"A100": 100 * GIB},
-            )
-            for number, (micro, used) in enumerate(sizes)
-        ]
-    )
-    peaks = view_of(observations).device_peaks
-    assert [(peak.micro_batch, peak.peak_bytes // GIB) for peak in peaks] == [(8, 60), (12, 75)]
-    (advice,) = advice_on(observations, What.MICRO_BATCH)
-    assert (advice.was, advice.value) == (12, 16)
-
-
 def test_t2_lack_of_device_memory_goes_back_and_says_nothing_about_the_containers() -> None:
-    segments = [
-        segment(
-            number, microBatch=8, memoryPeak={"A100": 60 * GIB}, deviceMemory={"A100": 80 * GIB}
-        )
-        for number in range(1, 6)
-    ]
+    segments = [of_size(number, 8, 60) for number in range(1, 6)]
     short = {"deviceModel": "A100", "microBatch": 16, "at": NOW + MINUTE}
     observations = observed(segments=segments, deviceShortages=[short])
     (advice,) = advice_on(observations, What.MICRO_BATCH)
@@ -172,17 +161,7 @@ def test_t2_lack_of_device_memory_is_remembered_in_the_family() -> None:
         cause="DeviceOutOfMemory", limit_memory_bytes=8 * GIB,
     )  # fmt: skip
     sizes = [(8, 40), (12, 50), (12, 50), (12, 50)]
-    observations = observed(
-        segments=[
-            segment(
-                number + 1,
-                microBatch=micro,
-                memoryPeak={"A100": used * GIB},
-                deviceMemory={"A100": 100 * GIB},
-            )
-            for number, (micro, used) in enumerate(sizes)
-        ]
-    )
+    observations = observed(segments=[of_size(n, *size) for n, size in enumerate(sizes, 1)])
     view = view_of(observations)
     (other,) = observed(segments=[segment(1, microBatch=16)]).run().segments  # type: ignore[union-attr]
     failed = Run(job=msgspec.structs.replace(JOB, uid="other"), segments=(other,), pods=(lost,))
@@ -201,31 +180,6 @@ def test_device_memory_of_a_known_model_need_not_be_reported() -> None:
     observations = observed(segments=[segment(5, memoryPeak={"A100-80GB": 40 * GIB})])
     (peak,) = view_of(observations).device_peaks
     assert peak.memory_bytes >= 79 * 10**9
-
-
-def test_t8_checkpoint_interval_from_the_measured_save() -> None:
-    saves = [segment(5, saveSeconds=12.0, saveIntervalSeconds=3600.0)]
-    (advice,) = advice_on(observed(segments=saves), What.CHECKPOINT_INTERVAL)
-    assert advice.was == 3600.0
-    assert advice.reason.arguments["save"] == 12.0
-
-
-def test_p1_a_hot_server_is_found_in_readings_of_the_metrics_api() -> None:
-    servers = ServerTable()
-    for minute in range(6):
-        for number in range(3):
-            used = 3900 if number == 1 else 1200
-            for second in (0, 30):
-                at_ms = NOW - (6 - minute) * MINUTE + second * 1000
-                sample = PodSample("team", f"ps-{number}", GIB, used)
-                servers.add(number, f"node-{number}", (4000, 8 * GIB), sample, at_ms)
-    job = msgspec.structs.replace(JOB, strategy="ps")
-    observations = observed(segments=[segment(5)])
-    for number in range(3):
-        run = ContainerRun(pod=f"ps-{number}", role="ps", rank=number, started_ms=NOW - MINUTE)
-        observations.add_run(run)
-    advice = advise(view_of(observations, servers, job)).advice
-    assert [(item.rank, item.was) for item in advice if item.what is What.PS_CPU] == [(1, 4000)]
 
 
 def test_a_server_that_moved_begins_again() -> None:

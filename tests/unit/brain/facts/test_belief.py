@@ -121,4 +121,4 @@ def test_wishes_of_a_megabyte_are_dropped() -> None:
     believed, dropped = believe(a_job(1, wishes=wishes), NOW_MS)
     assert believed is not None
     assert believed.wishes == Wishes()
-    assert dropped == ["Job.wishes"]
+    assert dropped == ["RecordedJob.wishes"]

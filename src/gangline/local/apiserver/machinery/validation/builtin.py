@@ -7,13 +7,16 @@ are reported by the schema and ignored here.
 
 import base64
 import binascii
+import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeAlias
 
 from gangline.api import names
+from gangline.api.cluster import workload
 from gangline.api.cluster.admission import GROUP as ADMISSION
+from gangline.api.core.devices import GROUP as DEVICES
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
 from gangline.api.meta.json_objects import objects_in, subobject
@@ -32,7 +35,7 @@ from gangline.api.validation.pods import (
     template_causes,
 )
 from gangline.local.apiserver.machinery.schema.nodes import Json
-from gangline.local.apiserver.machinery.validation import devices, pod_groups, webhooks
+from gangline.local.apiserver.machinery.validation import webhooks
 from gangline.local.apiserver.machinery.validation.metadata import (
     RBAC,
     metadata_causes,
@@ -287,8 +290,7 @@ def validate_update(
         causes += metadata_causes(group, kind, new, namespaced, custom)
     if subresource == "status":
         causes += table_causes(group, kind, new, of_status=True)
-        if (status := devices.STATUS_VALIDATORS.get((group, kind))) is not None:
-            causes += status(old, new)
+        causes += table_update_causes(group, kind, old, new, of_status=True)
     if subresource:
         return causes
     if (update := UPDATE_VALIDATORS.get((group, kind))) is not None:
@@ -453,6 +455,38 @@ def _priority_class(obj: Json) -> Causes:
         yield field_causes.forbidden("value", detail)
 
 
+def _without_counts(groups: Iterable[Json]) -> None:
+    for group in groups:
+        subobject(group, "schedulingPolicy", "gang").pop("minCount", None)
+
+
+def _group_update(templates: str, old: Json, new: Json) -> Causes:
+    before, after = copy.deepcopy(subobject(old, "spec")), copy.deepcopy(subobject(new, "spec"))
+    for spec in (before, after):
+        _without_counts(objects_in(spec.get(templates)) if templates else [spec])
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            value = subobject(new, "spec").get(name)
+            yield field_causes.invalid(f"spec.{name}", value, "field is immutable")
+
+
+def _claim_devices(path: str, obj: Json) -> Causes:
+    """The requests that constraints and configurations of a claim name must be in it."""
+    devices, names_of_requests = subobject(obj, *path.split(".")), list[str]()
+    for request in objects_in(devices.get("requests")):
+        name = request.get("name")
+        options = objects_in(request.get("firstAvailable"))
+        names_of_requests += [str(name), *(f"{name}/{option.get('name')}" for option in options)]
+    for part in ("constraints", "config"):
+        for index, entry in enumerate(objects_in(devices.get(part))):
+            listed = entry.get("requests")
+            for number, name in enumerate(listed if isinstance(listed, list) else ()):
+                if name not in names_of_requests:
+                    where = indexed(child(indexed(f"{path}.{part}", index), "requests"), number)
+                    detail = "must be the name of a request in the claim"
+                    yield field_causes.invalid(where, name, detail)
+
+
 VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("", "ConfigMap"): _config_map,
     ("", "PersistentVolume"): _volume,
@@ -475,7 +509,8 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("batch", "Job"): job_causes,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     **RBAC_VALIDATORS,
-    **devices.VALIDATORS,
+    (DEVICES, "ResourceClaim"): partial(_claim_devices, "spec.devices"),
+    (DEVICES, "ResourceClaimTemplate"): partial(_claim_devices, "spec.spec.devices"),
     **webhooks.VALIDATORS,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
@@ -487,6 +522,7 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "Service"): service_update_causes,
     ("apps", "StatefulSet"): stateful_set_update_causes,
     ("batch", "Job"): job_update_causes,
-    **pod_groups.UPDATE_VALIDATORS,
+    (workload.GROUP, "Workload"): partial(_group_update, "podGroupTemplates"),
+    (workload.GROUP, "PodGroup"): partial(_group_update, ""),
     **webhooks.UPDATE_VALIDATORS,
 }

@@ -11,7 +11,7 @@ beside the value has one of some values (``|type=A,B``). Rules are separated by 
   message;
 * ``as NAME``: the value has the rules of the section ``part NAME``;
 * ``immutable`` and ``kept``, for updates: the value must not change, as an invalid value or as a
-  forbidden change.
+  forbidden change; ``fixed`` can be set and removed.
 """
 
 import ipaddress
@@ -42,7 +42,7 @@ from gangline.local.apiserver.machinery.validation.metadata import (
 __all__ = ["count_or_share_causes", "table_causes", "table_update_causes"]
 
 _ABSENT: tuple[Any, ...] = (None, "", [], {})
-_CHANGES = ("immutable", "kept")
+_CHANGES = ("fixed", "immutable", "kept")
 
 
 class _FieldRule(NamedTuple):
@@ -70,10 +70,12 @@ def _rule_causes(rule: _FieldRule, obj: Json, path: str) -> Causes:
             yield from _field_causes(rule, where, value)
 
 
-def table_update_causes(group: str, kind: str, old: Json, new: Json) -> Causes:
+def table_update_causes(
+    group: str, kind: str, old: Json, new: Json, *, of_status: bool = False
+) -> Causes:
     """Yield the errors of changed fields that must not change."""
     for rule in _table().get((group, kind), ()):
-        if rule.name not in _CHANGES:
+        if rule.name not in _CHANGES or (rule.path[0] == "status") is not of_status:
             continue
         before, after = (
             {where: value for where, value, _ in _values(obj, rule.path, "")} for obj in (old, new)
@@ -81,6 +83,8 @@ def table_update_causes(group: str, kind: str, old: Json, new: Json) -> Causes:
         if before == after:
             continue
         where = ".".join(rule.path)
+        if rule.name == "fixed" and not (before.get(where) and after.get(where)):
+            continue
         if rule.name == "kept":
             detail = rule.detail or f"updates to {where} are forbidden."
             yield field_causes.forbidden(where, detail)
@@ -260,6 +264,14 @@ def _absolute(path: str, value: Any) -> Causes:
         yield field_causes.invalid(path, value, "must be an absolute path")
 
 
+def _qualified(path: str, value: Any) -> Causes:
+    yield from rule_causes(names.validate_label_key, path, value)
+    if isinstance(value, str) and "/" not in value:
+        yield field_causes.invalid(
+            path, value, 'must be a domain-prefixed path (such as "acme.io/foo")'
+        )
+
+
 def _is_address(value: Any) -> bool:
     try:
         return isinstance(value, str) and bool(ipaddress.ip_address(value))
@@ -293,6 +305,7 @@ _FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
     "port": _port,
     "port-number": port_causes,
     "positive": lambda path, value: quantity_causes(path, value, positive=True),
+    "qualified": _qualified,
     "quantity": quantity_causes,
     "selector": _selector,
     "endpoints": _endpoints,

@@ -11,7 +11,6 @@ import re
 from typing import Any
 from zoneinfo import available_timezones
 
-from gangline.api import names
 from gangline.api.cluster.autoscaling import METRIC_TYPES, TARGET_TYPES
 from gangline.api.core.workloads import JOB_UID_LABEL
 from gangline.api.meta import field_causes
@@ -21,7 +20,6 @@ from gangline.api.validation.field_rules import (
     Causes,
     enum_causes,
     quantity_causes,
-    rule_causes,
 )
 from gangline.api.validation.pods import template_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
@@ -43,7 +41,6 @@ def job_causes(obj: Json) -> Causes:
 def job_spec_causes(path: str, spec: Json) -> Causes:
     yield from _index_causes(path, spec)
     policy = spec.get("podReplacementPolicy")
-    yield from _manager_causes(child(path, "managedBy"), spec.get("managedBy"))
     yield from _success_policy(child(path, "successPolicy"), spec)
     template, where = subobject(spec, "template"), child(path, "template")
     yield from template_causes(where, template)
@@ -79,14 +76,6 @@ def _index_causes(path: str, spec: Json) -> Causes:
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
         detail = "when maxFailedIndexes is specified"
         yield field_causes.required(child(path, "backoffLimitPerIndex"), detail)
-
-
-def _manager_causes(path: str, manager: Any) -> Causes:
-    if isinstance(manager, str):
-        yield from rule_causes(names.validate_label_key, path, manager)
-        if "/" not in manager:
-            detail = 'must be a domain-prefixed path (such as "acme.io/foo")'
-            yield field_causes.invalid(path, manager, detail)
 
 
 def _success_policy(path: str, spec: Json) -> Causes:

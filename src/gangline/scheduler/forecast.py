@@ -486,7 +486,7 @@ class LiveSimulation:
         """Run cycles until none evicts pods; return whether all targets have started."""
         for _ in range(MAX_CYCLES):
             self.state.devices.release_unused()
-            result = run_cycle(self.state, self._now, self._policy)
+            result = run_cycle(self.state, self._now, self._policy, explain=False)
             self._apply(result)
             if targets <= self._first_starts.keys():
                 return True

@@ -69,6 +69,11 @@ class ActiveReservations:
         self._unserved_of[gang.queue][gang.id] = reservation
         self.charge(reservation)
 
+    @property
+    def has_unserved(self) -> bool:
+        """True if the owners of some were not served yet."""
+        return bool(self._unserved)
+
     def __contains__(self, gang: str) -> bool:
         return gang in self._known
 

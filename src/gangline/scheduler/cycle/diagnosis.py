@@ -29,7 +29,7 @@ from gangline.scheduler.queueing.messages import (
     ResourceHolders,
 )
 from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree, Vector
-from gangline.scheduler.types import GangId, GroupKey, NodeName, PodInfo
+from gangline.scheduler.types import GangId, GroupKey, NodeName, PendingReason, PodInfo
 
 
 def queue_limit(tree: QueueTree, queue: QueueAttributes, amount: Vector) -> QueueLimit:
@@ -47,6 +47,8 @@ def queue_limit(tree: QueueTree, queue: QueueAttributes, amount: Vector) -> Queu
     )
 
 
+MAX_AHEAD = 3
+"""Number of gangs ahead of a pending gang that its message names."""
 MAX_SHOWN = 3
 """Number of gangs and nodes that a message names."""
 _MAX_LASTING = 200
@@ -63,6 +65,44 @@ class PlacementFailure:
     pod_message: str
     if_preempting: "PlacementFailure | None" = None
     """The messages if pods are being evicted for the gang; None: the same."""
+
+
+class PendingReasons:
+    """The reasons of the gangs that stay pending, in the order in which these were served.
+
+    Args:
+        displaced: why gangs have lost their reservation, as a sentence of their messages.
+        explains: whether the reasons have messages.
+    """
+
+    def __init__(self, displaced: Mapping[GangId, str], explains: bool) -> None:
+        self.reasons: list[PendingReason] = []
+        self.explains, self._displaced = explains, displaced
+        self._ahead: dict[str, tuple[str, ...]] = {}
+        """The first of these gangs of each queue."""
+        self._counts: Counter[str] = Counter()
+        """All of them by queue: they are before the next one."""
+
+    def add(
+        self, gang: PendingGang, reason: str, gang_message: str, pod_message: str | None = None
+    ) -> None:
+        """Add a gang, and the message of its pods if that is another one."""
+        if not self.explains:
+            self.reasons.append(PendingReason(reason, "", (), gang.group))
+            return
+        message = gang_message if pod_message is None else pod_message
+        if (cause := self._displaced.get(gang.id)) is not None:
+            gang_message = messages.clip_message(gang_message, cause)
+            message = messages.clip_message(message, cause)
+        ahead, count = self._ahead.get(gang.queue, ()), self._counts[gang.queue]
+        if gang.group is not None:
+            standing = messages.position_message(gang.queue, count, gang.pending_since, ahead)
+            gang_message = messages.clip_message(gang_message, standing)
+        self._counts[gang.queue] += 1
+        if len(ahead) < MAX_AHEAD:
+            self._ahead[gang.queue] = (*ahead, gang.name)
+        pods = tuple([(key, message) for key in gang.pod_keys])
+        self.reasons.append(PendingReason(reason, gang_message, pods, gang.group))
 
 
 class PlacementDiagnosis:

@@ -160,7 +160,6 @@ class PreemptionEvaluator:
             for unit in self._units_of(gang)
             if rights.may_ever_take(unit)
         ]
-        units.sort(key=lambda unit: unit.order)
         if not units:
             return None
         if rights.excess and not rights.could_cover_limits(without_overlap(units)):
@@ -273,12 +272,11 @@ class PreemptionEvaluator:
         units: Sequence[EvictionUnit],
     ) -> VictimSet | None:
         """Search among the units of the lowest priorities that are sufficient."""
+
         # Evicting a complete level ignores rights, so it bounds what the search can reach from
         # above: a level that does not suffice is skipped, one that suffices may still fail.
-        levels = _levels(units)
-
-        def suffices(level: int) -> bool:
-            evicted = without_overlap(levels[level])
+        def suffice(among: Sequence[EvictionUnit]) -> bool:
+            evicted = without_overlap(among)
             free = clearing.free_after(evicted)
             # Attachments are not part of ``free``.
             attaches = bool(self._state.storage.limits)
@@ -287,16 +285,18 @@ class PreemptionEvaluator:
             cleared = clearing.after(evicted, free)
             return place_needed(cleared, preemptor, None) is not None
 
+        is_enough = suffice(units)
+        if not (is_enough or _needs_other_pods(preemptor)):
+            return None
+        levels = _levels(sorted(units, key=lambda unit: unit.order))
         low, high = 0, len(levels) - 1
-        if not suffices(high):
-            if not _needs_other_pods(preemptor):
-                return None
+        if not is_enough:
             # The gang may fit if only some units are evicted: the others have the pods that it
             # must be near to, or spread with.
             low = high
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if suffices(middle) else (middle + 1, high)
+            low, high = (low, middle) if suffice(levels[middle]) else (middle + 1, high)
         for level in range(low, len(levels)):
             freed = clearing.after(without_overlap(levels[level])).free - clearing.base.free
             search = GangSearch(clearing, rights, preemptor, levels[level], freed)
@@ -360,15 +360,16 @@ class PreemptionEvaluator:
         return units
 
     def _may_be_evicted(self, gang: RunningGang, preemptor: PendingGang) -> bool:
+        if gang.queue == preemptor.queue:
+            if not self._policy.preempt or gang.priority >= preemptor.priority:
+                return False
+        elif not self._policy.reclaim or gang.queue not in self._tree.queues:
+            return False
         if gang.info is not None and not gang.info.preemptable:
             return False
         if gang.id == preemptor.id or gang.id in self._chosen_gangs:
             return False
-        if self._was_bound(gang.id) or self._protected.is_protected(gang):
-            return False
-        if gang.queue == preemptor.queue:
-            return self._policy.preempt and gang.priority < preemptor.priority
-        return self._policy.reclaim and gang.queue in self._tree.queues
+        return not (self._was_bound(gang.id) or self._protected.is_protected(gang))
 
     def _running(self) -> Mapping[str, list[RunningGang]]:
         if self._gangs is None:

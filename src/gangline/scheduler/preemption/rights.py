@@ -326,8 +326,10 @@ class EvictionRights:
 
     def may_ever_take(self, unit: EvictionUnit) -> bool:
         """Return whether a unit may be evicted for some claim of the gang."""
-        if any(self._disrupted(unit)[key] > b.allowed for key, b in self._budgets.items()):
-            return False
+        if self._budgets:
+            disrupted = self._disrupted(unit)
+            if any(disrupted[key] > budget.allowed for key, budget in self._budgets.items()):
+                return False
         return unit.gang.queue == self._queue or unit.gang.queue in self._comparison.owing
 
     def decisive_column(self, unit: EvictionUnit) -> int | None:

@@ -20,7 +20,7 @@ Allocations of the cycle change shares, and with them the order: queues are rank
 
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heapify, heappop, heappush, heapreplace
@@ -210,11 +210,18 @@ class EntryQueue:
         """True if not all entries are set aside."""
         return self._size > len(self._aside)
 
-    def set_aside(self) -> None:
-        """Set the next entry aside."""
-        entry = self.pop()
-        heappush(self._aside, (entry.key, entry))
-        self._size += 1
+    def set_aside_while(self, borrows: Callable[[QueueEntry], bool]) -> None:
+        """Set the next entries aside that borrow."""
+        if self._shares is None and not self._requeued and self._heads:
+            # The usual case, without a look at all lanes for each of thousands of entries.
+            lane = self._lanes[self._heads[0][1]]
+            while lane and borrows(lane[-1][1]):
+                heappush(self._aside, lane.pop())
+            self._heads = [(lane[-1][0], self._heads[0][1])] if lane else []
+        while self.has_first and borrows(self.head()[1]):
+            entry = self.pop()
+            heappush(self._aside, (entry.key, entry))
+            self._size += 1
 
     def rejoin(self) -> None:
         """Put entries that were set aside back into their order."""
@@ -377,6 +384,22 @@ class SchedulingOrder:
             head = None
             del self._path[depth:]
 
+    def pop_while(
+        self, queue: str, accepts: Callable[[PendingGang], bool]
+    ) -> Iterator[PendingGang]:
+        """Remove and return the next gangs of a queue, whatever the ranks of others, as long as
+        they are accepted.
+        """
+        entries = self._entry_queues[queue]
+        while entries:
+            entry = entries.head()[1]
+            if entry.is_extra or not accepts(entry.gang):
+                return
+            entries.pop()
+            if self._competing is not None:
+                self._competing -= not entries
+            yield entry.gang
+
     def _is_active(self, queue: str) -> bool:
         return bool(self._entry_queues.get(queue) or self._active_children.get(queue))
 
@@ -462,11 +485,7 @@ class SchedulingOrder:
     def _first_entry(self, queue: str, entries: EntryQueue) -> KeyedEntry:
         """Return the next entry of a queue, after those that borrow were set aside."""
         if not self._tree.queues[queue].info.fifo:
-            while entries.has_first:
-                head = entries.head()
-                if self._claim(queue, head[1]) is not ShareClaim.BORROWS:
-                    return head
-                entries.set_aside()
+            entries.set_aside_while(lambda entry: self._claim(queue, entry) is ShareClaim.BORROWS)
         return entries.head()
 
     def _revision(self, queue: str) -> int:

@@ -394,6 +394,8 @@ class QueueTree:
         self.usage_changes: list[str] = []
         """Queues whose usage or promises have grown in the cycle, one entry for each change."""
         self._request_vectors: dict[Request, Vector] = {}
+        self._blocking: dict[tuple[str, Request], QueueAttributes | None] = {}
+        """Results of ``blocking_request`` since the last change of usage or reservations."""
         self._build_tree()
         self._sum_usage(self.root, running, waiting)
         self.total = self._schedulable_capacity(nodes, running)
@@ -415,13 +417,22 @@ class QueueTree:
         """Add what a cycle allocates to a queue (``sign`` -1: subtract it)."""
         change = amount if sign == 1 else sign * amount
         self.usage_changes.append(name)
+        self._blocking.clear()
         for attributes in self.queues[name].path():
             attributes.add_usage(change)
 
     def reserve(self, name: str, amount: Vector) -> None:
         """Reserve an amount within the limits of a queue and its ancestors, for a blocked gang."""
+        self._blocking.clear()
         for attributes in self.queues[name].path():
             attributes.reserve(amount)
+
+    def blocking_request(self, name: str, request: Request) -> QueueAttributes | None:
+        """Return the queue whose limit does not allow a further request; None: all allow it."""
+        key = (name, request)
+        if key not in self._blocking:
+            self._blocking[key] = self.blocking_queue(name, self.request_vector(request))
+        return self._blocking[key]
 
     def blocking_queue(self, name: str, amount: Vector) -> QueueAttributes | None:
         """Return the queue whose limit does not allow an additional amount; None: all allow it."""

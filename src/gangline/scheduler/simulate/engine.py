@@ -335,7 +335,7 @@ class Simulation:
         self._note_checkpoints(now)
         self._settle_saves(now)
         for _ in range((SLOWEST_END + 1) * (len(self.history.runs) + 1)):
-            decision = run_cycle(self.state, now, self._policy)
+            decision = run_cycle(self.state, now, self._policy, explain=bool(self._watchers))
             for watch in self._watchers:
                 watch(self.state, decision, now)
             self.history.decisions += 1

@@ -1,15 +1,18 @@
 """Simulation: many cycles, each checked by the oracle; no gang starves."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gangline.cli.main import run
 from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.simulate.engine import (
     JobRun,
     ResizeView,
@@ -178,6 +181,41 @@ def test_a_trace_played_twice_gives_the_same_decisions() -> None:
         Simulation(cluster, jobs, watchers=record).run()
         played.append(seen)
     assert played[0] == played[1]
+
+
+def test_cycles_without_explanations_decide_the_same() -> None:
+    """Dozens of equivalent gangs wait in each queue, and gangs with reservations before them."""
+    random = Random(7)
+    jobs = [
+        job(
+            f"j{index}",
+            round(random.uniform(0, 3), 1),
+            random.choice([1, 2]),
+            size,
+            request=pod_request(size, 0, 0),
+            priority=10 * size,
+            queue=random.choice(["a1", "a2", "b"]),
+        )
+        for index in range(90)
+        for size in [random.choice([1, 1, 1, 2, 3])]
+    ]
+    queues = (
+        QueueInfo("a", capability=request(cpu=14, pods=0)),
+        QueueInfo("a1", parent="a", deserved=request(cpu=4, pods=0)),
+        QueueInfo("a2", parent="a", deserved=request(cpu=4, pods=0)),
+        QueueInfo("b", deserved=request(cpu=8, pods=0)),
+    )
+    cluster = SimulatedCluster(uniform_cluster(4, 4, "0", 0).nodes, queues)
+
+    def compare(state: SchedulerCache, result: CycleResult, now: float) -> None:
+        silent = run_cycle(state, now, explain=False)
+        bare = [structs.replace(r, message="", pods=()) for r in result.pending_reasons if r.group]
+        assert sorted(bare, key=str) == sorted(silent.pending_reasons, key=str)
+        assert replace(silent, pending_reasons=()) == replace(result, pending_reasons=())
+
+    history = Simulation(cluster, jobs, watchers=[compare, check_result]).run()
+    assert all(run.ended is not None for run in history.runs.values())
+    assert history.evictions > 0
 
 
 def test_queues_and_evictions_pass_the_judge() -> None:

@@ -1,5 +1,7 @@
 """3,000 pending pods on many fake nodes of a real Kubernetes: when are all of them bound?
 
+``python -m benchmarks.scheduler.bind [--nodes N ... --pods N --turns N]``
+
 The nodes are objects without a kubelet. A scheduler runs and knows the nodes. It is stopped
 (SIGSTOP) while the pods are created, then continued; the time until a watch has shown every pod on
 a node is measured. Peers: kube-scheduler with raised client limits, and a bare client that only
@@ -7,6 +9,7 @@ binds pods to given nodes. The bare client and ours alternate, as the speed of t
 medians count.
 """
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -17,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -38,9 +41,12 @@ from benchmarks.operator.creation import create_all
 
 PODS = 3_000
 NODES = (1_000, 5_000)
-"""Numbers of nodes, increasing."""
 GANG = 8
 TURNS = 3
+SCHEDULER_GROUPS = ("scheduling.volcano.sh", "topology.volcano.sh")
+"""API groups of the resources that the scheduler reads. A real API server is busy for seconds after
+each further CRD.
+"""
 BINDERS = 64
 """Connections of the bare client; our scheduler has as many bindings in flight."""
 SETTLE_S = 5.0
@@ -99,16 +105,18 @@ async def open_namespaces(target: Target, names: list[str]) -> None:
     connection.close()
 
 
-async def prepare(target: Target, namespace: str, scheduler: str, gangs: bool) -> None:
+async def prepare(target: Target, namespace: str, scheduler: str, pods: int, gangs: bool) -> None:
     """Create the pods to be bound, and their PodGroups."""
     if gangs:
-        made = [(f"{GROUPS}/{namespace}/podgroups", group(n)) for n in range(PODS // GANG)]
+        made = [(f"{GROUPS}/{namespace}/podgroups", group(n)) for n in range(pods // GANG)]
         await create_all(target, made)
     path = f"/api/v1/namespaces/{namespace}/pods"
-    await create_all(target, [(path, pod(n, scheduler, gangs)) for n in range(PODS)])
+    await create_all(target, [(path, pod(n, scheduler, gangs)) for n in range(pods)])
 
 
-async def all_bound(target: Target, namespace: str, begin: Callable[[], Awaitable[None]]) -> float:
+async def all_bound(
+    target: Target, namespace: str, pods: int, begin: Callable[[], Awaitable[None]]
+) -> float:
     """Seconds from ``begin`` until a watch has shown every pod on a node."""
     connection = await Connection.open(target)
     path = f"/api/v1/namespaces/{namespace}/pods?watch=true&fieldSelector=spec.nodeName!="
@@ -116,7 +124,7 @@ async def all_bound(target: Target, namespace: str, begin: Callable[[], Awaitabl
     begun = time.monotonic()
     beginning = asyncio.ensure_future(begin())
     async for seen in connection.added():
-        if seen >= PODS:
+        if seen >= pods:
             break
     took = time.monotonic() - begun
     connection.close()
@@ -124,7 +132,7 @@ async def all_bound(target: Target, namespace: str, begin: Callable[[], Awaitabl
     return took
 
 
-async def bind_all(target: Target, namespace: str, nodes: int, pods: int = PODS) -> None:
+async def bind_all(target: Target, namespace: str, nodes: int, pods: int) -> None:
     """Bind the pods to the nodes round-robin, over many connections."""
     pending = iter(range(pods))
 
@@ -197,6 +205,7 @@ async def measured(
     target: Target,
     kubeconfig: Path,
     namespace: str,
+    pods: int,
     begin: Callable[[], Awaitable[None]],
     client: int,
 ) -> Rate:
@@ -211,12 +220,12 @@ async def measured(
 
     asked = await answered_requests(target)
     before = spent()
-    took = await all_bound(target, namespace, begin)
+    took = await all_bound(target, namespace, pods, begin)
     server, store, own = (
-        (now - then) / PODS * 1000 for now, then in zip(spent(), before, strict=True)
+        (now - then) / pods * 1000 for now, then in zip(spent(), before, strict=True)
     )
     asked = await answered_requests(target) - asked
-    return Rate(PODS / took, server, store, own, asked)
+    return Rate(pods / took, server, store, own, asked)
 
 
 async def answered_requests(target: Target) -> Counter[str]:
@@ -239,51 +248,53 @@ async def scheduled(
     namespace: str,
     process: subprocess.Popen[bytes],
     name: str,
+    pods: int,
     gangs: bool,
 ) -> Rate:
     """Let a running scheduler bind the pods."""
     await asyncio.sleep(SETTLE_S)
     process.send_signal(signal.SIGSTOP)
-    await prepare(target, namespace, name, gangs)
+    await prepare(target, namespace, name, pods, gangs)
 
     async def let_go() -> None:
         process.send_signal(signal.SIGCONT)
 
-    measurements = await measured(target, kubeconfig, namespace, let_go, process.pid)
+    measurements = await measured(target, kubeconfig, namespace, pods, let_go, process.pid)
     await asyncio.sleep(SETTLE_S)  # its last events and statuses
     await clear(target, namespace)
     return measurements
 
 
-async def bare(target: Target, kubeconfig: Path, namespace: str, nodes: int) -> Rate:
+async def bare(target: Target, kubeconfig: Path, namespace: str, nodes: int, pods: int) -> Rate:
     """Let the bare client bind the pods."""
-    await prepare(target, namespace, "none", gangs=False)
+    await prepare(target, namespace, "none", pods, gangs=False)
 
     async def work() -> None:
-        await bind_all(target, namespace, nodes)
+        await bind_all(target, namespace, nodes, pods)
 
-    measurements = await measured(target, kubeconfig, namespace, work, os.getpid())
+    measurements = await measured(target, kubeconfig, namespace, pods, work, os.getpid())
     await clear(target, namespace)
     return measurements
 
 
-def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> dict[str, results.Figure]:
+def measure(kubeconfig: Path, nodes: int, pods: int, turns: int) -> dict[str, results.Figure]:
     """Measure all of them with this number of nodes, in turn; print and return the medians."""
     target = asyncio.run(Target.of(kubeconfig))
-    theirs = _kube_scheduler(target, kubeconfig, nodes, kube_scheduler)
+    theirs = _kube_scheduler(target, kubeconfig, nodes, pods)
     binders: list[Rate] = []
     ours: dict[bool, list[Rate]] = {False: [], True: []}
-    for turn in range(TURNS):
+    for turn in range(turns):
         settle(kubeconfig)
-        binders.append(asyncio.run(bare(target, kubeconfig, f"bare-{nodes}-{turn}", nodes)))
+        namespace = f"bare-{nodes}-{turn}"
+        binders.append(asyncio.run(bare(target, kubeconfig, namespace, nodes, pods)))
         for gangs, rates in ours.items():
             settle(kubeconfig)
             with running([*GANGLINE, "scheduler"], kubeconfig) as process:
                 namespace = f"{'gangs' if gangs else 'alone'}-{nodes}-{turn}"
-                work = scheduled(target, kubeconfig, namespace, process, "gangline", gangs)
+                work = scheduled(target, kubeconfig, namespace, process, "gangline", pods, gangs)
                 rates.append(asyncio.run(work))
     binds = _median(binders)
-    print(f"{PODS:,} waiting pods on {nodes:,} fake nodes, bound per second until the last one:")
+    print(f"{pods:,} waiting pods on {nodes:,} fake nodes, bound per second until the last one:")
     print(f"  bare client of {BINDERS} connections: {binds:,.0f} ({_each(binders)})")
     print(f"  kube-scheduler: {theirs or 'not there'}")
     for what, rates in [("bare client", binders), *((_kind(g), r) for g, r in ours.items())]:
@@ -332,13 +343,16 @@ def _each(rates: list[Rate]) -> str:
     return ", ".join(map(str, rates))
 
 
-def _kube_scheduler(target: Target, kubeconfig: Path, nodes: int, program: Path) -> Rate | None:
+def _kube_scheduler(target: Target, kubeconfig: Path, nodes: int, pods: int) -> Rate | None:
     """Let kube-scheduler bind the pods, once; None if it is not available."""
+    program = KUBERNETES_BINARIES / "kube-scheduler"
     if not program.exists():
         return None
     with running(kube_scheduler_command(program, kubeconfig), kubeconfig) as process:
-        work = scheduled(target, kubeconfig, f"kube-{nodes}", process, "default-scheduler", False)
-        return asyncio.run(work)
+        name, namespace = "default-scheduler", f"kube-{nodes}"
+        return asyncio.run(
+            scheduled(target, kubeconfig, namespace, process, name, pods, gangs=False)
+        )
 
 
 def kube_scheduler_command(program: Path, kubeconfig: Path) -> list[str]:
@@ -355,27 +369,34 @@ def stop_controllers(kubeconfig: Path) -> None:
     os.kill(int((kubeconfig.parent / "kcm.pid").read_text()), signal.SIGTERM)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, nargs="+", default=NODES, help="increasing numbers")
+    parser.add_argument("--pods", type=int, default=PODS)
+    parser.add_argument("--turns", type=int, default=TURNS)
+    given = parser.parse_args(arguments)
+    if min(*given.nodes, given.pods // GANG, given.turns) < 1:
+        parser.error(f"--nodes and --turns must be at least 1, and --pods at least {GANG}")
     there, figures = 0, dict[str, results.Figure]()
     with real_kubernetes() as kubeconfig:
-        install_definitions(kubeconfig)
+        install_definitions(kubeconfig, *SCHEDULER_GROUPS)
         target = asyncio.run(Target.of(kubeconfig))
-        turns = [f"{n}-{turn}" for n in NODES for turn in range(TURNS)]
+        turns = [f"{nodes}-{turn}" for nodes in given.nodes for turn in range(given.turns)]
         names = [f"{what}-{turn}" for turn in turns for what in ("bare", "alone", "gangs")]
-        names += [f"kube-{n}" for n in NODES]
+        names += [f"kube-{nodes}" for nodes in given.nodes]
         asyncio.run(open_namespaces(target, names))
         stop_controllers(kubeconfig)
-        for nodes in NODES:
+        for nodes in given.nodes:
             made = [("/api/v1/nodes", node(index)) for index in range(there, nodes)]
             asyncio.run(create_all(target, made))
             there = nodes
-            figures |= measure(kubeconfig, nodes, KUBERNETES_BINARIES / "kube-scheduler")
+            figures |= measure(kubeconfig, nodes, given.pods, given.turns)
     conditions = (
-        f"{PODS:,} pending pods; medians of {TURNS} runs in turn, kube-scheduler once and with "
-        "single pods only"
+        f"{given.pods:,} pending pods; medians of {given.turns} runs in turn, kube-scheduler once "
+        "and with single pods only"
     )
     results.write("scheduler_bind", conditions, figures, kubernetes_version())
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -572,7 +572,7 @@ def measure_embedded(sizes: Sizes) -> dict[str, results.Figure]:
 def measure_kubernetes(sizes: Sizes) -> dict[str, results.Figure]:
     """Measure a real Kubernetes, without its controllers: the clients here act for them."""
     with real_kubernetes() as kubeconfig:
-        install_definitions(kubeconfig)
+        install_definitions(kubeconfig, *bind.SCHEDULER_GROUPS)
         prepare(kubeconfig, sizes)
         bind.stop_controllers(kubeconfig)
         settle(kubeconfig)

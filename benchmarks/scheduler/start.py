@@ -197,7 +197,7 @@ def _peak_mib(pid: int) -> float:
 
 def main() -> None:
     with real_kubernetes() as kubeconfig:
-        install_definitions(kubeconfig)
+        install_definitions(kubeconfig, *bind.SCHEDULER_GROUPS)
         target = asyncio.run(Target.of(kubeconfig))
         asyncio.run(bind.open_namespaces(target, [FULL, WAIT]))
         bind.stop_controllers(kubeconfig)

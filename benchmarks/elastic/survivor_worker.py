@@ -1,5 +1,7 @@
 """The training script of the benchmark of lost ranks: records the time of each finished step.
 
+While there is a file ``pause`` with the number of a step, all ranks wait after that step.
+
 python survivor_worker.py plain|survive|torchft FOLDER
 """
 
@@ -19,9 +21,23 @@ MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
 STEPS, PAUSE_S, WIDTH = 100_000, 0.02, 1024
 
 
-def note(step: int, rank: int) -> None:
+def note(name: str, step: int, rank: int) -> None:
     with (FOLDER / f"steps-{os.getpid()}").open("a") as file:
-        file.write(json.dumps([step, rank, os.getpid(), time.time()]) + "\n")
+        file.write(json.dumps([name, step, rank, os.getpid(), time.time()]) + "\n")
+
+
+def end_step(step: int, rank: int) -> None:
+    note("step", step, rank)
+    time.sleep(PAUSE_S)
+    while is_paused(step):
+        time.sleep(PAUSE_S)
+
+
+def is_paused(step: int) -> bool:
+    try:
+        return step >= int((FOLDER / "pause").read_text())
+    except FileNotFoundError:
+        return False
 
 
 def model() -> torch.nn.Module:
@@ -41,13 +57,24 @@ def train_plainly() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
     for step in range(STEPS):
         train_step(net, optimizer)
-        note(step + 1, dist.get_rank())
-        time.sleep(PAUSE_S)
+        end_step(step + 1, dist.get_rank())
 
 
 def survive() -> None:
+    from gangline.elastic.survivors.orders import OrderClient
+    from gangline.elastic.trainer.group_links import GroupLinks
     from gangline.elastic.trainer.survivors import SurvivorGroup
 
+    def send(client: Any, message: Any) -> None:
+        note(type(message).__name__, 0, 0)
+        send_message(client, message)
+
+    def form(links: Any, *arguments: Any) -> str:
+        note("form", 0, 0)
+        return form_group(links, *arguments)
+
+    send_message, OrderClient.send = OrderClient.send, send
+    form_group, GroupLinks.form = GroupLinks.form, form
     group = SurvivorGroup("gloo")
     net = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
@@ -56,8 +83,7 @@ def survive() -> None:
         with step:
             train_step(net, optimizer)
         if step.is_committed:
-            note(step.number, step.rank)
-        time.sleep(PAUSE_S)
+            end_step(step.number, step.rank)
 
 
 def train_with_torchft() -> None:
@@ -88,8 +114,7 @@ def train_with_torchft() -> None:
             manager.allreduce(weight.grad).wait()
         optimizer.step()
         if manager.current_step() > before:
-            note(manager.current_step(), rank)
-        time.sleep(PAUSE_S)
+            end_step(manager.current_step(), rank)
 
 
 torch.set_num_threads(1)

@@ -2,7 +2,8 @@
 
 One process, 524 MB on the CPU in 50 tensors. Measured and bare operations alternate in one run, so
 that a busy machine slows both. Figures are medians; each line names its reference. DLRover is
-measured if ``GANGLINE_DLROVER_PYTHON`` names its interpreter.
+measured if ``GANGLINE_DLROVER_PYTHON`` names its interpreter. With the argument ``training`` only
+the cost of a save in every step is measured.
 """
 
 import itertools
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,10 +33,10 @@ ROUNDS = 7
 PERSISTS = 4
 STEP_S = 0.3
 TURNS = 5
-TRAININGS = 10
-EACH_STEPS = 40
+EACH_STEPS = 30
 RESTARTS = 3
 RESTORE = "restore"
+TRAINING = "training"
 LINGER_S = 60
 CHUNK = 1 << 24
 
@@ -246,46 +247,83 @@ def peers(state: dict[str, Any], folder: Path) -> Peers:
     }
 
 
+def processor_s(pids: Sequence[int]) -> float:
+    """Return the processor time of all threads of these processes."""
+    tasks = [task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median and the quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return middle, low, high
+
+
 def training(checkpointer: Checkpointer, state: dict[str, Any]) -> Figures:
-    """Total cost of saves for a training that uses all cores.
+    """Total cost of a save in every step, for a training that uses all cores.
 
     A step is a fixed amount of work of about 0.3 s, so that the saver's use of processor time
-    counts.
-    Periods without a save, with one, and with a bare copy of the state in its place alternate,
-    also in their order: the bare copy costs what the memory's bandwidth forces.
+    counts. Single steps alternate: plain, with a bare copy of the state, which costs what the
+    memory's bandwidth forces, and with a save. Only steps of the same turn are compared, so that
+    other work on the machine, which changes more slowly, is in all of them; its changes do not
+    count in processor time, which is that of the training and of the saver.
     """
     model = state["model"]
     other = {name: torch.zeros_like(tensor) for name, tensor in model.items()}
     weights = torch.randn(1500, 1500)
-    once = statistics.median(timed(lambda: torch.mm(weights, weights)) for _ in range(20))
+    used = time.process_time()
+    for _ in range(20):
+        torch.mm(weights, weights)
+    once = (time.process_time() - used) / 20 / torch.get_num_threads()
     products = max(1, round(STEP_S / once))
     numbers = itertools.count(90_000)
-
-    def period(stop: Callable[[], object], steps: int) -> float:
-        def work() -> None:
-            stop()
-            for _ in range(steps * products):
-                torch.mm(weights, weights)
-
-        return timed(work)
+    savers = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if checkpointer.job_folder.name.encode() in path.read_bytes()
+    ]
+    pids = [os.getpid(), *savers]
 
     def save() -> None:
         if not checkpointer.save(next(numbers), state):
             raise RuntimeError("a save to memory was skipped")
 
+    def step(stop: Callable[[], object]) -> tuple[float, float]:
+        """Return the seconds and the processor seconds of a step."""
+        used, begin = processor_s(pids), time.perf_counter()
+        stop()
+        for _ in range(products):
+            torch.mm(weights, weights)
+        return time.perf_counter() - begin, processor_s(pids) - used
+
     stops = {"plain": lambda: None, "copy": lambda: copy_to(other, model), "save": save}
+    save()
+    turns = []
+    for turn in range(EACH_STEPS):
+        kinds = [*stops]
+        kinds = kinds[turn % 3 :] + kinds[: turn % 3]
+        taken = {kind: step(stops[kind]) for kind in kinds[:: 1 if turn % 2 else -1]}
+        turns.append(taken)
     figures = {}
-    for name, steps, turns in (("slowdown", 10, TRAININGS), ("slowdown_each_step", 1, EACH_STEPS)):
-        taken: dict[str, list[float]] = {kind: [] for kind in stops}
-        for turn in range(turns):
-            for kind in list(stops)[:: 1 if turn % 2 else -1]:
-                taken[kind].append(period(stops[kind], steps))
-        plain, copied, saved = (statistics.median(taken[kind]) for kind in stops)
-        slower, forced = (100 * (value / plain - 1) for value in (saved, copied))
-        every = "step" if steps == 1 else f"{steps} steps"
-        what = f"training with a save each {every} of 0.3 s takes longer by"
-        print(f"  {what} {slower:5.1f} %   a bare copy in its place {forced:.1f} %", flush=True)
-        figures[name] = results.Figure(what, "%", slower, {"bare copy": forced})
+    for number, (name, clock) in enumerate((("", "longer"), ("_processor", "more processor time"))):
+        plain = statistics.median(taken["plain"][number] for taken in turns)
+
+        def beyond(one: str, base: str, number: int = number, plain: float = plain) -> list[float]:
+            """Return by how many percent of a plain step one kind takes longer than another."""
+            return [100 * (taken[one][number] - taken[base][number]) / plain for taken in turns]
+
+        saved, _, _ = spread(beyond("save", "plain"))
+        copied, _, _ = spread(beyond("copy", "plain"))
+        excess, low, high = spread(beyond("save", "copy"))
+        what = f"training with a save in each step of 0.3 s takes {clock} by"
+        print(f"  {what} {saved:.1f} %, with a bare copy in its place by {copied:.1f} %")
+        print(f"    beyond a bare copy {excess:+.1f} % (quartiles {low:+.1f} to {high:+.1f} %)")
+        figures[f"slowdown_each_step{name}"] = results.Figure(
+            what, "%", saved, {"bare copy": copied}
+        )
+        figures[f"beyond_copy{name}"] = results.Figure(
+            f"{what}, beyond a bare copy: quartiles", "%", (low, high)
+        )
     return figures
 
 
@@ -330,6 +368,11 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-speed-", dir=os.environ.get("BENCH_DIR")))
     state = a_state()
     print(f"524 MB in {TENSORS} tensors, {torch.get_num_threads()} threads, {folder}")
+    if sys.argv[1:] == [TRAINING]:
+        with Checkpointer(folder / "steps", keep=1, linger_s=LINGER_S) as checkpointer:
+            training(checkpointer, state)
+        shutil.rmtree(folder)
+        return
     compared = [peers(state, folder), dlrover(folder)]
     checkpointer = Checkpointer(folder / "steps", keep=1, linger_s=LINGER_S)
     try:

@@ -350,7 +350,7 @@ class Uploader:
             )
         self.write_snapshots(settings, snapshots)
 
-    def seal_snapshots(self) -> int:
+    def seal_snapshots(self, snapshots: Sequence[SnapshotInfo]) -> int:
         """Compute missing checksums of complete saves; return how many were missing.
 
         Not thread-safe.
@@ -358,7 +358,7 @@ class Uploader:
         for path in [path for path, one in self._mapped.items() if not one.is_file_at(path)]:
             self._mapped.pop(path).close()  # replaced or removed: its memory must be freed
         count = 0
-        for snapshot in inventory.list_snapshots(self.job_folder):
+        for snapshot in snapshots:
             try:  # segments stay mapped: new page faults cost more than the checksums
                 segment = self._mapped.get(snapshot.path) or Segment(snapshot.path)
             except (FileNotFoundError, CorruptError):
@@ -416,7 +416,10 @@ class Saver:
                         # A restarted process has written new settings for this job.
                         self.settings = directory.read_settings(self.job_folder) or self.settings
                     case SaveNotice():
+                        # It wakes uploads only if one is requested: with a save in every step,
+                        # their rounds would take processor time from training.
                         self.sealing.set()
+                        continue
                     case ClientFinished():
                         has_finished = True
                     case FlushRequest():
@@ -479,8 +482,11 @@ class Saver:
             await self.sealing.wait()
             self.sealing.clear()
             self.settings = directory.read_settings(self.job_folder) or self.settings
+            snapshots = await asyncio.to_thread(inventory.list_snapshots, self.job_folder)
+            if inventory.storage_requests(snapshots):
+                self.wake.set()
             try:
-                await asyncio.to_thread(self.uploader.seal_snapshots)
+                await asyncio.to_thread(self.uploader.seal_snapshots, snapshots)
                 await asyncio.to_thread(self.replicator.replicate, self.settings)
             except (OSError, CheckpointError) as error:
                 log.warning("a save has no checksums or no replica yet", exc_info=error)

@@ -152,7 +152,9 @@ def test_save_has_checksums_when_it_returns(rig: Any) -> None:
         large += 1
         rig.save(values, step)
         assert has_checksums(rig.held(step))
-        assert writer.seal_snapshots() == 0, "nothing is left to the saver"
+        assert writer.seal_snapshots(inventory.list_snapshots(rig.job_folder)) == 0, (
+            "nothing is left to the saver"
+        )
     writer.close()
 
 
@@ -161,11 +163,11 @@ def test_checksums_follow_a_segment_replaced_by_a_larger_one(rig: Any) -> None:
     writer = Uploader(rig.job_folder, lambda outcome: None)
     for step, size in enumerate((10, 10, 10, 90_000, 90_000, 90_000), start=1):
         rig.save({"w": torch.full((size,), float(step))}, step)
-        assert writer.seal_snapshots() == 1
+        assert writer.seal_snapshots(inventory.list_snapshots(rig.job_folder)) == 1
     rig.buffers.close()
     assert all(map(has_checksums, inventory.list_snapshots(rig.job_folder)))
     rig.clear()
-    assert writer.seal_snapshots() == 0
+    assert writer.seal_snapshots(inventory.list_snapshots(rig.job_folder)) == 0
     assert not writer._mapped, "what is gone is let go"
     writer.close()
 

@@ -8,10 +8,13 @@ import sys
 from collections.abc import AsyncIterator
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gangline.local.network.addresses import NetworkAttachment, NetworkError, PodName
+from gangline.api.core.pod import Pod, PodSpec
+from gangline.api.meta.objects import ObjectMeta
+from gangline.local.network.addresses import NetworkAttachment, NetworkError
 from gangline.local.network.bridge import (
     NETNS_FOLDER,
     BridgeNetwork,
@@ -40,6 +43,10 @@ async def network(tmp_path: Path) -> AsyncIterator[BridgeNetwork]:
     await bridge.close()
 
 
+def a_pod(uid: str, **spec: Any) -> Pod:
+    return Pod(metadata=ObjectMeta(name=uid, namespace="ns", uid=uid), spec=PodSpec(**spec))
+
+
 def left(folder: Path) -> list[str]:
     mark = kernel_prefix(folder)
     links = [path.name for path in Path("/sys/class/net").glob(f"{mark}*")]
@@ -61,8 +68,8 @@ async def inside(pod: NetworkAttachment, program: str) -> str:
 async def test_pods_reach_each_other_and_services_with_their_own_address(
     network: BridgeNetwork,
 ) -> None:
-    one = await network.attach("u1", PodName("ns", "one"), False)
-    two = await network.attach("u2", PodName("ns", "two"), False)
+    one = await network.attach(a_pod("u1"))
+    two = await network.attach(a_pod("u2"))
     server = (
         "import socket;s=socket.create_server(('',80));print('up',flush=True);"
         "[(lambda c,a:(c.sendall(a[0].encode()),c.close()))(*s.accept()) for _ in range(2)]"
@@ -89,14 +96,14 @@ async def test_pod_reaches_the_host_while_others_start_and_end(
 ) -> None:
     bridge = Path("/sys/class/net") / kernel_prefix(tmp_path) / "address"
     first = bridge.read_text()
-    stays = await network.attach("stays", PodName("ns", "stays"), False)
+    stays = await network.attach(a_pod("stays"))
     call = f"import socket;socket.create_connection(('{network.host_address}',{{}}),2).close()"
     with socket.create_server((network.host_address, 0)) as server:
         call = call.format(server.getsockname()[1])
         await inside(stays, call)
         # The pod has now cached the host's link address, and refreshes it only after a while.
         for uid in ("a", "b", "c", "d"):
-            await network.attach(uid, PodName("ns", uid), False)
+            await network.attach(a_pod(uid))
         assert bridge.read_text() == first
         await inside(stays, call)
         for uid in ("a", "b", "c", "d"):
@@ -106,7 +113,7 @@ async def test_pod_reaches_the_host_while_others_start_and_end(
 
 
 async def test_reused_ip_address_has_the_same_mac_address(network: BridgeNetwork) -> None:
-    pod = await network.attach("u", PodName("ns", "p"), False)
+    pod = await network.attach(a_pod("u"))
     assert pod.netns_path is not None
     (link,) = await query_json("-n", Path(pod.netns_path).name, "link", "show", "eth0")
     assert link["address"] == mac_address(pod.ip)
@@ -115,7 +122,7 @@ async def test_reused_ip_address_has_the_same_mac_address(network: BridgeNetwork
 
 async def test_a_pod_asks_the_hosts_end_for_names(network: BridgeNetwork) -> None:
     zone = DnsZone()
-    pod = await network.attach("u1", PodName("ns", "p"), False)
+    pod = await network.attach(a_pod("u1"))
     zone.set_pod(pod.ip, "ns")
     server = DnsServer(zone, network.host_address)
     await server.start()
@@ -132,9 +139,7 @@ async def test_a_pod_asks_the_hosts_end_for_names(network: BridgeNetwork) -> Non
 async def test_attaching_twice_gives_one_place_and_detaching_gives_it_back(
     network: BridgeNetwork, tmp_path: Path
 ) -> None:
-    first, again = await asyncio.gather(
-        *(network.attach("u", PodName("ns", "p"), False) for _ in range(2))
-    )
+    first, again = await asyncio.gather(*(network.attach(a_pod("u")) for _ in range(2)))
     assert first == again
     await network.detach("u")
     await network.detach("u")
@@ -145,14 +150,14 @@ async def test_attaching_twice_gives_one_place_and_detaching_gives_it_back(
 async def test_pods_on_the_hosts_network_have_its_address_and_no_namespace(
     network: BridgeNetwork,
 ) -> None:
-    place = await network.attach("u", PodName("ns", "p"), True)
+    place = await network.attach(a_pod("u", host_network=True))
     assert (place.ip, place.netns_path) == (network.host_address, None)
 
 
 async def test_leftovers_are_removed_and_the_range_is_reused(tmp_path: Path) -> None:
     killed = BridgeNetwork(tmp_path)
     await killed.open()
-    await killed.attach("u", PodName("ns", "p"), False)
+    await killed.attach(a_pod("u"))
 
     successor = BridgeNetwork(tmp_path)
     await successor.open()
@@ -183,7 +188,7 @@ async def test_a_pod_reaches_the_hosts_resolver_and_the_way_is_closed_again(
         pytest.skip("needs nft and a resolver beyond this host")
     bridge = BridgeNetwork(tmp_path)
     await bridge.open()
-    pod = await bridge.attach("u", PodName("ns", "p"), False)
+    pod = await bridge.attach(a_pod("u"))
     question = (
         "import socket;s=socket.socket(2,2);s.settimeout(5);"
         rf"s.sendto(b'\0\1\1\0\0\1\0\0\0\0\0\0\3com\0\0\2\0\1',('{resolvers[0]}',53));"

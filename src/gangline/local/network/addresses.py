@@ -17,45 +17,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gangline.api.core.pod import PodDNSConfig
+from gangline.api.core.pod import Pod
 
 NODE_ADDRESS = "127.0.0.1"
 """The address of all virtual nodes: their kubelets' server and ports of the node are there."""
 DOMAIN = "cluster.local"
 
 
-@dataclass(frozen=True, slots=True)
-class PodName:
-    """The names of a pod, of which ``hostname`` and ``subdomain`` are those of its spec."""
+def host_name(pod: Pod) -> str:
+    """Return a pod's host name: that of its spec, else its name, at most 63 characters long."""
+    return (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
 
-    namespace: str
-    name: str
-    hostname: str = ""
-    subdomain: str = ""
-    aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """``spec.hostAliases`` as pairs of an address and its names."""
 
-    uses_full_name: bool = False
-    """True if the pod's system has the full name (``setHostnameAsFQDN``)."""
+def dns_names(pod: Pod) -> tuple[str, ...]:
+    """Return a pod's names; the full name comes first if a service gives it one."""
+    host, subdomain = host_name(pod), pod.spec.subdomain
+    if not subdomain:
+        return (host,)
+    return (f"{host}.{subdomain}.{pod.metadata.namespace}.svc.{DOMAIN}", host)
 
-    dns_policy: str = ""
-    dns_config: PodDNSConfig | None = None
 
-    @property
-    def host(self) -> str:
-        """The pod's host name: that of its spec, else its name, at most 63 characters long."""
-        return (self.hostname or self.name)[:63].rstrip("-.")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The pod's names; the full name comes first if a service gives it one."""
-        if not self.subdomain:
-            return (self.host,)
-        return (f"{self.host}.{self.subdomain}.{self.namespace}.svc.{DOMAIN}", self.host)
-
-    @property
-    def system_name(self) -> str:
-        return self.names[0] if self.uses_full_name else self.host
+def system_name(pod: Pod) -> str:
+    return dns_names(pod)[0] if pod.spec.set_hostname_as_fqdn else host_name(pod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +70,7 @@ class PodNetwork(Protocol):
     result.
     """
 
-    async def attach(self, pod_uid: str, pod: PodName, host_network: bool) -> NetworkAttachment:
+    async def attach(self, pod: Pod) -> NetworkAttachment:
         """Assign an address and, on a bridge network, a namespace to the pod. Raises NetworkError:
         no address is left, or the system refuses.
         """
@@ -110,10 +93,10 @@ def api_service_port() -> int:
     return 443 if os.geteuid() == 0 else 6443
 
 
-def render_hosts(pod: PodName, ip: str, others: Iterable[tuple[str, Sequence[str]]] = ()) -> str:
+def render_hosts(pod: Pod, ip: str, others: Iterable[tuple[str, Sequence[str]]] = ()) -> str:
     """Return a hosts file with the pod itself, its aliases, and ``others`` as (address, names)."""
-    lines = [HOSTS_HEADER, LOCALHOST_LINES, f"{ip}\t{' '.join(pod.names)}\n"]
-    lines += [f"{address}\t{' '.join(names)}\n" for address, names in pod.aliases]
+    lines = [HOSTS_HEADER, LOCALHOST_LINES, f"{ip}\t{' '.join(dns_names(pod))}\n"]
+    lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}\n" for alias in pod.spec.host_aliases]
     lines += [f"{address}\t{' '.join(names)}\n" for address, names in others]
     return "".join(lines)
 
@@ -133,23 +116,24 @@ def render_host_resolv_conf(host: str) -> str:
     return "\n".join([*kept, "options timeout:1 attempts:1"]) + "\n"
 
 
-def apply_dns_settings(pod: PodName, cluster: str, host: str) -> str:
+def apply_dns_settings(pod: Pod, cluster: str, host: str) -> str:
     """Return the resolv.conf of a pod by its ``dnsPolicy`` and ``dnsConfig``.
 
     ``cluster`` and ``host`` are the texts with the resolvers of the cluster and of the host.
     """
-    base = {"None": "", "Default": host}.get(pod.dns_policy, cluster)
-    if pod.dns_config is None:
+    base = {"None": "", "Default": host}.get(pod.spec.dns_policy, cluster)
+    config = pod.spec.dns_config
+    if config is None:
         return base
     lines = [line.split() for line in base.splitlines()]
     servers = [line[1] for line in lines if line[:1] == ["nameserver"] and len(line) > 1]
     searches = [domain for line in lines if line[:1] == ["search"] for domain in line[1:]]
     options = [option for line in lines if line[:1] == ["options"] for option in line[1:]]
-    added = {option.name: option.value for option in pod.dns_config.options}
+    added = {option.name: option.value for option in config.options}
     options = [option for option in options if option.partition(":")[0] not in added]
     options += [f"{name}:{value}" if value else name for name, value in added.items()]
-    searches = list(dict.fromkeys([*searches, *pod.dns_config.searches]))
-    servers = list(dict.fromkeys([*servers, *pod.dns_config.nameservers]))
+    searches = list(dict.fromkeys([*searches, *config.searches]))
+    servers = list(dict.fromkeys([*servers, *config.nameservers]))
     text = "".join(f"nameserver {server}\n" for server in servers)
     for keyword, values in (("search", searches), ("options", options)):
         text += f"{keyword} {' '.join(values)}\n" if values else ""
@@ -172,16 +156,16 @@ class PodFiles:
         self._folder = folder
 
     def write(
-        self, pod_uid: str, pod: PodName, *, ip: str, netns: str | None, hosts: str, resolv: str
+        self, pod: Pod, *, ip: str, netns: str | None, hosts: str, resolv: str
     ) -> NetworkAttachment:
-        folder = self._folder / pod_uid
+        folder = self._folder / pod.metadata.uid
         folder.mkdir(parents=True, exist_ok=True)
         _rewrite(folder / "hosts", hosts)
         _rewrite(folder / "resolv.conf", resolv)
         return NetworkAttachment(
             ip=ip,
             netns_path=netns,
-            hostname=pod.system_name,
+            hostname=system_name(pod),
             hosts_path=folder / "hosts",
             resolv_path=folder / "resolv.conf",
         )

@@ -33,13 +33,13 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gangline.api.core.pod import Pod
 from gangline.local.network.addresses import (
     AddressPool,
     Network,
     NetworkAttachment,
     NetworkError,
     PodFiles,
-    PodName,
     apply_dns_settings,
     choose_range,
     render_cluster_resolv_conf,
@@ -296,13 +296,14 @@ class BridgeNetwork:
         self._attached.clear()
         await remove_kernel_objects(self._data)
 
-    async def attach(self, pod_uid: str, pod: PodName, host_network: bool) -> NetworkAttachment:
+    async def attach(self, pod: Pod) -> NetworkAttachment:
         """Create a namespace with an address for the pod; see `addresses.PodNetwork`."""
-        async with self._locks.setdefault(pod_uid, asyncio.Lock()):
-            if pod_uid not in self._attached:
-                place = self._on_host if host_network else self._in_namespace
-                self._attached[pod_uid] = await place(pod_uid, pod)
-            return self._attached[pod_uid]
+        uid = pod.metadata.uid
+        async with self._locks.setdefault(uid, asyncio.Lock()):
+            if uid not in self._attached:
+                place = self._on_host if pod.spec.host_network else self._in_namespace
+                self._attached[uid] = await place(pod)
+            return self._attached[uid]
 
     async def detach(self, pod_uid: str) -> None:
         async with self._locks.setdefault(pod_uid, asyncio.Lock()):
@@ -317,14 +318,13 @@ class BridgeNetwork:
         """The network namespaces of all pods by address; None is the host's."""
         return {attachment.ip: attachment.netns_path for attachment in self._attached.values()}
 
-    async def _on_host(self, pod_uid: str, pod: PodName) -> NetworkAttachment:
+    async def _on_host(self, pod: Pod) -> NetworkAttachment:
         resolv = await asyncio.to_thread(_read, Path("/etc/resolv.conf"))
         text = await asyncio.to_thread(_read, Path("/etc/hosts"))
         cluster = resolv
-        if pod.dns_policy == "ClusterFirstWithHostNet":
-            cluster = render_cluster_resolv_conf(pod.namespace, self.host_address)
+        if pod.spec.dns_policy == "ClusterFirstWithHostNet":
+            cluster = render_cluster_resolv_conf(pod.metadata.namespace, self.host_address)
         return self._files.write(
-            pod_uid,
             pod,
             ip=self.host_address,
             netns=None,
@@ -332,9 +332,9 @@ class BridgeNetwork:
             resolv=apply_dns_settings(pod, cluster, resolv),
         )
 
-    async def _in_namespace(self, pod_uid: str, pod: PodName) -> NetworkAttachment:
+    async def _in_namespace(self, pod: Pod) -> NetworkAttachment:
         address = self._pool.allocate()
-        cluster = render_cluster_resolv_conf(pod.namespace, self.host_address)
+        cluster = render_cluster_resolv_conf(pod.metadata.namespace, self.host_address)
         host = await asyncio.to_thread(_read, Path("/etc/resolv.conf"))
         try:
             await self._connect(address)
@@ -343,7 +343,6 @@ class BridgeNetwork:
             self._pool.release(address)
             raise
         return self._files.write(
-            pod_uid,
             pod,
             ip=address,
             netns=str(NETNS_FOLDER / self._netns(address)),

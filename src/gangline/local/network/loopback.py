@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from gangline.api.core.pod import Pod
 from gangline.local.network.addresses import (
     AddressPool,
     AddressRanges,
@@ -22,7 +23,6 @@ from gangline.local.network.addresses import (
     NetworkAttachment,
     NetworkError,
     PodFiles,
-    PodName,
     apply_dns_settings,
     render_host_resolv_conf,
     render_hosts,
@@ -44,7 +44,7 @@ class LoopbackNetwork:
         self._files = PodFiles(data / "network" / "pods")
         self._start = hashlib.sha1(str(data.resolve()).encode(), usedforsecurity=False).digest()[0]
         self._reservation: socket.socket | None = None
-        self._attached: dict[str, tuple[PodName, NetworkAttachment]] = {}
+        self._attached: dict[str, tuple[Pod, NetworkAttachment]] = {}
         self.ranges = _slot_ranges(0)
         self._pool = AddressPool(self.ranges.pods)
 
@@ -63,12 +63,13 @@ class LoopbackNetwork:
         if self._reservation is not None:
             self._reservation.close()
 
-    async def attach(self, pod_uid: str, pod: PodName, host_network: bool) -> NetworkAttachment:
+    async def attach(self, pod: Pod) -> NetworkAttachment:
         """Assign an address to the pod; see `addresses.PodNetwork`."""
-        if pod_uid not in self._attached:
-            address = self.host_address if host_network else self._pool.allocate()
-            self._attached[pod_uid] = (pod, self._write(pod_uid, pod, address))
-        return self._attached[pod_uid][1]
+        uid = pod.metadata.uid
+        if uid not in self._attached:
+            address = self.host_address if pod.spec.host_network else self._pool.allocate()
+            self._attached[uid] = (pod, self._write(pod, address))
+        return self._attached[uid][1]
 
     async def detach(self, pod_uid: str) -> None:
         attached = self._attached.pop(pod_uid, None)
@@ -84,20 +85,19 @@ class LoopbackNetwork:
         """Rewrite the hosts file of every pod from the zone."""
         texts = {
             namespace: self._others(namespace)
-            for namespace in {pod.namespace for pod, _ in self._attached.values()}
+            for namespace in {pod.metadata.namespace for pod, _ in self._attached.values()}
         }
         for pod_uid, (pod, attachment) in self._attached.items():
-            text = render_hosts(pod, attachment.ip, texts[pod.namespace])
+            text = render_hosts(pod, attachment.ip, texts[pod.metadata.namespace])
             self._files.rewrite_hosts(pod_uid, text)
 
-    def _write(self, pod_uid: str, pod: PodName, address: str) -> NetworkAttachment:
+    def _write(self, pod: Pod, address: str) -> NetworkAttachment:
         host = _host_resolv_conf()
         return self._files.write(
-            pod_uid,
             pod,
             ip=address,
             netns=None,
-            hosts=render_hosts(pod, address, self._others(pod.namespace)),
+            hosts=render_hosts(pod, address, self._others(pod.metadata.namespace)),
             resolv=apply_dns_settings(pod, render_host_resolv_conf(host), host),
         )
 

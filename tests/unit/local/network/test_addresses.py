@@ -3,18 +3,19 @@
 import os
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.api.core.pod import PodDNSConfig, PodDNSConfigOption
+from gangline.api.core.pod import HostAlias, Pod, PodDNSConfig, PodDNSConfigOption, PodSpec
+from gangline.api.meta.objects import ObjectMeta
 from gangline.local.network.addresses import (
     CANDIDATES,
     AddressPool,
     NetworkError,
     PodFiles,
-    PodName,
     api_service_port,
     apply_dns_settings,
     choose_range,
@@ -23,6 +24,7 @@ from gangline.local.network.addresses import (
     render_hosts,
     short_names,
     split_range,
+    system_name,
 )
 from gangline.local.network.dns import DnsZone
 from gangline.local.network.loopback import LoopbackNetwork
@@ -34,6 +36,11 @@ DEFAULTS_OF_OTHERS = [
     IPv4Network("10.244.0.0/16"),
     IPv4Network("172.16.0.0/12"),
 ]
+
+
+def a_pod(name: str = "p", **spec: Any) -> Pod:
+    return Pod(metadata=ObjectMeta(name=name, namespace="ns", uid=name), spec=PodSpec(**spec))
+
 
 NDOTS = PodDNSConfigOption("ndots", "2")
 
@@ -99,7 +106,7 @@ def test_no_address_is_held_twice_and_none_is_reserved(steps: list[bool]) -> Non
 
 
 def test_a_pod_is_in_its_hosts_file_with_its_aliases() -> None:
-    pod = PodName("ns", "p", subdomain="gang", aliases=(("1.2.3.4", ("db", "db.example")),))
+    pod = a_pod(subdomain="gang", host_aliases=[HostAlias("1.2.3.4", ["db", "db.example"])])
     text = render_hosts(pod, "10.1.0.2")
     assert "10.1.0.2\tp.gang.ns.svc.cluster.local p\n" in text
     assert "1.2.3.4\tdb db.example\n" in text
@@ -109,15 +116,15 @@ def test_a_pod_is_in_its_hosts_file_with_its_aliases() -> None:
 @pytest.mark.parametrize(
     ("pod", "host"),
     [
-        (PodName("ns", "p"), "p"),
-        (PodName("ns", "p", hostname="h"), "h"),
-        (PodName("ns", "p", uses_full_name=True), "p"),
-        (PodName("ns", "p", subdomain="s", uses_full_name=True), "p.s.ns.svc.cluster.local"),
-        (PodName("ns", "x" * 62 + "-yz"), "x" * 62),
+        (a_pod(), "p"),
+        (a_pod(hostname="h"), "h"),
+        (a_pod(set_hostname_as_fqdn=True), "p"),
+        (a_pod(subdomain="s", set_hostname_as_fqdn=True), "p.s.ns.svc.cluster.local"),
+        (a_pod("x" * 62 + "-yz"), "x" * 62),
     ],
 )
-def test_a_host_name_is_the_specs_or_the_pods_and_short_enough(pod: PodName, host: str) -> None:
-    assert pod.system_name == host
+def test_a_host_name_is_the_specs_or_the_pods_and_short_enough(pod: Pod, host: str) -> None:
+    assert system_name(pod) == host
 
 
 def test_a_name_can_be_shortened_as_far_as_search_domains_would_complete_it() -> None:
@@ -150,7 +157,7 @@ def test_a_cluster_resolver_searches_the_pods_namespace_first() -> None:
 def test_resolvers_of_a_pod_follow_its_policy(
     policy: str, config: PodDNSConfig | None, text: str
 ) -> None:
-    pod = PodName("ns", "p", dns_policy=policy, dns_config=config)
+    pod = a_pod(dns_policy=policy, dns_config=config)
     cluster = "search a b\nnameserver 10.0.0.1\noptions ndots:5\n"
     assert apply_dns_settings(pod, cluster, "nameserver 9.9.9.9\n") == text
 
@@ -162,14 +169,12 @@ def test_host_resolv_conf_keeps_resolvers_with_a_short_timeout() -> None:
 
 def test_rewriting_keeps_the_file_that_is_mounted(tmp_path: Path) -> None:
     files = PodFiles(tmp_path)
-    place = files.write(
-        "u", PodName("ns", "p"), ip="1.2.3.4", netns=None, hosts="long text", resolv=""
-    )
+    place = files.write(a_pod(), ip="1.2.3.4", netns=None, hosts="long text", resolv="")
     inode = place.hosts_path.stat().st_ino
-    files.rewrite_hosts("u", "short")
+    files.rewrite_hosts("p", "short")
     assert place.hosts_path.read_text() == "short"
     assert place.hosts_path.stat().st_ino == inode
-    files.remove("u")
+    files.remove("p")
     assert not place.hosts_path.exists()
 
 
@@ -186,13 +191,13 @@ async def test_names_that_appear_later_reach_the_hosts_files_of_pods(tmp_path: P
     zone = DnsZone()
     network = LoopbackNetwork(tmp_path, zone)
     await network.open()
-    place = await network.attach("u1", PodName("ns", "p1"), False)
-    assert await network.attach("u1", PodName("ns", "p1"), False) == place
+    place = await network.attach(a_pod("p1"))
+    assert await network.attach(a_pod("p1")) == place
     zone.set_pod("127.64.0.99", "ns")
     network.rewrite_hosts_files()
     assert "127.64.0.99\t127-64-0-99.ns.pod.cluster.local" in place.hosts_path.read_text()
-    await network.detach("u1")
-    await network.detach("u1")
+    await network.detach("p1")
+    await network.detach("p1")
     await network.close()
 
 

@@ -33,7 +33,7 @@ from gangline.local.kubelet.pods.pod_status import (
 )
 from gangline.local.kubelet.records import PodRecord, StartProblem, is_pod_finished
 from gangline.local.kubelet.volumes.pod_volumes import make_volumes, refresh_volumes, remove_files
-from gangline.local.network.addresses import NetworkAttachment, NetworkError, PodName
+from gangline.local.network.addresses import NetworkAttachment, NetworkError, system_name
 
 log = logging.getLogger(__name__)
 
@@ -224,24 +224,12 @@ class PodWorker:
 
     async def _attach(self) -> NetworkAttachment:
         if self.context.attachment is None:
-            meta, spec = self.context.pod.metadata, self.context.pod.spec
-            aliases = tuple((alias.ip, tuple(alias.hostnames)) for alias in spec.host_aliases)
-            pod = PodName(
-                meta.namespace,
-                meta.name,
-                spec.hostname,
-                spec.subdomain,
-                aliases,
-                bool(spec.set_hostname_as_fqdn),
-                spec.dns_policy,
-                spec.dns_config,
-            )
-            if len(pod.system_name) > MAX_HOSTNAME:
-                message = f"FQDN {pod.system_name} is too long ({MAX_HOSTNAME} characters at most)"
+            name = system_name(self.context.pod)
+            if len(name) > MAX_HOSTNAME:
+                message = f"FQDN {name} is too long ({MAX_HOSTNAME} characters at most)"
                 raise NetworkError(f"setHostnameAsFQDN: {message}")
-            self.context.attachment = await self.context.node.network.attach(
-                meta.uid, pod, spec.host_network
-            )
+            network = self.context.node.network
+            self.context.attachment = await network.attach(self.context.pod)
         return self.context.attachment
 
     async def _make_volumes(self) -> dict[str, Path]:

@@ -16,7 +16,7 @@ import pytest
 from playwright.async_api import Page, async_playwright, expect
 
 from frameworks.browser import FLAGS, chromium
-from gangline.dashboard.assets import LIBRARIES
+from gangline.dashboard.rendering import LIBRARIES
 from unit.dashboard.conftest import MakeSite, Site
 from unit.dashboard.observed_state import condition
 from unit.tool_modules import load_tool

@@ -21,5 +21,5 @@ How a page is added:
 4. Its texts in both catalogues: ``nav.NAME`` or ``tab.NAME``, and all labels. Tests compare them.
 
 What a page reads beside the observed cluster is a ``Cached`` value of ``Sources``. A script of its
-own is a file in ``static``, named in ``assets.OWN``, and loaded in the block ``head``.
+own is a file in ``static``, named in ``rendering.OWN``, and loaded in the block ``head``.
 """

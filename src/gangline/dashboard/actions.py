@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gangline.api.core.reference import ObjectReference
-from gangline.dashboard.rights import GROUP_KIND, Question, put_last, readable
-from gangline.dashboard.viewers import Viewer
+from gangline.dashboard.rights import GROUP_KIND, Question, Viewer, put_last, readable
 from gangline.dashboard.views.base import Row, SeenJob, View
 from gangline.dashboard.views.job import difference, to_yaml, work_at_risk
 from gangline.kube.controller.event_recorder import EventRecorder
@@ -175,6 +174,19 @@ async def allowed_actions(viewer: Viewer, job: Job) -> tuple[str, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ActionRequest:
+    """An action that a viewer has confirmed."""
+
+    action: Action
+    viewer: Viewer
+    job: Job
+    generation: int
+    """The specification that the confirming page was about."""
+    value: str
+    """Of the field of the form."""
+
+
 @dataclass(slots=True)
 class ActionRunner:
     recorder: EventRecorder
@@ -189,9 +201,7 @@ class ActionRunner:
         put_last(self._shown, (job.uid, generation), stored, MAX_REMEMBERED)
         return generation
 
-    async def run(
-        self, action: Action, viewer: Viewer, job: Job, generation: int, value: str
-    ) -> None:
+    async def run(self, request: ActionRequest) -> None:
         """Run an action with the rights of the viewer.
 
         Raises:
@@ -199,72 +209,72 @@ class ActionRunner:
             ActionRefused: it is not possible now.
             KubeError: the API server refuses it.
         """
-        work = self._run(action, viewer, job, generation, value)
-        if action.name != "restart":
-            await work
+        if request.action.name != "restart":
+            await self._run(request)
             return
         # It waits until the pods have ended, which may take longer than a browser waits.
-        await self._check(viewer, job, generation)
-        task = asyncio.create_task(self._report(work))
+        await self._check(request)
+        task = asyncio.create_task(self._report(request))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _report(self, work: Awaitable[None]) -> None:
+    async def _report(self, request: ActionRequest) -> None:
         try:
-            await work
+            await self._run(request)
         except (ActionRefused, KubeError) as error:
             log.warning("an action has failed: %s", error)
 
-    async def _run(
-        self, action: Action, viewer: Viewer, job: Job, generation: int, value: str
-    ) -> None:
+    async def _run(self, request: ActionRequest) -> None:
         from gangline.sdk.job_editor import JobEditor
 
-        jobs = JobClient(viewer.client, job.kind.trainer)
+        job = request.job
+        editor = JobEditor(JobClient(request.viewer.client, job.kind.trainer), request.generation)
         try:
             for attempt in range(ATTEMPTS):
-                await self._check(viewer, job, generation)
+                await self._check(request)
                 try:
-                    await action.run(JobEditor(jobs, generation), job, value)
+                    await request.action.run(editor, job, request.value)
                     break
                 except Conflict:
                     if attempt == ATTEMPTS - 1:
                         raise
         except (JobError, KubeError, ActionRefused) as error:
-            self._audit(action, viewer, job, value, str(error))
+            self._audit(request, str(error))
             if isinstance(error, JobError):
                 raise ActionRefused(str(error)) from error
             raise
-        self._audit(action, viewer, job, value, "")
+        self._audit(request)
 
-    async def _check(self, viewer: Viewer, job: Job, generation: int) -> None:
-        stored = await _manifest(viewer, job)
-        if int(stored["metadata"].get("generation", 0)) == generation:
+    async def _check(self, request: ActionRequest) -> None:
+        job = request.job
+        stored = await _manifest(request.viewer, job)
+        if int(stored["metadata"].get("generation", 0)) == request.generation:
             return
         from gangline.sdk.manifests import to_submittable
 
-        before = self._shown.get((job.uid, generation))
+        before = self._shown.get((job.uid, request.generation))
         changed: tuple[str, ...] = ()
         if before is not None and before["metadata"]["uid"] == stored["metadata"]["uid"]:
             changed = difference(*(to_yaml(to_submittable(one)) for one in (before, stored)))
         raise SpecChanged(changed)
 
-    def _audit(self, action: Action, viewer: Viewer, job: Job, value: str, problem: str) -> None:
+    def _audit(self, request: ActionRequest, problem: str = "") -> None:
+        name, value, job = request.action.name, request.value, request.job
         facts = {
-            "action": action.name,
-            "viewer": viewer.name,
+            "action": name,
+            "viewer": request.viewer.name,
             "job": f"{job.namespace}/{job.qualified_name}",
             "value": value,
             "result": problem or "done",
         }
         log.info("action of a viewer", extra=facts)
-        what = f"{action.name} {value}".strip()
-        who = viewer.name or "the dashboard's user"
-        message = f"{who}: {what}" + (f" failed: {problem}" if problem else "")
+        who = request.viewer.name or "the dashboard's user"
+        failed = f" failed: {problem}" if problem else ""
         resource = job.kind.resource
         reference = ObjectReference(
             resource.kind, job.namespace, job.name, job.uid, resource.api_version
         )
+        message = f"{who}: {f'{name} {value}'.strip()}{failed}"
         type_ = "Warning" if problem else "Normal"
         self.recorder.event(reference, type_, "DashboardAction", message)
 

@@ -118,8 +118,7 @@ class LogHub:
         while True:
             await asyncio.sleep(IDLE_S)
             if shared.readers == 0:
-                entry = self._logs.pop(key, None)
-                if entry is not None:
+                if (entry := self._logs.pop(key, None)) is not None:
                     entry[1].cancel()
                 return
 

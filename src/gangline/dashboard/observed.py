@@ -175,16 +175,14 @@ class ClusterSnapshot:
             if pod is None:
                 continue
             meta = pod.metadata
-            key, owner = (meta.namespace, meta.name), meta.controller
-            node = pod.spec.node_name
+            key, node = (meta.namespace, meta.name), pod.spec.node_name
             self._loads.pop(node, None)
             if is_new:
                 self.pods[key] = self._on_node[node][key] = pod
             else:
                 self.pods.pop(key, None)
                 self._on_node[node].pop(key, None)
-            if owner is not None:
-                self._store_owned(self._pods_of, owner.uid, meta.name, pod if is_new else None)
+            self._store_owned(self._pods_of, meta, pod if is_new else None)
         self.note_change()
 
     def store_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
@@ -196,8 +194,7 @@ class ClusterSnapshot:
                 self.groups[meta.namespace, meta.name] = group
             else:
                 self.groups.pop((meta.namespace, meta.name), None)
-            if owner := meta.controller:
-                self._store_owned(self._groups_of, owner.uid, meta.name, group if is_new else None)
+            self._store_owned(self._groups_of, meta, group if is_new else None)
         self.note_change()
 
     def store_event(self, old: Event | None, new: Event | None) -> None:
@@ -223,15 +220,17 @@ class ClusterSnapshot:
         self.note_change()
 
     def _store_owned(
-        self, table: defaultdict[str, dict[str, Any]], uid: str, name: str, item: object
+        self, table: defaultdict[str, dict[str, Any]], meta: Any, item: object
     ) -> None:
-        if item is None:
-            table[uid].pop(name, None)
-            if not table[uid]:
-                del table[uid]
+        if (owner := meta.controller) is None:
+            return
+        if item is not None:
+            table[owner.uid][meta.name] = item
         else:
-            table[uid][name] = item
-        self._touch(uid)
+            table[owner.uid].pop(meta.name, None)
+            if not table[owner.uid]:
+                del table[owner.uid]
+        self._touch(owner.uid)
 
     def _touch(self, uid: str) -> None:
         if (entry := self.by_uid.get(uid)) is not None:
@@ -266,13 +265,9 @@ class ClusterSnapshot:
         return built
 
     def load(self, node: str) -> NodeLoad:
-        load = self._loads.get(node)
-        if load is None:
-            pods = [
-                pod
-                for _, pod in sorted(self._on_node[node].items())
-                if pod.status.phase not in TERMINAL_PHASES
-            ]
+        if (load := self._loads.get(node)) is None:
+            pods = [pod for _, pod in sorted(self._on_node[node].items())]
+            pods = [pod for pod in pods if pod.status.phase not in TERMINAL_PHASES]
             counted = tuple((pod, pod_request_for(pod.spec, GPU)) for pod in pods)
             load = self._loads[node] = NodeLoad(sum_requests(pods), counted)
         return load

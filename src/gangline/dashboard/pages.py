@@ -13,33 +13,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gangline.dashboard.rights import NODE_KIND, POD_KIND, Question, list_question, readable
+from gangline.dashboard.rights import NODE_KIND, POD_KIND, Question, Viewer, list_question, readable
 from gangline.dashboard.sources import NoPast, Sources
-from gangline.dashboard.viewers import Viewer
+from gangline.dashboard.views import job as job_views
+from gangline.dashboard.views import past
 from gangline.dashboard.views.base import Observation, SeenJob, View
-from gangline.dashboard.views.compare import CompareView, compare_view
 from gangline.dashboard.views.curves import curves_view
-from gangline.dashboard.views.job import (
-    JobHead,
-    checkpoints_view,
-    goodput_view,
-    job_head,
-    spec_view,
-    why_view,
-)
 from gangline.dashboard.views.jobs import jobs_view, read_filter
 from gangline.dashboard.views.nodes import node_details, nodes_view
 from gangline.dashboard.views.overview import diagnose_observed, node_failures, overview_view
-from gangline.dashboard.views.past import (
-    FILTERS,
-    HistoryView,
-    history_view,
-    recorded_goodput,
-    recorded_logs,
-    recorded_page,
-    recorded_spec,
-    recorded_why,
-)
 from gangline.dashboard.views.queues import queues_view
 from gangline.dashboard.views.usage import (
     GROUPS,
@@ -50,7 +32,8 @@ from gangline.dashboard.views.usage import (
 )
 from gangline.kube.errors import NotFound
 from gangline.sdk.client import JobClient, JobError
-from gangline.sdk.jobs import JobState
+from gangline.sdk.goodput import Goodput
+from gangline.sdk.jobs import Job, JobState
 from gangline.sdk.kinds import JOB_KINDS, JobKind
 
 PER_PAGE = 100
@@ -131,7 +114,7 @@ class Page:
 class JobPage(View, frozen=True):
     """A job with the content of one tab."""
 
-    head: JobHead
+    head: job_views.JobHead
     content: View | None = None
     """None if there is nothing to show yet."""
 
@@ -180,12 +163,12 @@ def _require_nodes(request: PageRequest) -> None:
         raise PageRefused("you may not list nodes: that needs the verb list on nodes")
 
 
-def _show_head(request: PageRequest, shown: SeenJob) -> JobHead:
+def _show_head(request: PageRequest, shown: SeenJob) -> job_views.JobHead:
     sources = request.sources
     accounts = sources.accounts([shown.job])
     usage = sources.pod_usage.of(shown.job.namespace).peek()
     gpus = sources.gpu_usage.peek() if shown.job.allocated_gpus else None
-    return job_head(request.seen, shown, accounts, usage, gpus)
+    return job_views.job_head(request.seen, shown, accounts, usage, gpus)
 
 
 async def _why(request: PageRequest) -> View:
@@ -205,7 +188,7 @@ async def _why(request: PageRequest) -> View:
     waits = job.state in {JobState.QUEUING, JobState.PENDING, JobState.RESTARTING}
     sees_cluster = seen.scope.sees_all(NODE_KIND) and seen.scope.sees_all(POD_KIND)
     explanations = sources.explanations.of(job.uid, job).peek() if waits and sees_cluster else None
-    content = why_view(
+    content = job_views.why_view(
         diagnosis or diagnose_observed(seen, shown),
         explanations or (),
         hidden=waits and not sees_cluster,
@@ -217,17 +200,16 @@ async def _replicas(request: PageRequest) -> View:
     return JobPage(_show_head(request, request.job()))
 
 
-async def _checkpoints(request: PageRequest) -> View:
-    shown = request.job()
-    account = await request.sources.account(shown.job).get()
-    return JobPage(_show_head(request, shown), checkpoints_view(account) if account else None)
+def _accounted(content: Callable[[Goodput, Job], View]) -> Callable[[PageRequest], Awaitable[View]]:
+    """Return what computes a tab from the account of a job's time."""
 
+    async def compute(request: PageRequest) -> View:
+        shown = request.job()
+        account = await request.sources.account(shown.job).get()
+        head = _show_head(request, shown)
+        return JobPage(head, content(account, shown.job) if account else None)
 
-async def _goodput(request: PageRequest) -> View:
-    shown = request.job()
-    account = await request.sources.account(shown.job).get()
-    content = goodput_view(account, shown.job.requested_gpus) if account else None
-    return JobPage(_show_head(request, shown), content)
+    return compute
 
 
 async def _spec(request: PageRequest) -> View:
@@ -250,7 +232,7 @@ async def _spec(request: PageRequest) -> View:
         against = request.find_job(with_.strip("/")).job
         jobs = JobClient(client, against.kind.trainer)
         other = await jobs.manifest(against.name, against.namespace)
-    return JobPage(_show_head(request, shown), spec_view(stored, effective, other, with_))
+    return JobPage(_show_head(request, shown), job_views.spec_view(stored, effective, other, with_))
 
 
 async def _may_list(request: PageRequest, kind: str, namespace: str) -> bool:
@@ -307,7 +289,7 @@ async def _curves(request: PageRequest) -> View:
 
 
 async def _history(request: PageRequest) -> View:
-    given = {name: request.first(name) for name in FILTERS}
+    given = {name: request.first(name) for name in past.FILTERS}
     position = {
         name: value
         for name in ("until", "after")
@@ -319,13 +301,13 @@ async def _history(request: PageRequest) -> View:
     try:
         answer = await request.sources.past.jobs(PER_PAGE, filters)
     except NoPast as error:
-        return HistoryView(filter=given, problem=str(error))
+        return past.HistoryView(filter=given, problem=str(error))
     jobs = answer["jobs"]
     allowed = await _allowed(request, {(job["kind"], job["namespace"]) for job in jobs})
     shown = [job for job in jobs if (job["kind"], job["namespace"]) in allowed]
     present = {entry.stored.metadata.uid for entry in request.seen.cluster}
     following = {name: str(value) for name, value in (answer.get("next") or {}).items()}
-    return history_view(shown, present, given, following, len(jobs) - len(shown))
+    return past.history_view(shown, present, given, following, len(jobs) - len(shown))
 
 
 async def _allowed(request: PageRequest, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -357,12 +339,12 @@ async def compute_usage(request: PageRequest) -> UsageView:
 async def _compare(request: PageRequest) -> View:
     given = tuple(job for job in request.query.get("job", ()) if job.strip())[:2]
     if len(given) < 2:
-        return CompareView(given)
+        return past.CompareView(given)
     try:
         left, right = await asyncio.gather(*(_stored(request, path) for path in given))
     except PageMissing as error:
-        return CompareView(given, problem=str(error))
-    return compare_view((given[0], given[1]), left, right)
+        return past.CompareView(given, problem=str(error))
+    return past.compare_view((given[0], given[1]), left, right)
 
 
 JOB, RECORD = "/jobs/{namespace}/{kind}/{name}", "/history/{namespace}/{kind}/{name}"
@@ -389,7 +371,7 @@ def _record_tab(
         uid = request.first("uid")
         path = "{namespace}/{kind}/{name}".format(**request.match)
         stored = await _stored(request, f"{path}@{uid}" if uid else path)
-        return recorded_page(stored, content(stored) if stored.get("record") else None)
+        return past.recorded_page(stored, content(stored) if stored.get("record") else None)
 
     path, command = RECORD if tab == "why" else f"{RECORD}/{tab}", _HISTORY
     return Page(
@@ -415,15 +397,18 @@ PAGES: tuple[Page, ...] = (
     _tab("replicas", _replicas, f"{_GET} -w", renews_content=True),
     _tab("logs", _replicas, "gangline logs {name} -n {namespace} -T {kind} -f", "logs"),
     _tab("curves", _curves, f"{_HISTORY} -o json"),
-    _tab("checkpoints", _checkpoints, f"{_GET} -w", renews_content=True),
-    _tab("goodput", _goodput, f"{_GET} -o json", renews_content=True),
+    _tab("checkpoints", _accounted(lambda account, _: job_views.checkpoints_view(account)),
+         f"{_GET} -w", renews_content=True),
+    _tab("goodput",
+         _accounted(lambda account, job: job_views.goodput_view(account, job.requested_gpus)),
+         f"{_GET} -o json", renews_content=True),
     _tab("spec", _spec, f"{_GET} --spec", "spec"),
-    _record_tab("why", recorded_why),
+    _record_tab("why", past.recorded_why),
     _record_tab("replicas", lambda stored: None),
-    _record_tab("logs", recorded_logs, "recorded_logs"),
+    _record_tab("logs", past.recorded_logs, "recorded_logs"),
     _record_tab("curves", lambda stored: curves_view(stored["record"])),
-    _record_tab("goodput", recorded_goodput),
-    _record_tab("spec", recorded_spec, "spec"),
+    _record_tab("goodput", past.recorded_goodput),
+    _record_tab("spec", past.recorded_spec, "spec"),
 )  # fmt: skip
 """All pages. Tabs of ``JOB`` and of ``RECORD`` are shown in this order."""
 

@@ -1,11 +1,20 @@
 """Pages, parts and JSON from view models: templates with auto-escape, and texts in two languages.
 
-``parts/NAME.html`` is included by a page and sent again by its stream, so both are always
-the same. Texts of components (reasons, messages, log lines) are shown as they are.
+``parts/NAME.html`` is included by a page and sent again by its stream, so both are always the same.
+Texts of components (reasons, messages, log lines) are shown as they are; of log lines the ANSI
+colours are elements with classes, and every other escape sequence is dropped.
+
+Scripts and the style sheet are served with a digest of their content in the address, for ever.
+Libraries are fetched when the package is built (``tools/fetch_assets.py``). Every page can be read
+and used without them, so one that is missing is only reported.
 """
 
+import hashlib
+import logging
+import re
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from importlib.resources import files
@@ -17,11 +26,83 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gangline.api.figures import format_figure, plain_number
-from gangline.dashboard.ansi import coloured
-from gangline.dashboard.assets import Asset
 from gangline.dashboard.views.base import View
 from gangline.sdk.logs import LogLine
 from gangline.sdk.progress import format_clock
+
+log = logging.getLogger(__name__)
+
+OWN = ("style.css", "page.js", "curves.js", "icon.svg")
+LIBRARIES = ("htmx.min.js", "hx-sse.min.js", "uplot.min.js", "uplot.min.css")
+TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    content: bytes = field(repr=False)
+    content_type: str
+    path: str
+    """Its address, which changes with its content."""
+
+
+def read_assets() -> dict[str, Asset]:
+    """Return the files that pages load, by name."""
+    folder = files("gangline.dashboard").joinpath("static")
+    assets: dict[str, Asset] = {}
+    for name in (*OWN, *LIBRARIES):
+        try:
+            content = folder.joinpath(name).read_bytes()
+        except FileNotFoundError:
+            log.warning("pages are not live: %s is missing from the package", name)
+            continue
+        digest = hashlib.sha256(content).hexdigest()[:16]
+        assets[name] = Asset(content, TYPES[name.rpartition(".")[2]], f"/static/{digest}/{name}")
+    return assets
+
+
+_SEQUENCE = re.compile(r"\x1b\[([0-9;]{0,32})m")
+_OTHER = re.compile(
+    r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|\[[0-?]*[ -/]*[@-~]?|[@-_])|[\x00-\x08\x0b-\x1f\x7f]"
+)
+_CLASSES = {
+    "1": "b", "2": "dim", "3": "i", "4": "u",
+    **{str(30 + n): f"c{n}" for n in range(8)},
+    **{str(90 + n): f"c{n}" for n in range(8)},
+}  # fmt: skip
+"""The sequences that are shown. Backgrounds are not: they would need colours of their own."""
+
+
+def coloured(line: str) -> Markup:
+    """Return a log line with its colours; all text is escaped."""
+    if "\x1b" not in line:
+        return escape(_OTHER.sub("", line))
+    parts: list[Markup] = []
+    active: list[str] = []
+    at = 0
+    for match in _SEQUENCE.finditer(line):
+        parts.append(_span(line[at : match.start()], active))
+        at = match.end()
+        for code in (match[1] or "0").split(";"):
+            if code in {"", "0"}:
+                active = []
+            elif code in {"39", "22"}:
+                active = [name for name in active if not name.startswith("c") and name != "b"]
+            elif (name := _CLASSES.get(code)) is not None:
+                active = [one for one in active if one[0] != "c" or name[0] != "c"] + [name]
+    parts.append(_span(line[at:], active))
+    return Markup("").join(parts)
+
+
+def _span(text: str, classes: list[str]) -> Markup:
+    shown = escape(_OTHER.sub("", text))
+    if not classes or not shown:
+        return shown
+    return Markup('<span class="{}">{}</span>').format(" ".join(f"a-{c}" for c in classes), shown)
+
+
+def plain(line: str) -> str:
+    return _OTHER.sub("", _SEQUENCE.sub("", line))
+
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 API_VERSION = "dashboard.gangline.dev/v1"
@@ -52,19 +133,13 @@ def _catalogue(language: str) -> dict[str, Any]:
 
 
 def choose_language(chosen: str, accepted: str) -> str:
-    """Return the language that was chosen, else the first known one that a browser accepts."""
+    """Return the language that was chosen, else the one that a browser prefers of those here."""
     if chosen in LANGUAGES:
         return chosen
-    weighted = []
-    for part in accepted.split(","):
-        name, _, parameter = part.partition(";")
-        try:
-            weight = float(parameter.partition("q=")[2] or 1)
-        except ValueError:
-            weight = 0.0
-        weighted.append((-weight, name.strip().lower().partition("-")[0]))
-    known = [name for _, name in sorted(weighted, key=lambda one: one[0]) if name in LANGUAGES]
-    return known[0] if known else "en"
+    ranges = re.findall(r"([a-z]+)[\w-]*\s*(?:;\s*q=([01](?:\.\d*)?))?", accepted.lower())
+    # Of zh-CN and zh the first one counts.
+    weights = {name: float(weight or 1) for name, weight in reversed(ranges) if name in LANGUAGES}
+    return max(weights, key=weights.__getitem__, default="en")
 
 
 @cache

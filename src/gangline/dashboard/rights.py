@@ -1,4 +1,7 @@
-"""What a viewer may read and do: access reviews with the viewer's own credentials.
+"""Viewers, and what they may read and do: access reviews with the viewer's own credentials.
+
+A viewer is known by credentials, so all sessions and streams of one user share one client and one
+memory of rights. Clients that nobody has used for a while are closed.
 
 Objects are observed once, with the rights of the server, and shown by the rights of each viewer.
 ``Rights`` asks the API server as the viewer (``SelfSubjectAccessReview``), never more than
@@ -12,19 +15,14 @@ namespace that has such objects is asked for.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
-from gangline.api.resources import (
-    CONFIG_MAPS,
-    EVENTS,
-    HYPERNODES,
-    NODES,
-    POD_GROUPS,
-    PODS,
-    QUEUES,
-)
+from gangline.api.resources import CONFIG_MAPS, EVENTS, HYPERNODES, NODES, POD_GROUPS, PODS, QUEUES
 from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import ClusterConfig
+from gangline.kube.config.credentials import Credential, StaticCredential
+from gangline.kube.errors import Forbidden, NotFound
 from gangline.sdk.kinds import JobKind
 
 REMEMBER_S = 30.0
@@ -77,8 +75,8 @@ class Rights:
     client: ApiClient
     """Sends requests as the viewer."""
     clock: Callable[[], float] = time.monotonic
-    _answers: dict[Question, tuple[float, bool]] = field(default_factory=dict)
-    _asked: dict[Question, "asyncio.Task[bool]"] = field(default_factory=dict)
+    _answers: dict[Question, tuple[float, "asyncio.Task[bool]"]] = field(default_factory=dict)
+    """Answers, and when they were asked for."""
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_PARALLEL))
 
     async def may(self, question: Question) -> bool:
@@ -88,24 +86,17 @@ class Rights:
             Unauthorized: the credentials of the viewer are no longer valid.
             ApiError: the API server does not answer.
         """
-        answer = self._answers.get(question)
-        if answer is not None and self.clock() - answer[0] < REMEMBER_S:
-            return answer[1]
-        task = self._asked.get(question)
-        if task is None:
-            task = self._asked[question] = asyncio.create_task(self._ask(question))
-            task.add_done_callback(lambda done: self._forget_task(question, done))
+        asked_at, task = self._answers.get(question, (-REMEMBER_S, None))
+        is_old = self.clock() - asked_at >= REMEMBER_S
+        if task is None or (task.done() and (is_old or task.cancelled() or task.exception())):
+            task = asyncio.create_task(self._ask(question))
+            put_last(self._answers, question, (self.clock(), task), MAX_REMEMBERED)
         return await asyncio.shield(task)
 
     async def may_all(self, questions: Iterable[Question]) -> dict[Question, bool]:
         """Return the answers to several questions, which are asked concurrently."""
         asked = list(dict.fromkeys(questions))
         return dict(zip(asked, await asyncio.gather(*map(self.may, asked)), strict=True))
-
-    def _forget_task(self, question: Question, done: "asyncio.Task[bool]") -> None:
-        self._asked.pop(question, None)
-        if not done.cancelled():
-            done.exception()  # it is the waiters' to handle; without any it is not logged
 
     async def _ask(self, question: Question) -> bool:
         attributes = {
@@ -114,9 +105,7 @@ class Rights:
             if value or name in {"group", "resource"}
         }
         async with self._slots:
-            allowed = await self.client.is_allowed(**attributes)
-        put_last(self._answers, question, (self.clock(), allowed), MAX_REMEMBERED)
-        return allowed
+            return await self.client.is_allowed(**attributes)
 
 
 ALL_NAMESPACES: frozenset[str] | None = None
@@ -143,13 +132,8 @@ class Scope:
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for viewers who see the same, so that they can share a rendered page."""
-        return tuple(
-            sorted(
-                (kind, None if ns is None else tuple(sorted(ns))) for kind, ns in self.kinds.items()
-            )
-            if self.kinds
-            else ()
-        )
+        namespaces = {kind: ns and tuple(sorted(ns)) for kind, ns in self.kinds.items()}
+        return tuple(sorted(namespaces.items(), key=lambda item: item[0]))
 
 
 async def read_scope(
@@ -194,3 +178,88 @@ async def _add_namespaces(
     )
     for kind, names in partly.items():
         visible[kind] = frozenset(name for name in names if answers[list_question(kind, name)])
+
+
+IDLE_S = 900.0
+"""A client that was not used for this time is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """As whom requests are sent; all empty: as the server itself."""
+
+    token: str = field(default="", repr=False)
+    """A bearer token."""
+    user: str = ""
+    """The user whom the server impersonates."""
+    groups: tuple[str, ...] = ()
+
+    def config(self, server: ClusterConfig) -> ClusterConfig:
+        """Return the configuration of a client with these credentials."""
+        if self.token:
+            credential = StaticCredential(Credential(f"Bearer {self.token}"))
+            return replace(server, credentials=credential, headers=())
+        if self.user:
+            groups = (("Impersonate-Group", group) for group in self.groups)
+            return replace(server, headers=(("Impersonate-User", self.user), *groups))
+        return server
+
+
+@dataclass(slots=True)
+class Viewer:
+    identity: Identity
+    name: str
+    """The name that pages and the audit log show; owners of jobs are compared with it."""
+    client: ApiClient
+    rights: Rights
+    used_at: float = 0.0
+    scope: Scope | None = None
+    """What the viewer saw last."""
+    scope_read_at: float = 0.0
+    scope_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Viewers:
+    def __init__(self, server: ApiClient) -> None:
+        self.server = server
+        self._viewers: dict[Identity, Viewer] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._close_idle(0.0)
+
+    async def viewer(self, identity: Identity, name: str) -> Viewer:
+        viewer = self._viewers.get(identity)
+        if viewer is None:
+            await self._close_idle(IDLE_S)
+            client = self.server
+            if identity != Identity():
+                config = identity.config(self.server.config)
+                client = ApiClient(config, "gangline-dashboard", count_requests=False)
+                await client.__aenter__()
+            viewer = self._viewers[identity] = Viewer(identity, name, client, Rights(client))
+        viewer.used_at = time.monotonic()
+        return viewer
+
+    async def _close_idle(self, idle_s: float) -> None:
+        now = time.monotonic()
+        for viewer in [one for one in self._viewers.values() if now - one.used_at >= idle_s]:
+            del self._viewers[viewer.identity]
+            if viewer.client is not self.server:
+                await asyncio.shield(viewer.client.__aexit__(None, None, None))
+
+
+async def read_user_name(client: ApiClient) -> str:
+    """Return the name by which the API server knows a client; empty before Kubernetes 1.28.
+
+    Raises:
+        Unauthorized: it does not accept the credentials.
+    """
+    try:
+        return await client.user_name()
+    except (NotFound, Forbidden):
+        # Older servers: any request that everybody may send shows whether the token is accepted.
+        await client.is_allowed(verb="get", group="", resource="namespaces")
+        return ""

@@ -11,15 +11,13 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
 from gangline.dashboard.actions import ActionRunner
-from gangline.dashboard.login.header import HeaderLogin
-from gangline.dashboard.login.local import TOKEN_PARAMETER, LocalLogin
+from gangline.dashboard.login.modes import TOKEN_PARAMETER, HeaderLogin, LocalLogin, TokenLogin
 from gangline.dashboard.login.sessions import Login, Sessions
-from gangline.dashboard.login.token import TokenLogin
 from gangline.dashboard.observed import ClusterSnapshot
+from gangline.dashboard.rights import Viewers, read_user_name
 from gangline.dashboard.server import Dashboard
 from gangline.dashboard.settings import DashboardSettings, LoginMode, TlsSettings
 from gangline.dashboard.sources import Sources
-from gangline.dashboard.viewers import Viewers, read_user_name
 from gangline.dashboard.watching import ClusterWatch
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder

@@ -18,13 +18,12 @@ from gangline.dashboard.actions import (
     ACTIONS,
     Action,
     ActionRefused,
+    ActionRequest,
     ActionRunner,
     allowed_actions,
     confirm_view,
     questions,
 )
-from gangline.dashboard.ansi import plain
-from gangline.dashboard.assets import read_assets
 from gangline.dashboard.login.sessions import (
     NO_CSRF,
     Login,
@@ -45,8 +44,15 @@ from gangline.dashboard.pages import (
     PageRequest,
     compute_usage,
 )
-from gangline.dashboard.rendering import LANGUAGES, Renderer, choose_language, json_form
-from gangline.dashboard.rights import Question, Scope, read_scope, readable
+from gangline.dashboard.rendering import (
+    LANGUAGES,
+    Renderer,
+    choose_language,
+    json_form,
+    plain,
+    read_assets,
+)
+from gangline.dashboard.rights import Question, Scope, Viewer, read_scope, readable
 from gangline.dashboard.settings import DashboardSettings
 from gangline.dashboard.sources import Sources
 from gangline.dashboard.streams import (
@@ -57,7 +63,6 @@ from gangline.dashboard.streams import (
     named,
     wait_until,
 )
-from gangline.dashboard.viewers import Viewer
 from gangline.dashboard.views.base import Observation, SeenJob, View
 from gangline.dashboard.views.usage import to_csv
 from gangline.kube.errors import ApiError, Conflict, Forbidden, Unauthorized
@@ -544,7 +549,8 @@ class Dashboard:
         value = str(form.get(action.field, "")) if action.field else ""
         if action.field == "replicas" and (role := str(form.get("role", ""))):
             value = f"{role}={value}"
-        await self.runner.run(action, opened.viewer, shown.job, int(generation), value)
+        confirmed = ActionRequest(action, opened.viewer, shown.job, int(generation), value)
+        await self.runner.run(confirmed)
         if wants_json(request):
             return web.json_response({"status": 200, "message": action.name})
         target = "/jobs" if action.name == "delete" else shown.row().path

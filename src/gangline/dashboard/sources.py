@@ -29,7 +29,7 @@ from gangline.sdk.diagnosis import Diagnosis, diagnose_job
 from gangline.sdk.goodput import MAX_READ, Goodput, has_goodput, read_goodput
 from gangline.sdk.history import AsyncHistory
 from gangline.sdk.jobs import Job
-from gangline.sdk.usage import GpuUsage, ResourceUsage, gpu_usage, node_usage, pod_usage
+from gangline.sdk.usage import gpu_usage, node_usage, pod_usage
 
 log = logging.getLogger(__name__)
 
@@ -189,25 +189,15 @@ class Sources:
         self.cluster = cluster
         self.past = Past(client, record)
         changed = cluster.note_change
-        self.checks: Cached[list[ClusterCheckResult]] = Cached(self._checks, CHECK_S, changed)
-        self.queues: Cached[Mapping[str, Any]] = Cached(self._queues, ON_REQUEST_S, changed)
-        self.gpu_usage: Cached[GpuUsage | None] = Cached(
-            lambda: gpu_usage(client), USAGE_S, changed
-        )
-        self.node_usage: Cached[Mapping[tuple[str, str], ResourceUsage]] = Cached(
-            lambda: node_usage(client), USAGE_S, changed
-        )
-        self.pod_usage: CachedByKey[Mapping[tuple[str, str], ResourceUsage]] = CachedByKey(
-            lambda namespace: pod_usage(client, namespace), USAGE_S, changed
-        )
+        self.checks = Cached(self._checks, CHECK_S, changed)
+        self.queues = Cached(self._queues, ON_REQUEST_S, changed)
+        self.gpu_usage = Cached(partial(gpu_usage, client), USAGE_S, changed)
+        self.node_usage = Cached(partial(node_usage, client), USAGE_S, changed)
+        self.pod_usage = CachedByKey(partial(pod_usage, client), USAGE_S, changed)
         self._computing = asyncio.Lock()
-        self._accounts: CachedByKey[Goodput | None] = CachedByKey(
-            lambda job: read_goodput(client, job), ACCOUNT_S, changed
-        )
-        self.diagnoses: CachedByKey[Diagnosis] = CachedByKey(self._diagnose, ON_REQUEST_S)
-        self.explanations: CachedByKey[Sequence[Any]] = CachedByKey(
-            self._explain, ON_REQUEST_S, changed
-        )
+        self._accounts = CachedByKey(partial(read_goodput, client), ACCOUNT_S, changed)
+        self.diagnoses = CachedByKey(self._diagnose, ON_REQUEST_S)
+        self.explanations = CachedByKey(self._explain, ON_REQUEST_S, changed)
 
     def account(self, job: Job) -> Cached[Goodput | None]:
         return self._accounts.of(job.uid, job)
@@ -217,8 +207,8 @@ class Sources:
         first ``MAX_READ`` it is read again in the background.
         """
         elastic = [job for job in jobs if has_goodput(job) and not job.state.finished][:MAX_READ]
-        known = {job.uid: self.account(job).peek() for job in elastic}
-        return {uid: account for uid, account in known.items() if account is not None}
+        accounts = ((job.uid, self.account(job).peek()) for job in elastic)
+        return {uid: account for uid, account in accounts if account is not None}
 
     async def _checks(self) -> list[ClusterCheckResult]:
         config = self.client.config

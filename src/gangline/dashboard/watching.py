@@ -93,18 +93,15 @@ class ClusterWatch:
                 for name in away:
                     self._start_again(name, tasks)
             if not frozen and self.cluster.has_synced:
-                await self._build_jobs()
+                # Build the jobs of the first page before somebody waits for it, a few at a time.
+                for number, entry in enumerate(self.cluster):
+                    self.cluster.job(entry)
+                    if number % 20 == 0:
+                        await asyncio.sleep(0)
                 # The copies are large and long-lived: the garbage collector leaves them out.
                 gc.freeze()
                 frozen = True
             await asyncio.sleep(_CHECK_S if frozen else _CHECK_S / 10)
-
-    async def _build_jobs(self) -> None:
-        """Build the jobs of the first page before somebody waits for it, a few at a time."""
-        for number, entry in enumerate(self.cluster):
-            self.cluster.job(entry)
-            if number % 20 == 0:
-                await asyncio.sleep(0)
 
     async def _answers(self) -> bool:
         try:
@@ -137,9 +134,7 @@ class ClusterWatch:
 def _with_owner_only(job: Any) -> Any:
     """Drop annotations that no page shows: some tools store complete objects in them."""
     annotations = job.metadata.annotations
-    owner = (
-        {OWNER_ANNOTATION: annotations[OWNER_ANNOTATION]} if OWNER_ANNOTATION in annotations else {}
-    )
+    owner = {name: text for name, text in annotations.items() if name == OWNER_ANNOTATION}
     if owner == annotations:
         return job
     metadata = msgspec.structs.replace(job.metadata, annotations=owner)

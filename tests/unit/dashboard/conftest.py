@@ -10,16 +10,13 @@ from aiohttp import CookieJar, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from gangline.dashboard.actions import ActionRunner
-from gangline.dashboard.login.header import HeaderLogin
-from gangline.dashboard.login.local import LocalLogin
+from gangline.dashboard.login.modes import HeaderLogin, LocalLogin, TokenLogin
 from gangline.dashboard.login.oidc import OidcLogin
 from gangline.dashboard.login.sessions import Login, Sessions
-from gangline.dashboard.login.token import TokenLogin
-from gangline.dashboard.rights import Rights
+from gangline.dashboard.rights import Identity, Rights, Viewer
 from gangline.dashboard.server import Dashboard
 from gangline.dashboard.settings import DashboardSettings, LoginMode
 from gangline.dashboard.sources import Sources
-from gangline.dashboard.viewers import Identity, Viewer
 from gangline.kube.errors import Unreachable
 from unit.dashboard.observed_state import NOW, Recorded, StubServer, example
 

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gangline.dashboard.login.sessions import local_path
-from gangline.dashboard.rights import MAX_PARALLEL, Question, Rights, read_scope
+from gangline.dashboard.rights import MAX_PARALLEL, Identity, Question, Rights, read_scope
 from gangline.dashboard.settings import (
     BadDashboardSettings,
     DashboardSettings,
@@ -23,7 +23,6 @@ from gangline.dashboard.settings import (
     TlsSettings,
     parse_networks,
 )
-from gangline.dashboard.viewers import Identity
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.probes import Address
 from unit.dashboard.conftest import MakeSite

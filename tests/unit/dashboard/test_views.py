@@ -7,7 +7,7 @@ import pytest
 
 from gangline.cli.render.jobs import job_table
 from gangline.cli.render.nodes import node_table
-from gangline.dashboard.ansi import coloured, plain
+from gangline.dashboard.rendering import coloured, plain
 from gangline.dashboard.rights import POD_KIND, Scope, readable
 from gangline.dashboard.views.job import (
     JobHead,

@@ -17,11 +17,10 @@ import aiohttp
 import jwt
 from aiohttp import web
 
-from gangline.dashboard.login.header import RESERVED
+from gangline.dashboard.login.modes import RESERVED
 from gangline.dashboard.login.sessions import Login, LoginRefused, local_path, see_other
-from gangline.dashboard.rights import put_last
+from gangline.dashboard.rights import Identity, put_last
 from gangline.dashboard.settings import OidcSettings
-from gangline.dashboard.viewers import Identity
 from gangline.sdk.advice import public_authorities
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA")

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from gangline.dashboard.rights import put_last
-from gangline.dashboard.viewers import Identity, Viewers
+from gangline.dashboard.rights import Identity, Viewers, put_last
 
 LIFETIME_S = 12 * 3600.0
 MAX_SESSIONS = 10_000

@@ -116,15 +116,9 @@ class Observation:
 
     def see(self, entry: JobSnapshot) -> SeenJob:
         """Return a job with those of its objects that the viewer may list."""
-        namespace = entry.stored.metadata.namespace
-        return SeenJob(
-            entry,
-            self.cluster.job(
-                entry,
-                pods=self.scope.sees(POD_KIND, namespace),
-                groups=self.scope.sees(GROUP_KIND, namespace),
-            ),
-        )
+        namespace, sees = entry.stored.metadata.namespace, self.scope.sees
+        pods, groups = sees(POD_KIND, namespace), sees(GROUP_KIND, namespace)
+        return SeenJob(entry, self.cluster.job(entry, pods=pods, groups=groups))
 
     def events(self, job: Job) -> list[EventRecord]:
         """Return the events of a job, the oldest first; none if the viewer may not list them."""

@@ -81,13 +81,8 @@ def nodes_view(
     usage: Mapping[tuple[str, str], ResourceUsage] | None = None,
     gpus: GpuUsage | None = None,
 ) -> NodesView:
-    """Return all nodes.
-
-    Args:
-        seen: the observed cluster.
-        domains: name, tier and nodes of each network domain, the closest tier first.
-        usage: usage of nodes, if something measures it.
-        gpus: use of GPUs, if something measures it.
+    """Return all nodes; ``domains`` are name, tier and nodes of each network domain, the closest
+    tier first.
     """
     rows = {row.name: row for row in read_node_rows(seen)}
     views = {name: _node(seen, row, usage or {}, gpus) for name, row in sorted(rows.items())}

@@ -1,4 +1,4 @@
-"""Jobs of the past: the list of the history, and the page of a job as its record has it."""
+"""Jobs of the past: the history, the page of a job as its record has it, two runs compared."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
@@ -10,18 +10,20 @@ import msgspec
 from gangline.api.failure import Blame
 from gangline.api.verdict import Finding
 from gangline.dashboard.views.base import Row, View
+from gangline.dashboard.views.curves import CurveChart, curves_view
 from gangline.dashboard.views.job import (
     GoodputView,
     JobHead,
     ReplicaCell,
     SpecView,
+    TimelineRow,
     WhyView,
+    difference,
     goodput_view,
     replica_cell,
     to_yaml,
     why_view,
 )
-from gangline.dashboard.views.timeline import TimelineRow
 from gangline.sdk.diagnosis import Diagnosis
 from gangline.sdk.goodput import Goodput
 from gangline.sdk.jobs import JobState, Replica
@@ -225,18 +227,84 @@ def _moment(entry: Mapping[str, Any]) -> TimelineRow:
 
 
 def _finding(data: Mapping[str, Any]) -> Finding:
-    return Finding(
-        replica=data.get("replica", ""),
-        cause=data["cause"],
-        blame=Blame(data["blame"]),
-        meaning=data["meaning"],
-        remedy=data.get("remedy", ""),
-        evidence=data.get("evidence", ""),
-        node=data.get("node", ""),
-        exit_code=data.get("exitCode"),
-        container=data.get("container", ""),
-    )
+    names = ("replica", "cause", "meaning", "remedy", "evidence", "node", "container")
+    texts = {name: data.get(name, "") for name in names}
+    return Finding(**texts, blame=Blame(data["blame"]), exit_code=data.get("exitCode"))
 
 
 def _time(ms: int | None) -> datetime | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+class Side(View, frozen=True):
+    row: PastRow
+    duration_s: float | None = None
+    gpu_hours: float = 0.0
+    core_hours: float = 0.0
+
+
+class PairedCurve(View, frozen=True):
+    name: str
+    unit: str
+    left: CurveChart | None
+    right: CurveChart | None
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the numbers can be shown over steps."""
+        return all(chart is not None and bool(chart.steps) for chart in (self.left, self.right))
+
+
+class CompareView(View, frozen=True):
+    given: tuple[str, ...] = ()
+    left: Side | None = None
+    right: Side | None = None
+    curves: tuple[PairedCurve, ...] = ()
+    difference: tuple[str, ...] = ()
+    """Lines of the difference of the specifications: they begin with ``+``, ``-`` or a space."""
+    problem: str = ""
+    """Why nothing can be compared; empty if it can."""
+
+
+def compare_view(
+    given: tuple[str, str], left: Mapping[str, Any], right: Mapping[str, Any]
+) -> CompareView:
+    charts = [
+        {chart.name: chart for chart in curves_view(stored.get("record") or {}).charts}
+        for stored in (left, right)
+    ]
+    names = [*charts[0], *(name for name in charts[1] if name not in charts[0])]
+    pairs = ((charts[0].get(name), charts[1].get(name)) for name in names)
+    return CompareView(
+        given,
+        _side(left),
+        _side(right),
+        tuple(
+            PairedCurve(one.name, one.unit, first, second)
+            for first, second in pairs
+            if (one := first or second) is not None
+        ),
+        difference(_comparable(left), _comparable(right)),
+    )
+
+
+def _side(stored: Mapping[str, Any]) -> Side:
+    row = past_row(stored["job"], stored.get("record"))
+    began, ended = row.started, row.finished
+    return Side(
+        row,
+        (ended - began).total_seconds() if began and ended else None,
+        stored.get("gpu_seconds", 0) / 3600,
+        stored.get("cpu_seconds", 0) / 3600,
+    )
+
+
+_OF_THE_OBJECT = ("uid", "creationTimestamp", "name")
+
+
+def _comparable(stored: Mapping[str, Any]) -> str:
+    """Return a specification as YAML, without what identifies its object."""
+    written = dict((stored.get("spec") or {}).get("written") or {})
+    meta = written.get("metadata") or {}
+    written["metadata"] = {key: meta[key] for key in meta if key not in _OF_THE_OBJECT}
+    return to_yaml(written)

@@ -6,11 +6,13 @@ The API server, the scheduler, the kubelets of all nodes (``fake_kubelets``) and
 benchmark are one process each. It measures the embedded API server and, where there is one, a real
 Kubernetes, in these phases:
 
-1. The nodes are created; then the pods, in gangs, as fast as the server takes them.
+1. The nodes are created; then the pods, in gangs, as fast as the server takes them. With
+   ``--placed`` the pods are created on their nodes and the scheduler starts beside them, which
+   takes half of the time: the phases that follow are the same.
 2. Churn: jobs end and are deleted, and others come, at a steady rate.
 3. A backlog of pods, bound by a bare client that decides nothing and by our scheduler, in turn. The
    kubelets write nothing meanwhile, so that the two differ in the client only.
-4. The scheduler starts again beside all pods.
+4. The scheduler starts again beside all pods (with ``--placed`` before the churn).
 5. Nodes are lost together; other pods replace those that ran there.
 6. A job of higher priority, larger than what is free, preempts.
 
@@ -32,6 +34,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from statistics import median
@@ -87,6 +90,8 @@ class Sizes:
     preempting: int
     backlog: int
     turns: int
+    placed: bool
+    """Whether the first pods are created on their nodes, not scheduled."""
     lease_s: float
     """Interval between renewals of the lease of a node, 10 seconds as kubelets have it; 0: none."""
 
@@ -96,8 +101,8 @@ class Sizes:
         return math.ceil(self.pods * 1.03 / (self.nodes - self.lost))
 
 
-SMALL = Sizes(200, 2_000, 8, 15.0, 40.0, 10, 400, 400, 1, 10.0)
-FULL = Sizes(10_000, 100_000, 8, 900.0, 100.0, 500, 20_000, 3_000, 3, 10.0)
+SMALL = Sizes(200, 2_000, 8, 15.0, 40.0, 10, 400, 400, 1, False, 10.0)
+FULL = Sizes(10_000, 100_000, 8, 900.0, 100.0, 500, 20_000, 3_000, 3, False, 10.0)
 
 
 def node(index: int, processors: int) -> bytes:
@@ -112,14 +117,18 @@ def node_name(index: int) -> str:
     return json.loads(bind.node(index))["metadata"]["name"]
 
 
-def pod(name: str, group: str, scheduler: str, priority_class: str = "") -> bytes:
-    """A pod of one processor."""
+def pod(
+    name: str, group: str, scheduler: str, priority_class: str = "", on_node: str = ""
+) -> bytes:
+    """A pod of one processor; with ``on_node`` it is not scheduled."""
     body = json.loads(bind.pod(0, scheduler, gangs=False))
     body["metadata"] = {"name": name, "labels": {"job": group}}
     if group:
         body["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": group}
     if priority_class:
         body["spec"]["priorityClassName"] = priority_class
+    if on_node:
+        body["spec"]["nodeName"] = on_node
     return json.dumps(body).encode()
 
 
@@ -168,12 +177,17 @@ class Run:
         self._target, self._pipe = target, pipe
         self._clients, self._kubelets = Clients(target, CREATORS), kubelets
         self._timeline = Timeline(pipe)
-        await self.fill()
+        if self.sizes.placed:
+            await self.place()
+            await self.restart()
+        else:
+            await self.fill()
         if self.sizes.churn_s:
             await self.churn()
         if self.sizes.turns:
             await self.compare()
-        await self.restart()
+        if not self.sizes.placed:
+            await self.restart()
         if self.sizes.lost:
             await self.lose_nodes()
         if self.sizes.preempting:
@@ -263,16 +277,16 @@ class Run:
         self._serial += 1
         return Job(namespace, f"g-{self._serial:06d}", self.sizes.gang)
 
-    async def _create(self, job: Job) -> None:
-        """Create a job: its group, then its pods one after the other."""
+    async def _create(self, job: Job, nodes: Iterator[str] | None = None) -> None:
+        """Create a job: its group, then its pods one after the other, on ``nodes`` if given."""
         path = f"{bind.GROUPS}/{job.namespace}/podgroups"
         await self._clients.send("POST", path, job.group())
         for key in job.keys:
-            await self._create_pod(job, key)
+            await self._create_pod(job, key, next(nodes) if nodes is not None else "")
 
-    async def _create_pod(self, job: Job, key: str) -> None:
+    async def _create_pod(self, job: Job, key: str, on_node: str = "") -> None:
         namespace, _, name = key.partition("/")
-        body = pod(name, job.name, "gangline", job.priority_class)
+        body = pod(name, job.name, "gangline", job.priority_class, on_node)
         await self._clients.send("POST", f"/api/v1/namespaces/{namespace}/pods", body)
         self._timeline.created[key] = time.monotonic()
 
@@ -310,8 +324,27 @@ class Run:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         await self._clients.send("DELETE", path, b'{"gracePeriodSeconds":0}')
 
-    async def fill(self) -> None:
+    def _first_jobs(self) -> list[Job]:
         jobs = [self._new_job() for _ in range(self.sizes.pods // self.sizes.gang)]
+        self._live += jobs
+        return jobs
+
+    async def place(self) -> None:
+        """Create the pods on their nodes, one after the other on each."""
+        jobs, nodes = self._first_jobs(), cycle(map(node_name, range(self.sizes.nodes)))
+        keys = [key for job in jobs for key in job.keys]
+        begun = time.monotonic()
+        await self._all(lambda job: self._create(job, nodes), jobs)
+        created = time.monotonic()
+        running = await self._timeline.wait(RUNNING, keys)
+        print(
+            f"  {len(keys):,} pods on their nodes: created after {created - begun:.1f} s, running "
+            f"after {running - begun:.1f} s",
+            flush=True,
+        )
+
+    async def fill(self) -> None:
+        jobs = self._first_jobs()
         keys = [key for job in jobs for key in job.keys]
         async with self._phase("fill") as measured:
             begun = time.monotonic()
@@ -319,7 +352,6 @@ class Run:
             created = time.monotonic()
             bound = await self._timeline.wait(BOUND, keys)
             running = await self._timeline.wait(RUNNING, keys)
-        self._live += jobs
         rate = len(keys) / (bound - begun)
         print(
             f"    {len(keys):,} pods: created after {created - begun:.1f} s, bound after "
@@ -534,9 +566,11 @@ def measure(
         kubelets.start()
         try:
             here.recv()
-            scheduler.start()
             assert kubelets.pid is not None
-            pids = {**servers, "scheduler": scheduler.pid, "kubelets": kubelets.pid}
+            pids = {**servers, "kubelets": kubelets.pid}
+            if not sizes.placed:
+                scheduler.start()
+                pids["scheduler"] = scheduler.pid
             print(f"  processes: {pids}", flush=True)
             uvloop.run(run.run(target, here, kubelets.pid))
         except BaseException:
@@ -597,6 +631,7 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--preempting", type=int, help="pods of the urgent job; default: a fifth")
     parser.add_argument("--backlog", type=int, help="pods that the bare client and ours bind")
     parser.add_argument("--turns", type=int, help="comparisons with the bare client")
+    parser.add_argument("--placed", action="store_true", help="create the pods on their nodes")
     parser.add_argument(
         "--lease-interval", type=float, help="seconds between renewals of a lease; 0: no leases"
     )
@@ -622,6 +657,7 @@ def sizes_of(given: argparse.Namespace) -> Sizes:
         int(chosen(given.preempting, pods // 5)),
         int(chosen(given.backlog, min(base.backlog, pods // 4))),
         int(chosen(given.turns, base.turns)),
+        given.placed,
         chosen(given.lease_interval, base.lease_s),
     )
 

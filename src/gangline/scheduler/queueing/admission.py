@@ -56,20 +56,33 @@ def check_admission(
         inner = {child.parent for child in state.queues.values()}
     group = in_present_queue(state, group, inner)
     if group.queue not in state.queues:
-        return queue_not_found(group, waiting)
+        message = (
+            f"Queue {group.queue!r} does not exist: create it, or name an existing one in the "
+            "group's spec.queue."
+        )
+        return _pending_reason(messages.NO_SUCH_QUEUE, message, waiting, group.key)
     if group.queue in inner or group.queue == ROOT_QUEUE:
-        return queue_not_leaf(group, waiting)
+        message = (
+            f"Queue {group.queue!r} has child queues and takes no jobs itself: name one of them "
+            "in the group's spec.queue."
+        )
+        return _pending_reason(messages.QUEUE_NOT_LEAF, message, waiting, group.key)
     for name in (group.queue, *ancestors(state.queues, group.queue)):
         # Its members are looked at only then: this runs for each pending gang of each cycle.
         if not state.queues[name].open and not _has_started(state, group):
-            return queue_closed(group, name, waiting)
+            message = f"Queue {name!r} is closed: open it, or move the job to another queue."
+            return _pending_reason(messages.QUEUE_CLOSED, message, waiting, group.key)
     if quotas := state.quotas.get(group.key.partition("/")[0]):
         members = state.members.get(group.key, {}).values()
         asked = missing_pods_request(group, members)
         if figures := exceeded_quota_message(
             quotas.values(), asked, missing_pods_attributes(group, members)
         ):
-            return over_quota(group, figures, waiting)
+            message = (
+                f"The namespace's quota does not admit the complete gang: {figures}. "
+                "It starts when others of the namespace end, or the quota is raised."
+            )
+            return _pending_reason(messages.QUOTA_EXCEEDED, message, waiting, group.key)
     return None
 
 
@@ -205,36 +218,6 @@ def group_not_found(key: GroupKey, pods: Iterable[PodInfo]) -> PendingReason:
         "it is created, since only the group states how many must start together."
     )
     return _pending_reason(messages.NO_SUCH_GROUP, message, pods, key)
-
-
-def queue_not_found(group: PodGroupInfo, pods: Iterable[PodInfo]) -> PendingReason:
-    message = (
-        f"Queue {group.queue!r} does not exist: create it, or name an existing one in the "
-        "group's spec.queue."
-    )
-    return _pending_reason(messages.NO_SUCH_QUEUE, message, pods, group.key)
-
-
-def queue_not_leaf(group: PodGroupInfo, pods: Iterable[PodInfo]) -> PendingReason:
-    message = (
-        f"Queue {group.queue!r} has child queues and takes no jobs itself: name one of them "
-        "in the group's spec.queue."
-    )
-    return _pending_reason(messages.QUEUE_NOT_LEAF, message, pods, group.key)
-
-
-def queue_closed(group: PodGroupInfo, queue: str, pods: Iterable[PodInfo]) -> PendingReason:
-    message = f"Queue {queue!r} is closed: open it, or move the job to another queue."
-    return _pending_reason(messages.QUEUE_CLOSED, message, pods, group.key)
-
-
-def over_quota(group: PodGroupInfo, figures: str, pods: Iterable[PodInfo]) -> PendingReason:
-    """A namespace's quota does not admit all pods that must start together."""
-    message = (
-        f"The namespace's quota does not admit the complete gang: {figures}. "
-        "It starts when others of the namespace end, or the quota is raised."
-    )
-    return _pending_reason(messages.QUOTA_EXCEEDED, message, pods, group.key)
 
 
 def over_queue_limit(group: PodGroupInfo, queue: str) -> PendingReason:

@@ -493,13 +493,9 @@ class Simulation:
         """Recreate the pods that a gang lacks."""
         key = _group_of(run)
         self.state.former_members.pop(key, None)
-        created = EPOCH + timedelta(seconds=run.job.arrival)
-        shape = shape_of(run.job.request, ANYWHERE)
         for index in range(run.pods):
-            pod = PodKey(f"{key}-{index}")
-            if pod not in self.state.pods:
-                uid = f"{pod}#{run.starts}.{run.evicted}"
-                self.state.set_pod(PodInfo(pod, uid, shape, created, run.job.priority, key))
+            if PodKey(f"{key}-{index}") not in self.state.pods:
+                self._add_pod(run, index, f"{run.starts}.{run.evicted}")
 
 
 def _group_of(run: JobRun) -> GroupKey:

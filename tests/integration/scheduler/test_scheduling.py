@@ -197,17 +197,6 @@ async def test_a_gang_starts_when_a_node_comes(cluster: ApiClient) -> None:
         await eventually(placed(cluster, "job", 2), "the gang has nodes")
 
 
-async def test_incomplete_gang_names_what_is_missing(cluster: ApiClient) -> None:
-    await add_node(cluster, "a")
-    async with scheduling(cluster):
-        await add_group(cluster, "job", 2)
-        await add_pod(cluster, "job-0", group="job")
-        group = await eventually(waits_because(cluster, "job", "NotEnoughTasks"), "it says so")
-        assert "1 of the 2 pods" in group.status.conditions[0].message
-        await add_pod(cluster, "job-1", group="job")
-        await eventually(placed(cluster, "job", 2), "the gang has nodes")
-
-
 async def test_a_gang_waits_for_its_queue(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster):
@@ -286,21 +275,6 @@ async def two_gangs_for_the_room_of_one(client: ApiClient) -> None:
 async def delete_pods(client: ApiClient, prefix: str) -> None:
     for pod in await pods(client, prefix):
         await client.delete(PODS, pod.metadata.name, "default", grace_seconds=0)
-
-
-async def test_restarting_gang_returns_to_its_nodes(cluster: ApiClient) -> None:
-    async with scheduling(cluster):
-        await two_gangs_for_the_room_of_one(cluster)
-        for _ in range(3):
-            nodes = await announce_restart(cluster, "first")
-            await delete_pods(cluster, "first")
-            await eventually(held_for(cluster, "second", "default/first"), "the room is held")
-            for index in (1, 0):
-                await add_pod(cluster, f"first-{index}", "4", group="first")
-            await eventually(placed(cluster, "first", 2), "the first gang is back")
-            back = {pod.metadata.name: pod.spec.node_name for pod in await pods(cluster, "first")}
-            assert back == nodes
-            assert not any(pod.spec.node_name for pod in await pods(cluster, "second"))
 
 
 async def test_places_are_kept_by_a_scheduler_that_was_restarted_meanwhile(
@@ -411,15 +385,6 @@ async def test_contradictions_are_reported_once(cluster: ApiClient) -> None:
         await add_gang(cluster, "later", 1)
         await eventually(placed(cluster, "later", 1), "a further decision was made")
         assert await told() == [("a", "AllocatableOverCapacity", 1), ("odd", "Unreadable", 1)]
-
-
-async def test_pods_of_other_schedulers_are_left_alone(cluster: ApiClient) -> None:
-    await add_node(cluster, "a")
-    async with scheduling(cluster):
-        await add_pod(cluster, "other-0", schedulerName="somebody")
-        await add_pod(cluster, "own-0")
-        await eventually(placed(cluster, "own", 1), "our pod has a node")
-        assert not (await pods(cluster, "other"))[0].spec.node_name
 
 
 @pytest.mark.slow

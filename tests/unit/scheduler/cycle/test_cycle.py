@@ -8,14 +8,12 @@ from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.preemption.reservations import LOST_MEMBER_RESERVATION_S
 from gangline.scheduler.types import (
     CycleResult,
-    GroupKey,
     LabelExpression,
     NetworkTopologyRule,
     NodeTerm,
     PlacementConstraints,
     QueueInfo,
     TaintInfo,
-    TolerationInfo,
 )
 from unit.scheduler.builders import (
     GPU,
@@ -71,13 +69,6 @@ def test_elastic_gang_starts_with_the_pods_that_the_limit_of_its_queue_allows(
     elastic = group("g", minimum, queue="q", min_task_member=tuple(roles.items()))
     decision = checked_cycle(cluster(node("n", cpu=16), limit, elastic, *pods))
     assert set(placed(decision)) == {f"g-{i}" for i in starts}
-
-
-def test_two_gangs_do_not_split_the_resources_of_one() -> None:
-    state = cluster(node("a", gpu=4), *gang("one", 4, age=1, gpu=1), *gang("two", 4, age=0, gpu=1))
-    decision = decide(state)
-    assert {name.rpartition("-worker")[0] for name in placed(decision)} == {"two"}
-    assert reason(decision, "one") == "NotEnoughResources"
 
 
 def test_fragmented_resources_are_named_in_the_message() -> None:
@@ -189,15 +180,6 @@ def test_too_many_pods_is_a_reason_of_its_own() -> None:
     assert "1 Too many pods" in pod_message(decide(state), "p")
 
 
-def test_tolerated_taints_are_ignored() -> None:
-    taint = TaintInfo("gpu", "yes", "NoSchedule")
-    tolerant = PlacementConstraints(
-        tolerations=(TolerationInfo("gpu", "Equal", "yes", "NoSchedule"),)
-    )
-    state = cluster(node("a", taints=(taint,)), pod("p", constraints=tolerant))
-    assert placed(decide(state)) == {"p": "a"}
-
-
 def test_preferred_affinity_decides_between_nodes() -> None:
     term = NodeTerm(labels=(LabelExpression("zone", "In", ("b",)),))
     wish = PlacementConstraints(preferred=((10, term),))
@@ -205,25 +187,6 @@ def test_preferred_affinity_decides_between_nodes() -> None:
         node("a", labels={"zone": "a"}), node("b", labels={"zone": "b"}), pod("p", constraints=wish)
     )
     assert placed(decide(state)) == {"p": "b"}
-
-
-def test_devices_are_counted() -> None:
-    state = cluster(node("a", gpu=4), node("b", gpu=2), *gang("job", 2, gpu=3))
-    decision = decide(state)
-    assert not decision.bindings
-    assert f"2 Insufficient {GPU}" in message(decision, "job")
-
-
-def test_pods_with_the_least_choice_are_placed_first() -> None:
-    pinned = on_label(disk="ssd")
-    state = cluster(
-        node("a", cpu=2, labels={"disk": "ssd"}),
-        node("b", cpu=1),
-        group("job", 2),
-        pod("anywhere", cpu=1, group="job"),
-        pod("pinned", cpu=2, group="job", constraints=pinned),
-    )
-    assert placed(decide(state)) == {"anywhere": "b", "pinned": "a"}
 
 
 def test_resources_outside_the_reservation_are_used() -> None:
@@ -253,31 +216,6 @@ def test_gang_behind_an_endless_service_gets_no_reservation() -> None:
         *gang("small", 1, age=2, cpu=1),
     )
     assert placed(decide(state)) == {"small-worker-0": "a"}
-
-
-def test_a_resource_that_no_node_has_is_insufficient() -> None:
-    state = cluster(node("a"), pod("p", gpu=1))
-    assert f"1 Insufficient {GPU}" in pod_message(decide(state), "p")
-
-
-def test_message_names_what_would_help() -> None:
-    state = cluster(
-        node("a", cpu=4, gpu=4),
-        group("old", 1),
-        pod("old-0", gpu=3, group="old", on="a"),
-        *gang("job", 2, age=1, cpu=1, gpu=2),
-    )
-    text = message(decide(state), "job")
-    assert "0 of the gang's 2 waiting pods" in text
-    assert f"It needs at least {GPU} 3 more, freed or added." in text
-
-
-def test_an_assumed_pod_is_not_placed_again() -> None:
-    state = cluster(node("a", cpu=1), pod("p"), pod("q", age=1))
-    first = decide(state)
-    state.assume(first.bindings[0].pod, first.bindings[0].node)
-    assert not decide(state).bindings
-    assert GroupKey("d/none") not in decide(state).placed
 
 
 def test_a_port_of_the_node_is_given_once() -> None:

@@ -57,22 +57,6 @@ def test_pods_of_a_gang_that_must_be_apart_get_a_node_each() -> None:
     assert not decide(cluster(*hosts(2), *apart)).bindings
 
 
-def test_those_that_run_are_kept_apart_from_too() -> None:
-    state = cluster(*hosts(2), pod("there", on="n0", labels=WEB), *gang(1, constraints=APART))
-    assert counts(decide(state)) == Counter(n1=1)
-
-
-def test_those_that_run_keep_others_away() -> None:
-    lonely = pod("there", on="n0", constraints=APART)
-    state = cluster(*hosts(2), lonely, *gang(1, labels=WEB))
-    assert counts(decide(state)) == Counter(n1=1)
-    state.set_node(node("n1", cpu=8, unschedulable=True))
-    decision = decide(state)
-    assert "existing pods anti-affinity" in decision.pending_reasons[0].pods[0][1]
-    state.remove_pod(lonely.key)
-    assert counts(decide(state)) == Counter(n0=1)
-
-
 def test_pods_go_where_those_are_that_they_must_be_near_to() -> None:
     near = gang(2, constraints=wanting(affinity=(web("zone"),)))
     state = cluster(*hosts(4), pod("there", on="n2", labels=WEB), *near)

@@ -6,13 +6,9 @@ from msgspec.structs import replace
 from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.queueing.messages import (
     MAX_MESSAGE,
-    GangCapacity,
-    PlacementAttempt,
     QueueLimit,
-    ResourceHolders,
     amounts_text,
     clip_message,
-    gang_message,
     queue_limit_message,
 )
 from gangline.scheduler.types import (
@@ -74,16 +70,6 @@ def test_the_message_of_a_pod_begins_as_kube_scheduler_puts_it() -> None:
     message = pod_message(decide(state), "job-worker-0")
     assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
     assert "waiting since" not in message
-
-
-def test_message_of_a_preemptor_pod_starts_with_kubernetes_wording() -> None:
-    low = [group("low", 1), pod("low-0", cpu=4, group="low", on="n1")]
-    high = [group("high", 1, priority=5), pod("high-0", cpu=4, group="high", priority=5)]
-    decision = decide(cluster(node("n1", cpu=4), *low, *high))
-    assert [eviction.pod for eviction in decision.evictions] == ["d/low-0"]
-    message = pod_message(decision, "high-0")
-    assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
-    assert message.endswith("Pods are being evicted for it: it starts when they have ended.")
 
 
 def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -> None:
@@ -245,28 +231,3 @@ def test_reserved_nodes_are_listed_up_to_a_number(size: int, listed: str) -> Non
         *gang("wants", size),
     )
     assert f"Nodes are reserved for it: {listed}" in group_message(decide(state), "wants")
-
-
-def test_message_states_what_is_requested_and_what_is_free() -> None:
-    state = cluster(
-        node("n1", cpu=4), node("n2", cpu=4), pod("used", cpu=3, on="n1"), *gang("g", 2, cpu=3)
-    )
-    message = group_message(decide(state), "g")
-    assert "Requested: cpu 6; free on the 2 nodes that accept it: cpu 5." in message
-
-
-def test_message_without_users_ends_with_what_would_help() -> None:
-    cpus = {"cpu": 2_000}
-    attempt = PlacementAttempt(
-        pending=2,
-        fitted=1,
-        missing=2,
-        running=0,
-        unplaced_pod=pod("job-0", cpu=1),
-        kubernetes_message="0/1 nodes are available.",
-        shortages={"cpu": 1},
-        capacity=GangCapacity(cpus, {"cpu": 1_000}, {"cpu": 1_000}, cpus, eligible_nodes=1),
-        is_feasible=True,
-        holders=ResourceHolders("cpu"),
-    )
-    assert gang_message(attempt).endswith("It needs at least cpu 1 more, freed or added.")

@@ -4,22 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
 from e2e.jobs import Manifest, job, replica
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
-from gangline.api.resources import NAMESPACES, PYTORCH_JOBS, SECRETS
+from gangline.api.resources import NAMESPACES, PYTORCH_JOBS
 from gangline.kube.errors import ApiError, Invalid
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook import certificate
 from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.settings import CertificateValidity, FailurePolicy, WebhookSettings
-
-EXCHANGES = 3
 
 
 @asynccontextmanager
@@ -117,37 +113,3 @@ async def test_mistakes_are_refused_together_and_good_jobs_show_their_defaults(
         return True
 
     await eventually(free, "the API server asks nobody")
-
-
-async def test_certificates_are_exchanged_and_no_call_fails(scenario: Scenario) -> None:
-    validity = CertificateValidity(
-        lifetime=timedelta(seconds=60),
-        renew_before=timedelta(seconds=58),
-        propagation=timedelta(seconds=2),
-    )
-    seen: set[str] = set()
-    count = 0
-    async with checked(scenario, validity) as settings:
-        while len(seen) <= EXCHANGES or count < 200:
-            jobs = [held(f"j{count + number}") for number in range(10)]
-            count += len(jobs)
-            await asyncio.gather(*(scenario.submit(each) for each in jobs))
-            stored = await scenario.client.get(SECRETS, settings.secret, scenario.namespace)
-            seen.add(stored.data[certificate.CERTIFICATE])
-    assert count >= 200
-
-
-async def test_jobs_pass_again_when_the_webhook_has_gone(scenario: Scenario) -> None:
-    async with checked(scenario, CertificateValidity()):
-        pass
-
-    async def passes() -> bool:
-        try:
-            await scenario.client.create(
-                PYTORCH_JOBS, held("probe"), scenario.namespace, dry_run=True
-            )
-        except ApiError:
-            return False
-        return True
-
-    await eventually(passes, "the API server asks nobody")

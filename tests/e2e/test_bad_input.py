@@ -13,11 +13,9 @@ import yaml
 
 from e2e.jobs import Manifest, job, replica, template
 from e2e.scenario import Scenario, condition
-from e2e.waiting import eventually
-from gangline.api.resources import EVENTS, PODS, PYTORCH_JOBS
+from gangline.api.resources import PODS
 from gangline.kube.errors import Invalid, NotFound
 
-MISTAKES = Path(__file__).parents[1] / "unit" / "api" / "validation" / "samples" / "mistakes.yaml"
 FOREVER = "sleep 3600"
 USAGE = 2
 
@@ -29,19 +27,6 @@ def submitted(
     file = folder / "submitted.yaml"
     file.write_text(yaml.safe_dump_all(manifests))
     return scenario.cluster.run("submit", "-n", scenario.namespace, "-f", str(file), check=False)
-
-
-async def test_forty_mistakes_in_one_job_are_all_named(scenario: Scenario) -> None:
-    done = scenario.cluster.run(
-        "submit", "-n", scenario.namespace, "-f", str(MISTAKES), check=False
-    )
-    assert done.returncode == USAGE
-    told = [line for line in done.stderr.splitlines() if line.startswith("  ")]
-    assert len(set(told)) >= 40, done.stderr
-    assert all(":" in line for line in told), "each begins with the field"
-    for field in ("metadata.name", "spec.runPolicy.backoffLimit", "spec.pytorchReplicaSpecs"):
-        assert field in done.stderr
-    assert not (await scenario.client.list(PYTORCH_JOBS, scenario.namespace)).items
 
 
 def _worker(change: Callable[[Manifest], object]) -> Manifest:
@@ -142,18 +127,3 @@ async def test_a_command_that_does_not_exist_is_named_by_pod_and_job(scenario: S
     assert "/no/such/program" in ended.message
     shown = scenario.cluster.run("get", "lost", "-n", scenario.namespace)
     assert "/no/such/program" in shown.stdout
-
-
-@pytest.mark.embedded_only("Kubernetes pulls images, and says ErrImagePull where there is none")
-async def test_an_image_without_a_match_runs_here_and_an_event_says_so(
-    scenario: Scenario,
-) -> None:
-    await scenario.submit(job("plain", replica("true")))
-    assert await scenario.outcome("plain") == "Succeeded"
-
-    async def told() -> list[str]:
-        events = (await scenario.client.list(EVENTS, scenario.namespace)).items
-        return [event.message for event in events if "busybox:1" in event.message]
-
-    messages = await eventually(told, "an event names the image")
-    assert any("image map" in message for message in messages), messages

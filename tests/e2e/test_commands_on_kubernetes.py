@@ -24,9 +24,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.kubernetes_only("the embedded cluster's commands have tests of their own"),
 ]
-
-IMAGE_MAP = Path(__file__).parents[2] / ".cache" / "frameworks-image-map.yaml"
-SDK = Path(__file__).parents[1] / "frameworks" / "kubeflow_client.py"
 SUBMIT = ("submit", "pytorch", "--image", "busybox:1", "--image-pull-policy", "IfNotPresent")
 
 TRAIN = """
@@ -171,25 +168,3 @@ async def _ended(scenario: Scenario) -> None:
     assert found["root"]["cause"] == "DiskFull"
     typed(scenario, "delete", "walked", "broken")
     assert await scenario.pods_when("walked", lambda pods: not pods, "no pod is left") == {}
-
-
-def sdk_python() -> str:
-    """The interpreter with the Kubeflow SDK, installed by ``make test-frameworks``."""
-    known = json.loads(IMAGE_MAP.read_text()) if IMAGE_MAP.exists() else {}
-    folder = known.get("gangline/examples-clients:*", {}).get("env", "")
-    python = Path(folder, "bin", "python")
-    return str(python) if folder and python.exists() else ""
-
-
-@pytest.mark.skipif(not sdk_python(), reason="'make test-frameworks' installs the Kubeflow SDK")
-async def test_the_kubeflow_sdk_works_unchanged(scenario: Scenario) -> None:
-    command = [sdk_python(), str(SDK), "--image", "busybox:1", "--namespace", scenario.namespace]
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [*command, "--without-functions"],
-        env=os.environ | scenario.cluster.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -1,33 +1,15 @@
-"""Faults: no operator for a while, a restarted API server, a lost node.
+"""Faults: a restarted API server, a lost node.
 
-Takes 35 s: a lost node is waited for, and so is the lease of a killed operator.
+Takes 25 s: a lost node is waited for.
 """
 
 import asyncio
-import signal
 
 import pytest
 
 from e2e.jobs import job, replica, until
 from e2e.scenario import Scenario
 from gangline.api.resources import NODES
-
-
-async def test_a_job_that_lived_without_an_operator_is_told_its_end(scenario: Scenario) -> None:
-    shared = str(scenario.shared)
-    await scenario.submit(
-        job("alone", replica(until("go"), shared=shared), replica(until("go"), shared=shared))
-    )
-    await scenario.running("alone", 2)
-    scenario.cluster.stop_component("operator", signal.SIGKILL)
-    scenario.let("go")
-    await scenario.pods_when(
-        "alone",
-        lambda pods: all(pod.status.phase == "Succeeded" for pod in pods.values()),
-        "all pods have succeeded",
-    )
-    scenario.cluster.start_component("operator")
-    assert await scenario.outcome("alone") == "Succeeded"
 
 
 @pytest.mark.timeout(600)

@@ -1,12 +1,8 @@
 """Typical use of the Kubeflow SDK for Python on the cluster of KUBECONFIG, step by step.
 
-usage: kubeflow_client.py [--image IMAGE] [--namespace NAMESPACE] [--without-functions]
-
-Functions need an image with bash and Python. Runs in the environment of ``examples/clients``,
-where neither pytest nor gangline is.
+Runs in the environment of ``examples/clients``, where neither pytest nor gangline is.
 """
 
-import argparse
 import time
 from collections.abc import Callable
 
@@ -43,11 +39,11 @@ def refused(call: Callable[[], object], text: str) -> None:
         raise AssertionError(f"the error does not contain {text!r}")
 
 
-def job(image: str, name: str, script: str, workers: int = 1) -> KubeflowOrgV1PyTorchJob:
+def job(name: str, script: str, workers: int = 1) -> KubeflowOrgV1PyTorchJob:
     """A job as written by programs that do not ship functions."""
     limits = kubernetes.V1ResourceRequirements(requests={"cpu": "50m"})
     container = kubernetes.V1Container(
-        name="pytorch", image=image, command=["sh", "-c", script], resources=limits
+        name="pytorch", image="any", command=["sh", "-c", script], resources=limits
     )
     template = kubernetes.V1PodTemplateSpec(spec=kubernetes.V1PodSpec(containers=[container]))
     role = kinds.KubeflowOrgV1ReplicaSpec(template=template, restart_policy="Never", replicas=1)
@@ -66,10 +62,10 @@ def job(image: str, name: str, script: str, workers: int = 1) -> KubeflowOrgV1Py
     )
 
 
-def watched_and_changed(client: TrainingClient, image: str) -> None:
+def watched_and_changed(client: TrainingClient) -> None:
     # As process 1 of its pod the shell would ignore a SIGTERM without a handler.
     script = "trap exit TERM; echo here; while :; do sleep 0.1; done"
-    client.create_job(job(image, "lasting", script), labels={"team": "a"})
+    client.create_job(job("lasting", script), labels={"team": "a"})
     running = client.wait_for_job_conditions(
         "lasting", expected_conditions={"Running"}, polling_interval=POLLED_EVERY_S
     )
@@ -100,25 +96,25 @@ def watched_and_changed(client: TrainingClient, image: str) -> None:
     until(lambda: not client.get_job_pod_names("lasting"), "no pod is left")
 
 
-def found_failed(client: TrainingClient, image: str) -> None:
-    client.create_job(job(image, "broken", "echo no; exit 3"))
+def found_failed(client: TrainingClient) -> None:
+    client.create_job(job("broken", "echo no; exit 3"))
     refused(
         lambda: client.wait_for_job_conditions("broken", polling_interval=POLLED_EVERY_S), "Failed"
     )
     assert client.is_job_failed("broken")
     assert not client.is_job_succeeded("broken")
-    refused(lambda: client.create_job(job(image, "broken", "true")), "409")
+    refused(lambda: client.create_job(job("broken", "true")), "409")
     logs, events = client.get_job_logs("broken", is_master=False, verbose=True)
     assert set(logs) == {"broken-master-0", "broken-worker-0"}
     assert events, "no events"
     client.delete_job("broken")
 
 
-def shipped_for_tensorflow(client: TrainingClient, image: str) -> None:
+def shipped_for_tensorflow(client: TrainingClient) -> None:
     client.create_job(
         name="counting",
         job_kind="TFJob",
-        base_image=image,
+        base_image="any",
         train_func=count,
         parameters={"steps": "3"},
         num_workers=2,
@@ -139,16 +135,10 @@ def shipped_for_tensorflow(client: TrainingClient, image: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--image", default="any")
-    parser.add_argument("--namespace", default="default")
-    parser.add_argument("--without-functions", action="store_true")
-    given = parser.parse_args()
-    client = TrainingClient(namespace=given.namespace)
-    watched_and_changed(client, given.image)
-    found_failed(client, given.image)
-    if not given.without_functions:
-        shipped_for_tensorflow(client, given.image)
+    client = TrainingClient(namespace="default")
+    watched_and_changed(client)
+    found_failed(client)
+    shipped_for_tensorflow(client)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from e2e.waiting import PATIENCE_S, eventually
 from gangline.api.resources import NAMESPACES, PODS, PYTORCH_JOBS
 from gangline.dashboard.settings import (
     DashboardSettings,
-    HeaderSettings,
     LoginMode,
     parse_networks,
 )
@@ -26,9 +25,7 @@ READ = [
     {"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs"], "verbs": ["get", "list"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
 ]
-BY_PROXY = DashboardSettings(
-    auth=LoginMode.HEADER, header=HeaderSettings(trusted_proxies=parse_networks(["127.0.0.1"]))
-)
+BY_PROXY = DashboardSettings(auth=LoginMode.HEADER, trusted_proxies=parse_networks(["127.0.0.1"]))
 
 
 @pytest.fixture

@@ -63,10 +63,6 @@ def _is_open(job: Job) -> bool:
     return not job.state.finished
 
 
-def _is_suspended(job: Job) -> bool:
-    return job.state is JobState.SUSPENDED
-
-
 async def _delete(editor: "JobEditor", job: Job, _: str) -> None:
     await editor.jobs.client.delete(
         job.kind.resource, job.name, job.namespace, propagation="Background", uid=job.uid
@@ -90,13 +86,13 @@ _LIST = (
     Action(
         "suspend",
         "patch",
-        lambda job: _is_open(job) and not _is_suspended(job),
+        lambda job: _is_open(job) and job.state is not JobState.SUSPENDED,
         lambda editor, job, _: editor.suspend(job.name, job.namespace),
     ),
     Action(
         "resume",
         "patch",
-        _is_suspended,
+        lambda job: job.state is JobState.SUSPENDED,
         lambda editor, job, _: editor.suspend(job.name, job.namespace, suspended=False),
     ),
     Action(

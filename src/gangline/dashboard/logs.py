@@ -5,7 +5,6 @@ without another request. A stream without readers is closed after a short time.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,6 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import KubeError
 from gangline.sdk.jobs import Job
 from gangline.sdk.logs import LogLine, LogOptions, follow_batches, read_logs
-
-log = logging.getLogger(__name__)
 
 KEPT_LINES = 10_000
 FIRST_LINES = 1_000

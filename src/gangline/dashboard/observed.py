@@ -86,6 +86,11 @@ class JobSnapshot:
     def key(self) -> JobKey:
         return self.stored.metadata.namespace, self.kind.trainer, self.stored.metadata.name
 
+    @property
+    def path(self) -> str:
+        """Address of its page."""
+        return "/jobs/{}/{}/{}".format(*self.key)
+
 
 @dataclass(slots=True)
 class SourceState:
@@ -100,6 +105,10 @@ class SourceState:
     """Since when the copy is not current."""
 
 
+def _tables() -> defaultdict[str, dict[Any, Any]]:
+    return defaultdict(dict)
+
+
 @dataclass(slots=True)
 class ClusterSnapshot:
     revision: int = 0
@@ -112,30 +121,23 @@ class ClusterSnapshot:
     """By namespace and name."""
     groups: dict[tuple[str, str], PodGroup] = field(default_factory=dict)
     """By namespace and name."""
-    events: defaultdict[str, dict[str, Event]] = field(default_factory=lambda: defaultdict(dict))
+    events: defaultdict[str, dict[str, Event]] = field(default_factory=_tables)
     """By namespace and name."""
     by_key: dict[JobKey, JobSnapshot] = field(default_factory=dict)
     by_uid: dict[str, JobSnapshot] = field(default_factory=dict)
     _namespaces: dict[JobKind, frozenset[str]] | None = None
     """Those that have jobs, by kind; None until it is computed."""
-    _pods_of: defaultdict[str, dict[str, WatchedPod]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
-    _groups_of: defaultdict[str, dict[str, PodGroup]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
-    _on_node: defaultdict[str, dict[tuple[str, str], WatchedPod]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
+    _pods_of: defaultdict[str, dict[str, WatchedPod]] = field(default_factory=_tables)
+    _groups_of: defaultdict[str, dict[str, PodGroup]] = field(default_factory=_tables)
+    _on_node: defaultdict[str, dict[tuple[str, str], WatchedPod]] = field(default_factory=_tables)
     _loads: dict[str, NodeLoad] = field(default_factory=dict)
     """Of nodes whose pods have not changed since it was computed."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def wait_for_change(self, revision: int) -> int:
-        """Wait until the revision differs from the given one, and return it."""
+    async def wait_for_change(self, revision: int) -> None:
+        """Wait until the revision differs from the given one."""
         while self.revision == revision:
             await self._changed.wait()
-        return self.revision
 
     def note_change(self) -> None:
         self.revision += 1

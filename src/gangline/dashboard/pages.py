@@ -23,13 +23,6 @@ from gangline.dashboard.views.jobs import jobs_view, read_filter
 from gangline.dashboard.views.nodes import node_details, nodes_view
 from gangline.dashboard.views.overview import diagnose_observed, node_failures, overview_view
 from gangline.dashboard.views.queues import queues_view
-from gangline.dashboard.views.usage import (
-    GROUPS,
-    UsageView,
-    month_bounds,
-    months_before,
-    usage_view,
-)
 from gangline.kube.errors import NotFound
 from gangline.sdk.client import JobClient, JobError
 from gangline.sdk.goodput import Goodput
@@ -65,19 +58,11 @@ class PageRequest:
         return next(iter(self.query.get(name, ())), "")
 
     def job(self) -> SeenJob:
-        """Return the job of the address.
-
-        Raises:
-            PageMissing: the viewer sees no such job.
-        """
+        """Return the job of the address; ``PageMissing`` if the viewer sees no such job."""
         return self.find_job("{namespace}/{kind}/{name}".format(**self.match))
 
     def find_job(self, path: str) -> SeenJob:
-        """Return a job by ``namespace/kind/name``.
-
-        Raises:
-            PageMissing: the viewer sees no such job.
-        """
+        """Return a job by ``namespace/kind/name``, as ``job`` does."""
         namespace, _, rest = path.partition("/")
         kind, _, name = rest.partition("/")
         entry = self.seen.cluster.by_key.get((namespace, kind, name))
@@ -246,10 +231,8 @@ async def _may_list(request: PageRequest, kind: str, namespace: str) -> bool:
 
 
 async def _stored(request: PageRequest, path: str) -> dict[str, Any]:
-    """Return the record of a job, by ``namespace/kind/name`` with ``@uid`` for one of several.
-
-    Raises:
-        PageMissing: there is none that the viewer may see.
+    """Return the record of a job, by ``namespace/kind/name`` with ``@uid`` for one of several;
+    ``PageMissing`` if there is none that the viewer may see.
     """
     address, _, uid = path.strip("/").partition("@")
     namespace, _, rest = address.partition("/")
@@ -316,24 +299,24 @@ async def _allowed(request: PageRequest, places: Iterable[tuple[str, str]]) -> s
     return {place for place, may in zip(asked, answers, strict=True) if may}
 
 
-async def compute_usage(request: PageRequest) -> UsageView:
+async def compute_usage(request: PageRequest) -> past.UsageView:
     """Return what jobs of the chosen month used, as far as the viewer may list jobs."""
-    by = request.first("by") if request.first("by") in GROUPS else "queue"
-    months = tuple(months_before(request.seen.now))
+    by = request.first("by") if request.first("by") in past.GROUPS else "queue"
+    months = tuple(past.months_before(request.seen.now))
     month = request.first("month") if request.first("month") in months else ""
-    bounds = month_bounds(month) if month else month_bounds(months[-1])
+    bounds = past.month_bounds(month) if month else past.month_bounds(months[-1])
     assert bounds is not None
     now_ms = round(request.seen.now.timestamp() * 1000) + 1
     since_ms, until_ms = bounds if month else (bounds[0], now_ms)
-    past = request.sources.past
+    record = request.sources.past
     try:
-        spaces = [row["key"] for row in await past.usage("namespace", since_ms, until_ms)]
+        spaces = [row["key"] for row in await record.usage("namespace", since_ms, until_ms)]
         places = await _allowed(request, {(kind, space) for kind in _KINDS for space in spaces})
         namespaces = sorted({space for _, space in places})
-        rows = await past.usage(by, since_ms, until_ms, *namespaces) if namespaces else []
+        rows = await record.usage(by, since_ms, until_ms, *namespaces) if namespaces else []
     except NoPast as error:
-        return UsageView(by, month, months, problem=str(error))
-    return usage_view(rows, by, month, months)
+        return past.UsageView(by, month, months, problem=str(error))
+    return past.usage_view(rows, by, month, months)
 
 
 async def _compare(request: PageRequest) -> View:

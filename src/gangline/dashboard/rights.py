@@ -65,8 +65,7 @@ def readable(resource: object) -> Readable:
 
 POD_KIND, GROUP_KIND, EVENT_KIND = readable(PODS), readable(POD_GROUPS), readable(EVENTS)
 NODE_KIND, QUEUE_KIND, HYPERNODE_KIND = readable(NODES), readable(QUEUES), readable(HYPERNODES)
-CONFIG_KIND = readable(CONFIG_MAPS)
-OWNED_KINDS = (POD_KIND, GROUP_KIND, EVENT_KIND, CONFIG_KIND)
+OWNED_KINDS = (POD_KIND, GROUP_KIND, EVENT_KIND, readable(CONFIG_MAPS))
 CLUSTER_KINDS = (NODE_KIND, QUEUE_KIND, HYPERNODE_KIND)
 
 
@@ -139,16 +138,7 @@ class Scope:
 async def read_scope(
     rights: Rights, kinds: Iterable[Readable], namespaces: Mapping[Readable, frozenset[str]]
 ) -> Scope:
-    """Ask what a viewer sees.
-
-    Args:
-        rights: the rights of the viewer.
-        kinds: the kinds of jobs.
-        namespaces: the namespaces that have jobs, by kind.
-
-    Raises:
-        Unauthorized, ApiError: as ``Rights.may``.
-    """
+    """Ask what a viewer sees of these kinds of jobs, which are in ``namespaces``, and of others."""
     asked = (*kinds, *OWNED_KINDS, *CLUSTER_KINDS)
     everywhere = await rights.may_all(map(list_question, asked))
     visible: dict[Readable, frozenset[str] | None] = {

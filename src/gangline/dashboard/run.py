@@ -11,12 +11,18 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
 from gangline.dashboard.actions import ActionRunner
-from gangline.dashboard.login.modes import TOKEN_PARAMETER, HeaderLogin, LocalLogin, TokenLogin
-from gangline.dashboard.login.sessions import Login, Sessions
+from gangline.dashboard.login.sessions import (
+    TOKEN_PARAMETER,
+    HeaderLogin,
+    LocalLogin,
+    Login,
+    Sessions,
+    TokenLogin,
+)
 from gangline.dashboard.observed import ClusterSnapshot
 from gangline.dashboard.rights import Viewers, read_user_name
 from gangline.dashboard.server import Dashboard
-from gangline.dashboard.settings import DashboardSettings, LoginMode, TlsSettings
+from gangline.dashboard.settings import DashboardSettings, LoginMode
 from gangline.dashboard.sources import Sources
 from gangline.dashboard.watching import ClusterWatch
 from gangline.kube.client.client import ApiClient
@@ -49,13 +55,13 @@ async def run(
         recorder = await stack.enter_async_context(EventRecorder(client, COMPONENT))
         viewers = await stack.enter_async_context(Viewers(client))
         await stack.enter_async_context(
-            serve_probes(settings.metrics_address, settings.health_address, health)
+            serve_probes(settings.metrics_bind_address, settings.health_probe_bind_address, health)
         )
         sources = Sources(client, cluster, settings.record)
         sessions = Sessions(
             f"gangline_{secrets.token_hex(4)}",  # cookies of several servers on one host differ
             path=settings.base_path,
-            secure=bool(settings.tls.certificate) or settings.auth is LoginMode.OIDC,
+            secure=bool(settings.tls_cert_file) or settings.auth is LoginMode.OIDC,
         )
         watching = asyncio.create_task(watch.run(), name="dashboard: watch")
         stack.push_async_callback(_cancel, watching)
@@ -66,7 +72,7 @@ async def run(
                 dashboard.application(),
                 settings.address,
                 "--address: the dashboard cannot listen",
-                tls=_tls_context(settings.tls),
+                tls=_tls_context(settings),
             )
         )
         health.ready = True
@@ -92,18 +98,15 @@ async def _login(settings: DashboardSettings, sessions: Sessions, viewers: Viewe
         case LoginMode.TOKEN:
             return TokenLogin(sessions, viewers, base)
         case LoginMode.HEADER:
-            return HeaderLogin(
-                sessions, viewers, base, settings=settings.header,
-                has_client_certificates=bool(settings.tls.client_ca),
-            )  # fmt: skip
+            return HeaderLogin(sessions, viewers, base, settings=settings)
         case LoginMode.OIDC:
             from gangline.dashboard.login.oidc import OidcLogin
 
-            return OidcLogin(sessions, viewers, base, settings=settings.oidc, secure=True)
+            return OidcLogin(sessions, viewers, base, settings=settings)
 
 
 def _address(settings: DashboardSettings, port: int, login: Login) -> str:
-    scheme = "https" if settings.tls.certificate else "http"
+    scheme = "https" if settings.tls_cert_file else "http"
     host = settings.address.host or "127.0.0.1"
     shown = f"[{host}]" if ":" in host else host
     address = f"{scheme}://{shown}:{port}{settings.base_path}/"
@@ -112,14 +115,14 @@ def _address(settings: DashboardSettings, port: int, login: Login) -> str:
     return address
 
 
-def _tls_context(files: TlsSettings) -> ssl.SSLContext | None:
-    if not files.certificate:
+def _tls_context(files: DashboardSettings) -> ssl.SSLContext | None:
+    if not files.tls_cert_file:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(files.certificate, files.key)
-        if files.client_ca:
-            context.load_verify_locations(files.client_ca)
+        context.load_cert_chain(files.tls_cert_file, files.tls_key_file)
+        if files.client_ca_file:
+            context.load_verify_locations(files.client_ca_file)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"the certificate of the dashboard cannot be read: {error}") from error

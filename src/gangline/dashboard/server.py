@@ -5,7 +5,6 @@ Reading needs a session; writing further the token of the session's forms, and n
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -14,25 +13,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from gangline.dashboard.actions import (
-    ACTIONS,
-    Action,
-    ActionRefused,
-    ActionRequest,
-    ActionRunner,
-    allowed_actions,
-    confirm_view,
-    questions,
-)
-from gangline.dashboard.login.sessions import (
-    NO_CSRF,
-    Login,
-    LoginRefused,
-    Session,
-    is_same,
-    local_path,
-    see_other,
-)
+from gangline.dashboard import actions, streams
+from gangline.dashboard.login import sessions
 from gangline.dashboard.logs import LogHub, SharedLog, chosen_replica
 from gangline.dashboard.pages import (
     JOB,
@@ -55,21 +37,11 @@ from gangline.dashboard.rendering import (
 from gangline.dashboard.rights import Question, Scope, Viewer, read_scope, readable
 from gangline.dashboard.settings import DashboardSettings
 from gangline.dashboard.sources import Sources
-from gangline.dashboard.streams import (
-    PageStream,
-    RenderCache,
-    appended,
-    message,
-    named,
-    wait_until,
-)
 from gangline.dashboard.views.base import Observation, SeenJob, View
-from gangline.dashboard.views.usage import to_csv
+from gangline.dashboard.views.past import to_csv
 from gangline.kube.errors import ApiError, Conflict, Forbidden, Unauthorized
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
-
-log = logging.getLogger(__name__)
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -92,7 +64,7 @@ SHOWN_LINES = 500
 MAX_FORM = 64 * 1024
 IN_LOOP = 128 * 1024
 """A larger page is compressed in a thread."""
-SESSION: web.RequestKey[Session] = web.RequestKey("session", Session)
+SESSION: web.RequestKey[sessions.Session] = web.RequestKey("session", sessions.Session)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -112,8 +84,8 @@ class Dashboard:
         self,
         settings: DashboardSettings,
         sources: Sources,
-        login: Login,
-        runner: ActionRunner,
+        login: sessions.Login,
+        runner: actions.ActionRunner,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.settings = settings
@@ -126,7 +98,7 @@ class Dashboard:
         self.hub = LogHub(sources.client)
         self._following: set[asyncio.Task[Any]] = set()
         """Requests whose answer is a stream."""
-        self._rendered = RenderCache()
+        self._rendered = streams.RenderCache()
         self._renderers = {
             name: Renderer(name, self.assets, settings.base_path, clock) for name in LANGUAGES
         }
@@ -173,9 +145,9 @@ class Dashboard:
             return response
         except (PageRefused, Forbidden) as error:
             return self._error(request, 403, str(error))
-        except LoginRefused as error:
+        except sessions.LoginRefused as error:
             return self._login_form(request, str(error), status=401)
-        except (ActionRefused, Conflict) as error:
+        except (actions.ActionRefused, Conflict) as error:
             return self._error(request, 409, str(error), getattr(error, "difference", ()))
         except Unauthorized:
             return self._ended(request)
@@ -200,8 +172,8 @@ class Dashboard:
             await self._check_form(request, session)
         return await handler(request)
 
-    async def _check_form(self, request: web.Request, session: Session) -> None:
-        if session.csrf == NO_CSRF:
+    async def _check_form(self, request: web.Request, session: sessions.Session) -> None:
+        if session.csrf == sessions.NO_CSRF:
             return
         form = await request.post()
         site = request.headers.get("Sec-Fetch-Site", "same-origin")
@@ -209,7 +181,7 @@ class Dashboard:
         is_foreign = site not in {"same-origin", "none"} or (
             origin not in {"", "null"} and urlsplit(origin).netloc != request.host
         )
-        if is_foreign or not is_same(str(form.get("csrf", "")), session.csrf):
+        if is_foreign or not sessions.is_same(str(form.get("csrf", "")), session.csrf):
             raise web.HTTPForbidden(
                 text="this form is not of a page of your session: open the page again"
             )
@@ -217,12 +189,8 @@ class Dashboard:
     # What all pages share.
 
     async def _open(self, request: web.Request) -> PageRequest:
-        """Return what a page is computed from.
-
-        Raises:
-            Unauthorized: the credentials of the viewer are no longer valid.
-        """
-        session: Session = request[SESSION]
+        """Return what a page is computed from; ``Unauthorized`` if the credentials have expired."""
+        session = request[SESSION]
         viewer = await self.login.viewers.viewer(session.identity, session.name)
         async with viewer.scope_lock:  # the streams of one viewer ask at the same moment
             scope = await self._scope(viewer)
@@ -275,11 +243,9 @@ class Dashboard:
         status: int = 200,
         **values: Any,
     ) -> web.Response:
-        session: Session | None = request.get(SESSION)
-        stream = ""
-        if page is not None and page.is_live:
-            path = request.path.removeprefix(self.settings.base_path).rstrip("/")
-            stream = f"{path}/stream"
+        session: sessions.Session | None = request.get(SESSION)
+        path = request.path.removeprefix(self.settings.base_path)
+        stream = f"{path.rstrip('/')}/stream" if page is not None and page.is_live else ""
         html = self._renderer(request).page(
             template,
             **{"view": None, "actions": (), **values},
@@ -292,7 +258,7 @@ class Dashboard:
             can_log_out=bool(session and session.can_end),
             is_logged_in=session is not None,
             read_only=self.settings.read_only,
-            path=request.path.removeprefix(self.settings.base_path) or "/",
+            path=path or "/",
             here=request.path_qs,
             stream=stream,
             query={name: request.query.getall(name) for name in request.query},
@@ -319,7 +285,7 @@ class Dashboard:
     def _page_handler(self, page: Page) -> Handler:
         async def show(request: web.Request) -> web.StreamResponse:
             # At the start a page waits for what it shows, but not for a large cluster.
-            await wait_until(self.cluster.wait_until_synced(), FIRST_READ_S)
+            await streams.wait_until(self.cluster.wait_until_synced(), FIRST_READ_S)
             opened = await self._open(request)
             view = await page.compute(opened)
             if wants_json(request):
@@ -342,7 +308,7 @@ class Dashboard:
             parts = await self._parts(page, request, await self._open(request))
             sent: dict[str, str] = {}
 
-            async def step(stream: PageStream) -> Awaitable[Any]:
+            async def step(stream: streams.PageStream) -> Awaitable[Any]:
                 nonlocal parts, revision
                 if sent:
                     revision = self.cluster.revision
@@ -351,7 +317,7 @@ class Dashboard:
                     name: html for name, (html, mark) in parts.items() if sent.get(name) != mark
                 }
                 if changed:
-                    await stream.send(message(changed, str(revision)))
+                    await stream.send(streams.message(changed, str(revision)))
                     sent.update({name: parts[name][1] for name in changed})
                 return self.cluster.wait_for_change(revision)
 
@@ -362,12 +328,12 @@ class Dashboard:
     async def _follow(
         self,
         request: web.Request,
-        step: Callable[[PageStream], Awaitable[Awaitable[Any] | None]],
+        step: Callable[[streams.PageStream], Awaitable[Awaitable[Any] | None]],
         *,
         eager: bool = False,
     ) -> web.StreamResponse:
         """Open a stream. ``step`` sends what is new and returns what to wait for; None ends it."""
-        stream, task = PageStream(request), asyncio.current_task()
+        stream, task = streams.PageStream(request), asyncio.current_task()
         assert task is not None
         self._following.add(task)
         try:
@@ -376,7 +342,7 @@ class Dashboard:
                 await stream.rest(news, eager=eager)
         except (Unauthorized, Forbidden, PageRefused, PageMissing) as error:
             # Rights were taken away, the token has expired, or the object is gone.
-            await stream.send(named("ended", type(error).__name__))
+            await stream.send(streams.named("ended", type(error).__name__))
         except ConnectionError:
             pass  # the reader is gone
         finally:
@@ -412,18 +378,12 @@ class Dashboard:
         view = await compute_usage(await self._open(request))
         if view.problem:
             raise web.HTTPServiceUnavailable(text=view.problem)
-        response = web.Response(text=to_csv(view), content_type="text/csv")
-        response.headers["Content-Disposition"] = 'attachment; filename="usage.csv"'
-        return response
+        return _download("usage.csv", to_csv(view), "text/csv")
 
     # Logs.
 
     async def _open_log(self, request: web.Request, opened: PageRequest) -> tuple[SharedLog, str]:
-        """Return a log and the replica that is read.
-
-        Raises:
-            PageRefused: the viewer may not read logs.
-        """
+        """Return a log and the replica that is read; ``PageRefused`` without the right to it."""
         shown = opened.job()
         job = shown.job
         if not await opened.viewer.rights.may(
@@ -439,7 +399,7 @@ class Dashboard:
 
     async def _first_lines(self, shared: SharedLog) -> tuple[list[LogLine], int]:
         with shared.read():
-            await wait_until(shared.wait(0), LOG_WAIT_S)
+            await streams.wait_until(shared.wait(0), LOG_WAIT_S)
         return shared.since(0)
 
     async def _log_values(self, opened: PageRequest, request: web.Request) -> dict[str, Any]:
@@ -470,16 +430,16 @@ class Dashboard:
         text = request.query.get("q", "").lower()
         renderer = self._renderer(request)
 
-        async def step(stream: PageStream) -> Awaitable[Any] | None:
+        async def step(stream: streams.PageStream) -> Awaitable[Any] | None:
             nonlocal position
             await self._open_log(request, await self._open(request))
             lines, position = shared.since(position)
             shown = [line for line in lines if not text or text in line.text.lower()]
             if shown:
                 html = "".join(renderer.log_line(line) for line in shown)
-                await stream.send(appended("log-lines", html, str(position)))
+                await stream.send(streams.appended("log-lines", html, str(position)))
             if shared.has_ended:
-                await stream.send(named("complete"))
+                await stream.send(streams.named("complete"))
                 return None
             return shared.wait(position)
 
@@ -492,9 +452,7 @@ class Dashboard:
         lines, _ = await self._first_lines(shared)
         text = "".join(f"{line.time} {line.replica} {plain(line.text)}\n" for line in lines)
         name = f"{request.match_info['name']}{f'-{replica}' if replica else ''}.log"
-        response = web.Response(text=text, content_type="text/plain")
-        response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
-        return response
+        return _download(name, text, "text/plain")
 
     # Actions.
 
@@ -502,26 +460,24 @@ class Dashboard:
         if self.settings.read_only:
             return ()
         try:
-            return await allowed_actions(viewer, shown.job)
+            return await actions.allowed_actions(viewer, shown.job)
         except (Unauthorized, Forbidden):
             raise
         except ApiError:
             return ()  # the API server is away
 
-    async def _chosen(self, request: web.Request) -> tuple[PageRequest, SeenJob, Action]:
-        """Return job and action of an address.
-
-        Raises:
-            PageMissing, PageRefused, ActionRefused: they cannot be used.
-        """
+    async def _chosen(self, request: web.Request) -> tuple[PageRequest, SeenJob, actions.Action]:
+        """Return job and action of an address, or refuse it."""
         opened = await self._open(request)
         shown = opened.job()
-        action = ACTIONS.get(request.match_info["action"])
+        action = actions.ACTIONS.get(request.match_info["action"])
         if action is None or self.settings.read_only:
             raise PageMissing("this dashboard is read-only" if action else "no such action")
         if not action.applies(shown.job):
-            raise ActionRefused(f"the job is {shown.job.state}: {action.name} is not possible now")
-        answers = await opened.viewer.rights.may_all(questions(action, shown.job))
+            raise actions.ActionRefused(
+                f"the job is {shown.job.state}: {action.name} is not possible now"
+            )
+        answers = await opened.viewer.rights.may_all(actions.questions(action, shown.job))
         if missing := [one for one, may in answers.items() if not may]:
             one = missing[0]
             raise PageRefused(
@@ -535,7 +491,7 @@ class Dashboard:
         generation = await self.runner.read(opened.viewer, shown.job)
         account = await self.sources.account(shown.job).get()
         queues = tuple(sorted(name for name in self.cluster.queues if name != "root"))
-        view = confirm_view(action, shown, generation, account, queues)
+        view = actions.confirm_view(action, shown, generation, account, queues)
         if wants_json(request):
             return web.Response(body=json_form("Confirm", view), content_type="application/json")
         return self._html(request, "confirm", view=view)
@@ -549,12 +505,12 @@ class Dashboard:
         value = str(form.get(action.field, "")) if action.field else ""
         if action.field == "replicas" and (role := str(form.get("role", ""))):
             value = f"{role}={value}"
-        confirmed = ActionRequest(action, opened.viewer, shown.job, int(generation), value)
+        confirmed = actions.ActionRequest(action, opened.viewer, shown.job, int(generation), value)
         await self.runner.run(confirmed)
         if wants_json(request):
             return web.json_response({"status": 200, "message": action.name})
         target = "/jobs" if action.name == "delete" else shown.row().path
-        return see_other(f"{self.settings.base_path}{target}?done={action.name}")
+        return sessions.see_other(f"{self.settings.base_path}{target}?done={action.name}")
 
     # Logging in and out, language, files, health.
 
@@ -564,7 +520,7 @@ class Dashboard:
         if not self.login.login_path or request.method != "GET":
             return self._html(request, "login", status=401, problem="", next="", form=False)
         next_path = self._renderers["en"].url(self.login.login_path, next=request.path_qs)
-        return see_other(next_path)
+        return sessions.see_other(next_path)
 
     def _ended(self, request: web.Request) -> web.StreamResponse:
         """Answer a viewer whose credentials are no longer valid."""
@@ -578,31 +534,38 @@ class Dashboard:
         return self._login_form(request, "")
 
     def _login_form(self, request: web.Request, problem: str, status: int = 200) -> web.Response:
-        next_path = local_path(request.query.get("next", ""), f"{self.settings.base_path}/")
         return self._html(
             request,
             "login",
             status=status,
             problem=problem,
-            next=next_path,
+            next=self._next(request),
             form=bool(self.login.login_path),
             mode=str(self.settings.auth),
         )
 
     async def _logout(self, request: web.Request) -> web.StreamResponse:
         path = self.login.login_path or "/"
-        response = see_other(f"{self.settings.base_path}{path}")
+        response = sessions.see_other(f"{self.settings.base_path}{path}")
         self.login.sessions.end(request, response)
         return response
 
+    def _next(self, request: web.Request) -> str:
+        """Return the path of this server at which the viewer goes on."""
+        given = request.query.get("next", "")
+        return sessions.local_path(given, f"{self.settings.base_path}/")
+
     async def _language(self, request: web.Request) -> web.StreamResponse:
         base = self.settings.base_path
-        response = see_other(local_path(request.query.get("next", ""), f"{base}/"))
+        response = sessions.see_other(
+            sessions.local_path(request.query.get("next", ""), f"{base}/")
+        )
         chosen = request.query.get("to", "")
         if chosen in LANGUAGES:
             response.set_cookie(
-                "gangline_language", chosen, path=base or "/", max_age=31_536_000, samesite="Lax"
-            )
+                "gangline_language", chosen, path=self.settings.base_path or "/",
+                max_age=31_536_000, samesite="Lax",
+            )  # fmt: skip
         return response
 
     async def _static(self, request: web.Request) -> web.StreamResponse:
@@ -624,6 +587,11 @@ class Dashboard:
 def wants_json(request: web.Request) -> bool:
     accepted = request.headers.get("Accept", "")
     return "application/json" in accepted and "text/html" not in accepted
+
+
+def _download(name: str, text: str, content_type: str) -> web.Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return web.Response(text=text, content_type=content_type, headers=headers)
 
 
 def _is_stream(request: web.Request) -> bool:

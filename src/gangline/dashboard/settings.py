@@ -29,79 +29,59 @@ class LoginMode(StrEnum):
     """By OpenID Connect."""
 
 
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """Files of the server's certificate; empty for plain HTTP."""
-
-    certificate: str = ""
-    key: str = ""
-    client_ca: str = ""
-    """Authority of client certificates, which are then required (mutual TLS)."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderSettings:
-    user: str = "X-Remote-User"
-    groups: str = "X-Remote-Group"
-    """Groups, separated by commas."""
-    trusted_proxies: tuple[IPNetwork, ...] = ()
-    """Addresses whose headers are believed."""
-
-
-@dataclass(frozen=True, slots=True)
-class OidcSettings:
-    issuer: str = ""
-    client_id: str = ""
-    client_secret: str = field(default="", repr=False)
-    """Empty for a public client, which PKCE alone protects."""
-    scopes: str = "openid email groups"
-    username_claim: str = "email"
-    groups_claim: str = "groups"
-    passes_token: bool = False
-    """True if the API server accepts ID tokens of the provider; else the server impersonates."""
-    redirect_url: str = ""
-    """The address of ``/oidc/callback`` that the provider knows."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
+    """The flags of ``gangline dashboard serve``, which explains them."""
+
     address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
     auth: LoginMode = LoginMode.LOCAL
     base_path: str = ""
     """Prefix of all addresses behind a proxy, such as ``/gangline``; empty for none."""
     read_only: bool = False
-    """No actions are offered or accepted."""
     namespaces: tuple[str, ...] = ()
     """The namespaces that are watched; empty for all."""
-    tls: TlsSettings = TlsSettings()
-    header: HeaderSettings = HeaderSettings()
-    oidc: OidcSettings = OidcSettings()
-    metrics_address: Address | None = None
-    health_address: Address | None = None
     record: str = ""
     """Address of the Brain that has the record of jobs; empty: as it has published it."""
+    tls_cert_file: str = ""
+    """Empty for plain HTTP."""
+    tls_key_file: str = ""
+    client_ca_file: str = ""
+    """Authority of client certificates, which are then required (mutual TLS)."""
+    user_header: str = "X-Remote-User"
+    group_header: str = "X-Remote-Group"
+    trusted_proxies: tuple[IPNetwork, ...] = ()
+    """Addresses whose headers are believed."""
+    oidc_issuer: str = ""
+    oidc_client_id: str = ""
+    oidc_client_secret: str = field(default="", repr=False)
+    """Empty for a public client, which PKCE alone protects."""
+    oidc_redirect_url: str = ""
+    """The address of ``/oidc/callback`` that the provider knows."""
+    oidc_scopes: str = "openid email groups"
+    oidc_username_claim: str = "email"
+    oidc_groups_claim: str = "groups"
+    oidc_pass_token: bool = False
+    """True if the API server accepts ID tokens of the provider; else the server impersonates."""
+    metrics_bind_address: Address | None = None
+    health_probe_bind_address: Address | None = None
 
     def check(self) -> None:
-        """Check that the settings fit together.
-
-        Raises:
-            BadSettings: they do not.
-        """
+        """Raise ``BadDashboardSettings`` if the settings contradict each other."""
         if self.base_path and (not self.base_path.startswith("/") or self.base_path.endswith("/")):
             raise BadDashboardSettings(
                 f"--base-path: {self.base_path!r} must begin with a slash and not end with one, "
                 "such as /gangline"
             )
-        if bool(self.tls.certificate) is not bool(self.tls.key):
+        if bool(self.tls_cert_file) is not bool(self.tls_key_file):
             raise BadDashboardSettings("--tls-cert-file and --tls-key-file: give both or none")
-        if self.tls.client_ca and not self.tls.certificate:
+        if self.client_ca_file and not self.tls_cert_file:
             raise BadDashboardSettings("--client-ca-file needs --tls-cert-file and --tls-key-file")
         if self.auth is LoginMode.LOCAL and self.address.host not in _LOOPBACK:
             raise BadDashboardSettings(
                 f"--auth local is for one user of this machine and listens on 127.0.0.1, not on "
                 f"{self.address.host or 'all addresses'}: use --auth token, header or oidc"
             )
-        is_proven = self.header.trusted_proxies or self.tls.client_ca
+        is_proven = self.trusted_proxies or self.client_ca_file
         if self.auth is LoginMode.HEADER and not is_proven:
             raise BadDashboardSettings(
                 "--auth header believes headers only of a proxy that is known: give its address "
@@ -111,8 +91,8 @@ class DashboardSettings:
             self._check_oidc()
 
     def _check_oidc(self) -> None:
-        urls = {"--oidc-issuer": self.oidc.issuer, "--oidc-redirect-url": self.oidc.redirect_url}
-        for flag, value in {**urls, "--oidc-client-id": self.oidc.client_id}.items():
+        urls = {"--oidc-issuer": self.oidc_issuer, "--oidc-redirect-url": self.oidc_redirect_url}
+        for flag, value in {**urls, "--oidc-client-id": self.oidc_client_id}.items():
             if not value:
                 raise BadDashboardSettings(f"--auth oidc needs {flag}")
         for flag, url in urls.items():
@@ -122,11 +102,7 @@ class DashboardSettings:
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[IPNetwork, ...]:
-    """Parse addresses and networks such as ``10.0.0.0/8``.
-
-    Raises:
-        BadSettings: one is neither.
-    """
+    """Parse addresses and networks such as ``10.0.0.0/8``, or raise ``BadDashboardSettings``."""
     networks = []
     for text in texts:
         try:

@@ -34,12 +34,9 @@ HEADERS = {
     "X-Accel-Buffering": "no",
 }
 
-Parts = Mapping[str, str]
-"""HTML by the id of its element."""
 
-
-def message(parts: Parts, event_id: str) -> bytes:
-    """Return an event that replaces parts of the page."""
+def message(parts: Mapping[str, str], event_id: str) -> bytes:
+    """Return an event that replaces parts of the page: HTML by the id of its element."""
     html = "".join(
         f'<hx-partial hx-target="#{name}" hx-swap="outerMorph">{content}</hx-partial>'
         for name, content in parts.items()
@@ -85,7 +82,7 @@ class RenderCache:
         self._rendered: dict[Any, _Rendered] = {}
 
     async def parts(
-        self, key: Any, revision: int, render: Callable[[], Awaitable[Parts]]
+        self, key: Any, revision: int, render: Callable[[], Awaitable[Mapping[str, str]]]
     ) -> Mapping[str, tuple[str, str]]:
         """Return the parts of a revision with their digests; one of the viewers renders them."""
         rendered = self._rendered.get(key) or _Rendered()
@@ -112,11 +109,7 @@ class PageStream:
         await self.send(b": open\n\n")
 
     async def send(self, data: bytes) -> None:
-        """Send an event.
-
-        Raises:
-            ConnectionError: the reader is gone, or has not read for too long.
-        """
+        """Send an event; ``ConnectionError`` if the reader is gone, or does not read."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 await self.response.write(data)

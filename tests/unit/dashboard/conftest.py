@@ -10,9 +10,8 @@ from aiohttp import CookieJar, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from gangline.dashboard.actions import ActionRunner
-from gangline.dashboard.login.modes import HeaderLogin, LocalLogin, TokenLogin
 from gangline.dashboard.login.oidc import OidcLogin
-from gangline.dashboard.login.sessions import Login, Sessions
+from gangline.dashboard.login.sessions import HeaderLogin, LocalLogin, Login, Sessions, TokenLogin
 from gangline.dashboard.rights import Identity, Rights, Viewer
 from gangline.dashboard.server import Dashboard
 from gangline.dashboard.settings import DashboardSettings, LoginMode
@@ -122,9 +121,9 @@ def _login(settings: DashboardSettings, sessions: Sessions, viewers: Any) -> Log
         case LoginMode.TOKEN:
             return TokenLogin(*shared)
         case LoginMode.HEADER:
-            return HeaderLogin(*shared, settings=settings.header)
+            return HeaderLogin(*shared, settings=settings)
         case LoginMode.OIDC:
-            return OidcLogin(*shared, settings=settings.oidc)
+            return OidcLogin(*shared, settings=settings)
 
 
 @pytest.fixture

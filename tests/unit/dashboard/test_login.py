@@ -17,15 +17,12 @@ from gangline.dashboard.rights import MAX_PARALLEL, Identity, Question, Rights, 
 from gangline.dashboard.settings import (
     BadDashboardSettings,
     DashboardSettings,
-    HeaderSettings,
     LoginMode,
-    OidcSettings,
-    TlsSettings,
     parse_networks,
 )
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.probes import Address
-from unit.dashboard.conftest import MakeSite
+from unit.dashboard.conftest import MakeSite, Site
 
 ANYWHERE = Address("", 8443)
 
@@ -82,11 +79,11 @@ async def test_token_mode_sends_the_token_of_the_viewer(make_site: MakeSite) -> 
             assert "does not accept this token" in await answer.text()
 
 
-PROXY = HeaderSettings(trusted_proxies=parse_networks(["127.0.0.0/8"]))
+PROXY = ["127.0.0.0/8"]
 
 
 @pytest.mark.parametrize(
-    ("header", "sent", "status"),
+    ("proxies", "sent", "status"),
     [
         pytest.param(PROXY, [("X-Remote-User", "ann")], 200, id="user"),
         pytest.param(PROXY, [], 403, id="no user"),
@@ -99,7 +96,7 @@ PROXY = HeaderSettings(trusted_proxies=parse_networks(["127.0.0.0/8"]))
             id="reserved group",
         ),
         pytest.param(
-            HeaderSettings(trusted_proxies=parse_networks(["10.0.0.7"])),
+            ["10.0.0.7"],
             [("X-Remote-User", "ann"), ("X-Forwarded-For", "10.0.0.7")],
             403,
             id="not from the proxy",
@@ -107,9 +104,10 @@ PROXY = HeaderSettings(trusted_proxies=parse_networks(["127.0.0.0/8"]))
     ],
 )
 async def test_headers_are_believed_of_a_known_proxy_only(
-    make_site: MakeSite, header: HeaderSettings, sent: list[tuple[str, str]], status: int
+    make_site: MakeSite, proxies: list[str], sent: list[tuple[str, str]], status: int
 ) -> None:
-    site = await make_site(auth=LoginMode.HEADER, header=header, address=ANYWHERE)
+    trusted = parse_networks(proxies)
+    site = await make_site(auth=LoginMode.HEADER, trusted_proxies=trusted, address=ANYWHERE)
     async with site.client.get("/jobs", headers=sent) as answer:
         assert answer.status == status
 
@@ -178,8 +176,15 @@ async def provider() -> AsyncIterator[Provider]:
         yield made
 
 
-def oidc(provider: Provider) -> OidcSettings:
-    return OidcSettings(provider.issuer, "dashboard", redirect_url="http://127.0.0.1/oidc/callback")
+async def site_of(make_site: MakeSite, provider: Provider) -> Site:
+    """A dashboard whose viewers log in with the provider."""
+    return await make_site(
+        auth=LoginMode.OIDC,
+        oidc_issuer=provider.issuer,
+        oidc_client_id="dashboard",
+        oidc_redirect_url="http://127.0.0.1/oidc/callback",
+        address=ANYWHERE,
+    )
 
 
 async def log_in(site: Any, provider: Provider) -> tuple[int, str]:
@@ -194,7 +199,7 @@ async def log_in(site: Any, provider: Provider) -> tuple[int, str]:
 async def test_oidc_logs_in_with_pkce_and_impersonates_unreserved_groups(
     make_site: MakeSite, provider: Provider
 ) -> None:
-    site = await make_site(auth=LoginMode.OIDC, oidc=oidc(provider), address=ANYWHERE)
+    site = await site_of(make_site, provider)
     assert await log_in(site, provider) == (200, "0; url=/jobs")
     assert provider.asked["code_challenge_method"] == ["S256"]
     assert len(provider.forms[0]["code_verifier"]) >= 43
@@ -217,7 +222,7 @@ async def test_oidc_refuses_tokens_that_are_not_for_this_login(
     make_site: MakeSite, provider: Provider, claims: dict[str, Any], reason: str
 ) -> None:
     provider.claims = claims
-    site = await make_site(auth=LoginMode.OIDC, oidc=oidc(provider), address=ANYWHERE)
+    site = await site_of(make_site, provider)
     status, text = await log_in(site, provider)
     assert status == 401
     assert reason in text
@@ -226,7 +231,7 @@ async def test_oidc_refuses_tokens_that_are_not_for_this_login(
 async def test_oidc_refuses_foreign_signatures_and_states_of_other_browsers(
     make_site: MakeSite, provider: Provider
 ) -> None:
-    site = await make_site(auth=LoginMode.OIDC, oidc=oidc(provider), address=ANYWHERE)
+    site = await site_of(make_site, provider)
     provider.signer = ec.generate_private_key(ec.SECP256R1())
     assert (await log_in(site, provider))[0] == 401
     async with site.client.get("/login", allow_redirects=False) as answer:
@@ -252,11 +257,12 @@ def test_continuing_stays_on_this_server(text: str, path: str) -> None:
     [
         pytest.param({"address": ANYWHERE}, "--auth local", id="local on all addresses"),
         pytest.param({"base_path": "gangline"}, "--base-path", id="base path without slash"),
-        pytest.param({"tls": TlsSettings("a")}, "--tls-key-file", id="certificate without key"),
+        pytest.param({"tls_cert_file": "a"}, "--tls-key-file", id="certificate without key"),
         pytest.param({"auth": LoginMode.HEADER}, "--trusted-proxy", id="headers of everybody"),
         pytest.param({"auth": LoginMode.OIDC}, "--oidc-issuer", id="no provider"),
         pytest.param(
-            {"auth": LoginMode.OIDC, "oidc": OidcSettings("http://x", "c", redirect_url="https://y")},
+            {"auth": LoginMode.OIDC, "oidc_issuer": "http://x", "oidc_client_id": "c",
+             "oidc_redirect_url": "https://y"},
             "https://",
             id="provider without TLS",
         ),

@@ -21,8 +21,13 @@ from gangline.brain.server import public_job
 from gangline.brain.store.records import StoredRecord, UsageRow
 from gangline.dashboard.sources import NoPast, Past
 from gangline.dashboard.views.curves import curves_view
-from gangline.dashboard.views.past import compare_view
-from gangline.dashboard.views.usage import month_bounds, months_before, to_csv, usage_view
+from gangline.dashboard.views.past import (
+    compare_view,
+    month_bounds,
+    months_before,
+    to_csv,
+    usage_view,
+)
 from unit.dashboard.conftest import MakeSite, Site
 from unit.dashboard.observed_state import NOW
 from unit.dashboard.test_pages import Structure

@@ -188,42 +188,21 @@ def build_dashboard_settings(flags: dict[str, Any]) -> "DashboardSettings":
     from gangline.dashboard.settings import (
         BadDashboardSettings,
         DashboardSettings,
-        HeaderSettings,
         LoginMode,
-        OidcSettings,
-        TlsSettings,
         parse_networks,
     )
 
     if flags["address"] is None:
         raise CommandError("--address: the server needs an address", code=ExitCode.USAGE)
+    secret = _read_secret(flags.pop("oidc_client_secret_file"))
+    changed: dict[str, Any] = {
+        "auth": LoginMode(flags["auth"]),
+        "namespaces": _joined(flags["namespaces"]),
+        "oidc_client_secret": secret,
+    }
     try:
-        settings = DashboardSettings(
-            address=flags["address"],
-            auth=LoginMode(flags["auth"]),
-            base_path=flags["base_path"],
-            read_only=flags["read_only"],
-            namespaces=_joined(flags["namespaces"]),
-            record=flags["record"],
-            tls=TlsSettings(flags["tls_cert_file"], flags["tls_key_file"], flags["client_ca_file"]),
-            header=HeaderSettings(
-                flags["user_header"],
-                flags["group_header"],
-                parse_networks(_joined(flags["trusted_proxies"])),
-            ),
-            oidc=OidcSettings(
-                issuer=flags["oidc_issuer"],
-                client_id=flags["oidc_client_id"],
-                client_secret=_read_secret(flags["oidc_client_secret_file"]),
-                scopes=flags["oidc_scopes"],
-                username_claim=flags["oidc_username_claim"],
-                groups_claim=flags["oidc_groups_claim"],
-                passes_token=flags["oidc_pass_token"],
-                redirect_url=flags["oidc_redirect_url"],
-            ),
-            metrics_address=flags["metrics_bind_address"],
-            health_address=flags["health_probe_bind_address"],
-        )
+        changed["trusted_proxies"] = parse_networks(_joined(flags["trusted_proxies"]))
+        settings = DashboardSettings(**flags | changed)
         settings.check()
     except BadDashboardSettings as error:
         raise CommandError(str(error), code=ExitCode.USAGE) from error

@@ -17,10 +17,9 @@ import aiohttp
 import jwt
 from aiohttp import web
 
-from gangline.dashboard.login.modes import RESERVED
-from gangline.dashboard.login.sessions import Login, LoginRefused, local_path, see_other
+from gangline.dashboard.login.sessions import RESERVED, Login, LoginRefused, local_path, see_other
 from gangline.dashboard.rights import Identity, put_last
-from gangline.dashboard.settings import OidcSettings
+from gangline.dashboard.settings import DashboardSettings
 from gangline.sdk.advice import public_authorities
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA")
@@ -42,8 +41,7 @@ class _Pending:
 
 @dataclass(slots=True, kw_only=True)
 class OidcLogin(Login):
-    settings: OidcSettings
-    secure: bool = False
+    settings: DashboardSettings
     login_path: str = "/login"
     _pending: dict[str, _Pending] = field(default_factory=dict)
     _metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -67,9 +65,9 @@ class OidcLogin(Login):
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest())
         parameters = {
             "response_type": "code",
-            "client_id": self.settings.client_id,
-            "redirect_uri": self.settings.redirect_url,
-            "scope": self.settings.scopes,
+            "client_id": self.settings.oidc_client_id,
+            "redirect_uri": self.settings.oidc_redirect_url,
+            "scope": self.settings.oidc_scopes,
             "state": state,
             "nonce": nonce,
             "code_challenge": challenge.decode().rstrip("="),
@@ -79,7 +77,7 @@ class OidcLogin(Login):
         # The browser that comes back must be the one that left. It comes from another site, so the
         # cookie cannot be Strict.
         response.set_cookie(
-            _COOKIE, state, max_age=int(PENDING_S), httponly=True, secure=self.secure,
+            _COOKIE, state, max_age=int(PENDING_S), httponly=True, secure=self.sessions.secure,
             samesite="Lax", path=self.base_path or "/",
         )  # fmt: skip
         return response
@@ -105,14 +103,15 @@ class OidcLogin(Login):
         return response
 
     def _identity(self, token: str, claims: Mapping[str, Any]) -> tuple[str, Identity]:
-        name = claims.get(self.settings.username_claim)
+        claim = self.settings.oidc_username_claim
+        name = claims.get(claim)
         if not isinstance(name, str) or not name or name.startswith(RESERVED):
-            raise LoginRefused(f"the ID token has no usable claim {self.settings.username_claim!r}")
-        if self.settings.username_claim == "email" and claims.get("email_verified") is False:
+            raise LoginRefused(f"the ID token has no usable claim {claim!r}")
+        if claim == "email" and claims.get("email_verified") is False:
             raise LoginRefused("the provider has not verified your address")
-        if self.settings.passes_token:
+        if self.settings.oidc_pass_token:
             return name, Identity(token=token)
-        given = claims.get(self.settings.groups_claim) or ()
+        given = claims.get(self.settings.oidc_groups_claim) or ()
         groups = (
             [given] if isinstance(given, str) else [one for one in given if isinstance(one, str)]
         )
@@ -124,12 +123,12 @@ class OidcLogin(Login):
         form = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": self.settings.redirect_url,
-            "client_id": self.settings.client_id,
+            "redirect_uri": self.settings.oidc_redirect_url,
+            "client_id": self.settings.oidc_client_id,
             "code_verifier": verifier,
         }
-        if self.settings.client_secret:
-            form["client_secret"] = self.settings.client_secret
+        if self.settings.oidc_client_secret:
+            form["client_secret"] = self.settings.oidc_client_secret
         answer = await _fetch("POST", metadata["token_endpoint"], form)
         token = answer.get("id_token")
         if not isinstance(token, str):
@@ -144,8 +143,8 @@ class OidcLogin(Login):
                 token,
                 key,
                 algorithms=list(ALGORITHMS),
-                audience=self.settings.client_id,
-                issuer=self.settings.issuer,
+                audience=self.settings.oidc_client_id,
+                issuer=self.settings.oidc_issuer,
                 leeway=30,
                 options={"require": ["exp", "iat", "iss", "aud", "sub"]},
             )
@@ -170,11 +169,11 @@ class OidcLogin(Login):
     async def _provider(self) -> Mapping[str, Any]:
         if time.monotonic() - self._read_at < METADATA_S:
             return self._metadata
-        address = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
+        issuer = self.settings.oidc_issuer
+        address = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
         metadata = await _fetch("GET", address)
-        if metadata.get("issuer") != self.settings.issuer:
-            named = metadata.get("issuer")
-            raise LoginRefused(f"the provider calls itself {named!r}, not {self.settings.issuer!r}")
+        if (named := metadata.get("issuer")) != issuer:
+            raise LoginRefused(f"the provider calls itself {named!r}, not {issuer!r}")
         self._metadata, self._keys, self._read_at = metadata, None, time.monotonic()
         return metadata
 

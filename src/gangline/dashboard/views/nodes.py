@@ -183,9 +183,9 @@ def _holder(seen: Observation, pod: WatchedPod) -> tuple[str, str, int]:
     entry = seen.cluster.by_uid.get(owner.uid) if owner else None
     if entry is None:
         return f"{meta.namespace}/{meta.name}", "", colour
-    namespace, kind, name = entry.key
+    namespace, _, name = entry.key
     visible = seen.scope.sees_job(entry.kind, namespace)
-    return f"{namespace}/{name}", f"/jobs/{namespace}/{kind}/{name}" if visible else "", colour
+    return f"{namespace}/{name}", entry.path if visible else "", colour
 
 
 class NodePodRow(View, frozen=True):

@@ -1,6 +1,6 @@
 """The overview: is all well? Counts, waiting gangs, failures by blame, nodes out of service."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
@@ -17,6 +17,7 @@ from gangline.sdk.cluster_checks import ClusterCheckResult
 from gangline.sdk.diagnosis import Diagnosis, diagnose
 from gangline.sdk.goodput import Goodput
 from gangline.sdk.jobs import JobState
+from gangline.sdk.nodes import NodeRow
 from gangline.sdk.usage import GpuUsage
 
 FAILURES_OF = timedelta(hours=24)
@@ -89,24 +90,22 @@ def overview_view(
 ) -> OverviewView:
     """Return what the overview shows; ``checks`` are None until they are read."""
     jobs = list(seen.jobs())
-    waiting = sorted(
-        (job for job in jobs if job.job.state in {JobState.QUEUING, JobState.PENDING}),
-        key=lambda job: job.job.created,
-    )
-    running = sorted(
-        (job for job in jobs if job.job.state in {JobState.RUNNING, JobState.RESTARTING}),
-        key=lambda job: job.job.started or job.job.created,
-        reverse=True,
-    )
+    states: defaultdict[JobState, list[SeenJob]] = defaultdict(list)
+    for job in jobs:
+        states[job.job.state].append(job)
+    waiting = [*states[JobState.QUEUING], *states[JobState.PENDING]]
+    waiting.sort(key=lambda job: job.job.created)
+    running = [*states[JobState.RUNNING], *states[JobState.RESTARTING]]
+    running.sort(key=lambda job: job.job.started or job.job.created, reverse=True)
     failed = recent_failures(seen, jobs)
-    diagnosed = [(job, diagnose_observed(seen, job)) for job in failed[:MAX_DIAGNOSED]]
+    roots = [diagnose_observed(seen, job).root for job in failed[:MAX_DIAGNOSED]]
     measured = [accounts[job.job.uid] for job in running if job.job.uid in accounts]
     wall = sum(account.wall_s for account in measured)
     sees_nodes = seen.scope.sees_all(NODE_KIND)
     rows = read_node_rows(seen) if sees_nodes else []
     shown_checks = checks if sees_nodes else ()
     return OverviewView(
-        states=dict(Counter(str(job.job.state) for job in jobs)),
+        states={str(state): len(those) for state, those in states.items() if those},
         total=len(jobs),
         running=tuple(job_row(job, accounts) for job in running[:MAX_ROWS]),
         waiting=tuple(
@@ -115,23 +114,14 @@ def overview_view(
         ),
         waiting_total=len(waiting),
         failed=tuple(
-            FailedJob(job.row(), diagnosis.root.title, str(diagnosis.root.blame))
-            if diagnosis.root
-            else FailedJob(job.row(), "", "")
-            for job, diagnosis in diagnosed[:MAX_ROWS]
+            FailedJob(job.row(), root.title if root else "", str(root.blame) if root else "")
+            for job, root in zip(failed[:MAX_ROWS], roots, strict=False)
         ),
-        blames=dict(Counter(str(d.root.blame) if d.root else "unknown" for _, d in diagnosed)),
+        blames=dict(Counter(str(root.blame) if root else "unknown" for root in roots)),
         failed_total=len(failed),
         goodput=sum(account.productive_s for account in measured) / wall if wall else None,
         goodput_jobs=len(measured),
-        gpus=GpuCounts(
-            total=sum(row.total.get(GPU, 0) for row in rows),
-            allocated=sum(row.allocated.get(GPU, 0) for row in rows),
-            busy=sum(gpus.nodes.values()) if gpus else None,
-            unhealthy=sum(row.unhealthy_gpus for row in rows),
-        )
-        if rows
-        else None,
+        gpus=_count_gpus(rows, gpus) if rows else None,
         nodes=len(rows),
         nodes_out=tuple(
             NodeProblem(row.name, row.status, row.not_ready_reason)
@@ -143,6 +133,15 @@ def overview_view(
         ),
         checks_passed=sum(check.status == "ok" for check in shown_checks or ()),
         checks_pending=shown_checks is None,
+    )
+
+
+def _count_gpus(rows: Sequence[NodeRow], used: GpuUsage | None) -> GpuCounts:
+    return GpuCounts(
+        total=sum(row.total.get(GPU, 0) for row in rows),
+        allocated=sum(row.allocated.get(GPU, 0) for row in rows),
+        busy=sum(used.nodes.values()) if used else None,
+        unhealthy=sum(row.unhealthy_gpus for row in rows),
     )
 
 

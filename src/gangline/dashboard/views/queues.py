@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gangline.api.volcano.scheduling import ROOT_QUEUE, Queue
-from gangline.dashboard.observed import ClusterSnapshot
 from gangline.dashboard.rights import GROUP_KIND
 from gangline.dashboard.views.base import Observation, View
 from gangline.dashboard.views.job import expected_start
@@ -66,9 +65,8 @@ def queues_view(seen: Observation, reports: Mapping[str, Any] | None) -> QueuesV
             continue
         parent = queue.spec.parent or ROOT_QUEUE
         children[parent if parent in queues else ROOT_QUEUE].append(queue)
-    jobs = _jobs_by_group(seen.cluster)
     nodes = tuple(
-        _node(seen, queue, depth, reports, jobs) for queue, depth in _walk(children, ROOT_QUEUE, 0)
+        _node(seen, queue, depth, reports) for queue, depth in _walk(children, ROOT_QUEUE, 0)
     )
     return QueuesView(nodes, is_pending=reports is None)
 
@@ -83,22 +81,16 @@ def _walk(
 
 
 def _node(
-    seen: Observation,
-    queue: Queue,
-    depth: int,
-    reports: Mapping[str, Any] | None,
-    jobs: Mapping[tuple[str, str], str],
+    seen: Observation, queue: Queue, depth: int, reports: Mapping[str, Any] | None
 ) -> QueueNode:
     spec, status = queue.spec, queue.status
     report = (reports or {}).get(queue.metadata.name)
     line = report.line if report else ()
     usage = report.usage if report else None
-    figures = (
-        {name: getattr(usage, name) for name in ("used", "requested", "most", "share")}
-        | {"fair_share": usage.entitled}
-        if usage
-        else {}
-    )
+    figures: dict[str, Any] = {}
+    if usage:
+        figures = {name: getattr(usage, name) for name in ("used", "requested", "most", "share")}
+        figures["fair_share"] = usage.entitled
     return QueueNode(
         name=queue.metadata.name,
         state=status.state or "Open",
@@ -112,40 +104,26 @@ def _node(
         guarantee=_amounts(spec.guarantee.resource if spec.guarantee else {}),
         capability=_amounts(spec.capability),
         allocated=_amounts(status.allocated),
-        line=tuple(
-            _place(seen, number, gang, jobs) for number, gang in enumerate(line[:MAX_LINE], 1)
-        ),
+        line=tuple(_place(seen, number, gang) for number, gang in enumerate(line[:MAX_LINE], 1)),
         further=max(0, len(line) - MAX_LINE),
         **figures,
     )
 
 
-def _place(
-    seen: Observation, number: int, gang: Any, jobs: Mapping[tuple[str, str], str]
-) -> LinePlace:
+def _place(seen: Observation, number: int, gang: Any) -> LinePlace:
     namespace, _, name = gang.name.partition("/")
     if not seen.scope.sees(GROUP_KIND, namespace):
         return LinePlace(number)
     group = seen.cluster.groups.get((namespace, name))
     owner = group.metadata.controller if group else None
-    shown = f"{namespace}/{owner.name}" if owner else gang.name
+    job = seen.cluster.by_uid.get(owner.uid) if owner else None
     return LinePlace(
         place=number,
-        name=shown,
-        path=jobs.get((namespace, name), ""),
+        name=f"{namespace}/{owner.name}" if owner else gang.name,
+        path=job.path if job else "",
         message=gang.message,
         expected_start=expected_start([group]) if group else "",
     )
-
-
-def _jobs_by_group(cluster: ClusterSnapshot) -> dict[tuple[str, str], str]:
-    paths: dict[tuple[str, str], str] = {}
-    for key, group in cluster.groups.items():
-        owner = group.metadata.controller
-        entry = cluster.by_uid.get(owner.uid) if owner else None
-        if entry is not None:
-            paths[key] = "/jobs/{}/{}/{}".format(*entry.key)
-    return paths
 
 
 def _amounts(amounts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

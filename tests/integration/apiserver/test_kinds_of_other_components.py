@@ -146,30 +146,6 @@ async def test_kinds_are_written_in_protobuf_and_read_back(http: Http) -> None:
         assert status == 200
 
 
-async def test_field_that_a_kind_lacks_is_refused(http: Http) -> None:
-    for api_version, kind, plural, content in OBJECTS:
-        obj = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "odd"}, **content}
-        path = path_of(api_version, kind, plural)
-        status, answer = await http("POST", f"{path}?fieldValidation=Strict", {**obj, "odd": 1})
-        assert (status, 'unknown field "odd"' in answer["message"]) == (400, True), answer
-
-
-async def test_incomplete_object_is_refused_with_its_field(http: Http) -> None:
-    for plural, content, field in (
-        (f"{STORAGE}/volumeattachments", {"spec": {"attacher": "a", "nodeName": "n"}},
-         "spec.source"),
-        (f"{STORAGE}/csinodes", {"spec": {"drivers": [{"name": "a"}]}}, "spec.drivers[0].nodeID"),
-        (f"{NETWORK}/servicecidrs", {"spec": {}}, "spec.cidrs"),
-        (f"{RESOURCE}/resourceslices", {"spec": {"driver": "a", "pool": {"name": "b"}}}, "spec"),
-        (f"{ADMISSION}/validatingadmissionpolicies", {"spec": {"matchConstraints": {"a": 1}}},
-         "spec.validations"),
-    ):  # fmt: skip
-        obj = {"metadata": {"name": "odd"}, **content}
-        status, answer = await http("POST", f"/apis/{plural}", obj)
-        assert status == 422, answer
-        assert field in [cause["field"] for cause in answer["details"]["causes"]]
-
-
 async def test_caches_of_schedulers_and_controllers_fill(http: Http) -> None:
     for path in SCHEDULER + CONTROLLERS:
         status, listed = await http("GET", f"{path}?limit=500&resourceVersion=0", **AS_CLIENT_GO)

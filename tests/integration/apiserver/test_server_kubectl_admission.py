@@ -3,10 +3,8 @@
 import re
 from pathlib import Path
 
-import yaml
-
 from integration.apiserver.conftest import Kubectl
-from integration.apiserver.webhook_server import Json, WebhookServer, add_label, deny, rule
+from integration.apiserver.webhook_server import Json, WebhookServer, add_label, deny
 
 CONFIGURATION = """
 apiVersion: admissionregistration.k8s.io/v1
@@ -67,52 +65,3 @@ async def test_kubectl_applies_webhooks_and_shows_what_they_say(kubectl: Kubectl
     assert "failurePolicy" in await kubectl(
         "explain validatingwebhookconfigurations.webhooks.failurePolicy"
     )
-
-
-async def test_all_errors_of_a_configuration_are_reported_together(kubectl: Kubectl):
-    body = yaml.safe_load(
-        CONFIGURATION.format(kind="ValidatingWebhookConfiguration", name="x", port=1, bundle='""')
-    )
-    body["webhooks"][0] |= {
-        "name": "x", "timeoutSeconds": 99, "clientConfig": {"url": "http://a"},
-        "rules": [rule("pods", scope="There")],
-    }  # fmt: skip
-    code, output = await kubectl.run("create", "-f", "-", text=yaml.safe_dump(body))
-    assert code != 0
-    for texts in ("three segments", "between 1 and 30", "'https' is the only", "Unsupported value"):
-        assert texts in output
-
-
-async def test_autoscalers_are_applied_shown_and_described(kubectl: Kubectl):
-    scaler = {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "web"},
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-            "minReplicas": 2,
-            "maxReplicas": 5,
-            "metrics": [
-                {"type": "Resource", "resource": {"name": "memory", "target": {
-                    "type": "AverageValue", "averageValue": "100Mi"}}},
-                {"type": "Resource", "resource": {"name": "cpu", "target": {
-                    "type": "Utilization", "averageUtilization": 60}}},
-            ],
-        },
-    }  # fmt: skip
-    if not kubectl.is_old:  # which has never heard of this version, but reads the older one
-        assert "created" in await kubectl("apply -f -", text=yaml.safe_dump(scaler))
-    else:
-        await kubectl("create --validate=false -f -", text=yaml.safe_dump(scaler))
-    shown = await kubectl("get hpa")
-    assert re.search(r"^web +Deployment/web +memory: <unknown>/100Mi, cpu: <unknown>/60% +2 +5 +0",
-                     shown, re.MULTILINE)  # fmt: skip
-    shown = await kubectl("get horizontalpodautoscalers.v1.autoscaling web -o yaml")
-    assert "targetCPUUtilizationPercentage: 60" in shown
-    assert "Reference" in await kubectl("describe hpa web")
-    # Written back as v1, the object still has its other metric.
-    await kubectl("replace -f -", text=shown)
-    again = await kubectl("get horizontalpodautoscalers.v2.autoscaling web -o yaml")
-    assert "averageValue: 100Mi" in again
-    assert "averageUtilization: 60" in again
-    await kubectl("delete hpa web")

@@ -136,15 +136,6 @@ async def test_yaml_is_read_and_written(http: Http):
     assert (status, answer["reason"]) == (400, "BadRequest")
 
 
-async def test_a_dry_run_answers_and_stores_nothing(http: Http):
-    status, answer = await http("POST", f"{MAPS}?dryRun=All", config_map("a"))
-    assert (status, answer["metadata"]["name"]) == (201, "a")
-    assert (await http("GET", f"{MAPS}/a"))[0] == 404
-    await http("POST", MAPS, config_map("a"))
-    assert (await http("DELETE", f"{MAPS}/a?dryRun=All"))[0] == 200
-    assert (await http("GET", f"{MAPS}/a"))[0] == 200
-
-
 async def test_unknown_fields_are_refused_warned_of_or_ignored_as_asked(http: Http):
     wrong = pod("p", hostnetwork=True)
     status, answer = await http("POST", f"{PODS}?fieldValidation=Strict", wrong)
@@ -158,16 +149,6 @@ async def test_unknown_fields_are_refused_warned_of_or_ignored_as_asked(http: Ht
     status, answer = await http("POST", f"{MAPS}?fieldValidation=Strict", doubled)
     assert status == 400
     assert 'duplicate field "metadata.name"' in answer["message"]
-
-
-async def test_every_mistake_of_an_object_is_named(http: Http):
-    wrong = pod("p", restartPolicy="Sometimes", terminationGracePeriodSeconds=-1)
-    wrong["spec"]["containers"][0]["ports"] = [{"containerPort": 99999}]
-    status, answer = await http("POST", PODS, wrong)
-    assert status == 422
-    fields = {cause["field"] for cause in answer["details"]["causes"]}
-    assert "spec.restartPolicy" in fields
-    assert "spec.containers[0].ports[0].containerPort" in fields
 
 
 async def test_status_and_spec_are_written_apart(http: Http):
@@ -190,14 +171,6 @@ async def test_a_change_of_nothing_makes_no_new_revision(http: Http):
     assert same["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-async def test_what_a_pod_is_made_of_cannot_be_changed(http: Http):
-    await http("POST", PODS, pod("p"))
-    status, answer = await http(
-        "PATCH", f"{PODS}/p", {"spec": {"hostNetwork": True}}, Content_Type=MERGE
-    )
-    assert (status, answer["reason"]) == (422, "Invalid")
-
-
 async def test_finalizers_delay_removal_until_the_last_is_removed(http: Http):
     await http("POST", MAPS, config_map("a", finalizers=["example.com/hold"]))
     _, held = await http("DELETE", f"{MAPS}/a")
@@ -214,13 +187,6 @@ async def test_preconditions_protect_another_object_of_the_same_name(http: Http)
     assert (status, answer["reason"]) == (409, "Conflict")
 
 
-async def test_names_are_made_from_prefixes(http: Http):
-    body = {"metadata": {"generateName": "a-"}}
-    names = {(await http("POST", MAPS, body))[1]["metadata"]["name"] for _ in range(20)}
-    assert len(names) == 20
-    assert all(name.startswith("a-") and len(name) == 7 for name in names)
-
-
 async def test_lists_come_as_tables_and_as_metadata(http: Http):
     await http("POST", PODS, pod("p"))
     _, table = await http("GET", PODS, Accept=TABLE)
@@ -232,17 +198,6 @@ async def test_lists_come_as_tables_and_as_metadata(http: Http):
     _, parts = await http("GET", PODS, Accept=PARTIAL)
     assert parts["kind"] == "PartialObjectMetadataList"
     assert "spec" not in parts["items"][0]
-
-
-async def test_discovery_in_both_forms(http: Http):
-    _, core = await http("GET", "/api/v1")
-    assert {"pods", "pods/status", "pods/log"} <= {r["name"] for r in core["resources"]}
-    _, groups = await http("GET", "/apis")
-    assert "apps" in [group["name"] for group in groups["groups"]]
-    accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-    _, complete = await http("GET", "/apis", Accept=accept)
-    assert complete["kind"] == "APIGroupDiscoveryList"
-    assert "apps" in [item["metadata"]["name"] for item in complete["items"]]
 
 
 class Lines:
@@ -382,41 +337,6 @@ async def test_a_namespace_that_is_going_takes_nothing_new(http: Http):
     going["spec"]["finalizers"] = []
     await http("PUT", "/api/v1/namespaces/n/finalize", going)
     assert (await http("GET", "/api/v1/namespaces/n"))[0] == 404
-
-
-async def test_events_of_both_kinds_are_one_set(http: Http):
-    old = {
-        "metadata": {"name": "e"},
-        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"},
-        "reason": "Started",
-        "message": "it runs",
-        "type": "Normal",
-    }
-    path = "namespaces/default/events"
-    await http("POST", f"/api/v1/{path}", old)
-    _, new = await http("GET", f"/apis/events.k8s.io/v1/{path}/e")
-    assert (new["apiVersion"], new["note"], new["regarding"]["name"]) == (
-        "events.k8s.io/v1", "it runs", "p")  # fmt: skip
-    query = "fieldSelector=involvedObject.name%3Dp,type%3DNormal"
-    _, listed = await http("GET", f"/api/v1/{path}?{query}")
-    assert [item["metadata"]["name"] for item in listed["items"]] == ["e"]
-
-
-async def test_roles_decide_what_a_service_account_may_do(http: Http):
-    _, answer = await http("POST", "/api/v1/namespaces/default/serviceaccounts/default/token", {})
-    robot = f"Bearer {answer['status']['token']}"
-    status, answer = await http("GET", PODS, Authorization=robot)
-    assert (status, answer["reason"]) == (403, "Forbidden")
-    rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
-    await http("POST", f"{rbac}/roles", {"metadata": {"name": "r"}, "rules": rules})
-    subject = {"kind": "ServiceAccount", "name": "default"}  # of the namespace of the binding
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
-    binding = {"metadata": {"name": "b"}, "subjects": [subject], "roleRef": reference}
-    await http("POST", f"{rbac}/rolebindings", binding)
-    assert (await http("GET", PODS, Authorization=robot))[0] == 200
-    assert (await http("GET", "/api/v1/pods", Authorization=robot))[0] == 403
-    assert (await http("POST", PODS, pod("p"), Authorization=robot))[0] == 403
 
 
 async def test_stopping_ends_open_watches_at_once(http: Http, api_server: ApiServer):

@@ -106,33 +106,3 @@ async def test_custom_kinds_are_served_as_soon_as_they_are_defined(
         extensions.delete_custom_resource_definition("widgets.example.com")
 
     await asyncio.to_thread(steps)
-
-
-async def test_pods_are_bound_and_evicted(api: kubernetes.client.ApiClient):
-    def steps() -> None:
-        core = kubernetes.client.CoreV1Api(api)
-        spec = {"containers": [{"name": "c", "image": "example.com/x:1"}]}
-        core.create_namespaced_pod("default", {"metadata": {"name": "p"}, "spec": spec})
-        target = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}}
-        core.create_namespaced_pod_binding("p", "default", target, _preload_content=False)
-        pod = core.read_namespaced_pod("p", "default")
-        assert pod.spec.node_name == "n1"
-        assert pod.status.conditions[0].type == "PodScheduled"
-        with pytest.raises(ApiException) as refused:
-            core.create_namespaced_pod_binding("p", "default", target, _preload_content=False)
-        assert refused.value.status == 409
-        core.patch_namespaced_pod_status("p", "default", {"status": {"phase": "Running"}})
-        policy = kubernetes.client.PolicyV1Api(api)
-        budget = {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {
-            "matchLabels": {"a": "b"}}}}  # fmt: skip
-        policy.create_namespaced_pod_disruption_budget("default", budget)
-        core.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"a": "b"}}})
-        eviction = {"metadata": {"name": "p"}}
-        with pytest.raises(ApiException) as too_early:
-            core.create_namespaced_pod_eviction("p", "default", eviction, _preload_content=False)
-        assert too_early.value.status == 429
-        core.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"a": None}}})
-        core.create_namespaced_pod_eviction("p", "default", eviction, _preload_content=False)
-        assert core.read_namespaced_pod("p", "default").metadata.deletion_timestamp is not None
-
-    await asyncio.to_thread(steps)

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from aiohttp import web
 from gangline.api import resources
 from gangline.api.meta.objects import Status
 from gangline.kube import errors
-from gangline.kube.client.client import ApiClient, PatchKind
+from gangline.kube.client.client import ApiClient
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from integration.apiserver.webhook_server import (
     Json,
@@ -97,21 +96,6 @@ async def refused_creation(client: ApiClient) -> Status:
     return refused.value.status
 
 
-async def test_denial_has_code_and_message_of_the_webhook(
-    client: ApiClient, hooks: WebhookServer
-) -> None:
-    await configure(client, "validating", hooks.hook("v"))
-    for denial, code, message in (
-        ({}, 400, "denied the request without explanation"),
-        ({"reason": "Because"}, 400, "denied the request: Because"),
-        ({"message": "no", "code": 200}, 400, "denied the request: no"),
-        ({"message": "no", "code": 418}, 418, "denied the request: no"),
-    ):
-        hooks.answers["v"] = partial(deny, **denial)
-        status = await refused_creation(client)
-        assert (status.code, status.message[-len(message) :]) == (code, message)
-
-
 async def test_updates_and_deletions_show_the_object_before(
     client: ApiClient, hooks: WebhookServer
 ):
@@ -187,37 +171,6 @@ async def test_patch_without_change_causes_no_reinvocation(client: ApiClient, ho
     )  # fmt: skip
     await create(client)
     assert len(hooks.asked) == 2
-
-
-async def test_rules_selectors_and_subresources_select_webhooks(
-    client: ApiClient, hooks: WebhookServer
-):
-    hooks.answers |= dict.fromkeys(("status", "ns", "obj", "pods"), allow)
-    selector = {"matchLabels": {"seen": "yes"}}
-    await configure(
-        client,
-        "validating",
-        hooks.hook("status", rules=[rule("pods/status")]),
-        hooks.hook("ns", namespaceSelector=selector),
-        hooks.hook("obj", objectSelector=selector),
-        hooks.hook("pods", rules=[rule("pods")]),
-    )
-    await create(client)
-    assert hooks.paths == []
-    await create(client, "b", labels={"seen": "yes"})
-    assert hooks.paths == ["/obj?timeout=10s"]
-    labelled = {"metadata": {"labels": {"seen": "yes"}}}
-    await client.patch(resources.NAMESPACES, "default", labelled)
-    await create(client, "c")
-    assert hooks.paths[1:] == ["/ns?timeout=10s"]
-    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    await client.request_json("POST", "/api/v1/namespaces/default/pods", body=pod)
-    await client.patch(
-        resources.PODS, "p", {"status": {"phase": "Running"}}, "default",
-        kind=PatchKind.MERGE, subresource="status",
-    )  # fmt: skip
-    assert hooks.paths[2:] == ["/pods?timeout=10s", "/status?timeout=10s"]
-    assert hooks.asked[-1]["subResource"] == "status"
 
 
 async def test_bindings_evictions_tokens_and_scales_are_reviewed_as_what_they_are(
@@ -297,16 +250,6 @@ async def test_webhooks_have_no_say_in_their_own_configuration(
     await client.request_json("DELETE", f"{path_of('validating')}/c")
     await create(client)
     assert len(hooks.asked) == 1
-
-
-async def test_a_dry_run_says_so_and_stores_nothing(client: ApiClient, hooks: WebhookServer):
-    hooks.answers["m"] = add_label("x", "y")
-    await configure(client, "mutating", hooks.hook("m"))
-    shown = await client.request_json("POST", MAPS, body=config_map(), params={"dryRun": "All"})
-    assert shown["metadata"]["labels"] == {"x": "y"}
-    assert hooks.asked[0]["dryRun"] is True
-    with pytest.raises(errors.NotFound):
-        await client.get(resources.CONFIG_MAPS, "a", "default")
 
 
 async def test_a_generated_name_is_known_to_validators_only(
@@ -520,17 +463,6 @@ async def test_a_patch_may_name_a_new_object_but_rename_no_old_one(
         await client.patch(resources.CONFIG_MAPS, "old", {"data": {"x": "2"}}, "default")
 
 
-async def test_a_patch_that_makes_an_object_too_large_is_refused(
-    client: ApiClient, hooks: WebhookServer
-):
-    grown = {"op": "add", "path": "/metadata/annotations", "value": {"a": "x" * (2 << 20)}}
-    hooks.answers["m"] = lambda r: patch(r, grown)
-    await configure(client, "mutating", hooks.hook("m"))
-    with pytest.raises(errors.ApiError) as refused:
-        await create(client)
-    assert refused.value.status.code in (413, 422)
-
-
 async def test_nothing_can_be_patched_in_a_deletion(client: ApiClient, hooks: WebhookServer):
     await create(client)
     hooks.answers["m"] = lambda r: patch(r, {"op": "remove", "path": "/data"})
@@ -558,26 +490,6 @@ async def test_a_hundred_creations_pass_a_slow_webhook_side_by_side(
         both = (client, other)
         await asyncio.gather(*(create(both[number % 2], f"c{number}") for number in range(100)))
     assert len((await client.list(resources.CONFIG_MAPS, "default")).items) == 100
-
-
-async def test_the_store_serves_others_while_a_webhook_thinks(
-    client: ApiClient, hooks: WebhookServer
-):
-    reached, go_on = asyncio.Event(), asyncio.Event()
-
-    async def think(request: Json) -> Json:
-        reached.set()
-        await go_on.wait()
-        return allow(request)
-
-    hooks.answers["v"] = think
-    await configure(client, "validating", hooks.hook("v"))
-    slow = asyncio.create_task(create(client))
-    await reached.wait()
-    secret = {"metadata": {"name": "s"}, "stringData": {"a": "b"}}
-    await client.request_json("POST", "/api/v1/namespaces/default/secrets", body=secret)
-    go_on.set()
-    await slow
 
 
 async def test_what_changed_during_the_call_is_looked_at_again(

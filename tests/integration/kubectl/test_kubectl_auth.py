@@ -65,19 +65,6 @@ def test_can_i_lists_the_rules_of_a_user(viewed: Kubectl) -> None:
     assert [line.split()[0] for line in everything.splitlines()].count("*.*") == 1
 
 
-def test_a_user_cannot_give_itself_more_by_kubectl(kubectl: Kubectl) -> None:
-    kubectl("create rolebinding a --clusterrole=admin --user=chief")
-    kubectl("create rolebinding f --clusterrole=view --user=friend --as=chief")
-    for command in (
-        "create clusterrolebinding c --clusterrole=cluster-admin --user=chief",
-        "create rolebinding c --clusterrole=cluster-admin --user=chief",
-        "create role r --verb=get --resource=nodes",
-    ):
-        assert "forbidden" in kubectl.refused(f"{command} --as=chief"), command
-    kubectl("create role r --verb=get --resource=configmaps --as=chief")
-    kubectl("delete rolebinding/a rolebinding/f role/r")
-
-
 def test_auth_reconcile_writes_a_role_and_its_binding(kubectl: Kubectl) -> None:
     text = BOUND_ROLE % (kubectl.namespace, kubectl.namespace)
     kubectl("auth reconcile -f -", text=text)

@@ -27,17 +27,6 @@ def test_get_prints_tables_of_other_kinds(job: Kubectl) -> None:
     assert "SuccessfulCreatePod" in job("get events")
 
 
-def test_get_prints_objects(talker: Kubectl) -> None:
-    assert "phase: Running" in talker("get pod talker -o yaml")
-    assert json.loads(talker("get pod talker -o json"))["status"]["phase"] == "Running"
-    assert talker("get pod talker -o name") == "pod/talker\n"
-    assert talker.field("pod talker", ".spec.containers[*].name") == "first second"
-    columns = "custom-columns=NAME:.metadata.name,NODE:.spec.nodeName"
-    assert re.match(r"NAME +NODE\ntalker +node-\d\n", talker("get pod talker -o", columns))
-    template = "go-template={{range .spec.containers}}{{.name}},{{end}}"
-    assert talker("get pod talker -o", template) == "first,second,"
-
-
 def test_get_selects_and_sorts(web: Kubectl, talker: Kubectl) -> None:
     assert web("get pods -l", "app in (talker)", "-o", "name") == "pod/talker\n"
     assert "talker" not in web("get pods -l", "app,app!=talker", "-o", "name")

@@ -155,20 +155,6 @@ def test_replace_checks_the_version_and_force_recreates(kubectl: Kubectl) -> Non
     kubectl("delete configmap replaced")
 
 
-@pytest.mark.parametrize("verb", ["label", "annotate"])
-def test_label_and_annotate(kubectl: Kubectl, verb: str) -> None:
-    name = f"with-{verb}"
-    kubectl("create -f -", text=CONFIG % (name, "red"))
-    kubectl(f"{verb} configmap {name} team=a")
-    assert "already has a value" in kubectl.refused(f"{verb} configmap {name} team=b")
-    kubectl(f"{verb} configmap {name} team=b --overwrite")
-    path = f".metadata.{verb.removesuffix('ate') + 'ation' if verb == 'annotate' else verb}s.team"
-    assert kubectl.field(f"configmap {name}", path) == "b"
-    kubectl(f"{verb} configmap {name} team-")
-    assert kubectl.field(f"configmap {name}", path) == ""
-    kubectl(f"delete configmap {name}")
-
-
 def test_mistakes_are_named_where_they_are(kubectl: Kubectl) -> None:
     misspelt = pod("wrong", "true").replace("image:", "imagee:")
     output = kubectl.refused("create -f -", text=misspelt)

@@ -55,7 +55,7 @@ def test_each_property_has_a_type_and_a_default_that_is_valid(schema: Json, fiel
     ("conversion", "field"),
     [
         ({"strategy": "Other"}, "strategy"),
-        ({"strategy": "None", "webhook": {}}, "webhook"),
+        ({"strategy": "None", "webhook": {"clientConfig": {"url": "https://a"}}}, "webhook"),
         ({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"]}},
          "webhook.clientConfig"),
         ({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1beta1"],

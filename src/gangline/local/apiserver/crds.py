@@ -5,27 +5,27 @@ columns and sets its conditions, and its kinds are served before the response is
 definition first deletes its objects; until then a finalizer blocks the deletion.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gangline.api.jsonpath import JSONPath, JSONPathError
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
-from gangline.api.meta.json_objects import subobject
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.objects import StatusCause
-from gangline.local import limits
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import ANY_OBJECT_SCHEMA, Json, Registry, ServedKind
 from gangline.local.apiserver.machinery.cel import missing_library
 from gangline.local.apiserver.machinery.schema.nodes import LIST_TYPE, copy_json
 from gangline.local.apiserver.machinery.schema.structural import StructuralSchema
 from gangline.local.apiserver.machinery.schema.value_rules import PatternError, compile_pattern
+from gangline.local.apiserver.machinery.validation.table import table_causes, table_update_causes
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import DELETED, CacheEvent
 from gangline.local.apiserver.watch import WatchBroadcasters
 
 CRD_STORAGE_NAME = "customresourcedefinitions.apiextensions.k8s.io"
+GROUP, KIND = "apiextensions.k8s.io", "CustomResourceDefinition"
 RULES = "x-kubernetes-validations"
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
@@ -178,10 +178,7 @@ def _name_conflict(registry: Registry, spec: Json) -> str:
 
 Causes = Iterator[StatusCause]
 
-SCOPES = ("Namespaced", "Cluster")
 TYPES = ("object", "array", "string", "integer", "number", "boolean")
-COLUMN_TYPES = ("string", "integer", "number", "boolean", "date")
-DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 MAX_SCHEMA_DEPTH = 100
 
 
@@ -212,24 +209,28 @@ KEYWORDS: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def crd_causes(definition: Json) -> list[StatusCause]:
-    spec = definition.get("spec")
-    if not isinstance(spec, dict):
-        return [field_causes.required("spec")]
-    names = subobject(spec, "names")
-    causes = [
-        field_causes.required(child(path, name))
-        for path, part, required in (
-            ("spec", spec, ("group", "scope")),
-            ("spec.names", names, ("plural", "kind")),
-        )
-        for name in required
-        if not isinstance(part.get(name), str) or not part[name]
-    ]
-    if causes:
+    causes = list(table_causes(GROUP, KIND, definition))
+    if any(cause.reason == "FieldValueRequired" for cause in causes):
         return causes
-    causes += _identity(definition, spec, names)
-    causes += _versions(spec)
-    causes += _conversion(spec)
+    spec = definition["spec"]
+    expected = f"{spec['names']['plural']}.{spec['group']}"
+    given = definition["metadata"].get("name")
+    if given != expected:
+        detail = 'must be spec.names.plural+"."+spec.group'
+        causes.append(
+            field_causes.invalid("metadata.name", given, f"{detail}, which is {expected}")
+        )
+    versions = objects_in(spec["versions"])
+    for index, version in enumerate(versions):
+        causes += _version(version, indexed("spec.versions", index))
+    if (stored := sum(bool(version.get("storage")) for version in versions)) != 1:
+        detail = "must have exactly one version marked as storage version"
+        causes.append(field_causes.invalid("spec.versions", stored, detail))
+    conversion = subobject(spec, "conversion")
+    reviews = subobject(conversion, "webhook").get("conversionReviewVersions") or []
+    if conversion.get("strategy") == "Webhook" and "v1" not in reviews:
+        where = "spec.conversion.webhook.conversionReviewVersions"
+        causes.append(field_causes.invalid(where, reviews, "must include at least one of v1"))
     return causes
 
 
@@ -237,91 +238,13 @@ def crd_update_causes(old: Json, new: Json) -> Causes:
     """Yield the errors of a change: what objects were stored under cannot change."""
     if not is_established(old):
         return
-    for path in (("scope",), ("names", "kind"), ("names", "plural")):
-        before, after = old["spec"], new["spec"]
-        for name in path:
-            before, after = before.get(name), after.get(name)
-        if before != after:
-            yield field_causes.invalid(f"spec.{'.'.join(path)}", after, "field is immutable")
+    yield from table_update_causes(GROUP, KIND, old, new)
     listed = [version["name"] for version in new["spec"]["versions"]]
     for index, version in enumerate(subobject(old, "status").get("storedVersions") or []):
         if version not in listed:
             where = indexed("status.storedVersions", index)
             detail = "must appear in spec.versions: objects are stored in this version"
             yield field_causes.invalid(where, version, detail)
-
-
-def _conversion(spec: Json) -> Causes:
-    conversion = subobject(spec, "conversion")
-    strategy, webhook = conversion.get("strategy", "None"), conversion.get("webhook")
-    path = "spec.conversion"
-    if strategy not in ("None", "Webhook"):
-        yield field_causes.unsupported(f"{path}.strategy", strategy, ("None", "Webhook"))
-    elif strategy == "None" and webhook is not None:
-        detail = "should not be set when strategy is not set to Webhook"
-        yield field_causes.forbidden(f"{path}.webhook", detail)
-    elif strategy == "Webhook":
-        versions = subobject(conversion, "webhook").get("conversionReviewVersions")
-        client = subobject(conversion, "webhook", "clientConfig")
-        if bool(client.get("url")) == bool(client.get("service")):
-            detail = "exactly one of url or service is required"
-            yield field_causes.required(f"{path}.webhook.clientConfig", detail)
-        if not versions or "v1" not in versions:
-            detail = "must include at least one of v1"
-            where = f"{path}.webhook.conversionReviewVersions"
-            yield field_causes.invalid(where, versions or [], detail)
-
-
-def _identity(definition: Json, spec: Json, names: Json) -> Causes:
-    expected = f"{names['plural']}.{spec['group']}"
-    given = definition["metadata"].get("name")
-    if given != expected:
-        detail = 'must be spec.names.plural+"."+spec.group'
-        yield field_causes.invalid("metadata.name", given, f"{detail}, which is {expected}")
-    if spec["scope"] not in SCOPES:
-        yield field_causes.unsupported("spec.scope", spec["scope"], SCOPES)
-    for name in ("plural", "singular"):
-        value = names.get(name)
-        if value is not None and (not isinstance(value, str) or not DNS_LABEL.fullmatch(value)):
-            yield field_causes.invalid(
-                f"spec.names.{name}", value, "must be a lower-case DNS label"
-            )
-    for name in ("shortNames", "categories"):
-        if names.get(name) is not None and not _is_strings(names[name]):
-            yield field_causes.invalid(
-                f"spec.names.{name}", names[name], "must be a list of strings"
-            )
-            continue
-        for index, value in enumerate(names.get(name) or ()):
-            if not DNS_LABEL.fullmatch(value):
-                where = indexed(f"spec.names.{name}", index)
-                yield field_causes.invalid(where, value, "must be a lower-case DNS label")
-
-
-def _versions(spec: Json) -> Causes:
-    versions = spec.get("versions")
-    if not isinstance(versions, list) or not versions:
-        yield field_causes.required("spec.versions", "must have at least one version")
-        return
-    stored = 0
-    seen: set[str] = set()
-    for index, version in enumerate(versions):
-        path = indexed("spec.versions", index)
-        if not isinstance(version, dict):
-            yield field_causes.invalid(path, version, "must be an object")
-            continue
-        stored += bool(version.get("storage"))
-        name = version.get("name")
-        if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):
-            yield field_causes.invalid(f"{path}.name", name, "must be a lower-case DNS label")
-        elif name in seen:
-            yield field_causes.duplicate(f"{path}.name", name)
-        else:
-            seen.add(name)
-        yield from _version(version, path)
-    if stored != 1:
-        detail = "must have exactly one version marked as storage version"
-        yield field_causes.invalid("spec.versions", stored, detail)
 
 
 def _version(version: Json, path: str) -> Causes:
@@ -337,48 +260,15 @@ def _version(version: Json, path: str) -> Causes:
             )
         yield from schema_causes(schema, at)
     yield from _columns(version.get("additionalPrinterColumns"), path)
-    yield from _subresources(version.get("subresources"), f"{path}.subresources")
 
 
 def _columns(columns: Any, path: str) -> Causes:
-    columns = columns if isinstance(columns, list) else []
-    if len(columns) > limits.MAX_PRINTER_COLUMNS:
-        at, most = f"{path}.additionalPrinterColumns", limits.MAX_PRINTER_COLUMNS
-        yield field_causes.too_many(at, len(columns), most)
-        return
-    for index, column in enumerate(columns):
-        at = indexed(f"{path}.additionalPrinterColumns", index)
-        if not isinstance(column, dict):
-            yield field_causes.invalid(at, column, "must be an object")
-            continue
-        if not isinstance(column.get("name"), str) or not column["name"]:
-            yield field_causes.required(f"{at}.name")
-        if column.get("type") not in COLUMN_TYPES:
-            yield field_causes.unsupported(f"{at}.type", column.get("type"), COLUMN_TYPES)
+    for index, column in enumerate(objects_in(columns)):
+        where = f"{indexed(f'{path}.additionalPrinterColumns', index)}.jsonPath"
         try:
             JSONPath(column.get("jsonPath") or "")
         except (JSONPathError, TypeError) as error:
-            yield field_causes.invalid(f"{at}.jsonPath", column.get("jsonPath"), str(error))
-
-
-def _subresources(subresources: Any, path: str) -> Causes:
-    if subresources is None:
-        return
-    if not isinstance(subresources, dict):
-        yield field_causes.invalid(path, subresources, "must be an object")
-        return
-    scale = subresources.get("scale")
-    if scale is None:
-        return
-    if not isinstance(scale, dict):
-        yield field_causes.invalid(f"{path}.scale", scale, "must be an object")
-        return
-    for name, root in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
-        value = scale.get(name)
-        if not isinstance(value, str) or not value.startswith(root):
-            yield field_causes.invalid(
-                f"{path}.scale.{name}", value, f"must be a path under {root}"
-            )
+            yield field_causes.invalid(where, column.get("jsonPath"), str(error))
 
 
 def schema_causes(

@@ -153,20 +153,6 @@ def asked(
     return json.loads(body)
 
 
-def test_review_request_contains_user_operation_and_object():
-    found = asked(a_call(fieldManager="m", dryRun="All"), {"metadata": {"name": "p"}})
-    assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
-    request = found["request"]
-    assert request["userInfo"] == {"username": "me", "uid": "u", "groups": ["g"]}
-    assert request["resource"] == {"group": "", "version": "v1", "resource": "pods"}
-    assert request["options"] == {
-        "kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1", "fieldManager": "m",
-        "dryRun": ["All"],
-    }  # fmt: skip
-    assert request["oldObject"] is None
-    assert "subResource" not in request
-
-
 def test_a_webhook_is_spoken_to_in_the_first_version_that_both_know():
     assert asked(a_call(), {}, a_hook("v1beta1", "v1"))["apiVersion"] == "admission.k8s.io/v1beta1"
 

@@ -144,21 +144,6 @@ def test_host_network_takes_the_ports_of_the_host() -> None:
     assert pod["spec"]["containers"][0]["ports"][0]["hostPort"] == 80
 
 
-def test_volumes_are_completed() -> None:
-    volumes = [
-        {"name": "a"},
-        {"name": "b", "configMap": {"name": "c"}},
-        {"name": "d", "hostPath": {"path": "/"}},
-        {"name": "e", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
-    ]
-    found = a_pod(volumes=volumes)["spec"]["volumes"]
-    assert found[0]["emptyDir"] == {}
-    assert found[1]["configMap"]["defaultMode"] == 0o644
-    assert found[2]["hostPath"]["type"] == ""
-    token = found[3]["projected"]["sources"][0]["serviceAccountToken"]
-    assert token["expirationSeconds"] == 3600
-
-
 @pytest.mark.parametrize(
     ("group", "kind", "given_fields", "expected"),
     [
@@ -281,63 +266,3 @@ def test_defaults_are_idempotent_whatever_the_object_holds(
     assert obj == once
     normalize_builtin(*of, obj)
     assert obj == once
-
-
-def test_the_ports_of_a_slice_have_a_name_even_if_it_is_empty() -> None:
-    slice_ = defaulted("discovery.k8s.io", "EndpointSlice", ports=[{"port": 80}])
-    assert slice_["ports"] == [{"name": "", "port": 80, "protocol": "TCP"}]
-
-
-TEMPLATE = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
-
-
-def spec(group: str, kind: str, **fields: Any) -> dict[str, Any]:
-    """The defaulted specification, without its template."""
-    obj = {"metadata": {"name": "x"}, "spec": {"template": {**TEMPLATE}, **fields}}
-    apply_builtin_defaults(group, kind, obj)
-    found: dict[str, Any] = obj["spec"]
-    assert found.pop("template")["spec"]["dnsPolicy"] == "ClusterFirst"
-    return found
-
-
-def test_stateful_set_rolls_and_retains_its_claims() -> None:
-    claim = {"metadata": {"name": "data"}, "spec": {}}
-    assert spec("apps", "StatefulSet", volumeClaimTemplates=[claim]) == {
-        "replicas": 1,
-        "podManagementPolicy": "OrderedReady",
-        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
-        "revisionHistoryLimit": 10,
-        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
-        "volumeClaimTemplates": [
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": "data"},
-                "spec": {"volumeMode": "Filesystem"},
-                "status": {"phase": "Pending"},
-            }
-        ],
-    }
-    on_delete = spec("apps", "StatefulSet", updateStrategy={"type": "OnDelete"})
-    assert on_delete["updateStrategy"] == {"type": "OnDelete"}
-
-
-def test_daemon_set_updates_one_node_after_another() -> None:
-    rolling = {"maxUnavailable": 1, "maxSurge": 0}
-    assert spec("apps", "DaemonSet") == {
-        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
-        "revisionHistoryLimit": 10,
-    }
-
-
-def test_cron_job_allows_concurrent_jobs_and_keeps_a_history() -> None:
-    obj = {"metadata": {"name": "x"}, "spec": {"schedule": "* * * * *", "jobTemplate": {}}}
-    apply_builtin_defaults("batch", "CronJob", obj)
-    assert obj["spec"] == {
-        "schedule": "* * * * *",
-        "jobTemplate": {},
-        "concurrencyPolicy": "Allow",
-        "suspend": False,
-        "successfulJobsHistoryLimit": 3,
-        "failedJobsHistoryLimit": 1,
-    }

@@ -8,7 +8,6 @@ import pytest
 from gangline.local.apiserver.machinery.openapi import (
     OpenAPIEntry,
     openapi_v2,
-    openapi_v2_protobuf,
     openapi_v3,
     openapi_v3_index,
 )
@@ -144,68 +143,3 @@ def test_the_index_leads_to_documents_whose_address_changes_with_them() -> None:
 
 def test_there_is_no_document_of_what_is_not_served() -> None:
     assert openapi_v3(ENTRIES, "odd.io", "v1") is None
-
-
-def fields(message: bytes) -> dict[int, list[Any]]:
-    """Read a protobuf message: numbers and byte strings by field number."""
-    found: dict[int, list[Any]] = {}
-    rest = iter(message)
-
-    def varint() -> int:
-        number, shift = 0, 0
-        for byte in rest:
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if not byte & 0x80:
-                break
-        return number
-
-    for first in rest:
-        rest = _pushed_back(first, rest)
-        key = varint()
-        if key & 7 == 0:
-            found.setdefault(key >> 3, []).append(varint())
-        else:
-            assert key & 7 == 2
-            size = varint()
-            found.setdefault(key >> 3, []).append(bytes(next(rest) for _ in range(size)))
-    return found
-
-
-def _pushed_back(first: int, rest: Iterator[int]) -> Iterator[int]:
-    yield first
-    yield from rest
-
-
-def named(messages: list[bytes]) -> dict[str, bytes]:
-    read = [fields(message) for message in messages]
-    return {each[1][0].decode(): each.get(2, [b""])[0] for each in read}
-
-
-def test_the_protobuf_form_holds_the_same_document() -> None:
-    document = fields(openapi_v2_protobuf(V2))
-    assert document[1] == [b"2.0"]
-    assert fields(document[2][0]) == {1: [b"Gangline"], 2: [b"v1.31.0"]}
-    paths = named(fields(document[8][0])[2])
-    assert paths.keys() == V2["paths"].keys()
-    definitions = named(fields(document[9][0])[1])
-    assert definitions.keys() == V2["definitions"].keys()
-    pod = fields(definitions["io.k8s.api.core.v1.Pod"])
-    assert pod[4] == [b"A thing."]
-    properties = named(fields(pod[25][0])[1])
-    assert properties.keys() == {"apiVersion", "kind", "metadata", "spec"}
-    spec = fields(properties["spec"])
-    assert spec[19] == [b"port"]
-    items = fields(named(fields(spec[25][0])[1])["items"])
-    assert fields(items[22][0]) == {1: [b"array"]}
-    extensions = named(items[31])
-    assert fields(extensions["x-kubernetes-patch-merge-key"]) == {2: [b'"name"']}
-
-
-def test_the_patch_operation_names_its_kind_in_protobuf() -> None:
-    paths = named(fields(fields(openapi_v2_protobuf(V2))[8][0])[2])
-    patch = fields(fields(paths["/api/v1/nodes/{name}"])[8][0])
-    kind = fields(named(patch[13])["x-kubernetes-group-version-kind"])
-    assert kind == {2: [b'{"group": "", "kind": "Node", "version": "v1"}']}
-    parameters = [fields(fields(fields(each)[1][0])[2][0]) for each in patch[8]]
-    assert fields(parameters[0][3][0])[4] == [b"dryRun"]

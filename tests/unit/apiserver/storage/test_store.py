@@ -23,7 +23,6 @@ from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import (
     ADDED,
     DELETED,
-    EVENT_BYTES,
     MODIFIED,
     CacheEvent,
     ObjectRevision,
@@ -354,14 +353,6 @@ def test_large_histories_share_what_small_ones_leave(
     assert history_limit(sizes, total) == limit
 
 
-@given(st.lists(st.integers(0, 10_000), max_size=20), st.integers(0, 50_000))
-def test_limited_histories_fit_and_use_the_total(sizes: list[int], total: int) -> None:
-    limit = history_limit(sizes, total)
-    used = sum(min(size, limit) for size in sizes)
-    assert used <= total
-    assert used == sum(sizes) or total - used < max(1, len(sizes))
-
-
 async def test_flood_of_one_kind_leaves_the_history_of_another(tmp_path: Path) -> None:
     database = StateDatabase(tmp_path / "state.db", durability=Durability.PROCESS)
     store = ObjectStore(database, history_bytes=400_000)
@@ -377,21 +368,6 @@ async def test_flood_of_one_kind_leaves_the_history_of_another(tmp_path: Path) -
     assert (quiet.horizon, len(quiet.events)) == (0, 20)
     assert 100 < len(loud.events) < 400, "its newest changes are retained, too"
     assert quiet.history_bytes + loud.history_bytes < 600_000
-    await store.close()
-
-
-async def test_many_small_changes_take_no_more_memory_than_few_large_ones(tmp_path: Path) -> None:
-    database = StateDatabase(tmp_path / "state.db", durability=Durability.PROCESS)
-    store = ObjectStore(database, history_bytes=100_000)
-    cache = store.cache("things.")
-    for start in range(0, 3_000, 100):
-        await asyncio.gather(
-            *(
-                store.stage(cache, f"k{number}", {"metadata": {}}, ({}, {}))
-                for number in range(start, start + 100)
-            )
-        )
-    assert len(cache.events) * EVENT_BYTES < 150_000
     await store.close()
 
 

@@ -307,7 +307,7 @@ def _kind_table() -> Mapping[str, Mapping[str, Json]]:
 
 def _builtin_kind(api_version: str, kind: str, fields: Json) -> ServedKind:
     group, _, version = api_version.rpartition("/")
-    more = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
+    more: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
     more.setdefault("resets_status", "status" in more.get("subresources", ()))
     if "note" in more:
         more["note"] = f"{kind} objects are stored by this cluster, but {more['note']}"

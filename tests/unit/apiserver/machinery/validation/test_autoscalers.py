@@ -47,9 +47,6 @@ def test_what_is_left_open_is_filled_in():
     [
         ({"maxReplicas": 0}, "maxReplicas", "must be greater than 0"),
         ({"minReplicas": 4}, "maxReplicas", "greater than or equal to `minReplicas`"),
-        ({"minReplicas": 0}, "minReplicas", "greater than or equal to 1"),
-        ({"scaleTargetRef": {"kind": "D"}}, "scaleTargetRef.name", "Required value"),
-        ({"scaleTargetRef": {"kind": "D", "name": "a/b"}}, "scaleTargetRef.name", "Invalid value"),
         ({"metrics": [{}]}, "metrics[0].type", "must specify a metric source type"),
         ({"metrics": [{"type": "Luck"}]}, "metrics[0].type", "Unsupported value"),
         ({"metrics": [{"type": "Resource"}]}, "metrics[0].resource", "must populate information"),
@@ -83,24 +80,3 @@ def test_a_mistake_is_found(spec: dict[str, Any], field: str, message: str):
 def test_a_mistake_in_a_target_is_found(given: dict[str, Any], field: str, message: str):
     found = mistakes(metrics=target(**given))
     assert message in found[f"spec.metrics[0].resource.target.{field}"]
-
-
-@pytest.mark.parametrize(
-    ("rules", "field", "message"),
-    [
-        ({"stabilizationWindowSeconds": 3601}, "stabilizationWindowSeconds", "equal to 3600"),
-        ({"selectPolicy": "Some"}, "selectPolicy", "Unsupported value"),
-        ({"policies": [{"type": "X", "value": 1}]}, "policies[0].type", "Unsupported value"),
-        (
-            {"policies": [{"type": "Pods", "value": 0, "periodSeconds": 9999}]},
-            "policies[0].periodSeconds",
-            "less than or equal to 1800",
-        ),
-    ],
-)
-@pytest.mark.parametrize("direction", ["scaleUp", "scaleDown"])
-def test_a_mistake_in_scaling_rules_is_found(
-    direction: str, rules: dict[str, Any], field: str, message: str
-):
-    found = mistakes(behavior={direction: rules})
-    assert message in found[f"spec.behavior.{direction}.{field}"]

@@ -79,14 +79,6 @@ def test_a_right_configuration_has_no_mistakes_and_gets_its_defaults():
     ("webhook", "field", "message"),
     [
         (hook(name="a"), "name", "at least three segments"),
-        (hook(name="A.b.c"), "name", "Invalid value"),
-        ({k: v for k, v in HOOK.items() if k != "name"}, "name", "Required value"),
-        (hook(sideEffects="Some"), "sideEffects", 'supported values: "None", "NoneOnDryRun"'),
-        ({k: v for k, v in HOOK.items() if k != "sideEffects"}, "sideEffects", "Required value"),
-        (hook(failurePolicy="Retry"), "failurePolicy", "Unsupported value"),
-        (hook(matchPolicy="Fuzzy"), "matchPolicy", "Unsupported value"),
-        (hook(timeoutSeconds=0), "timeoutSeconds", "between 1 and 30 seconds"),
-        (hook(timeoutSeconds=31), "timeoutSeconds", "between 1 and 30 seconds"),
         (hook(admissionReviewVersions=[]), "admissionReviewVersions", "one of v1, v1beta1"),
         (hook(admissionReviewVersions=["v9"]), "admissionReviewVersions", "at least one of"),
         (hook(admissionReviewVersions=["v1", "v1"]), "admissionReviewVersions[1]", "Duplicate"),
@@ -95,22 +87,10 @@ def test_a_right_configuration_has_no_mistakes_and_gets_its_defaults():
             "matchConditions[0].expression",
             "compilation failed",
         ),
-        (
-            hook(objectSelector={"matchExpressions": [{"key": "a", "operator": "In"}]}),
-            "objectSelector.matchExpressions[0].values",
-            "must be specified",
-        ),
-        (
-            hook(namespaceSelector={"matchLabels": {"a b": "c"}}),
-            "namespaceSelector.matchLabels",
-            "Invalid value",
-        ),
         (with_rule(operations=[]), "rules[0].operations", "Required value"),
         (with_rule(operations=["*", "CREATE"]), "rules[0].operations", "other operations"),
-        (with_rule(operations=["create"]), "rules[0].operations[0]", "Unsupported value"),
         (with_rule(apiGroups=[]), "rules[0].apiGroups", "Required value"),
         (with_rule(apiGroups=["*", "apps"]), "rules[0].apiGroups", "other API groups"),
-        (with_rule(apiVersions=[""]), "rules[0].apiVersions[0]", "Required value"),
         (with_rule(resources=[]), "rules[0].resources", "Required value"),
         (with_rule(resources=["*/*", "pods"]), "rules[0].resources", "must not specify other"),
         (with_rule(resources=["*", "pods"]), "rules[0].resources", "without subresources"),
@@ -124,7 +104,6 @@ def test_a_right_configuration_has_no_mistakes_and_gets_its_defaults():
             "rules[0].resources[1]",
             "if '*/status' is present, must not specify pods/status",
         ),
-        (with_rule(scope="Everywhere"), "rules[0].scope", "Unsupported value"),
         (hook(clientConfig={}), "clientConfig", "exactly one of url or service is required"),
         (
             hook(clientConfig={"url": "https://a", "service": SERVICE}),
@@ -138,9 +117,6 @@ def test_a_right_configuration_has_no_mistakes_and_gets_its_defaults():
         (by_url("https://a/?b=c"), "clientConfig.url", "query parameters are not permitted"),
         (by_url("https://a:99999"), "clientConfig.url", "must be a valid URL"),
         (by_url("https://[a"), "clientConfig.url", "must be a valid URL"),
-        (by_service(name=""), "clientConfig.service.name", "service name is required"),
-        (by_service(namespace=""), "clientConfig.service.namespace", "namespace is required"),
-        (by_service(port=0), "clientConfig.service.port", "between 1 and 65535"),
         (by_service(path="x"), "clientConfig.service.path", "must start with a '/'"),
         (by_service(path="/a//b"), "clientConfig.service.path", "segment[1] may not be empty"),
         (by_service(path="/A_"), "clientConfig.service.path", "segment[0]"),
@@ -154,10 +130,6 @@ def test_a_right_configuration_has_no_mistakes_and_gets_its_defaults():
 def test_a_mistake_is_found(webhook: dict[str, Any], field: str, message: str):
     found = mistakes(webhook)
     assert message in found[f"webhooks[0].{field}"]
-
-
-def test_names_are_unique_within_a_configuration():
-    assert "Duplicate value" in mistakes(HOOK, HOOK)["webhooks[1].name"]
 
 
 JSON = st.recursive(

@@ -264,6 +264,14 @@ def _absolute(path: str, value: Any) -> Causes:
         yield field_causes.invalid(path, value, "must be an absolute path")
 
 
+def _under(root: str) -> Callable[[str, Any], Causes]:
+    def check(path: str, value: Any) -> Causes:
+        if isinstance(value, str) and not value.startswith(root):
+            yield field_causes.invalid(path, value, f"must be a path under {root}")
+
+    return check
+
+
 def _qualified(path: str, value: Any) -> Causes:
     yield from rule_causes(names.validate_label_key, path, value)
     if isinstance(value, str) and "/" not in value:
@@ -312,4 +320,6 @@ _FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
     "service-name": _name(names.validate_service_name),
     "share": count_or_share_causes,
     "subdomain": _name(names.validate_dns_subdomain),
+    "under-spec": _under(".spec."),
+    "under-status": _under(".status."),
 }

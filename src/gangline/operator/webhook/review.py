@@ -47,6 +47,7 @@ SCALE = "scale"
 MAX_CAUSES = 100
 """Number of errors in one response."""
 MAX_WARNINGS = 15
+DEFAULTED_FIELDS = (".replicas", ".restartPolicy", ".cleanPodPolicy")
 MAX_WARNING_LENGTH = 256
 """The API server truncates longer warnings, and drops those beyond 4,096 characters in total."""
 
@@ -172,7 +173,13 @@ def mutate(request: ReviewRequest, defaults_for: DefaultsFunction) -> AdmissionR
 
 def _new_warnings(before: ManifestCheck, after: ManifestCheck) -> list[str]:
     earlier = set(map(str, before.warnings))
-    texts = [text for text in dict.fromkeys(map(str, after.warnings)) if text not in earlier]
+    # The webhook has written the defaults of these fields: the user may not have given them.
+    written = (
+        warning
+        for warning in after.warnings
+        if warning.value is not None or not warning.path.endswith(DEFAULTED_FIELDS)
+    )
+    texts = [text for text in dict.fromkeys(map(str, written)) if text not in earlier]
     return [
         text if len(text) <= MAX_WARNING_LENGTH else f"{text[: MAX_WARNING_LENGTH - 1]}…"
         for text in texts[:MAX_WARNINGS]

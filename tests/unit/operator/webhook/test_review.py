@@ -357,3 +357,11 @@ async def test_scale_of_a_job_is_held_against_its_bounds_and_the_length_of_its_n
     assert "n-worker-10" in status.message
     assert await review_scale(kind, named, 10) is None
     assert await review_scale(kind, None, 5) is None, "the API server answers that it is missing"
+
+
+def test_no_warning_is_about_a_default_that_the_webhook_writes() -> None:
+    template = {"spec": {"containers": [{"name": "c", "image": "busybox", "command": ["sleep"]}]}}
+    roles = {name: {"replicas": 1, "template": template} for name in ("Launcher", "Worker")}
+    plain = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "plain"},
+             "spec": {"mpiReplicaSpecs": roles}}  # fmt: skip
+    assert review.validate(ask(plain)).warnings is None

@@ -1,9 +1,13 @@
-"""The coordinator of surviving workers: epochs, successors, shrinking, deadlines."""
+"""The coordinator of surviving workers: epochs, successors, shrinking, deadlines; its orders."""
 
+import asyncio
 import random
 
+import msgspec
 import pytest
 
+from gangline.elastic.agent.rendezvous import free_port
+from gangline.elastic.agent.store import AgentStore
 from gangline.elastic.survivors.coordinator import (
     HEARD_S,
     MAX_FAILED_SUCCESSORS,
@@ -36,6 +40,7 @@ from gangline.elastic.survivors.messages import (
     Start,
     Warm,
 )
+from gangline.elastic.survivors.orders import OrderClient
 
 
 class Job:
@@ -303,3 +308,22 @@ def test_groups_name_living_slots_in_any_order_of_events(seed: int) -> None:
     epochs = [order.epoch for order in job.orders if isinstance(order, Form)]
     assert epochs == sorted(set(epochs))
     assert not any(isinstance(order, Fallback) for order in job.orders[:-1])
+
+
+async def test_followers_get_the_orders_before_and_after_they_connect() -> None:
+    port = free_port()
+    store = await AgentStore.listen(port)
+    orders: list[Order] = [Hold(1), KillRank(2, "hangs"), Hold(3)]
+    early = await asyncio.to_thread(OrderClient, "127.0.0.1", port, 0)
+    for order in orders[:2]:
+        store.append_order(msgspec.json.encode(order))
+    late = await asyncio.to_thread(OrderClient, "127.0.0.1", port, 1)
+    store.append_order(msgspec.json.encode(orders[2]))
+
+    assert [await asyncio.to_thread(early.read) for _ in range(3)] == orders
+    assert [await asyncio.to_thread(late.read) for _ in range(2)] == orders[1:]
+    store.close()
+    with pytest.raises(ConnectionError):
+        await asyncio.to_thread(early.read)
+    for follower in (early, late):
+        follower._socket.close()

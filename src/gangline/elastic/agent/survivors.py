@@ -189,7 +189,7 @@ class RemoteCoordinator:
         except (OSError, EOFError, msgspec.DecodeError) as error:
             log.debug("orders about workers end: %s", error)
             for listener in self.listeners:
-                listener(Fallback("the store of the workers cannot be reached"))
+                listener(Fallback("the node of rank 0 cannot be reached"))
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         end = time.monotonic() + _CONNECT_S
@@ -308,6 +308,9 @@ class NodeSurvivors:
         """Report losses to the coordinator. Returns False if the attempt ends by one of them."""
         if self._order is None or self._is_over:
             return False
+        remedies = {failure.failure.remedy for failure in failures}
+        if Remedy.MOVE in remedies and self._settings.has_other_nodes:
+            return False  # this agent gives up its node, and the others go on without it
         slots = {worker.process.pid: slot for slot, worker in self._group.slots.items()}
         for failure in failures:
             slot, cause = slots[failure.pid], failure.failure

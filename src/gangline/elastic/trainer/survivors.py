@@ -25,12 +25,9 @@ import contextlib
 import logging
 import os
 import pickle
-import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
@@ -44,21 +41,19 @@ from gangline.elastic.survivors.coordinator import plan_restore
 from gangline.elastic.survivors.messages import (
     NO_STATE,
     Connected,
-    Fallback,
     Finished,
     Form,
     Formed,
-    Heard,
-    Hold,
     MemberHello,
     Message,
     Ready,
     Refused,
     Warm,
 )
-from gangline.elastic.survivors.orders import OrderClient
+from gangline.elastic.trainer.gradient_exchange import GradientExchange
 from gangline.elastic.trainer.group_links import GroupLinks, is_exchange_error
 from gangline.elastic.trainer.loader import ElasticDataLoader
+from gangline.elastic.trainer.order_inbox import OrderInbox
 from gangline.elastic.trainer.replica import (
     MODEL,
     SeatFile,
@@ -76,11 +71,8 @@ _FIRST_GROUP_S = 600.0
 """Time for which a worker waits for the others to start."""
 _NOTICE_S = 5.0
 """Time between an exchange that failed and the notice of the agent that has seen the reason."""
-_END_S = 0.2
-"""Time in which an exchange ends whose connections have been shut down."""
-_POLL_S = 0.002
 _NEXT_ORDER_S = 75.0
-"""Time for which a member waits for the group that follows; longer than the coordinator does."""
+"""Time for which a member waits for the order that follows a group that has not formed."""
 _READY_STEPS = 2
 """Steps after which the buckets of `DistributedDataParallel` do not change any more."""
 
@@ -114,21 +106,10 @@ class SurvivorGroup:
         self._others: dict[str, StateOwner] = {}
         self._on_form: list[Callable[[], None]] = []
         """Called when a group has formed, before states are restored."""
-        self._exchanges: dict[torch.futures.Future[torch.Tensor], torch.Tensor] = {}
-        """Exchanges of gradients that have not ended."""
         self._on_discard: list[Callable[[], None]] = []
         self._on_commit: list[Callable[[], None]] = []
         self._step = Step(self)
         self._reporter = StepReporter()
-        self._condition = threading.Condition()
-        self._order: Form | None = None
-        """An order that has not been followed yet."""
-        self._is_held = False
-        """True while a successor is waited for."""
-        self._is_over = False
-        """True if no rank is replaced any more."""
-        self._is_broken = False
-        """True from a failed exchange, or an order, until the next group has formed."""
         self._has_state = True
         self._discarded = 0
         self._own_steps = 0
@@ -142,17 +123,16 @@ class SurvivorGroup:
         self._seat: SeatFile | None = None
         slot = os.environ.get(SLOT_VARIABLE)
         self._links = GroupLinks(backend, timeout, slot)
-        self._client: OrderClient | None = None
+        self._exchange = GradientExchange(self._links)
+        self._inbox: OrderInbox | None = None
         if slot is None:
             return
         self._slot = int(slot)
         after = os.environ.get(SUCCESSOR_VARIABLE)
-        self._client = OrderClient(
-            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(after or 0)
-        )
+        self._inbox = OrderInbox(self._slot, int(after or 0), self._exchange.interrupt)
+        self._inbox.is_member = after is None
         self.is_successor = self._is_rehearsal = after is not None
         self._has_state = after is None
-        threading.Thread(target=self._follow_orders, name="survivors", daemon=True).start()
         if after is None:
             self._send(MemberHello(self._slot, self._links.handle()))
             self._follow(self._next_order(_FIRST_GROUP_S))
@@ -165,6 +145,11 @@ class SurvivorGroup:
     _seats: Sequence[int] = ()
     """The seats of the present group; a seat is a place in the world, whoever has it."""
     _own_seat = 0
+
+    @property
+    def _is_broken(self) -> bool:
+        """True from a failed exchange, or an order, until the next group has formed."""
+        return self._exchange.has_failed or (self._inbox is not None and self._inbox.is_pending)
 
     @property
     def rank(self) -> int:
@@ -219,9 +204,9 @@ class SurvivorGroup:
         further = [other for other in others.values() if isinstance(other, torch.optim.Optimizer)]
         self._optimizers = [optimizer, *further]
         self._others |= others
-        if self._client is None:
+        if self._inbox is None:
             return
-        model.register_comm_hook(None, self._exchange)
+        model.register_comm_hook(None, self._exchange.average)
         first = next(weight for weight in model.parameters() if weight.requires_grad)
         first.register_hook(lambda _: self._keep_random_state())  # type: ignore[no-untyped-call]
         for own in self._optimizers:
@@ -242,13 +227,12 @@ class SurvivorGroup:
 
     def _finish(self) -> None:
         """Let the agents know that no rank is replaced any more; a group may be forming now."""
-        while self._client is not None and not self._is_over:
+        while self._inbox is not None and not self._inbox.is_over:
             if self._is_broken:
                 self._recover()
             with contextlib.suppress(OSError):  # the store has ended: the orders are over, too
                 self._send(Finished(self._slot))
-            with self._condition:
-                self._condition.wait_for(lambda: self._is_broken or self._is_over)
+            self._inbox.wait()
 
     def renewed(
         self, create: Callable[[], T], release: Callable[[T], None] = lambda _: None
@@ -306,7 +290,7 @@ class SurvivorGroup:
     def begin_step(self) -> None:
         """Begin a step; form the next group before, if it was ordered meanwhile."""
         self._stepped.clear()
-        if self._client is None:
+        if self._inbox is None:
             return
         if self._is_broken and not self._is_rehearsal:
             self._recover()
@@ -316,7 +300,7 @@ class SurvivorGroup:
 
     def end_step(self, error: BaseException | None) -> bool:
         """End a step. Returns True if the block's exception is handled here."""
-        if self._client is None:
+        if self._inbox is None:
             if error is None:
                 self._commit()
             return False
@@ -329,9 +313,8 @@ class SurvivorGroup:
             self._usual_changes = self._changes()
             self._commit()
             return False
-        if not self._is_broken and not (is_exchange_error(error) and self._is_noticed()):
-            return False
-        if self._is_over:
+        has_lost = self._is_broken or (is_exchange_error(error) and self._inbox.wait(_NOTICE_S))
+        if not has_lost or self._inbox.is_over:
             return False
         # 1. Gradients of all ranks were applied, and all else that a step changes has changed: the
         #    step counts, though its end was interrupted.
@@ -352,7 +335,7 @@ class SurvivorGroup:
         for notify in self._on_commit:
             notify()
         self._reporter.report_step(self._finished)
-        if self._client is None:
+        if self._inbox is None:
             return
         self._keep_random_state(self._finished)
         if self._own_steps == _READY_STEPS and not self.is_successor:
@@ -404,6 +387,7 @@ class SurvivorGroup:
         if not isinstance(error, InterruptedStepError):
             return False
         assert self._model is not None
+        assert self._inbox is not None
         # As the next forward pass would do, so that the buckets are those of the other ranks.
         self._model.reducer._rebuild_buckets()
         self._layout = self._bucket_layout()
@@ -411,7 +395,7 @@ class SurvivorGroup:
         self._discarded = 0
         self._send(Warm(self._slot, self._links.handle()))
         self._follow(self._next_order(None))
-        self._is_rehearsal = False
+        self._is_rehearsal, self._inbox.is_member = False, True
         return True
 
     def _bucket_layout(self) -> int:
@@ -431,72 +415,7 @@ class SurvivorGroup:
         if self._seat is not None and not self._is_rehearsal:
             self._seat.write(self._finished + 1 if step is None else step, random_state())
 
-    # The exchange of gradients.
-
-    def _exchange(
-        self,
-        _: None,
-        bucket: dist.GradBucket,  # type: ignore[name-defined]
-    ) -> torch.futures.Future[torch.Tensor]:
-        """Average a bucket over the present group. A failure is remembered, not raised.
-
-        So backward passes always end, and `DistributedDataParallel` can be used again.
-        """
-        buffer = bucket.buffer()
-        averaged: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        if self._is_broken:
-            averaged.set_result(buffer)
-            return averaged
-        buffer.mul_(1.0 / dist.get_world_size())  # the arithmetic of DistributedDataParallel
-        try:
-            future = self._links.group.allreduce([buffer]).get_future()
-        except RuntimeError as error:
-            self._break(error)
-            averaged.set_result(buffer)
-            return averaged
-        if buffer.device.type != "cpu":  # later work on the device waits for this future
-            averaged = future.then(partial(self._end_exchange, buffer))
-            return averaged
-        self._exchanges[averaged] = buffer
-        future.add_done_callback(
-            lambda done: self._close_exchange(averaged, self._end_exchange(buffer, done))
-        )
-        return averaged
-
-    def _end_exchange(
-        self, buffer: torch.Tensor, future: torch.futures.Future[Any]
-    ) -> torch.Tensor:
-        try:
-            future.value()
-        except RuntimeError as error:
-            self._break(error)
-        return buffer
-
-    def _close_exchange(
-        self, averaged: torch.futures.Future[torch.Tensor], buffer: torch.Tensor
-    ) -> None:
-        if self._exchanges.pop(averaged, None) is not None:
-            averaged.set_result(buffer)
-
-    def _abandon_exchanges(self) -> None:
-        """End exchanges that gloo does not end, although their connections have.
-
-        gloo forgets an operation of which a part has arrived. The step has no effect, and nothing
-        is written to the buffers any more; a thread of the group waits on.
-        """
-        end = time.monotonic() + _END_S
-        while self._exchanges and time.monotonic() < end:
-            time.sleep(_POLL_S)
-        for averaged, buffer in [*self._exchanges.items()]:
-            self._links.is_abandoned = True
-            log.warning("an exchange does not end after its connections, and is abandoned")
-            self._close_exchange(averaged, buffer)
-
-    def _break(self, error: RuntimeError) -> None:
-        with self._condition:
-            if not self._is_broken:
-                log.debug("an exchange has failed: %s", error)
-            self._is_broken = True
+    # The optimizers.
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """Refuse to step unless all gradients were exchanged."""
@@ -544,8 +463,7 @@ class SurvivorGroup:
             self._restore(rank)
         self._send(Formed(self._slot, order.epoch, self._finished, self._discarded))
         # 3. Train, unless a further order has come.
-        with self._condition:
-            self._is_broken = self._order is not None
+        self._exchange.has_failed = False
         self._discarded = 0
 
     def _restore(self, rank: int) -> None:
@@ -584,49 +502,9 @@ class SurvivorGroup:
         else:
             log.warning("rank %d continues with a new random state", dist.get_rank())
 
-    # Orders.
-
-    def _follow_orders(self) -> None:
-        """Read orders, in a thread of its own, and interrupt what the main thread waits for."""
-        assert self._client is not None
-        try:
-            while True:
-                order = self._client.read()
-                if isinstance(order, Fallback):
-                    break
-                is_named = isinstance(order, Form) and self._slot in order.members
-                if is_named or (isinstance(order, Hold) and not self._is_rehearsal):
-                    if isinstance(order, Form):
-                        self._send(Heard(self._slot, order.epoch))
-                    # The group before ends first: the main thread forms the next one as soon as
-                    # the order is there, and its connections must not be cut.
-                    self._is_broken = True
-                    self._links.interrupt()
-                    self._abandon_exchanges()
-                    with self._condition:
-                        self._order = order if isinstance(order, Form) else None
-                        self._is_held, self._is_broken = self._order is None, True
-                        self._condition.notify_all()
-        except OSError as error:
-            log.debug("orders end: %s", error)
-        with self._condition:
-            self._is_over = True
-            self._condition.notify_all()
-
-    def _is_noticed(self) -> bool:
-        """Wait for the order that explains a failed exchange. Returns False if none comes."""
-        with self._condition:
-            return self._wait_for_order(_NOTICE_S) or self._is_held
-
-    def _wait_for_order(self, timeout_s: float | None) -> bool:
-        self._condition.wait_for(lambda: self._order or self._is_held or self._is_over, timeout_s)
-        return self._order is not None
-
     def _next_order(self, timeout_s: float | None) -> Form:
-        with self._condition:
-            if not self._wait_for_order(timeout_s) and self._is_held:
-                self._condition.wait_for(lambda: self._order or self._is_over, _NEXT_ORDER_S)
-            order, self._order = self._order, None
+        assert self._inbox is not None
+        order = self._inbox.take(timeout_s)
         if order is None:
             if self._is_rehearsal:
                 raise SystemExit(0)  # the training has ended
@@ -640,8 +518,8 @@ class SurvivorGroup:
         raise SystemExit(f"this rank cannot continue: {reason}")
 
     def _send(self, message: Message) -> None:
-        assert self._client is not None
-        self._client.send(message)
+        assert self._inbox is not None
+        self._inbox.send(message)
 
 
 class Step:

@@ -3,7 +3,8 @@
 python survivor_script.py plain|survive|elastic STEPS FOLDER [STEP:RANK:WHERE[:SIGNAL] ...]
 
 ``WHERE`` is ``step``, ``restore`` (when the state of a replica is taken over, by a successor) or
-``save``. A point is reached once, and waits for the file ``go-N`` with its number.
+``save``. A point is reached once, and waits for the file ``go-N`` with its number; without a number
+of a step, training goes on until there is that file. ``FAULT`` as the signal is a broken device.
 """
 
 import os
@@ -27,12 +28,16 @@ def pass_point(step: int, rank: int, where: str) -> None:
     """End this process, or stop it, if it is meant."""
     for number, (at, whom, place, *kind) in enumerate(POINTS):
         passed = FOLDER / f"passed-{number}"
-        is_meant = (int(at), int(whom), place) == (step, rank, where)
+        go = FOLDER / f"go-{number}"
+        is_meant = (int(whom), place) == (rank, where)
+        is_meant = is_meant and (int(at) == step if at else go.exists())
         if MODE == "plain" or not is_meant or passed.exists():
             continue
-        while not (FOLDER / f"go-{number}").exists():
+        while not go.exists():
             time.sleep(0.005)
         passed.touch()
+        if kind == ["FAULT"]:
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
         os.kill(os.getpid(), getattr(signal, kind[0] if kind else "SIGKILL"))
 
 

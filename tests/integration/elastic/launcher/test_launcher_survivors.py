@@ -200,10 +200,11 @@ class Nodes:
         self.training = Training(launch, folder)
         self.runs: list[Run] = []
 
-    def add(self, steps: int) -> Run:
+    def add(self, steps: int, rank: int | None = None) -> Run:
         folder, host = self.training.folder, len(self.runs) == 0
+        rank = min(len(self.runs), 1) if rank is None else rank
         run = self._launch(
-            "--nnodes", self._nnodes, "--nproc-per-node", 1, "--node-rank", min(len(self.runs), 1),
+            "--nnodes", self._nnodes, "--nproc-per-node", 1, "--node-rank", rank,
             "--rdzv-id", "nodes", "--rdzv-backend", "c10d", "--rdzv-endpoint",
             f"127.0.0.1:{self._port}", "--rdzv-conf", f"is_host={int(host)},last_call_timeout=1",
             SCRIPT, "survive", steps, folder,
@@ -236,6 +237,21 @@ def test_others_train_on_without_a_lost_node_and_with_its_replacement(
     assert len(nodes.training.processes(0)) == 1
     assert "the world grew to 2 ranks at step " in first.output
     assert "restart" not in first.output
+
+
+def test_loss_of_the_node_of_rank_0_restarts_the_others(
+    launch: Launch, tmp_path: Path, free_port: int
+) -> None:
+    nodes = Nodes(launch, tmp_path / "nodes", free_port, "1:2")
+    other, first = nodes.add(100_000, rank=1), nodes.add(100_000, rank=0)
+    first.until("a successor is warm", 2)
+    (pid,) = nodes.training.processes(1)
+    first.process.kill()
+    nodes.training.until(lambda: len(nodes.training.processes(0)) == 2)
+    end_all(nodes)
+
+    assert pid not in nodes.training.processes(0)
+    assert "the node of rank 0 cannot be reached" in other.output
 
 
 def test_rank_is_replaced_on_request(train: Callable[..., Training]) -> None:

@@ -566,7 +566,8 @@ class _Cycle:
         if gang.queue in self._windows:
             return ""
         amount = self.tree.request_vector(gang.requested)
-        is_entitled = self.tree.claim(gang.queue, amount) is not ShareClaim.BORROWS
+        claim = self.tree.request_claim(gang.queue, gang.requested)
+        is_entitled = claim is not ShareClaim.BORROWS
         if (self._windows and not is_entitled) or not self._planner.is_possible(gang):
             return ""
         plan, start = None, 0.0

@@ -86,6 +86,15 @@ def check_admission(
     return None
 
 
+def is_open_leaf(state: SchedulerCache, name: str, inner: Set[str]) -> bool:
+    """Return whether a queue admits every gang: it exists, has no children, and is open as all
+    queues above it.
+    """
+    if name not in state.queues or name in inner or name == ROOT_QUEUE:
+        return False
+    return all(state.queues[queue].open for queue in (name, *ancestors(state.queues, name)))
+
+
 def in_present_queue(state: SchedulerCache, group: PodGroupInfo, inner: Set[str]) -> PodGroupInfo:
     """Return the group in the queue that it is scheduled in: its own, but the default queue for a
     gang that runs while its queue is deleted or gets children, so that it may replace its pods.

@@ -212,11 +212,12 @@ def pending_gangs(
             has_claims = pod.claims or pod.device_claims
             gangs.append(_with_claims_in_key(gang, state) if has_claims else gang)
     inner = {queue.parent for queue in state.queues.values()}
+    open_leaves: dict[str, bool] = {}
     for key, waiting in state.pending_members.items():
         if verdict := admission.binding_refused(state, waiting.values(), now, key):
             refused.append(verdict)
             continue
-        match _multi_pod_gang(state, key, waiting, inner):
+        match _multi_pod_gang(state, key, waiting, inner, open_leaves):
             case PendingGang() as gang:
                 gang = _with_previous_nodes(gang, state, now)
                 limit_s = state.groups[key].waiting_time_s or waiting_time_s
@@ -278,14 +279,23 @@ def _with_previous_nodes(gang: PendingGang, state: SchedulerCache, now: float) -
 
 
 def _multi_pod_gang(
-    state: SchedulerCache, key: GroupKey, waiting: Mapping[PodKey, PodInfo], inner: Set[str]
+    state: SchedulerCache,
+    key: GroupKey,
+    waiting: Mapping[PodKey, PodInfo],
+    inner: Set[str],
+    open_leaves: dict[str, bool],
 ) -> PendingGang | PendingReason:
     group = state.groups.get(key)
     if group is None:
         return admission.group_not_found(key, waiting.values())
-    if (refused := admission.check_admission(state, group, waiting.values(), inner)) is not None:
-        return refused
-    group = admission.in_present_queue(state, group, inner)
+    is_open = open_leaves.get(group.queue)
+    if is_open is None:
+        is_open = open_leaves[group.queue] = admission.is_open_leaf(state, group.queue, inner)
+    if not is_open or state.quotas:
+        refused = admission.check_admission(state, group, waiting.values(), inner)
+        if refused is not None:
+            return refused
+        group = admission.in_present_queue(state, group, inner)
     if (refused := admission.resource_claims(state, waiting.values(), key)) is not None:
         return refused
     cached = state.derived.pending.get(key)

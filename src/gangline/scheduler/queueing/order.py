@@ -210,15 +210,18 @@ class EntryQueue:
         """True if not all entries are set aside."""
         return self._size > len(self._aside)
 
-    def set_aside_while(self, borrows: Callable[[QueueEntry], bool]) -> None:
-        """Set the next entries aside that borrow."""
+    def set_aside_while(self, borrows: Callable[[Request], bool]) -> None:
+        """Set the next entries aside whose requests borrow."""
         if self._shares is None and not self._requeued and self._heads:
             # The usual case, without a look at all lanes for each of thousands of entries.
             lane = self._lanes[self._heads[0][1]]
-            while lane and borrows(lane[-1][1]):
-                heappush(self._aside, lane.pop())
+            last: Request | None = None
+            while lane and (lane[-1][1].requested == last or borrows(lane[-1][1].requested)):
+                key, entry = lane.pop()
+                last = entry.requested
+                heappush(self._aside, (key, entry))
             self._heads = [(lane[-1][0], self._heads[0][1])] if lane else []
-        while self.has_first and borrows(self.head()[1]):
+        while self.has_first and borrows(self.head()[1].requested):
             entry = self.pop()
             heappush(self._aside, (entry.key, entry))
             self._size += 1
@@ -312,10 +315,6 @@ class SchedulingOrder:
         self._path: list[tuple[str, str]] = []
         self._positions: dict[str, _Position] = {}
         """Positions of queues with entries, each as long as neither it nor its usage changes."""
-        self._tops: dict[str, QueueAttributes] = {}
-        """The highest ancestor of each queue below the root."""
-        self._claims: dict[tuple[str, Request], tuple[int, ShareClaim]] = {}
-        """How requests relate to the shares of queues, and at which revisions of these."""
         urgent = []
         for gang in gangs:
             entry = QueueEntry(gang)
@@ -374,7 +373,7 @@ class SchedulingOrder:
                 head = self._head(child)
             if head is not None:
                 rank, others = self._rank_with(child, head), self._active_children[parent]
-                stays.append((parent, child, _Position(self._revision(child), rank, head)))
+                stays.append((parent, child, _Position(self._tree.revision(child), rank, head)))
                 if not others or (rank, child) < others[0]:
                     continue
             for above, queue, position in stays:
@@ -458,7 +457,7 @@ class SchedulingOrder:
         return self._position(queue).rank
 
     def _position(self, queue: str) -> _Position:
-        revision = self._revision(queue)
+        revision = self._tree.revision(queue)
         position = self._positions.get(queue)
         if position is not None and position.revision == revision:
             return position
@@ -485,24 +484,13 @@ class SchedulingOrder:
     def _first_entry(self, queue: str, entries: EntryQueue) -> KeyedEntry:
         """Return the next entry of a queue, after those that borrow were set aside."""
         if not self._tree.queues[queue].info.fifo:
-            entries.set_aside_while(lambda entry: self._claim(queue, entry) is ShareClaim.BORROWS)
+            claim = self._tree.request_claim
+            entries.set_aside_while(lambda asked: claim(queue, asked) is ShareClaim.BORROWS)
         return entries.head()
-
-    def _revision(self, queue: str) -> int:
-        """Return the number of changes that a rank depends on: those of its highest ancestor."""
-        top = self._tops.get(queue)
-        if top is None:
-            top = self._tops[queue] = list(self._tree.queues[queue].path())[-1]
-        return top.revision
 
     def _claim(self, queue: str, entry: QueueEntry) -> ShareClaim:
         """Return how an entry relates to the shares of a queue and its ancestors."""
-        key, revision = (queue, entry.requested), self._revision(queue)
-        compared, claim = self._claims.get(key, (-1, ShareClaim.WITHIN))
-        # Usage only grows in a cycle: a claim that borrows stays one.
-        if compared != revision and claim is not ShareClaim.BORROWS:
-            claim = self._tree.claim(queue, self._tree.request_vector(entry.requested))
-            self._claims[key] = revision, claim
+        claim = self._tree.request_claim(queue, entry.requested)
         if claim is ShareClaim.ENTITLED and entry.gang.id in self._reserved_since:
             return ShareClaim.WITHIN
         return claim

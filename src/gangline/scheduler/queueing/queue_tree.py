@@ -396,6 +396,10 @@ class QueueTree:
         self._request_vectors: dict[Request, Vector] = {}
         self._blocking: dict[tuple[str, Request], QueueAttributes | None] = {}
         """Results of ``blocking_request`` since the last change of usage or reservations."""
+        self._claims: dict[tuple[str, Request], tuple[int, ShareClaim]] = {}
+        """Results of ``request_claim``, and at which revisions."""
+        self._tops: dict[str, QueueAttributes] = {}
+        """The highest ancestor of each queue below the root."""
         self._build_tree()
         self._sum_usage(self.root, running, waiting)
         self.total = self._schedulable_capacity(nodes, running)
@@ -460,6 +464,26 @@ class QueueTree:
         the one that covers it least decides.
         """
         return max(attributes.claim(amount) for attributes in self.queues[name].path())
+
+    def request_claim(self, name: str, request: Request) -> ShareClaim:
+        """Return the same for a request; it is compared again after changes only."""
+        key, revision = (name, request), self.revision(name)
+        compared, claim = self._claims.get(key, (-1, ShareClaim.WITHIN))
+        # Usage only grows in a cycle: a claim that borrows stays one.
+        if compared != revision and claim is not ShareClaim.BORROWS:
+            claim = self.claim(name, self.request_vector(request))
+            self._claims[key] = revision, claim
+        return claim
+
+    def revision(self, name: str) -> int:
+        """Return the number of changes below the highest ancestor of a queue: ranks and claims
+        depend on these.
+        """
+        top = self._tops.get(name)
+        if top is None:
+            *_, top = self.queues[name].path()
+            self._tops[name] = top
+        return top.revision
 
     def diverging_paths(
         self, first: str, second: str

@@ -16,9 +16,11 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy
 import torch
 import torch.distributed.checkpoint as dcp
 
@@ -263,10 +265,10 @@ def training(checkpointer: Checkpointer, state: dict[str, Any]) -> Figures:
     """Total cost of a save in every step, for a training that uses all cores.
 
     A step is a fixed amount of work of about 0.3 s, so that the saver's use of processor time
-    counts. Single steps alternate: plain, with a bare copy of the state, which costs what the
-    memory's bandwidth forces, and with a save. Only steps of the same turn are compared, so that
-    other work on the machine, which changes more slowly, is in all of them; its changes do not
-    count in processor time, which is that of the training and of the saver.
+    counts. Single steps alternate: plain, with a bare copy of the state by as many threads, which
+    costs what the memory's bandwidth forces, and with a save. Only steps of one turn are compared,
+    so that other work on the machine, which changes more slowly, is in all of them; its changes do
+    not count in processor time, which is that of the training and of the saver.
     """
     model = state["model"]
     other = {name: torch.zeros_like(tensor) for name, tensor in model.items()}
@@ -296,7 +298,16 @@ def training(checkpointer: Checkpointer, state: dict[str, Any]) -> Figures:
             torch.mm(weights, weights)
         return time.perf_counter() - begin, processor_s(pids) - used
 
-    stops = {"plain": lambda: None, "copy": lambda: copy_to(other, model), "save": save}
+    copiers = ThreadPoolExecutor(torch.get_num_threads())
+    pairs = [(other[name].numpy(), tensor.numpy()) for name, tensor in model.items()]
+
+    def copy() -> None:
+        # Without PyTorch's threads, which use processor time while they wait for each other.
+        for _ in copiers.map(lambda pair: numpy.copyto(*pair), pairs):
+            pass
+
+    stops = {"plain": lambda: None, "copy": copy, "save": save}
+    copy()
     save()
     turns = []
     for turn in range(EACH_STEPS):
@@ -304,6 +315,7 @@ def training(checkpointer: Checkpointer, state: dict[str, Any]) -> Figures:
         kinds = kinds[turn % 3 :] + kinds[: turn % 3]
         taken = {kind: step(stops[kind]) for kind in kinds[:: 1 if turn % 2 else -1]}
         turns.append(taken)
+    copiers.shutdown()
     figures = {}
     for number, (name, clock) in enumerate((("", "longer"), ("_processor", "more processor time"))):
         plain = statistics.median(taken["plain"][number] for taken in turns)

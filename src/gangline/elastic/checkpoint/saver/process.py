@@ -482,14 +482,17 @@ class Saver:
             await self.sealing.wait()
             self.sealing.clear()
             self.settings = directory.read_settings(self.job_folder) or self.settings
-            snapshots = await asyncio.to_thread(inventory.list_snapshots, self.job_folder)
-            if inventory.storage_requests(snapshots):
-                self.wake.set()
-            try:
-                await asyncio.to_thread(self.uploader.seal_snapshots, snapshots)
-                await asyncio.to_thread(self.replicator.replicate, self.settings)
-            except (OSError, CheckpointError) as error:
-                log.warning("a save has no checksums or no replica yet", exc_info=error)
+            await asyncio.to_thread(self._seal, self.settings)
+
+    def _seal(self, settings: SaverSettings) -> None:
+        snapshots = inventory.list_snapshots(self.job_folder)
+        if inventory.storage_requests(snapshots):
+            self.loop.call_soon_threadsafe(self.wake.set)
+        try:
+            self.uploader.seal_snapshots(snapshots)
+            self.replicator.replicate(settings)
+        except (OSError, CheckpointError) as error:
+            log.warning("a save has no checksums or no replica yet", exc_info=error)
 
     async def _finished(self) -> bool:
         if self.is_stopping:

@@ -199,8 +199,17 @@ def _stored(job: RecordedJob, row: Any, logs: tuple[LogTail, ...]) -> StoredReco
 def _logs(connection: Connection, job_id: int) -> tuple[LogTail, ...]:
     log = job_log.c
     query = select(job_log).where(log.job_id == job_id).order_by(log.at_ms, log.id).limit(MAX_LOGS)
-    rows = ({**row, "lines": _unpack(row["lines"])} for row in connection.execute(query).mappings())
-    return tuple(msgspec.convert(row, LogTail) for row in rows)
+    return tuple(
+        LogTail(
+            pod=row.pod,
+            replica=row.replica,
+            container=row.container,
+            attempt=row.attempt,
+            at_ms=row.at_ms,
+            lines=tuple(_unpack(row.lines)),
+        )
+        for row in connection.execute(query)
+    )
 
 
 def _pack(value: Any) -> bytes:

@@ -82,8 +82,6 @@ MAX_PATTERN_STEPS = 100_000_000
 """Instructions of a compiled ``pattern`` times characters of a text, each at most 5 ns; a longer
 text is refused. Kubernetes: none.
 """
-MAX_PRINTER_COLUMNS = 100
-"""Number of ``additionalPrinterColumns`` of one version. Kubernetes: none."""
 
 # Lists and watches.
 MAX_SELECTOR_TERMS = 100

@@ -5,6 +5,7 @@ columns and sets its conditions, and its kinds are served before the response is
 definition first deletes its objects; until then a finalizer blocks the deletion.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from gangline.local.apiserver.watch import WatchBroadcasters
 CRD_STORAGE_NAME = "customresourcedefinitions.apiextensions.k8s.io"
 GROUP, KIND = "apiextensions.k8s.io", "CustomResourceDefinition"
 RULES = "x-kubernetes-validations"
+_VERSION = re.compile(r"v(?P<number>\d+)(?:(?P<stage>alpha|beta)(?P<step>\d+))?", re.ASCII)
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
@@ -76,23 +78,10 @@ def _kind(spec: Json, version: Json, stored: str, more: Json) -> ServedKind:
 def _version_order(version: Json) -> tuple[int, int, int, str]:
     """Sort key of versions: v2 before v1 before v1beta1 before v1alpha1 before other names."""
     name: str = version["name"]
-    number, stage, step = _version_parts(name)
-    if stage < 0:
+    if (match := _VERSION.fullmatch(name)) is None:
         return (1, 0, 0, name)
-    return (0, stage * 10000 - number, -step, name)
-
-
-def _version_parts(name: str) -> tuple[int, int, int]:
-    for stage, word in ((1, "beta"), (2, "alpha"), (0, "")):
-        head, separator, tail = (
-            name.removeprefix("v").partition(word) if word else (name[1:], "", "")
-        )
-        if name.startswith("v") and head.isdecimal() and bool(separator) == bool(word):
-            if not word:
-                return int(head), 0, 0
-            if tail.isdecimal():
-                return int(head), stage, int(tail)
-    return 0, -1, 0
+    stage = {None: 0, "beta": 1, "alpha": 2}[match["stage"]]
+    return (0, stage * 10000 - int(match["number"]), -int(match["step"] or 0), name)
 
 
 class CrdRegistrar:

@@ -101,22 +101,13 @@ def names_of(user: RequestUser) -> frozenset[tuple[str, str]]:
 
 def merge_rules(parts: Iterable[Json]) -> list[Json]:
     """Combine rules that differ only in their verbs."""
+    names = ("apiGroups", "resources", "resourceNames", "nonResourceURLs")
     merged: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for rule in parts:
-        key = tuple(
-            tuple(rule.get(name) or ())
-            for name in ("apiGroups", "resources", "resourceNames", "nonResourceURLs")
-        )
-        verbs = merged.setdefault(key, [])
+        verbs = merged.setdefault(tuple(tuple(rule.get(name) or ()) for name in names), [])
         verbs += [verb for verb in rule.get("verbs") or () if verb not in verbs]
     return [
-        {
-            name: list(values)
-            for name, values in zip(
-                ("apiGroups", "resources", "resourceNames", "nonResourceURLs"), key, strict=True
-            )
-            if values
-        }
+        {name: list(values) for name, values in zip(names, key, strict=True) if values}
         | {"verbs": verbs}
         for key, verbs in merged.items()
     ]

@@ -50,14 +50,16 @@ def qualified_resource(plural: str, group: str) -> str:
     return f"{plural}.{group}" if group else plural
 
 
+def _object_error(
+    code: int, reason: str, plural: str, group: str, name: str, text: str
+) -> StatusError:
+    message = f'{qualified_resource(plural, group)} "{name}" {text}'
+    return status_error(code, reason, message, StatusDetails(name=name, group=group, kind=plural))
+
+
 def not_found(plural: str, group: str, name: str) -> StatusError:
     """404 for an object that does not exist."""
-    return status_error(
-        404,
-        "NotFound",
-        f'{qualified_resource(plural, group)} "{name}" not found',
-        StatusDetails(name=name, group=group, kind=plural),
-    )
+    return _object_error(404, "NotFound", plural, group, name, "not found")
 
 
 def unknown_path() -> StatusError:
@@ -72,12 +74,7 @@ def unknown_path() -> StatusError:
 
 def already_exists(plural: str, group: str, name: str) -> StatusError:
     """409 for a creation with an existing name."""
-    return status_error(
-        409,
-        "AlreadyExists",
-        f'{qualified_resource(plural, group)} "{name}" already exists',
-        StatusDetails(name=name, group=group, kind=plural),
-    )
+    return _object_error(409, "AlreadyExists", plural, group, name, "already exists")
 
 
 def conflict(plural: str, group: str, name: str, why: str) -> StatusError:

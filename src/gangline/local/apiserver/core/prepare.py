@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from gangline.api.meta import field_causes
 from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
 from gangline.local.apiserver.core.errors import bad_request, invalid, too_large
@@ -324,11 +325,7 @@ def validate_change(request: ApiRequest, old: Json, new: Json) -> None:
 
 def reject_unconditional(request: ApiRequest) -> None:
     """Refuse an update of a custom object without a resource version. Raises StatusError: 422."""
-    cause = StatusCause(
-        "FieldValueInvalid",
-        "Invalid value: 0: must be specified for an update",
-        "metadata.resourceVersion",
-    )
+    cause = field_causes.invalid("metadata.resourceVersion", 0, "must be specified for an update")
     raise invalid(request.kind.group, request.kind.kind, request.name, [cause])
 
 

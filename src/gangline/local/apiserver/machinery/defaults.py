@@ -52,8 +52,9 @@ def apply_builtin_defaults(group: str, kind: str, obj: Json) -> None:
     """Normalize and default an object of a built-in kind in place. Other kinds stay unchanged."""
     normalize_builtin(group, kind, obj)
     _apply_table((group, kind), obj)
-    if (path := POD_TEMPLATES.get((group, kind))) is not None:
-        default_template(subobject(obj, *path))
+    path = POD_TEMPLATES.get((group, kind), ())
+    if path and (spec := subobject(obj, *path, "spec")):
+        default_pod_spec(spec)
     if (defaulter := DEFAULTERS.get((group, kind))) is not None:
         defaulter(obj)
 
@@ -175,11 +176,6 @@ def default_pod_spec(spec: Json) -> None:
         if all(source is None for name, source in volume.items() if name != "name"):
             volume["emptyDir"] = {}
     _apply_table(("", "PodSpec"), spec)
-
-
-def default_template(template: Json) -> None:
-    if spec := subobject(template, "spec"):
-        default_pod_spec(spec)
 
 
 def default_pull_policy(image: str) -> str:

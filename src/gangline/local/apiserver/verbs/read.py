@@ -223,19 +223,11 @@ def render_object(request: ApiRequest, body: bytes, code: int = 200) -> Rendered
     return _media(shape(body) if shape else body, code, form)
 
 
-def is_stored_object(request: ApiRequest) -> bool:
-    """Return True if the requested format is that of the object as it is stored. Raises
+def is_stored_form(request: ApiRequest, partial: str = PARTIAL_OBJECT) -> bool:
+    """Return True if the requested format is that of objects as they are stored. Raises
     StatusError: 406.
     """
-    form = choose_format(request.accept, (TABLE, PARTIAL_OBJECT))
-    return form == STORED_FORMAT and request.kind.serves_stored_bytes
-
-
-def is_stored_list(request: ApiRequest) -> bool:
-    """Return True if the requested list consists of the objects as they are stored. Raises
-    StatusError: 406.
-    """
-    form = choose_format(request.accept, (TABLE, PARTIAL_LIST))
+    form = choose_format(request.accept, (TABLE, partial))
     return form == STORED_FORMAT and request.kind.serves_stored_bytes
 
 

@@ -113,7 +113,7 @@ class ResourceHandler:
         return await self._flow.compute(request.user, query.page)
 
     async def _render_list(self, request: ApiRequest, page: ListPage) -> ApiResponse:
-        if read.is_stored_list(request):
+        if read.is_stored_form(request, read.PARTIAL_LIST):
             return ApiResponse(b"", parts=read.stored_list_parts(request, page))
         if request.kind.converts_when_read:
             bodies = await self._conversions.read(
@@ -221,7 +221,7 @@ class ResourceHandler:
 
     async def _object(self, request: ApiRequest, body: bytes, code: int = 200) -> ApiResponse:
         [body] = await self._conversions.read(request.kind, [body])
-        if len(body) <= LONG_PARSE_BYTES or read.is_stored_object(request):
+        if len(body) <= LONG_PARSE_BYTES or read.is_stored_form(request):
             return ApiResponse(*read.render_object(request, body, code))
         rendered = self._flow.compute(request.user, read.render_object, request, body, code)
         return ApiResponse(*await rendered)

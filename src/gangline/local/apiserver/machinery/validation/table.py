@@ -144,13 +144,14 @@ def _required(where: str, value: Any, rule: _FieldRule) -> Causes:
 
 
 def _forbidden(where: str, value: Any, rule: _FieldRule) -> Causes:
-    if value not in _ABSENT:
+    if value is not None and value not in ("", []):
         yield field_causes.forbidden(where, rule.detail)
 
 
 def _enum(where: str, value: Any, rule: _FieldRule) -> Causes:
     is_item = rule.path[-1] == "[]"
-    yield from enum_causes(where, value or ("" if is_item else None), rule.arguments)
+    for cause in enum_causes(where, value or ("" if is_item else None), rule.arguments):
+        yield field_causes.invalid(where, value, rule.detail) if rule.detail else cause
 
 
 def _minimum(where: str, value: Any, rule: _FieldRule) -> Causes:
@@ -272,6 +273,12 @@ def _under(root: str) -> Callable[[str, Any], Causes]:
     return check
 
 
+def _share(path: str, value: Any) -> Causes:
+    # A value of autoscaling/v1 was converted: the schema did not check its type.
+    if not isinstance(value, int) or value < 1:
+        yield field_causes.invalid(path, value, "must be greater than 0")
+
+
 def _qualified(path: str, value: Any) -> Causes:
     yield from rule_causes(names.validate_label_key, path, value)
     if isinstance(value, str) and "/" not in value:
@@ -314,6 +321,7 @@ _FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
     "port-number": port_causes,
     "positive": lambda path, value: quantity_causes(path, value, positive=True),
     "qualified": _qualified,
+    "percent": _share,
     "quantity": quantity_causes,
     "selector": _selector,
     "endpoints": _endpoints,

@@ -11,7 +11,6 @@ import re
 from typing import Any
 from zoneinfo import available_timezones
 
-from gangline.api.cluster.autoscaling import METRIC_TYPES, TARGET_TYPES
 from gangline.api.core.workloads import JOB_UID_LABEL
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
@@ -19,7 +18,6 @@ from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.validation.field_rules import (
     Causes,
     enum_causes,
-    quantity_causes,
 )
 from gangline.api.validation.pods import template_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
@@ -432,9 +430,6 @@ def _rolling_update(rolling: Json) -> Causes:
         yield field_causes.invalid("spec.strategy.rollingUpdate.maxUnavailable", 0, detail)
 
 
-METRIC_SOURCES = {kind: kind[0].lower() + kind[1:] for kind in METRIC_TYPES}
-
-
 def autoscaler_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
     low, high = spec.get("minReplicas"), spec.get("maxReplicas", 0)
@@ -443,57 +438,3 @@ def autoscaler_causes(obj: Json) -> Causes:
     elif isinstance(high, int) and isinstance(low, int) and high < low:
         detail = "must be greater than or equal to `minReplicas`"
         yield field_causes.invalid("spec.maxReplicas", high, detail)
-    for index, metric in enumerate(objects_in(spec.get("metrics"))):
-        yield from _metric(indexed("spec.metrics", index), metric)
-
-
-def _metric(path: str, metric: Json) -> Causes:
-    kind = metric.get("type")
-    if not kind:
-        yield field_causes.required(f"{path}.type", "must specify a metric source type")
-        return
-    if kind not in METRIC_SOURCES:
-        yield field_causes.unsupported(f"{path}.type", kind, METRIC_TYPES)
-        return
-    for source in METRIC_SOURCES.values():
-        if source == METRIC_SOURCES[kind] and source not in metric:
-            detail = "must populate information for the given metric source"
-            yield field_causes.required(f"{path}.{source}", detail)
-        elif source != METRIC_SOURCES[kind] and source in metric:
-            detail = "must populate the given metric source only"
-            yield field_causes.forbidden(f"{path}.{source}", detail)
-    given = subobject(metric, METRIC_SOURCES[kind])
-    if not given:
-        return
-    yield from _target(f"{path}.{METRIC_SOURCES[kind]}.target", subobject(given, "target"))
-    if "esource" in kind:
-        yield from _resource(f"{path}.{METRIC_SOURCES[kind]}", given)
-
-
-def _resource(path: str, given: Json) -> Causes:
-    if not given.get("name"):
-        yield field_causes.required(f"{path}.name", "must specify a resource name")
-    target = subobject(given, "target")
-    by_share, by_amount = "averageUtilization" in target, "averageValue" in target
-    if not by_share and not by_amount:
-        detail = "must set either a target raw value or a target utilization"
-        yield field_causes.required(f"{path}.target.averageUtilization", detail)
-    elif by_share and by_amount:
-        detail = "may not set both a target raw value and a target utilization"
-        yield field_causes.forbidden(f"{path}.target.averageValue", detail)
-
-
-def _target(path: str, target: Json) -> Causes:
-    kind = target.get("type")
-    if not kind:
-        yield field_causes.required(f"{path}.type", "must specify a metric target type")
-    elif kind not in TARGET_TYPES:
-        detail = "must be either Utilization, Value, or AverageValue"
-        yield field_causes.invalid(f"{path}.type", kind, detail)
-    for name in ("value", "averageValue"):
-        if name in target:
-            yield from quantity_causes(f"{path}.{name}", target[name], positive=True)
-    share: Any = target.get("averageUtilization")
-    if share is not None and (not isinstance(share, int) or share < 1):
-        # A value of autoscaling/v1 was converted: the schema did not check its type.
-        yield field_causes.invalid(f"{path}.averageUtilization", share, "must be greater than 0")

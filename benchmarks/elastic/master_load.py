@@ -19,9 +19,8 @@ from pathlib import Path
 
 import uvloop
 
-from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.channel import JobSecret
-from gangline.elastic.protocol.client import ClientIdentity, MasterClient
+from gangline.elastic.protocol.client import BlockingClient, ClientIdentity, MasterClient
 from gangline.elastic.protocol.messages import Heartbeat, Join, ShardReply, ShardRequest, WorldInfo
 from gangline.elastic.shards import dataset, events
 

@@ -22,12 +22,11 @@ Requests have an ``op`` and an ``id`` that replies repeat:
 ``fork``
     ``version``: of the protocol. ``argv``: the command line, as in ``sys.orig_argv``. ``env``: all
     variables. ``stdio``: indexes of descriptors for 0, 1 and 2; None for the server's. Optional:
-    ``wait`` (True: not before all imports are done), ``adopt`` (True: the client is to be the
-    parent, as a subreaper or process 1), ``parent`` (process id that the parent must have),
-    ``session`` (False: no new session), ``processors``, ``nice``, ``umask``, ``cwd``, ``user``
-    (``uid``, ``gid``, ``groups``), ``channel`` (index of the descriptor on which imports are
-    reported), ``notes`` (file in which a process writes why it starts again without preloaded
-    modules). The reply is ``forked`` with a ``pid``, or ``refused`` with a ``reason``.
+    ``adopt`` (True: the client is to be the parent, as a subreaper or process 1), ``parent``
+    (process id that the parent must have), ``processors``, ``nice``, ``channel`` (index of the
+    descriptor on which imports are reported), ``notes`` (file in which a process writes why it
+    starts again without preloaded modules). The reply is ``forked`` with a ``pid``, or
+    ``refused`` with a ``reason``.
 
     With ``container`` (True) nothing else is read but ``version``. There are four descriptors: a
     file with a `ContainerSpec` as JSON, standard output and error of the container, and the
@@ -83,15 +82,10 @@ class ForkRequest(TypedDict, total=False):
     argv: list[str]
     env: dict[str, str]
     stdio: list[int | None]
-    wait: bool
     adopt: bool
     parent: int
-    session: bool
     processors: list[int]
     nice: int
-    umask: int
-    cwd: str
-    user: dict[str, Any]
     channel: int
     notes: str
     container: bool

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.protocol.blocking_client import BlockingClient
-from gangline.elastic.protocol.client import ClientIdentity
+from gangline.elastic.protocol.client import BlockingClient, ClientIdentity
 from gangline.elastic.protocol.messages import KeyValueGet, KeyValueReply
 from gangline.elastic.protocol.server import MAX_UNAUTHENTICATED
 from integration.elastic.master.master_process import MasterProcess

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from gangline.elastic.variables import SUCCESSOR_VARIABLE
 
@@ -32,19 +32,6 @@ MAX_DEVICE_MODEL: Final = 64
 _LARGEST_INTEGER: Final = 1 << 53
 _LARGEST_NUMBER: Final = 1e30
 
-T = TypeVar("T")
-_INTEGERS = (
-    "batch_size",
-    "accumulation",
-    "global_batch",
-    "device_memory_bytes",
-    "loader_workers",
-    "saves_adapt",
-    "total_steps",
-)
-_NUMBERS = (
-    "compute_s", "sync_s", "data_s", "grad_sqr", "grad_var", "save_s", "save_interval_s",
-)  # fmt: skip
 PROGRESS_VARIABLE: Final = "GANGLINE_PROGRESS_FILE"
 METRICS_VARIABLE: Final = "RUNTIME_METRICS_PATH"
 """Names the file to which trainers written for DLRover report their steps."""
@@ -64,6 +51,22 @@ _PHASE_AT: Final = _TRAINING_AT + _TRAINING_PART
 _PHASE: Final = "phase"
 _SAVE_TIMES_AT: Final = _TRAINING_AT + _TRAINING_PART
 _LARGEST: Final = 4096
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+_INTEGERS: Final[dict[str, Callable[[list[Any]], Any]]] = {
+    "batch_size": max, "accumulation": max, "global_batch": max, "device_memory_bytes": min,
+    "loader_workers": max, "saves_adapt": min, "total_steps": max,
+}  # fmt: skip
+"""Numbers of a report, and what a node's report has of those of its processes."""
+_MAY_BE_ZERO: Final = ("loader_workers", "saves_adapt")
+_NUMBERS: Final[dict[str, Callable[[list[Any]], Any]]] = {
+    "compute_s": max, "sync_s": min, "data_s": max, "grad_sqr": _mean, "grad_var": _mean,
+    "save_s": max, "save_interval_s": max,
+}  # fmt: skip
 
 
 class NodePhase:
@@ -170,29 +173,16 @@ class TrainingReport:
         if not reports:
             return None
 
-        def over(name: str, combine: Callable[[list[Any]], T]) -> T | None:
+        def over(name: str, combine: Callable[[list[Any]], Any]) -> Any:
             values = [value for one in reports if (value := getattr(one, name)) is not None]
             return combine(values) if values else None
 
         return cls(
-            batch_size=over("batch_size", max),
-            accumulation=over("accumulation", max),
-            global_batch=over("global_batch", max),
-            compute_s=over("compute_s", max),
-            sync_s=over("sync_s", min),
-            data_s=over("data_s", max),
-            grad_sqr=over("grad_sqr", _mean),
-            grad_var=over("grad_var", _mean),
+            **{name: over(name, combine) for name, combine in {**_INTEGERS, **_NUMBERS}.items()},
             device_peak_bytes=tuple(peak for one in reports for peak in one.device_peak_bytes),
             device_model=next((one.device_model for one in reports if one.device_model), ""),
             step_times=next((one.step_times for one in reports if one.step_times), None),
             model=next((one.model for one in reports if one.model), None),
-            device_memory_bytes=over("device_memory_bytes", min),
-            loader_workers=over("loader_workers", max),
-            save_s=over("save_s", max),
-            save_interval_s=over("save_interval_s", max),
-            saves_adapt=over("saves_adapt", min),
-            total_steps=over("total_steps", max),
             loss=over("loss", _mean),
             metrics=_mean_metrics(reports),
         )
@@ -405,25 +395,14 @@ def parse_report(numbers: Mapping[str, float], device_model: str = "") -> Traini
     )
     loss = numbers.get(_LOSS)
     shape = ReportedShape(**{name: integer(f"model_{name}") for name in _SHAPE})
+    values: dict[str, Any] = {name: number(name) for name in _NUMBERS}
+    values |= {name: integer(name, least=int(name not in _MAY_BE_ZERO)) for name in _INTEGERS}
     report = TrainingReport(
-        batch_size=integer("batch_size"),
-        accumulation=integer("accumulation"),
-        global_batch=integer("global_batch"),
-        compute_s=number("compute_s"),
-        sync_s=number("sync_s"),
-        data_s=number("data_s"),
-        grad_sqr=number("grad_sqr"),
-        grad_var=number("grad_var"),
+        **values,
         device_peak_bytes=() if peak is None else (peak,),
         device_model=_one_line(device_model),
         step_times=StepTimes(timed, mean_s, number("step_m2") or 0.0) if timed and mean_s else None,
         model=shape if shape != ReportedShape() else None,
-        device_memory_bytes=integer("device_memory_bytes"),
-        loader_workers=integer("loader_workers", least=0),
-        save_s=number("save_s"),
-        save_interval_s=number("save_interval_s"),
-        saves_adapt=integer("saves_adapt", least=0),
-        total_steps=integer("total_steps"),
         loss=loss if loss is not None and abs(loss) < _LARGEST_NUMBER else None,
         metrics=_metrics(numbers),
     )
@@ -449,12 +428,6 @@ def _mean_metrics(reports: Iterable[TrainingReport]) -> tuple[tuple[str, float],
 
 
 NOTHING: Final = TrainingReport()
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
 _SHAPE = tuple(field.name for field in fields(ReportedShape))
 
 

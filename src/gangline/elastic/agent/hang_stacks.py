@@ -125,8 +125,6 @@ def _last_line(file: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DetectedHang:
-    """A group that makes no progress."""
-
     since: float
     """Time of the last progress on the monotonic clock."""
     phase: HangPhase
@@ -259,8 +257,6 @@ def describe_evidence(group: WorkerGroup, *, is_permanent: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStacks:
-    """The stacks of one worker."""
-
     text: str
     """Empty if no stacks could be obtained."""
     is_mute: bool = False
@@ -273,7 +269,7 @@ async def collect_stacks(group: WorkerGroup, gather_s: float) -> dict[int, Worke
     The stacks of a worker that writes none in time are read with py-spy, if possible, and stored in
     the same file.
     """
-    before = {worker.rank: _text_length(worker.files.stacks_file) for worker in group.workers}
+    before = {worker.rank: len(_text(worker.files.stacks_file)) for worker in group.workers}
     group.request_stacks()
     deadline = time.monotonic() + gather_s
     while True:
@@ -282,12 +278,12 @@ async def collect_stacks(group: WorkerGroup, gather_s: float) -> dict[int, Worke
             for worker in group.workers
         }
         answering = [worker for worker in group.workers if not _state(worker)]
-        if all(_has_location(texts[worker.rank]) for worker in answering):
+        if all(parse_stack_location(texts[worker.rank]) for worker in answering):
             break
         if time.monotonic() > deadline:
             break
         await asyncio.sleep(_MIN_SAMPLE_S)
-    mute = [worker for worker in group.workers if not _has_location(texts[worker.rank])]
+    mute = [worker for worker in group.workers if not parse_stack_location(texts[worker.rank])]
     looks = await asyncio.gather(*map(_py_spy_stacks, mute))
     stacks = {rank: WorkerStacks(text) for rank, text in texts.items()}
     return stacks | {
@@ -332,14 +328,6 @@ def _file_size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _has_location(text: str) -> bool:
-    return parse_stack_location(text) is not None
-
-
-def _text_length(path: Path) -> int:
-    return len(_text(path))
 
 
 def _text(path: Path) -> str:

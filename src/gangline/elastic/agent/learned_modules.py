@@ -48,7 +48,7 @@ class LearnedFile:
         home = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/"), ".cache")
         digest = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
         self.path = Path(home, "gangline", "imports", f"{digest[:32]}.json")
-        self._content = self._read()
+        self.content = self._read()
 
     def _read(self) -> LearnedModules:
         with contextlib.suppress(OSError, ValueError):
@@ -60,10 +60,6 @@ class LearnedFile:
                 return content
         return LearnedModules(self._script)
 
-    @property
-    def content(self) -> LearnedModules:
-        return self._content
-
     def keep(
         self,
         modules: Mapping[str, int],
@@ -71,7 +67,7 @@ class LearnedFile:
         excluded: Mapping[str, str],
     ) -> None:
         """Write what was learned, unless the script varies or nothing is new."""
-        if self._content.varies or modules.keys() == self._content.modules.keys():
+        if self.content.varies or modules.keys() == self.content.modules.keys():
             return
         used = {number: at for at, number in enumerate(sorted({*modules.values()} - {-1}))}
         without = [
@@ -83,11 +79,11 @@ class LearnedFile:
 
     def keep_none(self) -> None:
         """Note that a process cannot have the modules of another start."""
-        if not self._content.varies:
+        if not self.content.varies:
             self._write(LearnedModules(self._script, varies=True))
 
     def _write(self, content: LearnedModules) -> None:
-        self._content = content
+        self.content = content
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor, temporary = tempfile.mkstemp(dir=self.path.parent)  # for this user only

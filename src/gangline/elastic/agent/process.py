@@ -76,44 +76,20 @@ class StartError(Exception):
         self.exit_code = exit_code
 
 
-class AdoptedChild:
-    """A child of this process that another process has started, with the interface of Popen."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while the process runs."""
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:
-                self.returncode = 0  # as Popen does: the status is unknown
-            else:
-                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-
 @dataclass(eq=False, slots=True)
 class Process:
     """A started process. ``ended`` gets its exit code as soon as the process is dead."""
 
-    popen: subprocess.Popen[bytes] | AdoptedChild
+    pid: int
     ended: asyncio.Future[int]
     ended_at: float = 0.0
     """Time of the exit, in seconds since 1970."""
+    popen: subprocess.Popen[bytes] | None = None
+    """None for a child that another process has started."""
+    _exit_code: int = 0
     _descriptor: int = field(default=-1)
     _members: set[int] = field(default_factory=set)
     """Processes that were seen in its group."""
-
-    @property
-    def pid(self) -> int:
-        return self.popen.pid
 
     def signal_group(self, number: signal.Signals) -> None:
         if not self.ended.done():
@@ -123,7 +99,7 @@ class Process:
 
     def signal_process(self, number: int) -> None:
         if not self.ended.done():
-            self.popen.send_signal(number)
+            os.kill(self.pid, number)  # it is not reaped yet, so the number is its own
 
     def _reap(self) -> None:
         try:
@@ -137,7 +113,9 @@ class Process:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
-        self.ended_at, self.popen.returncode = time.time(), code
+        self.ended_at, self._exit_code = time.time(), code
+        if self.popen:
+            self.popen.returncode = code  # Popen does not reap it
         if code:
             # Children of a failed worker, such as data loaders, must not outlive it. After success
             # they may run until the end of the job. Invariant: the worker is reaped after them, so
@@ -173,7 +151,7 @@ class Process:
         _unreaped.discard(self)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
-        if self.popen.returncode:
+        if self._exit_code:
             remove_shared_memory({self.pid, *self._members})
         else:
             _succeeded.add(self.pid)
@@ -263,12 +241,12 @@ def start_process(
         except (OSError, subprocess.SubprocessError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise StartError(f"{arguments[0]}: {reason}", _NOT_EXECUTABLE) from error
-    return _watch(popen)
+    return _watch(popen.pid, popen)
 
 
 def adopt_process(pid: int) -> Process:
     """Watch a child that another process has started; needs a running event loop."""
-    return _watch(AdoptedChild(pid))
+    return _watch(pid)
 
 
 @contextlib.contextmanager
@@ -285,9 +263,9 @@ def as_subreaper() -> Iterator[None]:
             _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def _watch(popen: subprocess.Popen[bytes] | AdoptedChild) -> Process:
+def _watch(pid: int, popen: subprocess.Popen[bytes] | None = None) -> Process:
     loop = asyncio.get_running_loop()
-    process = Process(popen, loop.create_future(), _descriptor=os.pidfd_open(popen.pid))
+    process = Process(pid, loop.create_future(), popen=popen, _descriptor=os.pidfd_open(pid))
     loop.add_reader(process._descriptor, process._reap)
     return process
 

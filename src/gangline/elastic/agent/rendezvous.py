@@ -187,10 +187,10 @@ class SingleNodeRendezvous:
 
     def __init__(self, local_world_size: int, host: str, port: int | None = None) -> None:
         self._size, self._host, self._port = local_world_size, host, port
-        self._workers: WorkerControl | None = None
+        self.workers: WorkerControl | None = None
 
     def attach_workers(self, workers: WorkerControl) -> None:
-        self._workers = workers
+        self.workers = workers
 
     async def known_imports(self) -> Sequence[str]:
         return ()
@@ -221,10 +221,10 @@ class SingleNodeRendezvous:
         return await never
 
     async def rank_stacks(self) -> Sequence[RankStack]:
-        return await self._workers.rank_stacks() if self._workers else ()
+        return await self.workers.rank_stacks() if self.workers else ()
 
     async def rank_exits(self) -> Sequence[RankExit]:
-        return self._workers.exits() if self._workers else ()
+        return self.workers.exits() if self.workers else ()
 
     async def finish(self, world: WorldSpec) -> StopNotice | None:
         del world

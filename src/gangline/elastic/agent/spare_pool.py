@@ -58,23 +58,8 @@ _MAX_SERVERS = 6
 _NOTES = "started_again.json"
 
 
-@dataclass(frozen=True, slots=True)
-class ForkedStart:
-    """What a forked worker needs."""
-
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    files: WorkerFiles
-    processors: frozenset[int]
-    nice: int
-    notes: Path
-    """File in which the worker writes why it starts again without preloaded modules."""
-
-
 @dataclass(eq=False, slots=True)
 class ForkServer:
-    """A running fork server."""
-
     process: Process
     client: ForkServerClient
 
@@ -114,9 +99,9 @@ class ForkServer:
         return dependent
 
     async def fork(
-        self, start: ForkedStart, *, reports_imports: bool
+        self, request: ForkRequest, files: WorkerFiles, *, reports_imports: bool
     ) -> tuple[Process, socket.socket | None]:
-        """Fork a worker. Also returns the channel on which it reports its imports.
+        """Fork a worker with this output. Also returns the channel on which it reports its imports.
 
         Raises:
             RefusedError: a forked worker would differ from a new process.
@@ -125,20 +110,11 @@ class ForkServer:
         with ExitStack() as stack:
             descriptors: list[int] = []
             stdio: list[int | None] = [None]
-            for path in (start.files.stdout, start.files.stderr):
+            for path in (files.stdout, files.stderr):
                 stdio.append(len(descriptors) if path else None)
                 if path:
                     descriptors.append(stack.enter_context(path.open("wb")).fileno())
-            request: ForkRequest = {
-                "argv": list(start.arguments),
-                "env": dict(start.environment),
-                "stdio": stdio,
-                "adopt": True,
-                "parent": os.getpid(),
-                "processors": sorted(start.processors or os.sched_getaffinity(0)),
-                "nice": start.nice,
-                "notes": str(start.notes),
-            }
+            request["stdio"] = stdio
             ours: socket.socket | None = None
             if reports_imports:
                 ours, theirs = socket.socketpair()
@@ -252,16 +228,18 @@ class SparePool:
         if server is None or not server.is_alive or local_rank in self._cold_ranks:
             return None
         notes = self._notes[local_rank] = files.stacks_file.with_name(_NOTES)
-        start = ForkedStart(
-            self._arguments(local_rank),
-            environment,
-            files,
-            self._affinity[local_rank] if self._affinity else frozenset(),
-            os.getpriority(os.PRIO_PROCESS, 0),
-            notes,
-        )
+        near = self._affinity[local_rank] if self._affinity else None
+        request: ForkRequest = {
+            "argv": [*self._arguments(local_rank)],
+            "env": dict(environment),
+            "adopt": True,
+            "parent": os.getpid(),
+            "processors": sorted(near or os.sched_getaffinity(0)),
+            "nice": os.getpriority(os.PRIO_PROCESS, 0),
+            "notes": str(notes),  # why the worker starts again without preloaded modules
+        }
         try:
-            process, channel = await server.fork(start, reports_imports=reports_imports)
+            process, channel = await server.fork(request, files, reports_imports=reports_imports)
         except RefusedError as error:
             log.debug("a worker starts as a new process: %s", error)
             return None

@@ -73,8 +73,6 @@ class DevicesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker process of the attempt."""
-
     rank: int
     local_rank: int
     process: Process
@@ -117,24 +115,14 @@ class WorkerGroup:
 
     @property
     def folder(self) -> Path:
-        """The folder of the attempt's files."""
         return self._folder.attempt_folder(self._number)
 
     async def start(self, base: Mapping[str, str]) -> None:
-        """Start all workers, concurrently."""
         environments, files = {}, {}
         for local_rank in range(self._settings.local_world_size):
             streams = files[local_rank] = self._folder.worker_files(self._number, local_rank)
-            environment = worker_environment(
-                self._settings,
-                self._world,
-                local_rank,
-                base,
-                has_agent_store=self._has_agent_store,
-            )
-            environment |= report_environment(self._settings, streams, base)
-            environment |= self.variables(self._world.first_rank + local_rank)
-            environments[local_rank] = environment
+            slot = self._world.first_rank + local_rank
+            environments[local_rank] = self._environment(slot, local_rank, base, streams)
         # Each fork takes some switches between processes: on a busy machine, most of a restart.
         starts = [
             self._add_worker(local_rank, environment, files[local_rank])
@@ -201,13 +189,18 @@ class WorkerGroup:
         Raises StartError: it cannot be started.
         """
         streams = self._folder.worker_files(self._number, local_rank, f"slot_{slot}")
+        environment = self._environment(slot, local_rank, base, streams)
+        worker = self.slots[slot] = await self._start_worker(local_rank, environment, streams)
+        return worker
+
+    def _environment(
+        self, slot: int, local_rank: int, base: Mapping[str, str], streams: WorkerFiles
+    ) -> dict[str, str]:
         environment = worker_environment(
             self._settings, self._world, local_rank, base, has_agent_store=self._has_agent_store
         )
         environment |= report_environment(self._settings, streams, base)
-        environment |= self.variables(slot)
-        worker = self.slots[slot] = await self._start_worker(local_rank, environment, streams)
-        return worker
+        return environment | dict(self.variables(slot))
 
     async def _start_worker(
         self, local_rank: int, environment: dict[str, str], streams: WorkerFiles

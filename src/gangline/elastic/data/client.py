@@ -20,9 +20,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Protocol, Self, TypeVar
 
-from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.channel import read_job_secret
-from gangline.elastic.protocol.client import ClientIdentity
+from gangline.elastic.protocol.client import BlockingClient, ClientIdentity
 from gangline.elastic.protocol.messages import (
     DatasetStateReply,
     DatasetStateRequest,

@@ -71,17 +71,9 @@ class SingleNodeFacts:
         self.send_new()
 
 
-class ReportingRendezvous(SingleNodeRendezvous):
-    """A rendezvous of one node that gives access to its workers."""
-
-    @property
-    def workers(self) -> WorkerControl | None:
-        return self._workers
-
-
 @asynccontextmanager
 async def send_single_node_facts(
-    url: str, job: str, identity: NodeIdentity, rendezvous: ReportingRendezvous
+    url: str, job: str, identity: NodeIdentity, rendezvous: SingleNodeRendezvous
 ) -> AsyncIterator[None]:
     client = BrainSink(url)
     facts = SingleNodeFacts(job, identity, client)

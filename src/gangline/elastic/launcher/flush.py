@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gangline.elastic.checkpoint import flush_job
-from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.channel import read_job_secret
-from gangline.elastic.protocol.client import ClientIdentity
+from gangline.elastic.protocol.client import BlockingClient, ClientIdentity
 from gangline.elastic.protocol.messages import Acknowledged, JobEvent
 from gangline.elastic.protocol.wire import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.variables import FLUSH_RESULT_VARIABLE, node_number
@@ -20,7 +19,6 @@ _EVENT_TIMEOUT_S = 5.0
 
 
 def main() -> int:
-    """Flush all checkpoints of the job, and report the steps in storage."""
     steps = flush_job(os.environ, FLUSH_TIMEOUT_S)
     if result_file := os.environ.get(FLUSH_RESULT_VARIABLE):
         Path(result_file).write_text(json.dumps(steps), encoding="utf-8")

@@ -179,22 +179,17 @@ async def _connect_single_node(
 
         await check_single_node(settings, plan.checks, interpreters)
     master = await stack.enter_async_context(OnDemandMaster(settings.run_id, folder.path))
-    if settings.brain_url is None:
-        rendezvous = SingleNodeRendezvous(
-            settings.local_world_size, config.store_host, config.store_port
-        )
-        return _Connection(rendezvous, master.environment)
-    from gangline.elastic.launcher import brain
-
-    reporting = brain.ReportingRendezvous(
+    rendezvous = SingleNodeRendezvous(
         settings.local_world_size, config.store_host, config.store_port
     )
-    await stack.enter_async_context(
-        brain.send_single_node_facts(
-            settings.brain_url, settings.run_id, single_node_identity(settings), reporting
+    if settings.brain_url is not None:
+        from gangline.elastic.launcher.brain import send_single_node_facts
+
+        identity = single_node_identity(settings)
+        await stack.enter_async_context(
+            send_single_node_facts(settings.brain_url, settings.run_id, identity, rendezvous)
         )
-    )
-    return _Connection(reporting, master.environment)
+    return _Connection(rendezvous, master.environment)
 
 
 async def _connect_nodes(

@@ -26,7 +26,6 @@ from gangline.elastic.agent.settings import (
     SpareSettings,
     WorkerCommand,
 )
-from gangline.elastic.brain_url import BrainUrlError, check_brain_url
 from gangline.elastic.launcher.flags import FlagError
 from gangline.elastic.launcher.machine import (
     NumaError,
@@ -37,6 +36,7 @@ from gangline.elastic.launcher.machine import (
     xpu_count,
 )
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig, build_rendezvous_config
+from gangline.elastic.master.settings import BrainUrlError, check_brain_url
 from gangline.elastic.nodecheck.result import CheckWorkload
 
 _METADATA = re.compile(r"torch-(?P<major>\d+)\.(?P<minor>\d+)\S*\.(dist|egg)-info")

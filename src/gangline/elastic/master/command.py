@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gangline.elastic.brain_url import BrainUrlError, check_brain_url
 from gangline.elastic.master.journal import FileJournal, Journal, JournalError
-from gangline.elastic.master.settings import MasterSettings
+from gangline.elastic.master.settings import BrainUrlError, MasterSettings, check_brain_url
 
 if TYPE_CHECKING:
     from gangline.elastic.master.facts.publication import Publication

@@ -43,47 +43,35 @@ async def run_master(
         OSError: the port is in use.
     """
     try:
-        await _serve(settings, secret, journal, stop, listening, publication)
+        core, at = replay_journal(journal)
+        now = read_clocks()
+        down_s = downtime_s(core.state.persistent, at, now)
+        clock = JobClock(at or now.wall_s)
+        group_commit = GroupCommit(journal)
+        service = MasterService(settings, core, clock, group_commit)
+        group_commit.configure(service.snapshot, service.journal_failed)
+        journal.set_state_source(service.snapshot, service.summary)
+        server = MasterServer(service, secret)
+        inherited = settings.listen_descriptor
+        port = await server.start(settings.hosts, settings.port, inherited)
+        details = {"job": settings.job, "port": port, "master": service.name}
+        log.info("the master is serving", extra=details)
+        service.start(down_s)
+        listening(port)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(group_commit.run()), group.create_task(service.run())]
+            if publication is not None:
+                tasks.append(group.create_task(publication.run(service)))
+            await _end(settings, service, stop)
+            for task in tasks:
+                task.cancel()
+        service.record_goodput()
+        await group_commit.flush()
+        await server.stop()
+        if publication is not None:
+            await publication.finish()
     finally:
         await journal.close()
-
-
-async def _serve(
-    settings: MasterSettings,
-    secret: JobSecret,
-    journal: Journal,
-    stop: asyncio.Event,
-    listening: Callable[[int], None],
-    publication: Publication | None,
-) -> None:
-    core, at = replay_journal(journal)
-    now = read_clocks()
-    down_s = downtime_s(core.state.persistent, at, now)
-    clock = JobClock(at or now.wall_s)
-    group_commit = GroupCommit(journal)
-    service = MasterService(settings, core, clock, group_commit)
-    group_commit.configure(service.snapshot, service.journal_failed)
-    journal.set_state_source(service.snapshot, service.summary)
-    server = MasterServer(service, secret)
-    inherited = settings.listen_descriptor
-    port = await server.start(settings.hosts, settings.port, inherited)
-    log.info(
-        "the master is serving", extra={"job": settings.job, "port": port, "master": service.name}
-    )
-    service.start(down_s)
-    listening(port)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(group_commit.run()), group.create_task(service.run())]
-        if publication is not None:
-            tasks.append(group.create_task(publication.run(service)))
-        await _end(settings, service, stop)
-        for task in tasks:
-            task.cancel()
-    service.record_goodput()
-    await group_commit.flush()
-    await server.stop()
-    if publication is not None:
-        await publication.finish()
 
 
 async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.Event) -> None:

@@ -1,12 +1,11 @@
-"""Settings of a master."""
+"""Settings of a master, and the address of a Brain that runs outside of the job's cluster."""
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """Settings of one job's master."""
-
     job: str
     """The job's name; clients of another job are refused."""
     hosts: tuple[str, ...] = ()
@@ -28,3 +27,20 @@ class MasterSettings:
     """A segment of the published facts ends after this time at the latest."""
     serves_metrics: bool = True
     """Answer GET /metrics for any client: numbers only, no content of the job."""
+
+
+class BrainUrlError(ValueError):
+    """The URL of a Brain cannot be used; the message gives the reason."""
+
+
+def check_brain_url(url: str) -> str:
+    """Return the URL without a final slash. Raises BrainUrlError: it is no URL of a web server."""
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_valid = is_valid and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise BrainUrlError(f"{url}: must be http://HOST:PORT or https://HOST:PORT")
+    return url.rstrip("/")

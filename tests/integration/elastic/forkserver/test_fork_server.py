@@ -190,11 +190,10 @@ def server(tmp_path: Path, libraries: Path) -> Iterator[Server]:
 def test_a_forked_process_runs_the_program_as_its_request_says(
     server: Server, tmp_path: Path
 ) -> None:
-    seen, code = server.fork({"CODE": "7", "RANK": "3"}, cwd="/")
+    seen, code = server.fork({"CODE": "7", "RANK": "3"})
     assert code == 7
     assert seen["argv"] == server.argv[2:]
     assert seen["file"] == str(tmp_path / "train.py")
-    assert seen["cwd"] == "/"
     assert seen["session"]
     assert seen["parent"] == server.process.pid
     assert seen["path"][0] == str(tmp_path)
@@ -223,12 +222,11 @@ def test_forked_process_has_its_own_descriptors_only(server: Server, libraries: 
         "VALUE = sorted(os.readlink(each) for each in links if os.path.exists(each))\n"
     )
     (libraries / "slow.py").write_text("import time\ntime.sleep(0.2)\n")
-    request = {"op": "fork", "version": 1, "argv": server.argv, "stdio": [None, 0, 0], "wait": True}
+    request = {"op": "fork", "version": 1, "argv": server.argv, "stdio": [None, 0, 0]}
     pipes = [os.pipe() for _ in range(3)]
     modules = [["slow", -1], ["decimal", -1]]
     server.send({"op": "import", "modules": modules, "changes": [], "varying": []})
     for _, writing in pipes:
-        # The first one is forked while the others still wait.
         environment = {**server.environment, "IMPORTS": "library"}
         server.send({**request, "env": environment}, [writing])
         os.close(writing)

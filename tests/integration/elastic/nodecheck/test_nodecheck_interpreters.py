@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -148,14 +149,14 @@ async def test_an_interpreter_that_died_or_could_not_import_is_replaced(tmp_path
         assert second.has_all_modules
         await one.replace(0)
         assert await one.warm(0) is second
-        second.process.popen.kill()
+        second.process.signal_process(signal.SIGKILL)
         await second.process.ended
         await one.replace(0)
         third = await one.warm(0)
         assert await one.release() == {0: third}
     assert first.process.ended.done()
     assert not third.process.ended.done(), "it may train"
-    third.process.popen.kill()
+    third.process.signal_process(signal.SIGKILL)
     await third.process.ended
     third.writer.close()
 

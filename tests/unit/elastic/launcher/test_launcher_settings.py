@@ -190,20 +190,19 @@ def test_endpoints_have_the_usual_forms(address):
     ).master_address == (address)
 
 
-def test_single_node_with_port_zero_needs_no_master():
-    result = meet("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-    assert (result.master_address, result.store_host) == (None, "localhost")
-
-
-def test_single_node_needs_no_master():
-    result = meet("--nnodes", "1")
-    assert (result.master_address, result.store_host, result.store_port) == (
-        None,
-        "localhost",
-        None,
-    )
-    assert meet("--master-port", "4711").store_port == 4711
-    assert meet("--master-port", "0").store_port is None
+@pytest.mark.parametrize(
+    ("arguments", "port"),
+    [
+        (["--nnodes", "1"], None),
+        (["--master-port", "4711"], 4711),
+        (["--master-port", "0"], None),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], None),
+    ],
+)
+def test_single_node_needs_no_master(arguments, port):
+    result = meet(*arguments)
+    found = (result.master_address, result.store_host, result.store_port)
+    assert found == (None, "localhost", port)
 
 
 @pytest.mark.parametrize(
@@ -378,24 +377,18 @@ def limit(machine: Path, *, is_python: bool = True, is_root: bool = True):
     return tightest_worker_limit(is_python=is_python, is_root=is_root, proc=machine, cgroup=group)
 
 
-def test_interpreters_need_memory(machine):
-    result = limit(machine)
-    assert result.max_workers == MEMORY_MIB // 2
-    assert f"there are {MEMORY_MIB} MiB of memory" in result.reason
-
-
-def test_memory_limit_applies_to_python_only(machine):
-    result = limit(machine, is_python=False)
-    assert (result.max_workers, result.reason) == (
-        FILES,
-        "the launcher may open 5000 files (ulimit -n)",
-    )
-
-
-def test_limits_of_users_hold_for_all_but_root(machine):
-    result = limit(machine, is_python=False, is_root=False)
-    assert result.max_workers == PROCESSES
-    assert "(ulimit -u)" in result.reason
+@pytest.mark.parametrize(
+    ("who", "most", "reason"),
+    [
+        ({}, MEMORY_MIB // 2, f"there are {MEMORY_MIB} MiB of memory"),
+        ({"is_python": False}, FILES, "the launcher may open 5000 files (ulimit -n)"),
+        ({"is_python": False, "is_root": False}, PROCESSES, "(ulimit -u)"),
+    ],
+)
+def test_tightest_limit_is_that_of_memory_files_or_processes(machine, who, most, reason):
+    result = limit(machine, **who)
+    assert result.max_workers == most
+    assert reason in result.reason
 
 
 @pytest.mark.parametrize("name", ["pids.max", "pids/pids.max"])

@@ -129,32 +129,20 @@ def test_the_frame_does_not_contain_the_plain_content() -> None:
     assert b"stop the job" not in client.encrypt_frame(b"stop the job")
 
 
-def test_a_repeated_frame_is_refused() -> None:
+@pytest.mark.parametrize("which", ["repeated", "second", "reflected", "of another connection"])
+def test_only_the_next_frame_of_the_other_end_is_accepted(which: str) -> None:
     client, server = established()
-    frame = client.encrypt_frame(b"add one")
-    assert list(server.feed(frame)) == [b"add one"]
+    first, second = (client.encrypt_frame(content) for content in (b"one", b"two"))
+    if which == "repeated":
+        assert list(server.feed(first)) == [b"one"]
+    receiver, frame = {
+        "repeated": (server, first),
+        "second": (server, second),
+        "reflected": (client, first),
+        "of another connection": (established()[1], first),
+    }[which]
     with pytest.raises(SecureChannelError):
-        list(server.feed(frame))
-
-
-def test_a_frame_of_another_connection_is_refused() -> None:
-    client, _ = established()
-    _, server = established()
-    with pytest.raises(SecureChannelError):
-        list(server.feed(client.encrypt_frame(b"add one")))
-
-
-def test_a_reflected_frame_is_refused() -> None:
-    client, _ = established()
-    with pytest.raises(SecureChannelError):
-        list(client.feed(client.encrypt_frame(b"hello")))
-
-
-def test_an_omitted_frame_is_detected() -> None:
-    client, server = established()
-    client.encrypt_frame(b"first")
-    with pytest.raises(SecureChannelError):
-        list(server.feed(client.encrypt_frame(b"second")))
+        list(receiver.feed(frame))
 
 
 def test_a_long_frame_is_refused_from_its_length_alone() -> None:

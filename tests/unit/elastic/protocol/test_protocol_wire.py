@@ -8,9 +8,9 @@ from http import HTTPStatus
 import pytest
 
 from gangline.elastic.protocol import wire
-from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.channel import JobSecret
 from gangline.elastic.protocol.client import (
+    BlockingClient,
     ClientIdentity,
     MasterClient,
     MasterUnreachableError,
@@ -86,12 +86,6 @@ async def port(parrot: Parrot) -> AsyncIterator[int]:
     server = MasterServer(parrot, SECRET)
     yield await server.start(["127.0.0.1"], 0)
     await server.stop()
-
-
-async def test_a_request_is_answered(port: int) -> None:
-    async with MasterClient(f"127.0.0.1:{port}", SECRET) as client:
-        reply = await client.ask(KeyValueGet(keys=("a", "b")), KeyValueReply, timeout_s=PATIENCE_S)
-    assert reply.values == (b"a", b"b")
 
 
 async def test_a_long_poll_does_not_block_other_requests(port: int, parrot: Parrot) -> None:
@@ -240,14 +234,6 @@ async def test_a_lost_connection_is_reported_to_the_service(port: int, parrot: P
         await client.wait_connected(PATIENCE_S)
         assert not parrot.lost_one.is_set()
     assert await asyncio.wait_for(parrot.lost_one.wait(), PATIENCE_S)
-
-
-async def test_blocking_client_gets_replies(port: int) -> None:
-    def ask() -> KeyValueReply:
-        with BlockingClient(f"127.0.0.1:{port}", SECRET) as client:
-            return client.ask(KeyValueGet(keys=("k",)), KeyValueReply, timeout_s=PATIENCE_S)
-
-    assert (await asyncio.to_thread(ask)).values == (b"k",)
 
 
 async def test_blocking_client_survives_a_restart_of_the_master(parrot: Parrot) -> None:

@@ -119,11 +119,8 @@ def decode_modules(data: bytes) -> tuple[str, ...]:
         modules = json.loads(zlib.decompress(data))
     except (zlib.error, ValueError):
         return ()
-    return tuple(filter(_is_name, modules)) if isinstance(modules, list) else ()
-
-
-def _is_name(one: object) -> bool:
-    return isinstance(one, str)
+    names = modules if isinstance(modules, list) else []
+    return tuple(name for name in names if isinstance(name, str))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import logging
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -346,6 +346,9 @@ class Round:
 class _AttemptCollector(Generic[T]):
     """As the leader, collects something of all nodes, once for each attempt."""
 
+    _subject = ""
+    _silence_level = logging.WARNING
+
     def __init__(self, peers: PeerTransport) -> None:
         self._peers = peers
         self._attempt: tuple[int, int] = (-1, -1)
@@ -380,12 +383,29 @@ class _AttemptCollector(Generic[T]):
     ) -> tuple[T, ...]: ...
 
     async def _ask_others(
-        self, current_round: Round, ask: Callable[[str], Coroutine[Any, Any, Sequence[T]]]
+        self, current_round: Round, request: ExitRequest | StackRequest, timeout_s: float
     ) -> list[T]:
+        members = current_round.other_members
         replies = await asyncio.gather(
-            *(ask(member.agent_address) for member in current_round.other_members)
+            *(self._ask(member.agent_address, request, timeout_s) for member in members)
         )
         return [item for reply in replies for item in reply]
+
+    async def _ask(
+        self, address: str, request: ExitRequest | HangReport | StackRequest, timeout_s: float
+    ) -> Sequence[T]:
+        """Return what a node knows; nothing if it does not answer."""
+        try:
+            reply = await self._peers.request(address, request, timeout_s)
+        except PeerError as error:
+            log.log(self._silence_level, "a node does not return its %s: %s", self._subject, error)
+            return ()
+        items: Sequence[Any] = ()
+        if isinstance(reply, ExitReply):
+            items = reply.exits
+        elif isinstance(reply, StackReply):
+            items = reply.views
+        return items
 
 
 class RankExits(_AttemptCollector[RankExit]):
@@ -395,6 +415,9 @@ class RankExits(_AttemptCollector[RankExit]):
     which ended with exit code 0 and is no failure there.
     """
 
+    _subject = "ended ranks"
+    _silence_level = logging.DEBUG  # the node may be lost, which is reported elsewhere
+
     async def find(
         self, current_round: Round, attempt: int, node: WorkerControl
     ) -> Sequence[RankExit]:
@@ -403,7 +426,7 @@ class RankExits(_AttemptCollector[RankExit]):
             return await self.gather_once(current_round, attempt, node)
         address = current_round.leader.agent_address
         request = ExitRequest(current_round.world.round, attempt)
-        return await self._request(address, request, LEADER_TIMEOUT_S) or node.exits()
+        return await self._ask(address, request, LEADER_TIMEOUT_S) or node.exits()
 
     async def answer(
         self,
@@ -425,24 +448,13 @@ class RankExits(_AttemptCollector[RankExit]):
     ) -> tuple[RankExit, ...]:
         request = ExitRequest(current_round.world.round, attempt, is_from_leader=True)
         own = node.exits()
-        others = await self._ask_others(
-            current_round, lambda address: self._request(address, request, NODE_TIMEOUT_S)
-        )
-        return (*own, *others)
-
-    async def _request(
-        self, address: str, request: ExitRequest, timeout_s: float
-    ) -> Sequence[RankExit]:
-        try:
-            reply = await self._peers.request(address, request, timeout_s)
-        except PeerError as error:
-            log.debug("a node does not return its ended ranks: %s", error)
-            return ()
-        return reply.exits if isinstance(reply, ExitReply) else ()
+        return (*own, *await self._ask_others(current_round, request, NODE_TIMEOUT_S))
 
 
 class HangDiagnosis(_AttemptCollector[RankStack]):
     """Collects the stacks of all ranks: the rank that does not wait for the others hangs."""
+
+    _subject = "stacks"
 
     def _is_outdated(self, task: asyncio.Task[tuple[RankStack, ...]]) -> bool:
         return task.done() and bool(working_ranks(task.result()))
@@ -454,13 +466,8 @@ class HangDiagnosis(_AttemptCollector[RankStack]):
         if current_round.is_leader:
             return await self.gather_once(current_round, attempt, node)
         request = HangReport(current_round.world.round, attempt)
-        try:
-            address = current_round.leader.agent_address
-            reply = await self._peers.request(address, request, HANG_DIAGNOSIS_TIMEOUT_S)
-        except PeerError as error:
-            log.warning("the first node does not return stacks of other nodes: %s", error)
-            return await node.rank_stacks()
-        stacks = reply.views if isinstance(reply, StackReply) else ()
+        address = current_round.leader.agent_address
+        stacks = await self._ask(address, request, HANG_DIAGNOSIS_TIMEOUT_S)
         return stacks or await node.rank_stacks()
 
     async def answer(
@@ -484,14 +491,6 @@ class HangDiagnosis(_AttemptCollector[RankStack]):
         # Concurrently: a process that is stopped takes all of its time limit.
         own, others = await asyncio.gather(
             node.rank_stacks(),
-            self._ask_others(current_round, lambda address: self._request(address, request)),
+            self._ask_others(current_round, request, STACK_REQUEST_TIMEOUT_S),
         )
         return (*own, *others)
-
-    async def _request(self, address: str, request: StackRequest) -> Sequence[RankStack]:
-        try:
-            reply = await self._peers.request(address, request, STACK_REQUEST_TIMEOUT_S)
-        except PeerError as error:
-            log.warning("a node does not return its stacks: %s", error)
-            return ()
-        return reply.views if isinstance(reply, StackReply) else ()

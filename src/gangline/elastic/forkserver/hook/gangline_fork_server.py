@@ -19,8 +19,6 @@ import time
 import gangline_container as containers  # type: ignore[import-not-found]
 import gangline_hidden_modules as hidden  # type: ignore[import-not-found]
 import gangline_import_records as import_records  # type: ignore[import-not-found]
-import gangline_library_names as library_names  # type: ignore[import-not-found]
-import gangline_process_title as process_title  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +28,9 @@ VERSION = 1
 _MAX_DESCRIPTORS = 16
 _INTEGER = 4
 _LENGTH = 4
-_PR_SET_PDEATHSIG, _SIGKILL = 1, 9
+_PR_SET_NAME, _PR_SET_PDEATHSIG, _SIGKILL = 15, 1, 9
+_ARG_START, _ARG_END = 45, 46
+"""Positions in ``/proc/self/stat`` (proc(5), fields 48 and 49), after the name of the program."""
 _ADOPTION_POLL_S = 0.0002
 _TITLE, _NAME = b"gangline-fork-server", b"gangline-fork"
 _FIXED_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_")
@@ -100,12 +100,11 @@ class _Server:
         self._recorder = _recorder
         # Recorded, because programs import it as well.
         self._recorder.import_modules(["ctypes"])
-        self._title = process_title.ProcessTitle()
+        self._title = _ProcessTitle()
         self._title.replace(_TITLE, _NAME)
         self._varying: frozenset[str] = frozenset()
         self._queue: list[tuple[str, int]] = []
         self._changes: list[dict[str, str | None]] = [{}]
-        self._waiting: list[tuple[Any, list[int]]] = []
         self._children: dict[int, int] = {}
         self._adoptions: dict[int, tuple[int, int]] = {}
         """Parents of processes that the client adopts, and requests, by the pipe of the parent."""
@@ -136,10 +135,6 @@ class _Server:
                     return request
             if self._queue and not self._adoptions:
                 self._import_next()
-            while not self._queue and self._waiting:
-                request = self._fork(*self._waiting.pop(0))
-                if request is not None:
-                    return request
 
     def _wait(self) -> None:
         poll = select.poll()
@@ -167,10 +162,7 @@ class _Server:
         if message["op"] == "import":
             self._begin_import(message)
         elif message["op"] == "fork":
-            if message.get("wait") and self._queue:
-                self._waiting.append((message, descriptors))
-            else:
-                return self._fork(message, descriptors)
+            return self._fork(message, descriptors)
         return None
 
     # Imports.
@@ -195,12 +187,12 @@ class _Server:
             self._refuses_containers = ""
         except (LookupError, OSError) as error:
             self._refuses_containers = str(error)
-        self._libraries = library_names.LibraryNames()
+        self._libraries = hidden.LibraryNames()
 
     def _import_next(self) -> None:
         """Import modules up to the next one that takes time, so that requests need not wait."""
         began, count = time.monotonic(), len(sys.modules)
-        # Descriptors of requests that wait, and those of children, have come since the last import.
+        # Descriptors of children have come since the last import.
         self._recorder.ignore_open_files()
         while self._queue and time.monotonic() - began < 0.05:
             name, index = self._queue.pop(0)
@@ -267,7 +259,7 @@ class _Server:
                 message = self._become_container(descriptors)
             else:
                 self._title.restore()
-                # Not the channel, nor those of other children and of requests that wait.
+                # Not the channel, nor those of other children.
                 containers.close_all_but(self._own_descriptors | {*descriptors})
                 _become(message, descriptors)
             self._hidden.hide(_StartAgain(message))
@@ -339,6 +331,46 @@ class _Server:
         return ""
 
 
+class _ProcessTitle:
+    """The command line and the name that ``ps`` shows for this server. Needs ``ctypes``.
+
+    The server was started with the command line of the workers, and looked like one of them. It
+    writes another text over its arguments in memory, as PostgreSQL and others do. A forked process
+    gets the original back before its program begins.
+    """
+
+    def __init__(self) -> None:
+        """Remember the original."""
+        self._ctypes: Any = sys.modules["ctypes"]
+        self._name = self._title = b""
+        self._start = 0
+        try:
+            with open("/proc/self/comm", "rb") as file:
+                self._name = file.read().rstrip(b"\n")
+            with open("/proc/self/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            return  # without /proc the title is not shown either
+        self._start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
+        if 0 < self._start < end:
+            self._title = self._ctypes.string_at(self._start, end - self._start)
+
+    def replace(self, title: bytes, name: bytes) -> None:
+        """Show another command line, cut to the length of the original, and another name."""
+        size = len(self._title)
+        self._write(title[: max(size - 1, 0)].ljust(size, b"\0"), name)
+
+    def restore(self) -> None:
+        """Show the original again."""
+        self._write(self._title, self._name)
+
+    def _write(self, title: bytes, name: bytes) -> None:
+        if title:
+            self._ctypes.memmove(self._start, title, len(title))
+        if self._name:
+            self._ctypes.CDLL(None).prctl(_PR_SET_NAME, name)
+
+
 class _StartAgain:
     """Starts the program of a forked process again, without modules of the server."""
 
@@ -371,22 +403,13 @@ class _StartAgain:
 
 def _become(request: Any, descriptors: list[int]) -> None:
     """Give a forked process the properties that the request names."""
-    if request.get("session", True):
-        os.setsid()
+    os.setsid()
     _die_with(request.get("parent"))
     _take_descriptors(request, descriptors)
     if processors := request.get("processors"):
         os.sched_setaffinity(0, processors)
     if (nice := request.get("nice")) is not None and os.getpriority(os.PRIO_PROCESS, 0) != nice:
         os.setpriority(os.PRIO_PROCESS, 0, nice)
-    if (umask := request.get("umask")) is not None:
-        os.umask(umask)
-    if user := request.get("user"):
-        os.setgroups(user["groups"])
-        os.setgid(user["gid"])
-        os.setuid(user["uid"])
-    if cwd := request.get("cwd"):
-        os.chdir(cwd)
     os.environ.clear()
     os.environ.update(request["env"])
 

@@ -11,7 +11,7 @@ import urllib.request
 from collections import deque
 from http import HTTPStatus
 
-from gangline.elastic.brain_url import check_brain_url
+from gangline.elastic.master.settings import check_brain_url
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,9 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 
@@ -34,10 +35,11 @@ from gangline.elastic.protocol.messages import (
     OptimizerValues,
     Tuning,
 )
-from gangline.kube.client.client import ApiClient
+from gangline.kube.client.client import ApiClient, WatchEvent
 from gangline.kube.config.config import load_config
 from gangline.kube.errors import ApiError, NotFound
 
+T = TypeVar("T", bound=msgspec.Struct)
 _MAX_BATCH = 1 << 20
 _MAX_WORKERS = 1024
 _MAX_SECONDS = 1e12
@@ -46,7 +48,7 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "gangline-master"
 RETRY_S = (5.0, 60.0)
-"""Shortest and longest pause before the tuning is watched again after an error."""
+"""Shortest and longest pause before a watch begins again after an error."""
 READ_RETRY_S = (0.5, 1.0, 2.0)
 """Pauses between attempts to read what an earlier master has published. The API server may learn of
 the master's rights some moments after the master has started.
@@ -154,21 +156,40 @@ class JobConfigMaps:
         return True
 
     async def watch_tuning(self, changed: Callable[[Tuning], None]) -> None:
-        name, pause_s = tuning_name(self._job), RETRY_S[0]
+        name = tuning_name(self._job)
+
+        def take(event: WatchEvent[_ConfigMap]) -> None:
+            if text := (event.object.data or {}).get(TUNING_KEY, ""):
+                self._convert(text, name, changed)
+
+        await self._watch(_CONFIG_MAPS, name, take, "the tuning of this job cannot be read")
+
+    async def watch_group(self, changed: Callable[[Mapping[str, str]], None]) -> None:
+        """Report the annotations of the job's PodGroup, for ever."""
+
+        def take(event: WatchEvent[_PodGroup]) -> None:
+            is_there = event.type != "DELETED"
+            if is_there:
+                self.queue_changed(event.object.spec.queue or DEFAULT_QUEUE)
+            changed((event.object.metadata.annotations or {}) if is_there else {})
+
+        problem = "requests to save before an eviction cannot be read"
+        await self._watch(_POD_GROUPS, self._job, take, problem)
+
+    async def _watch(
+        self, resource: Resource[T], name: str, take: Callable[[WatchEvent[T]], None], problem: str
+    ) -> None:
+        pause_s = RETRY_S[0]
         while True:
-            watch = self._client.watch(
-                _CONFIG_MAPS, self._namespace, fields=f"metadata.name={name}"
-            )
+            watch = self._client.watch(resource, self._namespace, fields=f"metadata.name={name}")
             try:
                 async with contextlib.aclosing(watch) as events:
                     async for event in events:
                         pause_s = RETRY_S[0]
-                        text = (event.object.data or {}).get(TUNING_KEY, "")
-                        if text:
-                            self._convert(text, name, changed)
+                        take(event)
                 await asyncio.sleep(WATCH_PAUSE_S)
             except ApiError as error:
-                self._log_once("the tuning of this job cannot be read", name, error)
+                self._log_once(problem, name, error)
                 await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(pause_s * 2, RETRY_S[1])
 
@@ -190,23 +211,6 @@ class JobConfigMaps:
             self._log_once("the facts of this job cannot be written", name, error)
             return False
         return True
-
-    async def watch_group(self) -> AsyncGenerator[Mapping[str, str], None]:
-        """Yield the annotations of the job's PodGroup, until the server ends the watch.
-
-        Raises ApiError: the group cannot be read.
-        """
-        fields = f"metadata.name={self._job}"
-        watch = self._client.watch(_POD_GROUPS, self._namespace, fields=fields)
-        async with contextlib.aclosing(watch) as events:
-            async for event in events:
-                is_there = event.type != "DELETED"
-                if is_there:
-                    self.queue_changed(event.object.spec.queue or DEFAULT_QUEUE)
-                yield (event.object.metadata.annotations or {}) if is_there else {}
-
-    def log_group_error(self, error: ApiError) -> None:
-        self._log_once("requests to save before an eviction cannot be read", self._job, error)
 
     def _convert(self, text: str, name: str, changed: Callable[[Tuning], None]) -> None:
         try:

@@ -9,7 +9,6 @@ lost answer costs at most the save: the scheduler evicts the pods at the end of 
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ from gangline.api.volcano.eviction_saves import (
     read_save_answer,
     read_save_request,
 )
-from gangline.kube.errors import ApiError
 
 if TYPE_CHECKING:
     from gangline.elastic.master.facts.cluster import JobConfigMaps
@@ -34,10 +32,6 @@ from gangline.elastic.protocol import messages as msg
 
 log = logging.getLogger(__name__)
 
-RETRY_S = (5.0, 60.0)
-"""Shortest and longest pause before the PodGroup is watched again after an error."""
-WATCH_PAUSE_S = 1.0
-"""Pause after a watch that the server has ended, in case it ends each at once."""
 CHECK_EVERY_S = 1.0
 
 REASON = "pods of this job are to be evicted for {}"
@@ -50,7 +44,8 @@ class EvictionSaveRequests:
         self._core, self._send = core, send
         self._request = ""
         self._steps: dict[int, int | None] = {}
-        self._answer: SaveAnswerAnnotation | None = None
+        self.answer: SaveAnswerAnnotation | None = None
+        """The last answer; None before the first one."""
         self.changed = asyncio.Event()
 
     @property
@@ -96,13 +91,8 @@ class EvictionSaveRequests:
         self._finish(min(written) if written and len(written) == len(steps) else None)
 
     def _finish(self, step: int | None) -> None:
-        self._answer = SaveAnswerAnnotation(id=self._request, step=step)
+        self.answer = SaveAnswerAnnotation(id=self._request, step=step)
         self.changed.set()
-
-    @property
-    def answer(self) -> SaveAnswerAnnotation | None:
-        """The last answer; None before the first one."""
-        return self._answer
 
 
 class SaveRelay:
@@ -133,23 +123,8 @@ class SaveRelay:
         self._answered = earlier.id if earlier is not None else ""
         self._written = {SAVES_ANNOTATION: annotations.get(SAVES_ANNOTATION)}
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch())
+            group.create_task(self._cluster.watch_group(self.on_annotations))
             group.create_task(self._publish())
-
-    async def _watch(self) -> None:
-        pause_s = RETRY_S[0]
-        while True:
-            watch = self._cluster.watch_group()
-            try:
-                async with contextlib.aclosing(watch) as events:
-                    async for annotations in events:
-                        pause_s = RETRY_S[0]
-                        self.on_annotations(annotations)
-                await asyncio.sleep(WATCH_PAUSE_S)
-            except ApiError as error:
-                self._cluster.log_group_error(error)
-                await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
-                pause_s = min(pause_s * 2, RETRY_S[1])
 
     def on_annotations(self, annotations: Mapping[str, str]) -> None:
         request, is_first = read_save_request(annotations), self._is_first

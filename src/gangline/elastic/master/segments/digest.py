@@ -12,7 +12,7 @@ and LeVeque, "Updating formulae and a pairwise algorithm for computing sample va
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Final, Self
 
 from gangline.api.jobs.training_facts import (
@@ -148,21 +148,12 @@ class _Settings:
     def differs(self, later: "_Settings") -> bool:
         return any(
             mine is not None and theirs is not None and mine != theirs
-            for mine, theirs in zip(self._values(), later._values(), strict=True)
+            for mine, theirs in zip(astuple(self), astuple(later), strict=True)
         )
 
     def completed(self, later: "_Settings") -> "_Settings":
-        pairs = zip(self._values(), later._values(), strict=True)
-        return _Settings(*(mine if theirs is None else theirs for mine, theirs in pairs))  # type: ignore[arg-type]
-
-    def _values(self) -> tuple[int | str | None, ...]:
-        return (
-            self.micro_batch,
-            self.accumulation,
-            self.global_batch,
-            self.device_model,
-            self.loader_workers,
-        )
+        pairs = zip(astuple(self), astuple(later), strict=True)
+        return _Settings(*(mine if theirs is None else theirs for mine, theirs in pairs))
 
 
 @dataclass(slots=True)
@@ -201,8 +192,6 @@ class _Attempt:
 
 
 class SegmentDigest:
-    """The segments of one job."""
-
     def __init__(
         self,
         goodput: Callable[[], GoodputReport],

@@ -22,8 +22,6 @@ _GROWTH = math.log(1.05)
 
 @dataclass(slots=True)
 class PodUsage:
-    """Use of one pod so far."""
-
     name: str
     rank: int
     since_ms: int
@@ -59,7 +57,7 @@ class PodUsage:
             buckets, highest = {_bucket(mean): 1}, mean
         samples = sum(buckets.values())
         p50, p95 = _percentile(buckets, samples, 0.5), _percentile(buckets, samples, 0.95)
-        most = _millis(highest)
+        most = round(highest * 1000)
         return PodFacts(
             name=self.name,
             rank=self.rank,
@@ -137,10 +135,6 @@ def _percentile(buckets: dict[int, int], samples: int, share: float) -> int | No
         if left <= 0:
             return round(math.exp(bucket * _GROWTH))
     return None
-
-
-def _millis(cpus: float) -> int:
-    return round(cpus * 1000)
 
 
 class ShortageTable:

@@ -65,12 +65,6 @@ def steps(folder: Path) -> list[int]:
     return committed_steps(open_target(str(folder)))
 
 
-def test_a_save_to_storage_is_there_after_wait(checkpointer: Checkpointer) -> None:
-    checkpointer.save(1, state(), "storage")
-    assert checkpointer.wait(60)
-    assert checkpointer.latest() == 1
-
-
 def test_memory_is_freed_at_the_end_of_a_job_that_had_crashed(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -242,14 +236,6 @@ def test_a_damaged_newest_step_is_skipped_with_a_reason(
         assert (loaded.step, loaded.source, into["step"]) == (1, "storage", 1)
         assert torch.equal(into["w"], torch.ones(1000))
         assert any("wrong checksum" in getattr(one, "reason", "") for one in caplog.records)
-
-
-def test_only_the_newest_steps_stay(environment: dict[str, str], tmp_path: Path) -> None:
-    with Checkpointer(tmp_path, linger_s=60, keep=2, keep_every=3) as checkpointer:
-        for step in range(1, 7):
-            checkpointer.save(step, state(step), "storage")
-            assert checkpointer.wait(60)
-        assert eventually(lambda: steps(tmp_path) == [3, 5, 6])
 
 
 def test_a_second_job_may_not_write_to_the_folder_of_a_living_one(

@@ -1,8 +1,6 @@
 """Failing storage, and storage other than a folder: neither loses a training step."""
 
-import io
 import os
-import random
 import socket
 import subprocess
 import time
@@ -116,18 +114,6 @@ def test_an_fsspec_target_stores_and_restores_steps(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".partial*")), "a store renames nothing"
 
 
-def test_a_step_in_a_store_without_its_manifest_does_not_exist(tmp_path: Path) -> None:
-    with Checkpointer(f"local://{tmp_path}", linger_s=60) as checkpointer:
-        for step in (1, 2):
-            checkpointer.save(step, state(step), "storage")
-            assert checkpointer.wait(60)
-        (tmp_path / "step-000000000002" / "gangline.json").unlink()
-        assert checkpointer.latest() == 1
-        target = open_target(checkpointer.folder)
-        with pytest.raises(CorruptError, match="is incomplete"):
-            StorageSource(target, 2)
-
-
 class OddError(Exception):
     """An error class of a store's client library."""
 
@@ -154,19 +140,3 @@ def test_errors_of_a_store_s_own_kind_are_storage_errors() -> None:
             call()
     with pytest.raises(CorruptError), wrapped_store_errors("bucket"):
         raise CorruptError("what is no error of the store stays what it is")
-
-
-def test_a_target_in_a_store_has_the_content_of_a_folder() -> None:
-    fsspec = pytest.importorskip("fsspec")
-    target = RemoteTarget(fsspec.filesystem("memory"), f"/run-{random.getrandbits(60)}")
-    assert target.list_names("") == []
-    target.put("step-1/part", b"abc")
-    target.put("top", b"")
-    assert target.list_names("") == ["step-1", "top"]
-    with target.open("step-1/part") as stream:
-        assert stream.seek(0, io.SEEK_END) == 3
-    target.remove("step-1")
-    target.remove("step-1")
-    assert target.list_names("") == ["top"]
-    with pytest.raises(FileNotFoundError):
-        target.read("step-1/part")

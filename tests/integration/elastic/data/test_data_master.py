@@ -1,9 +1,6 @@
 """Data shards over a real master process: many clients, and the master killed while they work."""
 
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +10,10 @@ import pytest
 from gangline.elastic.data.client import (
     IndexShardingClient,
     ShardRefusedError,
-    ShardSource,
     open_shard_source,
 )
 from gangline.elastic.data.feed import ShardBatchSampler, report_batches
+from integration.elastic.master.master_process import MasterProcess
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -24,47 +21,14 @@ SIZE = 6000
 CLIENTS = 4
 
 
-class Master:
-    """A master process on one port, with its journal."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port = 0
-        self.start()
-
-    def start(self) -> None:
-        told = self._folder / "port"
-        told.unlink(missing_ok=True)
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "gangline.elastic.master", "--host", "127.0.0.1"),
-                *("--port", str(self._port), "--port-file", str(told)),
-                *("--journal", str(self._folder / "journal"), "--log-level", "warning"),
-            ],
-        )
-        until = time.monotonic() + 60
-        while not told.exists():
-            assert self._process.poll() is None
-            assert time.monotonic() < until
-            threading.Event().wait(0.01)
-        self._port = int(told.read_text())
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def source(self) -> ShardSource:
-        return open_shard_source({"DLROVER_MASTER_ADDR": f"127.0.0.1:{self._port}"})
-
-
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[Master]:
-    master = Master(tmp_path)
+def master(tmp_path: Path) -> Iterator[MasterProcess]:
+    master = MasterProcess(tmp_path).start()
     yield master
     master.kill()
 
 
-def a_client(master: Master, number: int, seed: int = 0) -> IndexShardingClient:
+def a_client(master: MasterProcess, number: int, seed: int = 0) -> IndexShardingClient:
     return IndexShardingClient(
         "corpus",
         batch_size=10,
@@ -72,13 +36,15 @@ def a_client(master: Master, number: int, seed: int = 0) -> IndexShardingClient:
         shuffle=True,
         num_minibatches_per_shard=2,
         seed=seed,
-        source=master.source(),
+        source=open_shard_source(
+            {"DLROVER_MASTER_ADDR": master.address, "GANGLINE_JOB_SECRET": master.secret_text}
+        ),
         worker=f"{number}/0",
     )
 
 
 def test_no_record_is_lost_or_doubled_when_the_master_is_killed_again_and_again(
-    master: Master,
+    master: MasterProcess,
 ) -> None:
     seen: list[int] = []
     errors: list[BaseException] = []
@@ -105,7 +71,7 @@ def test_no_record_is_lost_or_doubled_when_the_master_is_killed_again_and_again(
     assert Counter(seen) == Counter(range(SIZE))
 
 
-def test_a_position_outlives_the_master_and_definitions_are_compared(master: Master) -> None:
+def test_a_position_outlives_the_master_and_definitions_are_compared(master: MasterProcess) -> None:
     with a_client(master, 0) as client:
         first = [client.fetch_sample_index() for _ in range(50)]
         client.report_batch_done(50)

@@ -98,6 +98,16 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
+def torch_that_waits(tmp_path: Path) -> None:
+    """A package whose frames count as waiting for other ranks."""
+    library = tmp_path / "torch" / "distributed"
+    library.mkdir(parents=True)
+    (library.parent / "__init__.py").write_text("")
+    (library / "__init__.py").write_text("")
+    (library / "wait.py").write_text("import time\ndef barrier():\n    time.sleep(1000)\n")
+
+
+@pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Start ``gangline run``; processes that still run at the end of the test are killed."""
     runs: list[Run] = []

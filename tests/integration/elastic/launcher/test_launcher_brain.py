@@ -97,14 +97,12 @@ def test_job_of_one_node_sends_its_facts(launch: Launch, brain: Brain, train: Pa
 
 
 def test_master_of_several_nodes_sends_their_facts(
-    launch: Launch, brain: Brain, train: Path
+    launch: Launch, brain: Brain, train: Path, free_port: int
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
     nodes = [
         launch(
             "--nnodes", "2", "--node-rank", str(rank), "--rdzv-backend", "c10d",
-            "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", "--no-standby",
+            "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-id", "job", "--no-standby",
             "--brain", brain.url, train,
         )
         for rank in range(2)

@@ -1,7 +1,6 @@
 """``--save-at-breakpoint`` with a real checkpoint in memory: no step is lost with its worker."""
 
 import asyncio
-import socket
 from pathlib import Path
 
 import pytest
@@ -34,13 +33,13 @@ SAVES_AND_DIES = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_newest_step_in_memory_is_in_storage_after_each_death(launch, script, tmp_path):
+def test_the_newest_step_in_memory_is_in_storage_after_each_death(
+    launch, script, tmp_path, free_port
+):
     path, folder, go = script(SAVES_AND_DIES), tmp_path / "steps", tmp_path / "go"
     memory = tmp_path / "memory"
     memory.mkdir()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port}"
     run = launch(
         "--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-id", "job",
         "--save-at-breakpoint", "--max-restarts", 1, "--no-standby", path, folder, go,

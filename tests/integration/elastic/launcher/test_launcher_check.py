@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -39,12 +38,6 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 async def events(address: str) -> tuple[JobEvent, ...]:
     """Ask the master what has happened."""
     async with MasterClient(
@@ -75,9 +68,8 @@ def check_process(launcher: int) -> int:
 
 
 def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
-    launch, script, tmp_path
+    launch, script, tmp_path, free_port
 ) -> None:
-    port = free_port()
     path, end = script(TRAINS), tmp_path / "end"
     (tmp_path / "slow").mkdir()
     script(SLOW, "slow/sitecustomize.py")
@@ -85,7 +77,7 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
     def node(rank: int, *flags: str, **environment: str):
         return launch(
             "--nnodes", "2:3", "--node-rank", rank, "--rdzv-backend", "c10d",
-            "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", *flags,
+            "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-id", "job", *flags,
             "--rdzv-conf", f"is_host={int(not rank)},last_call_timeout=1000",
             "--network-check", "--exclude-straggler", "--check-timeout", "15",
             "--straggler-ratio", "100000", "--straggler-seconds", "4", path, end,
@@ -100,7 +92,9 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
     for run, before in zip(healthy, (False, True), strict=True):
         # The last call is long: the others must not wait for a node that has left.
         run.until(f"trains in 2, imported before: {before}")
-    (event,) = [one for one in asyncio.run(events(f"127.0.0.1:{port}")) if one.reason == "NodeLeft"]
+    (event,) = [
+        one for one in asyncio.run(events(f"127.0.0.1:{free_port}")) if one.reason == "NodeLeft"
+    ]
     assert event.node_id == 2
     assert event.message.startswith("this node is slow: node 2 failed compute")
     end.touch()
@@ -120,9 +114,9 @@ def test_workers_start_in_interpreters_of_the_node_check(launch, script, tmp_pat
 
 
 @pytest.mark.parametrize("flags", [["--no-standby"], []], ids=["for the check alone", "to train"])
-def test_nothing_of_a_check_outlives_its_agent(launch, script, flags) -> None:
+def test_nothing_of_a_check_outlives_its_agent(launch, script, free_port, flags) -> None:
     run = launch(
-        "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}",
+        "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port}",
         "--rdzv-conf", "is_host=1", "--network-check", *flags, script("import torch\n" + TRAINS),
     )  # fmt: skip
     tests = check_process(run.process.pid)  # endlessly: no other node joins

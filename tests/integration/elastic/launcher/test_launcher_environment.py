@@ -44,12 +44,6 @@ def environments(path: Path) -> dict[str, Dump]:
     return found
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
@@ -78,9 +72,9 @@ def test_workers_of_a_node_have_the_variables_of_torchrun(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_workers_of_two_nodes_have_the_variables_of_torchrun(launch, script, tmp_path):
+def test_workers_of_two_nodes_have_the_variables_of_torchrun(launch, script, tmp_path, free_port):
+    address = f"127.0.0.1:{free_port}"
     for program in ("torchrun", "gangline"):
-        address = f"127.0.0.1:{free_port()}"
         flags = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job", "--max-restarts=1")
         arguments = (*flags, "--rdzv-endpoint", address, script(DUMP), tmp_path / program, 0)
         nodes = [launch(*arguments, program=program, NODE_ID="the user's") for _ in range(2)]

@@ -4,8 +4,6 @@ import os
 import signal
 import socket
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -22,13 +20,6 @@ HELD = """
     while attempt == 0:
         time.sleep(0.05)
 """
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def workers(run, attempt: int, count: int) -> dict[int, int]:
@@ -68,27 +59,6 @@ def test_the_traceback_is_the_last_thing_that_a_user_sees(launch, script):
     assert "first to fail: rank 1 (local rank 1" in report
 
 
-def test_an_error_of_the_program_is_tried_again_only_when_asked(launch, script):
-    path = script("""
-        import os
-        print("try", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
-        raise ValueError
-    """)
-    once = launch(path)
-    assert once.wait() == 1
-    assert once.output.count("try ") == 1
-    often = launch("--max-restarts", 2, path)
-    assert often.wait() == 1
-    assert often.output.count("try ") == 3
-
-
-def test_what_cannot_be_imported_is_not_tried_again(launch, script):
-    run = launch("--max-restarts", 5, script("print('try', flush=True)\nimport no_such_module"))
-    assert run.wait() == 1
-    assert run.output.count("try\n") == 1
-    assert run.output.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number, tmp_path):
     shared_memory = tmp_path / ("long" * 25)  # longer than the name of a socket may be
@@ -114,45 +84,6 @@ def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number, tmp_path
     assert run.output.count(f"worker got {number.name}") == 2
     # Checkpoints in memory are written to storage only if the node may be removed.
     assert ("checkpoint in there: " in run.output) == (number == signal.SIGTERM)
-
-
-def test_workers_that_do_not_end_are_killed_after_the_time_limit(launch, script):
-    path = script("""
-        import os, signal, time
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print("up 0", os.environ["RANK"], os.getpid(), 0, flush=True)
-        time.sleep(1000)
-    """)
-    run = launch("--shutdown-timeout", 1, path)
-    pids = workers(run, 0, 1)
-    run.process.send_signal(signal.SIGTERM)
-    assert run.wait() == 128 + signal.SIGTERM
-    assert not is_alive(pids[0])
-
-
-def test_workers_die_with_their_agent(launch, script):
-    run = launch("--nproc-per-node", 2, script(HELD))
-    pids = workers(run, 0, 2).values()
-    run.process.kill()
-    run.wait()
-    deadline = time.monotonic() + 60
-    while any(is_alive(pid) for pid in pids):
-        assert time.monotonic() < deadline
-
-
-def test_what_workers_have_started_ends_with_them(launch, script):
-    path = script("""
-        import os, subprocess, sys, time
-        loader = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-        print("up 0", os.environ["RANK"], loader.pid, 0, flush=True)
-        while True:
-            time.sleep(0.05)
-    """)
-    run = launch(path)
-    pid = workers(run, 0, 1)[0]
-    run.process.send_signal(signal.SIGTERM)
-    run.wait()
-    assert not is_alive(pid)
 
 
 def test_output_goes_to_files_and_console_as_asked(launch, script, tmp_path):

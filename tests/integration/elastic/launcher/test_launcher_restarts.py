@@ -16,9 +16,11 @@ STUBBORN = """
         time.sleep(0.05)
 """
 WAITS = """
-    import os, time
+    import os, signal, time
     from torch.distributed.wait import barrier
     attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
+    if rank == "1":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(f"up {attempt} {rank} {os.getpid()}\\n", end="", flush=True)
     while attempt == 0:
         barrier() if rank == "0" else time.sleep(1000)
@@ -28,17 +30,6 @@ WAITS = """
 def pid_of(run, attempt: int, rank: int) -> int:
     run.until(f"up {attempt} {rank} ")
     return int(re.findall(rf"up {attempt} {rank} (\d+)\n", run.output)[0])
-
-
-@pytest.fixture
-def torch_that_waits(script, tmp_path):
-    """A package whose frames count as waiting for other ranks."""
-    library = tmp_path / "torch" / "distributed"
-    library.mkdir(parents=True)
-    (library.parent / "__init__.py").write_text("")
-    (library / "__init__.py").write_text("")
-    (library / "wait.py").write_text("import time\ndef barrier():\n    time.sleep(1000)\n")
-    return script(WAITS)
 
 
 @pytest.mark.parametrize(
@@ -67,30 +58,18 @@ def test_end_of_the_run_waits_for_the_shutdown_timeout(launch, script):
     assert "did not end within 4 s after SIGTERM" in run.output
 
 
-def test_stopped_worker_is_reported_as_stopped_and_killed_at_once(launch, torch_that_waits):
+@pytest.mark.usefixtures("torch_that_waits")
+@pytest.mark.parametrize("cause", ["Stopped", "Hang"])
+def test_rank_for_which_the_others_wait_is_killed_at_once(launch, script, cause):
     flags = ("--nproc-per-node", 2, "--no-standby", "--hang-timeout", 2, "--restart-grace", 200)
-    run = launch(*flags, torch_that_waits)
-    os.kill(pid_of(run, 0, 1), signal.SIGSTOP)
+    run = launch(*flags, script(WAITS))
+    if cause == "Stopped":
+        os.kill(pid_of(run, 0, 1), signal.SIGSTOP)
     pid_of(run, 1, 1)
     assert run.wait() == 0, run.output
-    assert "Stopped: No worker has made progress for 2 s" in run.output
-    assert re.search(r"rank 1 on \S+ is stopped \(by SIGSTOP", run.output)
+    assert f"{cause}: No worker has made progress for 2 s" in run.output
     assert "waiting for it: rank 0" in run.output
-    assert "were killed because" not in run.output
-
-
-def test_rank_named_as_hung_is_killed_at_once(launch, torch_that_waits):
-    text = torch_that_waits.read_text().replace(
-        "import os, time\n",
-        "import os, signal, time\n"
-        "if os.environ['RANK'] == '1': signal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
-    )
-    torch_that_waits.write_text(text)
-    flags = ("--nproc-per-node", 2, "--no-standby", "--hang-timeout", 2, "--restart-grace", 200)
-    run = launch(*flags, torch_that_waits)
-    pid_of(run, 1, 1)
-    assert run.wait() == 0, run.output
-    assert "Hang: No worker has made progress for 2 s" in run.output
+    assert ("is stopped (by SIGSTOP" in run.output) == (cause == "Stopped")
     assert "were killed because" not in run.output
 
 

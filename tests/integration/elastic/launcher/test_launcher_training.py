@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 
 import pytest
 
@@ -33,16 +32,16 @@ DDP = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_training_goes_on_after_a_killed_worker_and_a_lost_host(launch, script, tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def test_training_goes_on_after_a_killed_worker_and_a_lost_host(
+    launch, script, tmp_path, free_port
+):
     end, path = tmp_path / "end", script(DDP)
 
     def node(host: int):
         return launch(
-            "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
-            "--rdzv-conf", f"last_call_timeout=2,is_host={host}", "--max-restarts", 5,
+            "--nnodes", "1:2", "--rdzv-backend", "c10d",
+            "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-conf",
+            f"last_call_timeout=2,is_host={host}", "--max-restarts", 5,
             "--no-standby", path, end,
         )  # fmt: skip
 

@@ -21,6 +21,8 @@ OURS = {
     "RUNTIME_METRICS_PATH",
     "GANGLINE_LOCAL_MASTER_ADDR",
     "GANGLINE_JOB_SECRET",
+    "GANGLINE_SURVIVOR_FOLDER",
+    "GANGLINE_SURVIVOR_SLOT",
 }
 NEWER = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
 """Variables that only newer releases of torchrun set."""

@@ -1,8 +1,7 @@
 """Node check with a real master: the master is killed while nodes gather, nodes while they test."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,10 @@ import pytest
 from gangline.elastic.nodecheck.interpreters import idle_interpreters
 from gangline.elastic.nodecheck.result import CheckWorkload
 from gangline.elastic.nodecheck.run import WORKER, CheckReport, CheckSettings, run_check
-from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
 from gangline.elastic.protocol.messages import CheckGroup, CheckRequest, CheckResult, CheckVerdict
 from gangline.elastic.protocol.wire import RequestRefusedError
+from integration.elastic.master.master_process import MasterProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -22,36 +21,11 @@ WORKLOAD = CheckWorkload(
 )
 
 
-class Master:
-    """A master process that comes back on its port."""
-
-    def __init__(self, folder: Path) -> None:
-        self._port_file = folder / "port"
-        self.port = 0
-
-    async def start(self) -> None:
-        self._port_file.unlink(missing_ok=True)
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gangline.elastic.master", "--host", "127.0.0.1"),
-            *("--port", str(self.port), "--port-file", str(self._port_file)),
-            *("--log-level", "warning"),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert self._process.stdout is not None
-        await self._process.stdout.readline()
-        self.port = int(self._port_file.read_text())
-
-    async def kill(self) -> None:
-        self._process.kill()
-        await self._process.wait()
-
-
 @pytest.fixture
-async def master(tmp_path: Path) -> AsyncIterator[Master]:
-    master = Master(tmp_path)
-    await master.start()
+def master(tmp_path: Path) -> Iterator[MasterProcess]:
+    master = MasterProcess(tmp_path).start(journal=False)
     yield master
-    await master.kill()
+    master.kill()
 
 
 class Asked:
@@ -118,7 +92,7 @@ async def begun(folder: Path, name: str) -> None:
 
 
 async def checked(
-    master: Master,
+    master: MasterProcess,
     node: int,
     nodes: int,
     module: str = WORKER,
@@ -128,8 +102,8 @@ async def checked(
         node_id=node, incarnation="a", node_rank=node, host="127.0.0.1", nodes=nodes, wait_s=1.0,
         straggler_ratio=1e6,  # other load of this machine makes no node slow
     )  # fmt: skip
-    name = ClientIdentity("", node, "a")
-    async with MasterClient(f"127.0.0.1:{master.port}", read_job_secret({}, ""), name) as client:
+    name = ClientIdentity("train", node, "a")
+    async with MasterClient(master.address, master.secret, name) as client:
         await client.wait_connected(60.0)
         settings = CheckSettings(request, local_world_size=size, workload=WORKLOAD, module=module)
         async with idle_interpreters(size) as interpreters:
@@ -137,12 +111,12 @@ async def checked(
 
 
 async def test_nodes_are_checked_through_a_master_that_was_killed_meanwhile(
-    master: Master,
+    master: MasterProcess,
 ) -> None:
     first = asyncio.create_task(checked(master, 0, 2))
     await asyncio.wait([first], timeout=0.5)
-    await master.kill()
-    await master.start()
+    master.kill()
+    master.start(journal=False)
     reports = await asyncio.gather(first, checked(master, 1, 2))
     assert [one.verdict.passed for one in reports] == [True, True]
     assert [len(one.results) for one in reports] == [1, 1]
@@ -150,7 +124,7 @@ async def test_nodes_are_checked_through_a_master_that_was_killed_meanwhile(
 
 
 async def test_the_partner_of_a_node_that_dies_does_not_wait_for_it(
-    master: Master, patient: Patient, tmp_path: Path
+    master: MasterProcess, patient: Patient, tmp_path: Path
 ) -> None:
     nodes = [
         asyncio.create_task(checked(master, node, 2, patient(f"node{node}"))) for node in range(2)
@@ -165,7 +139,7 @@ async def test_the_partner_of_a_node_that_dies_does_not_wait_for_it(
     assert "node 1 failed presence" in report.verdict.faulty[1]
 
 
-async def test_no_node_waits_for_a_dead_process(master: Master, patient: Patient) -> None:
+async def test_no_node_waits_for_a_dead_process(master: MasterProcess, patient: Patient) -> None:
     modules = [patient("dies", dying=[1]), patient("lives")]
     nodes = (checked(master, node, 2, module, 2) for node, module in enumerate(modules))
     async with asyncio.timeout(120):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangline.api.core.reference import ObjectReference
 from gangline.dashboard.rights import GROUP_KIND, Question, Viewer, put_last, readable
-from gangline.dashboard.views.base import Row, SeenJob, View
+from gangline.dashboard.views.base import JobRow, SeenJob, View
 from gangline.dashboard.views.job import difference, to_yaml, work_at_risk
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import Conflict, KubeError
@@ -112,7 +112,7 @@ class ConfirmView(View, frozen=True):
     """What is asked before an action: what is lost, and what becomes free."""
 
     action: str
-    row: Row
+    row: JobRow
     generation: int
     gpus_freed: int
     replicas_stopped: int

@@ -24,7 +24,7 @@ class View(msgspec.Struct, frozen=True, rename="camel"):
         return replace(msgspec.convert(source, cls, from_attributes=True), **others)
 
 
-class Row(View, frozen=True):
+class JobRow(View, frozen=True):
     namespace: str
     kind: str
     name: str
@@ -69,9 +69,9 @@ class SeenJob:
         """Its queue; that of its pod group, if the job names none."""
         return self.job.queue or "default"
 
-    def row(self, *, step: int | None = None, goodput: float | None = None) -> Row:
+    def row(self, *, step: int | None = None, goodput: float | None = None) -> JobRow:
         job = self.job
-        return Row(
+        return JobRow(
             namespace=job.namespace,
             kind=job.kind.trainer,
             name=job.name,

@@ -8,7 +8,7 @@ from typing import Any
 from gangline.api.masking import mask_data, secret_values
 from gangline.api.verdict import Finding
 from gangline.api.volcano.scheduling import PodGroup
-from gangline.dashboard.views.base import Observation, Row, SeenJob, View, started
+from gangline.dashboard.views.base import JobRow, Observation, SeenJob, View, started
 from gangline.dashboard.views.jobs import NO_ACCOUNTS, job_row
 from gangline.sdk.diagnosis import Diagnosis
 from gangline.sdk.events import EventRecord
@@ -122,7 +122,7 @@ def _replica_mark(replica: Replica) -> str:
 
 
 class JobHead(View, frozen=True):
-    row: Row
+    row: JobRow
     uid: str
     replicas: tuple[ReplicaCell, ...]
     timeline: tuple[TimelineRow, ...]

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gangline.dashboard.views.base import Observation, Row, SeenJob, View
+from gangline.dashboard.views.base import JobRow, Observation, SeenJob, View
 from gangline.sdk.goodput import Goodput
 from gangline.sdk.jobs import Job, JobState
 
@@ -91,7 +91,7 @@ def read_filter(query: Mapping[str, Sequence[str]]) -> JobFilter:
 
 
 class JobsView(View, frozen=True):
-    rows: tuple[Row, ...]
+    rows: tuple[JobRow, ...]
     matching: int
     """Number of jobs that the filter selects."""
     total: int
@@ -137,7 +137,7 @@ def jobs_view(
     )
 
 
-def job_row(seen: SeenJob, accounts: Mapping[str, Goodput]) -> Row:
+def job_row(seen: SeenJob, accounts: Mapping[str, Goodput]) -> JobRow:
     """Return a job as a row, with steps and goodput if something accounts for them."""
     account = accounts.get(seen.job.uid)
     if account is None:

@@ -9,7 +9,7 @@ import msgspec
 from gangline.api.core.pod import Pod
 from gangline.api.resource_list import GPU
 from gangline.dashboard.rights import NODE_KIND
-from gangline.dashboard.views.base import Observation, Row, SeenJob, View
+from gangline.dashboard.views.base import JobRow, Observation, SeenJob, View
 from gangline.dashboard.views.job import expected_start
 from gangline.dashboard.views.jobs import NO_ACCOUNTS, job_row
 from gangline.dashboard.views.nodes import NodeFailureRow, read_node_rows
@@ -27,12 +27,12 @@ MAX_DIAGNOSED = 200
 
 
 class WaitingJob(View, frozen=True):
-    row: Row
+    row: JobRow
     expected_start: str = ""
 
 
 class FailedJob(View, frozen=True):
-    row: Row
+    row: JobRow
     cause: str
     blame: str
 
@@ -59,7 +59,7 @@ class GpuCounts(View, frozen=True):
 class OverviewView(View, frozen=True):
     states: dict[str, int]
     total: int
-    running: tuple[Row, ...]
+    running: tuple[JobRow, ...]
     """The youngest jobs that run."""
     waiting: tuple[WaitingJob, ...]
     """The jobs that have waited longest."""

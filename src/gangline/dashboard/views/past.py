@@ -11,7 +11,7 @@ import msgspec
 
 from gangline.api.failure import Blame
 from gangline.api.verdict import Finding
-from gangline.dashboard.views.base import Row, View
+from gangline.dashboard.views.base import JobRow, View
 from gangline.dashboard.views.curves import CurveChart, curves_view
 from gangline.dashboard.views.job import (
     GoodputView,
@@ -36,7 +36,7 @@ _WARNINGS = frozenset({"restarted", "workersRestarted", "failed"})
 _STATES = {"succeeded": JobState.SUCCEEDED, "failed": JobState.FAILED}
 
 
-class PastRow(Row, frozen=True):
+class PastRow(JobRow, frozen=True):
     uid: str = ""
     outcome: str = ""
     cause: str = ""

@@ -39,11 +39,11 @@ from gangline.scheduler.cycle.diagnosis import (
     queue_limit,
 )
 from gangline.scheduler.placement.gang import (
-    ReservationPlanner,
     place_gang,
     place_minimum,
     placed_pods,
 )
+from gangline.scheduler.placement.reservation_planner import ReservationPlanner
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.preemption.preempt import (
     EvictablePlainPods,

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.placement.gang import (
-    ReservationPlanner,
     accepting_rows,
     claims_message,
     gang_capacity,
@@ -18,6 +17,7 @@ from gangline.scheduler.placement.gang import (
     placed_pods,
     unavailable_message,
 )
+from gangline.scheduler.placement.reservation_planner import ReservationPlanner
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation, may_hold
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import PendingGang

@@ -4,7 +4,8 @@ import pytest
 
 from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.placement import gang as backtracking
-from gangline.scheduler.placement.gang import ReservationPlanner, place_by_backtracking
+from gangline.scheduler.placement.gang import place_by_backtracking
+from gangline.scheduler.placement.reservation_planner import ReservationPlanner
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
 from gangline.scheduler.types import (

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from gangline.local.kubelet.runtime.interface import (
     EXIT_START_FAILED,
     REASON_START_ERROR,
-    ByteStream,
+    ByteStreams,
     ContainerExit,
     ContainerPlan,
     ContainerStartError,
@@ -87,5 +87,5 @@ class FakeRuntime:
     def describe_limitations(self) -> str:
         return "fake runtime: containers have no processes"
 
-    async def forward(self, netns: str | None, address: str, port: int) -> ByteStream:
+    async def forward(self, netns: str | None, address: str, port: int) -> ByteStreams:
         raise ConnectionRefusedError("the container has no process")

@@ -1,8 +1,6 @@
 """Jobs of batch/v1 against a real API server with the controllers; pods exist only as objects."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,24 +9,12 @@ from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import Invalid, NotFound
-from gangline.local.controllers import manager
-from gangline.local.controllers.context import ControllerSettings
 from gangline.local.controllers.jobs.plan import FINALIZER
 from integration.cluster.embedded import EmbeddedCluster, until
 
 NS = "default"
 JOBS = f"/apis/batch/v1/namespaces/{NS}/jobs"
 Json = dict[str, Any]
-
-
-@pytest.fixture
-async def controllers(client: ApiClient, tmp_path: Path) -> AsyncIterator[ApiClient]:
-    """Run the controllers; returns a client."""
-    settings = ControllerSettings(volumes=tmp_path / "volumes")
-    task = asyncio.create_task(manager.run_controllers(client, settings))
-    yield client
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def job(name: str, command: list[str] | None = None, **spec: Any) -> Json:

@@ -1,8 +1,7 @@
 """The controllers against a real API server; pods exist only as objects."""
 
-import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
+    ENDPOINT_SLICES,
     ENDPOINTS,
     LEASES,
     NAMESPACES,
@@ -27,22 +27,15 @@ from gangline.api.resources import (
 )
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import NotFound
-from gangline.local.controllers import manager
-from gangline.local.controllers.context import ControllerSettings
 from integration.cluster.embedded import until
 
 NS = "default"
-SILENCE_S = 2.0
 
 
-@pytest.fixture
-async def controllers(client: ApiClient, tmp_path: Path) -> AsyncIterator[ApiClient]:
-    """Run the controllers; returns a client."""
-    settings = ControllerSettings(volumes=tmp_path / "volumes", node_silence_s=SILENCE_S)
-    task = asyncio.create_task(manager.run_controllers(client, settings))
-    yield client
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+CLAIM = {
+    "metadata": {"name": "data"},
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+}
 
 
 def config_map(name: str, *owners: dict[str, Any], **metadata: Any) -> dict[str, Any]:
@@ -61,6 +54,14 @@ def pod(name: str, labels: dict[str, str] | None = None, **spec: Any) -> dict[st
         "metadata": {"name": name, "labels": labels or {}},
         "spec": {"containers": [container], **spec},
     }
+
+
+def workload(replicas: int) -> dict[str, Any]:
+    """A Deployment or a ReplicaSet."""
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": pod("x")["spec"]}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"metadata": {"name": "web"}, "spec": spec}
 
 
 async def owner_reference(client: ApiClient, name: str, block: bool = True) -> dict[str, Any]:
@@ -178,19 +179,33 @@ async def test_namespace_is_emptied_before_its_deletion(controllers: ApiClient) 
     await until(absent(controllers, NAMESPACES, "room"))
 
 
+async def test_a_service_that_outlives_its_slices_in_an_ending_namespace_gets_no_others(
+    controllers: ApiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    ports = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
+    held = {"name": "held", "finalizers": ["example.com/hold"]}
+    await controllers.create(NAMESPACES, {"metadata": {"name": "room"}})
+    await controllers.create(SERVICES, {"metadata": held, "spec": ports}, "room")
+
+    async def has_slice(namespace: str, name: str) -> bool:
+        slices = (await controllers.list(ENDPOINT_SLICES, namespace)).items
+        return name in [slice_.metadata.name for slice_ in slices]
+
+    async def is_empty() -> bool:
+        return not await has_slice("room", "held-0")
+
+    await until(lambda: has_slice("room", "held-0"))
+    await controllers.delete(NAMESPACES, "room")
+    await until(is_empty)
+    await controllers.create(SERVICES, {"metadata": {"name": "next"}, "spec": ports}, NS)
+    await until(lambda: has_slice(NS, "next-0"))
+    assert "endpoint" not in caplog.text
+    await controllers.patch(SERVICES, "held", {"metadata": {"finalizers": None}}, "room")
+    await until(absent(controllers, NAMESPACES, "room"))
+
+
 async def test_a_deployment_keeps_its_size_and_passes_on_its_end(controllers: ApiClient) -> None:
-    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("x")["spec"]}
-    body = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {
-            "replicas": 3,
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": template,
-        },
-    }
-    await controllers.create(DEPLOYMENTS, body, NS)
+    await controllers.create(DEPLOYMENTS, workload(3), NS)
 
     async def size(wanted: int) -> bool:
         pods = (await controllers.list(PODS, NS, labels="app=web")).items
@@ -214,13 +229,6 @@ async def test_a_deployment_keeps_its_size_and_passes_on_its_end(controllers: Ap
 async def test_an_orphaned_deployment_is_taken_over_by_its_successor(
     controllers: ApiClient,
 ) -> None:
-    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("x")["spec"]}
-    body = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": template},
-    }
 
     async def owned() -> set[str]:
         pods = (await controllers.list(PODS, NS, labels="app=web")).items
@@ -230,7 +238,7 @@ async def test_an_orphaned_deployment_is_taken_over_by_its_successor(
         pods = (await controllers.list(PODS, NS, labels="app=web")).items
         return bool(pods) and not await owned()
 
-    await controllers.create(DEPLOYMENTS, body, NS)
+    await controllers.create(DEPLOYMENTS, workload(1), NS)
     before = await until(owned)
     await controllers.delete(DEPLOYMENTS, "web", NS, propagation="Orphan")
     await until(absent(controllers, DEPLOYMENTS, "web"))
@@ -238,23 +246,12 @@ async def test_an_orphaned_deployment_is_taken_over_by_its_successor(
     await controllers.delete(REPLICA_SETS, kept.metadata.name, NS, propagation="Orphan")
     await until(cast_off)
 
-    await controllers.create(DEPLOYMENTS, body, NS)
+    await controllers.create(DEPLOYMENTS, workload(1), NS)
     assert await until(owned) == before
 
 
 async def test_relabelled_pod_is_released_and_replaced(controllers: ApiClient) -> None:
-    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("x")["spec"]}
-    body = {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {"name": "web"},
-        "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": template,
-        },
-    }
-    await controllers.create(REPLICA_SETS, body, NS)
+    await controllers.create(REPLICA_SETS, workload(1), NS)
 
     async def one() -> str:
         pods = (await controllers.list(PODS, NS, labels="app=web")).items
@@ -306,13 +303,7 @@ async def test_endpoints_follow_pods(controllers: ApiClient) -> None:
 async def test_claim_gets_a_folder_that_is_deleted_with_it(
     controllers: ApiClient, tmp_path: Path
 ) -> None:
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "data"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    await controllers.create(PERSISTENT_VOLUME_CLAIMS, claim, NS)
+    await controllers.create(PERSISTENT_VOLUME_CLAIMS, CLAIM, NS)
 
     async def bound() -> str:
         found = await controllers.get(PERSISTENT_VOLUME_CLAIMS, "data", NS)
@@ -327,13 +318,7 @@ async def test_claim_gets_a_folder_that_is_deleted_with_it(
 
 
 async def test_a_claim_that_a_pod_runs_with_outlives_its_deletion(controllers: ApiClient) -> None:
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "data"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    await controllers.create(PERSISTENT_VOLUME_CLAIMS, claim, NS)
+    await controllers.create(PERSISTENT_VOLUME_CLAIMS, CLAIM, NS)
     mounted = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
     await controllers.create(PODS, pod("user", volumes=mounted), NS)
 

@@ -22,6 +22,7 @@ from gangline.local.kubelet.runtime.isolation import IsolationLevel, detect_isol
 from gangline.local.kubelet.runtime.mount_namespace import MountNamespace
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 from integration.kubelet.conftest import remove_groups
+from unit.local.kubelet import builders
 
 pytestmark = pytest.mark.skipif(
     detect_isolation().level is IsolationLevel.NONE, reason="needs mount namespaces"
@@ -34,19 +35,7 @@ def a_plan(
     tmp_path: Path, script: str, *mounts: ContainerMount, workdir: str = "/"
 ) -> ContainerPlan:
     state = tmp_path / "state"
-    state.mkdir(exist_ok=True)
-    return ContainerPlan(
-        pod_uid="uid",
-        namespace="default",
-        pod="p",
-        container="c",
-        instance=0,
-        argv=("sh", "-c", script),
-        env={"PATH": "/usr/bin:/bin"},
-        state_dir=state,
-        mounts=mounts,
-        workdir=workdir,
-    )
+    return builders.a_plan(state, "sh", "-c", script, mounts=mounts, workdir=workdir)
 
 
 async def run(plan: ContainerPlan) -> tuple[int, str]:

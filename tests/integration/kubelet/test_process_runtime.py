@@ -22,8 +22,8 @@ from gangline.local.kubelet.runtime.interface import (
 from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel, detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 from integration.kubelet.conftest import remove_groups
+from unit.local.kubelet.builders import PATH, a_plan
 
-PATH = "/usr/local/bin:/usr/bin:/bin"
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 
 
@@ -43,22 +43,6 @@ def runtime() -> Iterator[ProcessRuntime]:
     name = f"gangline-test-{os.getpid()}"
     yield ProcessRuntime(detect_isolation(), ControlGroups(name))
     remove_groups(name)
-
-
-def a_plan(tmp_path: Path, *argv: str, **changes: object) -> ContainerPlan:
-    values: dict[str, object] = {
-        "pod_uid": "uid",
-        "namespace": "default",
-        "pod": "p",
-        "container": "c",
-        "instance": 0,
-        "argv": argv,
-        "env": {"PATH": PATH},
-        "state_dir": tmp_path / "state",
-    }
-    plan = ContainerPlan(**(values | changes))  # type: ignore[arg-type]
-    plan.state_dir.mkdir(parents=True, exist_ok=True)
-    return plan
 
 
 async def run(runtime: ProcessRuntime, plan: ContainerPlan) -> tuple[ContainerExit, Output]:

@@ -26,6 +26,7 @@ from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
 from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
 from integration.kubelet.conftest import remove_groups
 from integration.kubelet.start_probe import PYTHON, was_imported_before, write_probe
+from unit.local.kubelet.builders import a_plan
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 pytestmark = pytest.mark.skipif(
@@ -62,23 +63,16 @@ class Machine:
 
     def plan(self, *argv: str, **changes: Any) -> ContainerPlan:
         self.count += 1
-        state = self.folder / f"state-{self.count}"
-        state.mkdir()
         environment = {**self.environment.variables, "HOSTNAME": "pod", **changes.pop("env", {})}
         values: dict[str, Any] = {
             "pod_uid": f"uid-{self.count}",
-            "namespace": "default",
-            "pod": "p",
-            "container": "c",
-            "instance": 0,
-            "argv": argv or ("python3", str(self.folder / "program" / "probe.py"), "--lr", "1"),
             "env": environment,
-            "state_dir": state,
             "workdir": "/tmp",
             "hostname": "pod",
             "warm": self.environment,
         }
-        return ContainerPlan(**(values | changes))
+        argv = argv or ("python3", str(self.folder / "program" / "probe.py"), "--lr", "1")
+        return a_plan(self.folder / f"state-{self.count}", *argv, **(values | changes))
 
     async def wait_ready(self, plan: ContainerPlan) -> None:
         async with asyncio.timeout(60):

@@ -21,7 +21,7 @@ from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.controller import Controller
 from gangline.kube.controller.event_recorder import EventRecorder
-from gangline.kube.errors import NotFound
+from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.informers.informer import ObjectKey, SharedInformerFactory, object_key
 
 REQUIRED_VERBS = frozenset({"list", "watch", "delete"})
@@ -113,6 +113,11 @@ def enqueue_changes(
             controller.queue.add(object_key(object_))
 
     return changed
+
+
+def namespace_ends(error: ApiError) -> bool:
+    """Return whether something was refused because its namespace is being deleted."""
+    return any(cause.reason == "NamespaceTerminating" for cause in error.causes)
 
 
 async def patch_status(

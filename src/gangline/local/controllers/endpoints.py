@@ -13,7 +13,7 @@ fails with AlreadyExists and adds no duplicate.
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -31,9 +31,9 @@ from gangline.api.core.service import (
 from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS, PODS, SERVICES
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
-from gangline.kube.errors import AlreadyExists, NotFound
+from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext
+from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext, namespace_ends
 from gangline.local.controllers.replica_sets.plan import owner_reference
 from gangline.local.network.cluster_network import (
     MANAGED_BY_LABEL,
@@ -282,7 +282,8 @@ class EndpointsController:
                     await self._client.delete(ENDPOINTS, key.name, key.namespace)
         elif service.spec.selector and service.metadata.deletion_timestamp is None:
             desired = build_endpoints(service, self._groups(service))
-            await self._write(desired, present)
+            with _ending_namespace_ignored():
+                await self._write(desired, present)
         return ReconcileDone()
 
     async def _reconcile_slices(self, key: ObjectKey) -> ReconcileResult:
@@ -295,8 +296,9 @@ class EndpointsController:
             desired = mirror_endpoints(endpoints)
         slices = self._slices.by_index("service", f"{key.namespace}/{key.name}")
         present = {slice_.metadata.name: slice_ for slice_ in slices}
-        for name, slice_ in desired.items():
-            await self._write_slice(slice_, present.get(name))
+        with _ending_namespace_ignored():
+            for name, slice_ in desired.items():
+                await self._write_slice(slice_, present.get(name))
         for name in present.keys() - desired.keys():
             with contextlib.suppress(NotFound):
                 await self._client.delete(ENDPOINT_SLICES, name, key.namespace)
@@ -336,6 +338,16 @@ class EndpointsController:
             )
             body = msgspec.structs.replace(desired, metadata=metadata)
             await self._client.update(ENDPOINT_SLICES, body, namespace)
+
+
+@contextlib.contextmanager
+def _ending_namespace_ignored() -> Iterator[None]:
+    """Ignore that nothing is created any more: services may outlive their endpoints there."""
+    try:
+        yield
+    except ApiError as error:
+        if not namespace_ends(error):
+            raise
 
 
 def _service_key(slice_: EndpointSlice) -> ObjectKey:

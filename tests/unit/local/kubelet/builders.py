@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gangline.api.core.pod import Pod
 from gangline.local.kubelet.records import ContainerInstance, ContainerRecord, ExitRecord, PodRecord
+from gangline.local.kubelet.runtime.interface import ContainerPlan
 
+PATH = "/usr/local/bin:/usr/bin:/bin"
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
@@ -55,3 +58,19 @@ def a_record(containers: Mapping[str, ContainerRecord] | None = None, **more: An
     """The record of a prepared pod."""
     values: dict[str, Any] = {"prepared": True, "ip": "10.0.0.1", **more}
     return PodRecord(started_at=NOW, containers=containers or {}, **values)
+
+
+def a_plan(state: Path, *argv: str, **changes: Any) -> ContainerPlan:
+    """The plan of a container with an empty environment but for PATH; its folder is made."""
+    values: dict[str, Any] = {
+        "pod_uid": "uid",
+        "namespace": "default",
+        "pod": "p",
+        "container": "c",
+        "instance": 0,
+        "argv": argv,
+        "env": {"PATH": PATH},
+        "state_dir": state,
+    }
+    state.mkdir(parents=True, exist_ok=True)
+    return ContainerPlan(**(values | changes))

@@ -17,7 +17,7 @@ from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError
-from gangline.local.controllers.context import patch_metadata
+from gangline.local.controllers.context import namespace_ends, patch_metadata
 
 K = TypeVar("K", bound=Hashable)
 EXPECTATIONS_TIMEOUT_S = 30.0
@@ -126,10 +126,8 @@ async def create_pods(
         creations = [client.create(PODS, body, namespace) for body in missing[:batch]]
         errors: list[BaseException] = []
         for made in await asyncio.gather(*creations, return_exceptions=True):
-            if isinstance(made, ApiError) and any(
-                cause.reason == "NamespaceTerminating" for cause in made.causes
-            ):
-                return  # nothing is made there any more
+            if isinstance(made, ApiError) and namespace_ends(made):
+                return
             if isinstance(made, BaseException):
                 errors.append(made)
             else:

@@ -1,5 +1,6 @@
 """The interface between the kubelet and a container runtime, as the CRI is in Kubernetes."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -137,6 +138,10 @@ OutputCallback = Callable[[str, bytes], None]
 """Receives the output of a container: the stream (``stdout`` or ``stderr``) and the bytes."""
 
 
+ByteStreams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+"""A connection into a pod."""
+
+
 class ProcessInput(Protocol):
     """The standard input of a process, and its terminal."""
 
@@ -217,17 +222,5 @@ class ContainerRuntime(Protocol):
     def describe_limitations(self) -> str:
         """The limitations of this machine for pods; empty if there are none."""
 
-    async def forward(self, netns: str | None, address: str, port: int) -> "ByteStream":
+    async def forward(self, netns: str | None, address: str, port: int) -> ByteStreams:
         """Connect to a port inside a pod. Raises OSError: nothing listens there."""
-
-
-class ByteStream(Protocol):
-    """A bidirectional stream of bytes into a pod."""
-
-    async def read(self) -> bytes:
-        """The next bytes, or empty at the end."""
-
-    async def write(self, data: bytes) -> None: ...
-
-    async def close(self) -> None:
-        """Close both directions."""

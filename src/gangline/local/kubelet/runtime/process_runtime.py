@@ -45,6 +45,7 @@ from gangline.local.kubelet.runtime.command_check import check_command, parse_la
 from gangline.local.kubelet.runtime.interface import (
     EXIT_START_FAILED,
     REASON_START_ERROR,
+    ByteStreams,
     ContainerExit,
     ContainerIdentity,
     ContainerPlan,
@@ -311,22 +312,6 @@ def _with_address(text: str, addresses: Mapping[str, str]) -> str:
 
 
 _CONNECT_TIMEOUT_S = 10
-_CHUNK = 65536
-
-
-class SocketStream:
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self._socket = connection
-
-    async def read(self) -> bytes:
-        return await asyncio.get_running_loop().sock_recv(self._socket, _CHUNK)
-
-    async def write(self, data: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._socket, data)
-
-    async def close(self) -> None:
-        self._socket.close()
 
 
 def _connect(netns: str | None, hosts: list[str], port: int) -> socket.socket:
@@ -430,13 +415,15 @@ class ProcessRuntime:
     def describe_limitations(self) -> str:
         return self._isolation.limitation
 
-    async def forward(self, netns: str | None, address: str, port: int) -> SocketStream:
+    async def forward(self, netns: str | None, address: str, port: int) -> ByteStreams:
         """Connect to a port of a pod, also to one that only listens on 127.0.0.1.
 
         In a namespace, 127.0.0.1 is tried first, then the pod's address.
         """
         hosts = ["127.0.0.1", address] if netns else [address, "127.0.0.1"]
-        return SocketStream(await asyncio.to_thread(_connect, netns, hosts, port))
+        connection = await asyncio.to_thread(_connect, netns, hosts, port)
+        connection.setblocking(False)
+        return await asyncio.open_connection(sock=connection)
 
     async def start(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
         bare = self._isolation.level is IsolationLevel.NONE

@@ -16,7 +16,6 @@ from aiohttp import WSMsgType, web
 from gangline.api.core.container import Container
 from gangline.api.meta.objects import Status, StatusCause, StatusDetails
 from gangline.local.kubelet.runtime.interface import (
-    ByteStream,
     ContainerRuntime,
     ContainerStartError,
     ExecSession,
@@ -29,6 +28,7 @@ STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _CHANNELS = {"stdout": STDOUT, "stderr": STDERR}
 _LARGEST_MESSAGE = 1 << 24
+_READ_BYTES = 1 << 16
 _MAX_TERMINAL_SIZE = 65535
 """The kernel stores sizes of terminals in 16 bits."""
 _MAX_QUEUED_BYTES = 4 << 20
@@ -166,12 +166,12 @@ async def forward_session(
         raise web.HTTPBadRequest(text=f"{port} is not a port")
     async with _opened(request) as socket:
         try:
-            stream = await runtime.forward(netns, address, port)
+            streams = await runtime.forward(netns, address, port)
         except OSError as error:
             problem = error.strerror or str(error)
             socket.send(STDOUT, f"no process answers on port {port} of the pod: {problem}".encode())
         else:
-            await _copy_both_ways(socket, stream)
+            await _copy_both_ways(socket, *streams)
     return socket.web
 
 
@@ -219,16 +219,19 @@ def parse_terminal_size(data: bytes) -> tuple[int, int] | None:
     return (width, height) if fits else None
 
 
-async def _copy_both_ways(socket: _Socket, stream: ByteStream) -> None:
+async def _copy_both_ways(
+    socket: _Socket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """Copy bytes in both directions until one side ends."""
 
     async def inward() -> None:
         async for message in socket.web:
             if message.type is WSMsgType.BINARY and message.data[:1] == b"\0":
-                await stream.write(message.data[1:])
+                writer.write(message.data[1:])
+                await writer.drain()
 
     async def outward() -> None:
-        while data := await stream.read():
+        while data := await reader.read(_READ_BYTES):
             socket.send(STDIN, data)
             await socket.wait_capacity()
 
@@ -239,7 +242,7 @@ async def _copy_both_ways(socket: _Socket, stream: ByteStream) -> None:
         for way in ways:
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
-        await stream.close()
+        writer.close()
 
 
 def _exit_status(code: int) -> bytes:

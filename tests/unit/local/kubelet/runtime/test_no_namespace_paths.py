@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from gangline.local.kubelet.runtime.interface import ContainerMount, ContainerPlan
 from gangline.local.kubelet.runtime.process_runtime import parse_hosts, with_host_paths
 
+OTHERS = ("/database", "/srv/data/x", "./data", "/data-2", "/data.txt")
 ADDRESSES = {"digits-master-0": "127.64.0.3"}
 
 
@@ -17,39 +20,41 @@ def plan(*argv: str, workdir: str = "/", **env: str) -> ContainerPlan:
     return ContainerPlan("uid", "default", "pod", "main", 0, argv, env, Path("/s"), workdir, mounts)
 
 
-def test_mount_paths_in_the_command_become_the_volumes_folders() -> None:
-    changed = with_host_paths(plan("cat", "/data/a", "--out=/data/b", "cp /data/x /data;"), {})
-    assert changed.argv == ("cat", "/v/data/a", "--out=/v/data/b", "cp /v/data/x /v/data;")
+@pytest.mark.parametrize(
+    ("argv", "changed"),
+    [
+        pytest.param(
+            ("cat", "/data/a", "--out=/data/b", "cp /data/x /data;"),
+            ("cat", "/v/data/a", "--out=/v/data/b", "cp /v/data/x /v/data;"),
+            id="the volume's folders",
+        ),
+        pytest.param(("/data/inner/x",), ("/v/inner/x",), id="a mount inside another wins"),
+        pytest.param(OTHERS, OTHERS, id="paths with a common prefix stay"),
+    ],
+)
+def test_mount_paths_in_the_command_are_real(
+    argv: tuple[str, ...], changed: tuple[str, ...]
+) -> None:
+    assert with_host_paths(plan(*argv), {}).argv == changed
+    moved = with_host_paths(plan("x", workdir=argv[-1], CACHE=f"{argv[-1]}:/usr"), {})
+    assert (moved.workdir, moved.env["CACHE"]) == (changed[-1], f"{changed[-1]}:/usr")
 
 
-def test_a_mount_inside_another_wins() -> None:
-    assert with_host_paths(plan("ls", "/data/inner/x"), {}).argv == ("ls", "/v/inner/x")
-
-
-def test_paths_with_a_common_prefix_stay() -> None:
-    arguments = ("/database", "/srv/data/x", "./data", "/data-2", "/data.txt")
-    assert with_host_paths(plan(*arguments), {}).argv == arguments
-
-
-def test_environment_and_working_folder_are_written_out_too() -> None:
-    changed = with_host_paths(plan("x", workdir="/data", CACHE="/data/c:/usr"), {})
-    assert (changed.workdir, changed.env["CACHE"]) == ("/v/data", "/v/data/c:/usr")
-
-
-def test_names_of_services_become_addresses_alone_or_with_a_port() -> None:
-    variables = {"MASTER_ADDR": "digits-master-0", "PET_RDZV_ENDPOINT": "digits-master-0:29400"}
-    changed = with_host_paths(plan("x", **variables), ADDRESSES)
-    assert changed.env == {"MASTER_ADDR": "127.64.0.3", "PET_RDZV_ENDPOINT": "127.64.0.3:29400"}
-
-
-def test_names_in_sentences_and_unknown_names_stay() -> None:
-    variables = {"MASTER_ADDR": "ask digits-master-0", "OTHER_HOST": "other:80"}
-    assert with_host_paths(plan("x", **variables), ADDRESSES).env == variables
-
-
-def test_a_pods_own_name_stays_its_name() -> None:
-    variables = {"HOSTNAME": "digits-master-0", "POD_NAME": "digits-master-0"}
-    assert with_host_paths(plan("x", **variables), ADDRESSES).env == variables
+@pytest.mark.parametrize(
+    ("name", "value", "changed"),
+    [
+        ("MASTER_ADDR", "digits-master-0", "127.64.0.3"),
+        ("PET_RDZV_ENDPOINT", "digits-master-0:29400", "127.64.0.3:29400"),
+        ("MASTER_ADDR", "ask digits-master-0", "ask digits-master-0"),
+        ("OTHER_HOST", "other:80", "other:80"),
+        ("HOSTNAME", "digits-master-0", "digits-master-0"),
+        ("POD_NAME", "digits-master-0", "digits-master-0"),
+    ],
+)
+def test_names_become_addresses_in_variables_for_addresses(
+    name: str, value: str, changed: str
+) -> None:
+    assert with_host_paths(plan("x", **{name: value}), ADDRESSES).env == {name: changed}
 
 
 def test_the_first_address_of_a_name_counts() -> None:

@@ -16,22 +16,14 @@ from gangline.local.kubelet.runtime.warm_start.static_worlds import (
     StaticWorlds,
     listens_at,
 )
+from unit.local.kubelet.builders import a_plan
 
 PORT = 23456
 
 
 def a_rank(pod: str, instance: int = 0, **env: str) -> ContainerPlan:
     variables = {"MASTER_ADDR": "job-master-0", "MASTER_PORT": str(PORT), **env}
-    return ContainerPlan(
-        pod_uid=f"uid-{pod}",
-        namespace="default",
-        pod=pod,
-        container="pytorch",
-        instance=instance,
-        argv=("python", "train.py"),
-        env=variables,
-        state_dir=Path("/nowhere"),
-    )
+    return a_plan(Path("/"), "python", pod=pod, instance=instance, env=variables)
 
 
 MASTER, WORKER = "job-master-0", "job-worker-0"

@@ -8,6 +8,7 @@ import pytest
 from gangline.forkserver import PLACEHOLDER
 from gangline.local.kubelet.runtime.interface import ContainerPlan, WarmEnvironment
 from gangline.local.kubelet.runtime.warm_start.command import default_key, server_key
+from unit.local.kubelet import builders
 
 
 @pytest.fixture
@@ -20,18 +21,8 @@ def environment(tmp_path: Path) -> WarmEnvironment:
 
 def a_plan(environment: WarmEnvironment | None, *argv: str, **changes: Any) -> ContainerPlan:
     variables = dict(environment.variables) if environment else {}
-    values: dict[str, Any] = {
-        "pod_uid": "uid",
-        "namespace": "default",
-        "pod": "p",
-        "container": "c",
-        "instance": 0,
-        "argv": argv,
-        "env": {**variables, "RANK": "0", **changes.pop("env", {})},
-        "state_dir": Path("/nowhere"),
-        "warm": environment,
-    }
-    return ContainerPlan(**(values | changes))
+    env = {**variables, "RANK": "0", **changes.pop("env", {})}
+    return builders.a_plan(Path("/"), *argv, **({"env": env, "warm": environment} | changes))
 
 
 @pytest.mark.parametrize(

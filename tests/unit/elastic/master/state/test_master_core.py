@@ -150,18 +150,6 @@ def test_workers_that_run_on_keep_their_shards_until_they_restart() -> None:
     assert state.leased == 0
 
 
-def test_workers_restarted_in_place_release_their_shards_once() -> None:
-    rig = Rig()
-    table = dataset.Table(name="d", size=30, shard_size=10)
-    rig.apply(msg.ShardRequest(event=events.RegisterDataset(table)))
-    rig.apply(rec.WorkersRestarted(node_id=0, round=1, attempt=0))
-    rig.apply(msg.ShardRequest(event=events.TakeShards("d", "0/0", request=1)))
-    rig.apply(rec.WorkersRestarted(node_id=0, round=1, attempt=1))
-    state = rig.core.state.ledger.state("d")
-    assert state is not None
-    assert state.leased == 0
-
-
 def test_node_counts_without_a_possible_world_are_refused() -> None:
     rig = Rig()
     join = msg.Join(node_id=0, incarnation="a", number=1, min_nodes=3, max_nodes=3, node_unit=2)

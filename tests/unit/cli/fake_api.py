@@ -24,6 +24,26 @@ _PATH = re.compile(
 )
 
 
+DIGITS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/digits"
+
+
+def pod_of_digits(replica: str, uid: str = "", **status: Any) -> Manifest:
+    """A pod of the job ``digits``, with the status of its container."""
+    role, _, index = replica.rpartition("-")
+    labels = {
+        "training.kubeflow.org/job-name": "digits",
+        "training.kubeflow.org/replica-type": role,
+        "training.kubeflow.org/replica-index": index,
+    }
+    owner = {"kind": "PyTorchJob", "name": "digits", "uid": DIGITS, "controller": True}
+    metadata = {"name": f"digits-{replica}", "namespace": "default", "uid": uid, "labels": labels}
+    return {
+        "metadata": metadata | {"ownerReferences": [owner]},
+        "spec": {"containers": [{"name": "c"}], "nodeName": "node-1"},
+        "status": {"containerStatuses": [{"name": "c", **status}]},
+    }
+
+
 class FakeApi:
     """Objects of the server, and the requests that it got."""
 
@@ -36,9 +56,12 @@ class FakeApi:
         self.absent: set[str] = set()
         """Resources that are not installed."""
         self.logs: dict[str, str] = {}
-        """What pods wrote, by their names; each line has its time in front."""
+        """What pods wrote, by their names; each line has its time in front. What a container wrote
+        before its restart: ``NAME before``."""
+        self.read: list[str] = []
+        """Logs that were asked for."""
         self.archived_logs: dict[str, str] = {}
-        """What pods that are gone wrote, and which they are, as ``-``: as embedded clusters do."""
+        """What pods that are gone wrote, and under ``-`` which they are: embedded clusters do."""
         self.pages: dict[str, str] = {}
         """Other texts by path: what a proxy returns."""
         self.written: list[str] = []
@@ -52,6 +75,19 @@ class FakeApi:
         meta |= more.pop("metadata", {})
         self.objects[path] = {"metadata": meta, **more}
         return self.objects[path]
+
+    def add_job(self, *conditions: Manifest) -> None:
+        """Put the job ``digits`` with a master and a worker."""
+        template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+        specs = {role: {"replicas": 1, "template": template} for role in ("Master", "Worker")}
+        of = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"}
+        spec = {"pytorchReplicaSpecs": specs}
+        self.add(DIGITS, **of, spec=spec, status={"conditions": list(conditions)})
+
+    def keep(self, *pods: Manifest) -> None:
+        """Let these be the deleted pods whose logs are stored."""
+        # An empty text would be an answer that nothing is stored at all.
+        self.archived_logs["-"] = "".join(f"{json.dumps(pod)}\n" for pod in pods) or "\n"
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer any request."""
@@ -70,7 +106,9 @@ class FakeApi:
             return refusal(404, "NotFound", message, details=missing)
         if found["sub"]:
             logs = self.archived_logs if "keptFor" in request.query else self.logs
-            text = logs.get(found["name"]) if found["sub"] == "log" else None
+            name = found["name"] + " before" * (request.query.get("previous") == "true")
+            self.read.append(name)
+            text = logs.get(name) if found["sub"] == "log" else None
             return web.Response(text=text) if text else refusal(404, "NotFound", "no such log")
         match request.method, found["name"]:
             case "POST", None:

@@ -8,52 +8,21 @@ import pytest
 
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
-from unit.cli.fake_api import FakeApi
+from unit.cli.fake_api import FakeApi, pod_of_digits
 
-JOB = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/digits"
 PODS = "/api/v1/namespaces/default/pods"
 MEMORY = "Loading the model\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
 OTHERS = "torch.distributed.DistBackendError: Connection reset by peer\n"
 
 
 def add_job(api: FakeApi, condition: str) -> None:
-    template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
-    specs = {role: {"replicas": 1, "template": template} for role in ("Master", "Worker")}
-    status = {"conditions": [{"type": condition, "status": "True", "message": "a pod failed"}]}
-    api.add(
-        JOB,
-        apiVersion="kubeflow.org/v1",
-        kind="PyTorchJob",
-        spec={"pytorchReplicaSpecs": specs},
-        status=status,
-    )
+    api.add_job({"type": condition, "status": "True", "message": "a pod failed"})
 
 
 def pod(replica: str, uid: str, code: int, second: int) -> dict[str, Any]:
     """A pod of the job that has ended."""
-    role, _, index = replica.rpartition("-")
-    labels = {
-        "training.kubeflow.org/job-name": "digits",
-        "training.kubeflow.org/replica-type": role,
-        "training.kubeflow.org/replica-index": index,
-    }
-    owner = {"kind": "PyTorchJob", "name": "digits", "uid": JOB, "controller": True}
     ended = {"exitCode": code, "finishedAt": f"2026-01-01T00:00:{second:02}Z"}
-    return {
-        "metadata": {
-            "name": f"digits-{replica}",
-            "namespace": "default",
-            "uid": uid,
-            "labels": labels,
-            "ownerReferences": [owner],
-        },
-        "spec": {"containers": [{"name": "c"}], "nodeName": "node-1"},
-        "status": {"containerStatuses": [{"name": "c", "state": {"terminated": ended}}]},
-    }
-
-
-def keep(api: FakeApi, *pods: dict[str, Any]) -> None:
-    api.archived_logs["-"] = "".join(f"{json.dumps(each)}\n" for each in pods)
+    return pod_of_digits(replica, uid, state={"terminated": ended})
 
 
 async def diagnosis(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -68,7 +37,7 @@ async def test_stored_log_of_first_failed_replica_gives_cause(
     api: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_job(api, "Failed")
-    keep(api, pod("master-0", "a", 1, 2), pod("worker-0", "b", 1, 1))
+    api.keep(pod("master-0", "a", 1, 2), pod("worker-0", "b", 1, 1))
     api.archived_logs |= {"digits-master-0": OTHERS, "digits-worker-0": MEMORY}
     found = await diagnosis(capsys)
     assert (found["root"]["replica"], found["root"]["cause"]) == ("worker-0", "GpuOutOfMemory")
@@ -81,7 +50,7 @@ async def test_of_pods_of_one_name_the_last_counts_and_one_that_is_there_most(
     api: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_job(api, "Failed")
-    keep(api, pod("master-0", "a", 1, 1), pod("worker-0", "b", 3, 2), pod("worker-0", "c", 5, 3))
+    api.keep(pod("master-0", "a", 1, 1), pod("worker-0", "b", 3, 2), pod("worker-0", "c", 5, 3))
     there = pod("master-0", "d", 7, 4)
     api.add(f"{PODS}/digits-master-0", **there)
     found = await diagnosis(capsys)
@@ -95,7 +64,7 @@ async def test_no_stored_logs_are_read_if_missing_or_job_is_active(
 ) -> None:
     add_job(api, "Running" if exists else "Failed")
     if exists:
-        keep(api, pod("master-0", "a", 1, 1))
+        api.keep(pod("master-0", "a", 1, 1))
     assert (await diagnosis(capsys))["root"] is None
 
 
@@ -113,7 +82,8 @@ async def test_get_gives_cause_and_exit_code_of_diagnose_for_an_init_container(
     broken["spec"]["initContainers"] = [{"name": "fetch"}]
     broken["status"] = {"phase": "Pending", "initContainerStatuses": [fetch]}
     api.add(f"{PODS}/digits-master-0", **broken)
-    api.logs["digits-master-0"] = "ModuleNotFoundError: No module named 'fetcher'\n"
+    line = "ModuleNotFoundError: No module named 'fetcher'\n"
+    api.logs |= {"digits-master-0": line, "digits-master-0 before": line}
     verdict = await diagnosis(capsys)
     root = verdict["root"]
     assert "-i master-0 -c fetch" in " ".join(verdict["nextSteps"])

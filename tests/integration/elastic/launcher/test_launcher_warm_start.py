@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from integration.elastic.launcher.conftest import Run
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 EVERYTHING = """
@@ -95,6 +97,14 @@ def read(path: Path) -> dict[str, Any]:
     return seen
 
 
+def written(run: Run, path: Path) -> dict[str, Any]:
+    """Wait for what a worker writes."""
+    while not path.exists():
+        assert run.process.poll() is None, run.output
+        time.sleep(0.05)
+    return read(path)
+
+
 def comparable(seen: dict[str, Any]) -> dict[str, Any]:
     environment = {k: v for k, v in seen["environment"].items() if k not in VARYING}
     # The hook of a worker needs some modules of the standard library.
@@ -160,12 +170,9 @@ def test_a_script_that_sets_a_variable_differently_starts_as_a_new_process(
     flags = ["--standalone", "--nproc-per-node", "1", "--max-restarts", "2", script(changing)]
     run = launch(*flags, tmp_path / "ours", 2)
     run.until("spare interpreters are warm: 1")
-    os.kill(read(tmp_path / "ours-0-0")["pid"], signal.SIGKILL)
-    path = tmp_path / "ours-0-1"
+    os.kill(written(run, tmp_path / "ours-0-0")["pid"], signal.SIGKILL)
     run.until("restart 1 of 2")
-    while not path.exists():
-        assert run.process.poll() is None, run.output
-    first = read(path)
+    first = written(run, tmp_path / "ours-0-1")
     os.kill(first["pid"], signal.SIGKILL)
     assert run.wait() == 0, run.output
     assert first["home"] == "/of/1"

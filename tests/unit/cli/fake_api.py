@@ -27,7 +27,7 @@ _PATH = re.compile(
 DIGITS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/digits"
 
 
-def pod_of_digits(replica: str, uid: str = "", **status: Any) -> Manifest:
+def pod_of_digits(replica: str, uid: str = "", phase: str = "", **status: Any) -> Manifest:
     """A pod of the job ``digits``, with the status of its container."""
     role, _, index = replica.rpartition("-")
     labels = {
@@ -40,7 +40,7 @@ def pod_of_digits(replica: str, uid: str = "", **status: Any) -> Manifest:
     return {
         "metadata": metadata | {"ownerReferences": [owner]},
         "spec": {"containers": [{"name": "c"}], "nodeName": "node-1"},
-        "status": {"containerStatuses": [{"name": "c", **status}]},
+        "status": {"phase": phase, "containerStatuses": [{"name": "c", **status}]},
     }
 
 
@@ -83,6 +83,10 @@ class FakeApi:
         of = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"}
         spec = {"pytorchReplicaSpecs": specs}
         self.add(DIGITS, **of, spec=spec, status={"conditions": list(conditions)})
+
+    def add_pod(self, pod: Manifest) -> None:
+        """Put a pod into the namespace ``default``."""
+        self.add(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}", **pod)
 
     def keep(self, *pods: Manifest) -> None:
         """Let these be the deleted pods whose logs are stored."""

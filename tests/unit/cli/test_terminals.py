@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from unit.cli.fake_api import FakeApi, serving
+from unit.cli.fake_api import FakeApi, pod_of_digits, serving
 
-KUBEFLOW = "/apis/kubeflow.org/v1/namespaces/default"
-TEAM = "/api/v1/namespaces/default"
 GANGLINE = (sys.executable, "-m", "gangline")
 PLAIN = {"COLUMNS", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUTF8", "LC_ALL", "LC_CTYPE", "LANG"}
 PATIENCE_S = 100
@@ -23,28 +21,9 @@ PATIENCE_S = 100
 async def world(tmp_path: Path) -> AsyncIterator[tuple[FakeApi, dict[str, str]]]:
     """A failed job whose reason and log are not in Latin letters, and a plain environment."""
     async with serving(tmp_path) as (api, kubeconfig):
-        template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
-        api.add(
-            f"{KUBEFLOW}/pytorchjobs/digits",
-            spec={"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}},
-            status={"conditions": [{"type": "Failed", "status": "True", "message": "内存不足"}]},
-        )
-        owner = {"kind": "PyTorchJob", "name": "digits", "controller": True}
-        owner |= {"apiVersion": "kubeflow.org/v1", "uid": f"{KUBEFLOW}/pytorchjobs/digits"}
-        labels = {
-            "training.kubeflow.org/job-name": "digits",
-            "training.kubeflow.org/replica-type": "master",
-            "training.kubeflow.org/replica-index": "0",
-        }
-        api.add(
-            f"{TEAM}/pods/digits-master-0",
-            metadata={"labels": labels, "ownerReferences": [owner]},
-            spec={"containers": [{"name": "c"}], "nodeName": "n"},
-            status={
-                "phase": "Failed",
-                "containerStatuses": [{"name": "c", "state": {"terminated": {"exitCode": 1}}}],
-            },
-        )
+        api.add_job({"type": "Failed", "status": "True", "message": "内存不足"})
+        ended = {"terminated": {"exitCode": 1}}
+        api.add_pod(pod_of_digits("master-0", phase="Failed", state=ended))
         api.logs["digits-master-0"] = "2026-01-01T00:00:00Z 损失 0.5\n"
         environment = {key: value for key, value in os.environ.items() if key not in PLAIN}
         yield api, environment | {"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}

@@ -10,7 +10,6 @@ from gangline.cli import main
 from gangline.cli.errors import ExitCode
 from unit.cli.fake_api import FakeApi, pod_of_digits
 
-PODS = "/api/v1/namespaces/default/pods"
 MEMORY = "Loading the model\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
 OTHERS = "torch.distributed.DistBackendError: Connection reset by peer\n"
 
@@ -51,8 +50,7 @@ async def test_of_pods_of_one_name_the_last_counts_and_one_that_is_there_most(
 ) -> None:
     add_job(api, "Failed")
     api.keep(pod("master-0", "a", 1, 1), pod("worker-0", "b", 3, 2), pod("worker-0", "c", 5, 3))
-    there = pod("master-0", "d", 7, 4)
-    api.add(f"{PODS}/digits-master-0", **there)
+    api.add_pod(pod("master-0", "d", 7, 4))
     found = await diagnosis(capsys)
     codes = [each["exitCode"] for each in (found["root"], *found["consequences"])]
     assert codes == [5, 7]
@@ -81,7 +79,7 @@ async def test_get_gives_cause_and_exit_code_of_diagnose_for_an_init_container(
         fetch = {"name": "fetch", "state": state, "lastState": ended}
     broken["spec"]["initContainers"] = [{"name": "fetch"}]
     broken["status"] = {"phase": "Pending", "initContainerStatuses": [fetch]}
-    api.add(f"{PODS}/digits-master-0", **broken)
+    api.add_pod(broken)
     line = "ModuleNotFoundError: No module named 'fetcher'\n"
     api.logs |= {"digits-master-0": line, "digits-master-0 before": line}
     verdict = await diagnosis(capsys)

@@ -2,16 +2,14 @@
 
 import asyncio
 import json
-from typing import Any
 
 import pytest
 
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
-from unit.cli.fake_api import FakeApi
+from unit.cli.fake_api import FakeApi, pod_of_digits
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
-PODS = "/api/v1/namespaces/default/pods"
 EXPORTER = "/api/v1/namespaces/gpu-operator/pods/exporter"
 METRICS = "".join(
     f'DCGM_FI_DEV_{metric}{{gpu="{n}",UUID="G{n}",namespace="default",pod="digits-master-0"}} {v}\n'
@@ -28,26 +26,12 @@ def api(api: FakeApi) -> FakeApi:
     spec = {"replicas": 1, "template": {"spec": {"containers": containers}}}
     api.add(f"{JOBS}/digits", spec={"pytorchReplicaSpecs": {"Master": spec, "Worker": spec}})
     for role, phase in (("master", "Running"), ("worker", "Pending")):
-        add_pod(api, role, phase, containers)
+        pod = pod_of_digits(f"{role}-0", phase=phase)
+        pod["spec"] = {"nodeName": "n1" if phase == "Running" else "", "containers": containers}
+        api.add_pod(pod)
     labels = {"labels": {"app": "nvidia-dcgm-exporter"}}
     api.add(EXPORTER, metadata=labels, spec={"nodeName": "n1"}, status={"phase": "Running"})
     return api
-
-
-def add_pod(api: FakeApi, role: str, phase: str, containers: list[dict[str, Any]]) -> None:
-    labels = {
-        "training.kubeflow.org/job-name": "digits",
-        "training.kubeflow.org/replica-type": role,
-        "training.kubeflow.org/replica-index": "0",
-    }
-    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "digits"}
-    owner_of: dict[str, Any] = owner | {"uid": f"{JOBS}/digits", "controller": True}
-    api.add(
-        f"{PODS}/digits-{role}-0",
-        metadata={"labels": labels, "ownerReferences": [owner_of]},
-        spec={"nodeName": "n1" if phase == "Running" else "", "containers": containers},
-        status={"phase": phase},
-    )
 
 
 async def typed(*args: str) -> int:

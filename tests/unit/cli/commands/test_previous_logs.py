@@ -9,22 +9,20 @@ from gangline.cli import main
 from gangline.cli.errors import ExitCode
 from unit.cli.fake_api import FakeApi, pod_of_digits
 
-PODS = "/api/v1/namespaces/default/pods"
 TIME = "2026-01-01T00:00:00Z "
 
 
 def pod(replica: str, *, restarted: bool = False) -> dict[str, Any]:
     before = {"lastState": {"terminated": {"exitCode": 1}}} if restarted else {}
-    made = pod_of_digits(replica, state={"running": {}}, restartCount=int(restarted), **before)
-    made["status"]["phase"] = "Running"
-    return made
+    state = {"state": {"running": {}}, "restartCount": int(restarted), **before}
+    return pod_of_digits(replica, phase="Running", **state)
 
 
 def run(api: FakeApi, *pods: dict[str, Any]) -> None:
     """Let the job run with these pods."""
     api.add_job()
     for made in pods:
-        api.add(f"{PODS}/{made['metadata']['name']}", **made)
+        api.add_pod(made)
 
 
 async def logs(*flags: str) -> int:

@@ -185,6 +185,7 @@ def test_others_continue_without_a_lost_node_and_with_another_one() -> None:
     ]
     job.form()
     assert job.coordinator.replacements[0].describe().startswith("ranks 2, 3 were lost, 4 continue")
+    assert job.send(Warm(8)) == [], "a successor of another node fills none of the vacant seats"
     assert job.send(Arrived("a")) == [Place("a", 1), Start(9, 1), Start(10, 1)]
     assert job.send(Warm(9)) == []  # the seats of a node are taken together
     job.send(Warm(10))

@@ -237,7 +237,10 @@ class EpochCoordinator:
         node, seat = self._warm[slot] = self._starting.pop(slot)
         self._handles[slot] = handle
         if None in self._seats:
-            return [] if self._is_forming() or self._is_filling(node) else self._reform(now)
+            if self._is_forming() or self._is_filling(node):
+                return []
+            if self._fill_seats():
+                return self._reform(now)
         for replaced, reason in self._replaced.items():
             number = self._seats.index(replaced)
             if node == self.nodes[number] and seat in (None, number):

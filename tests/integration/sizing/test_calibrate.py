@@ -62,7 +62,7 @@ def test_a_calibration_of_two_processes_is_used_for_their_device(home: Path) -> 
 
 
 def test_a_slice_that_fails_ends_all_processes_with_its_reason(home: Path) -> None:
-    target = (f"{MODELS}:gpt_10m", "--input", "2x999", "--token-ids")
+    target = (f"{MODELS}:gpt_10m", "--input", "2x999", "--token-ids", "--processes", "2")
     assert "the slice cannot be timed: IndexError" in refusal(calibrate_command, "--trace", *target)
     assert not home.exists()
 

@@ -73,7 +73,8 @@ def run_calibration(python: str, slice_spec: dict[str, Any], processes: int) -> 
         finally:
             for process in started:
                 process.kill()
-                process.wait()
+                with process:  # waits, and closes its pipe
+                    pass
         failed = [rank for rank, code in enumerate(codes) if code]
         if failed:
             reason = _reason(Path(folder, f"errors-{failed[0]}").read_text())

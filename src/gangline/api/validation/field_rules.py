@@ -4,11 +4,12 @@ Objects are decoded JSON. Each function yields all errors it finds, in Kubernete
 another JSON type are left to the schema.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from gangline.api import names
 from gangline.api.meta import field_causes
+from gangline.api.meta.json_objects import Json, objects_in
 from gangline.api.meta.objects import StatusCause
 from gangline.api.quantity import QuantityError, parse_quantity
 
@@ -47,6 +48,28 @@ def annotation_causes(path: str, annotations: Any) -> Causes:
         size += len(key.encode()) + len(value.encode())
     if size > MAX_ANNOTATION_BYTES:
         yield field_causes.too_long(path, MAX_ANNOTATION_BYTES)
+
+
+def requirement_causes(path: str, selector: Json, operators: Collection[str]) -> Causes:
+    """The expressions of a selector of labels, or of a term that selects nodes."""
+    for index, rule in enumerate(objects_in(selector.get("matchExpressions"))):
+        where = field_causes.indexed(field_causes.child(path, "matchExpressions"), index)
+        at_values = field_causes.child(where, "values")
+        operator, values = rule.get("operator"), rule.get("values") or []
+        key = field_causes.child(where, "key")
+        yield from name_causes(names.validate_label_key, key, rule.get("key"))
+        if operator not in operators:
+            detail = "not a valid selector operator"
+            yield field_causes.invalid(field_causes.child(where, "operator"), operator, detail)
+        elif operator in ("In", "NotIn") and not values:
+            detail = "must be specified when `operator` is 'In' or 'NotIn'"
+            yield field_causes.required(at_values, detail)
+        elif operator in ("Exists", "DoesNotExist") and values:
+            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield field_causes.forbidden(at_values, detail)
+        elif operator in ("Gt", "Lt") and len(values) != 1:
+            detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+            yield field_causes.required(at_values, detail)
 
 
 def enum_causes(path: str, value: Any, allowed: Iterable[str]) -> Causes:

@@ -25,6 +25,7 @@ from gangline.api.validation.field_rules import (
     name_causes,
     port_causes,
     quantity_causes,
+    requirement_causes,
     rule_causes,
 )
 
@@ -352,26 +353,8 @@ def _node_affinity_causes(path: str, spec: Json) -> Causes:
         yield from _term_causes(child(where, "preference"), subobject(preferred, "preference"))
 
 
-_NODE_OPERATORS = ("DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn")
-
-
 def _term_causes(path: str, term: Json) -> Causes:
-    for index, rule in enumerate(objects_in(term.get("matchExpressions"))):
-        where = indexed(child(path, "matchExpressions"), index)
-        operator, values = rule.get("operator"), rule.get("values") or []
-        yield from name_causes(names.validate_label_key, child(where, "key"), rule.get("key"))
-        if operator not in _NODE_OPERATORS:
-            detail = "not a valid selector operator"
-            yield field_causes.invalid(child(where, "operator"), operator, detail)
-        elif operator in ("In", "NotIn") and not values:
-            detail = "must be specified when `operator` is 'In' or 'NotIn'"
-            yield field_causes.required(child(where, "values"), detail)
-        elif operator in ("Exists", "DoesNotExist") and values:
-            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            yield field_causes.forbidden(child(where, "values"), detail)
-        elif operator in ("Gt", "Lt") and len(values) != 1:
-            detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
-            yield field_causes.required(child(where, "values"), detail)
+    yield from requirement_causes(path, term, ("DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"))
 
 
 _SYSCTL = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?")

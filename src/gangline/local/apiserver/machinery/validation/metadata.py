@@ -11,7 +11,7 @@ from gangline.api.validation.field_rules import (
     NameRule,
     annotation_causes,
     label_causes,
-    name_causes,
+    requirement_causes,
     rule_causes,
 )
 from gangline.local.apiserver.machinery.schema.nodes import Json
@@ -28,22 +28,7 @@ def check_path_segment(name: str) -> names.NameProblem | None:
 
 def selector_causes(path: str, selector: Json) -> Causes:
     yield from label_causes(child(path, "matchLabels"), selector.get("matchLabels"))
-    for index, term in enumerate(selector.get("matchExpressions") or []):
-        if not isinstance(term, dict):
-            continue
-        where = field_causes.indexed(child(path, "matchExpressions"), index)
-        yield from name_causes(names.validate_label_key, child(where, "key"), term.get("key"))
-        operator, values = term.get("operator"), term.get("values")
-        if operator in ("In", "NotIn") and not values:
-            detail = "must be specified when `operator` is 'In' or 'NotIn'"
-            yield field_causes.required(child(where, "values"), detail)
-        elif operator in ("Exists", "DoesNotExist") and values:
-            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            yield field_causes.forbidden(child(where, "values"), detail)
-        elif operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
-            yield field_causes.invalid(
-                child(where, "operator"), operator, "not a valid selector operator"
-            )
+    yield from requirement_causes(path, selector, ("DoesNotExist", "Exists", "In", "NotIn"))
 
 
 RBAC = "rbac.authorization.k8s.io"

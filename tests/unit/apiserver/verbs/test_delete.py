@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from gangline.local.apiserver.core.registry import ServedKind
-from gangline.local.apiserver.verbs.delete import DeletionRequest, apply_deletion
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.verbs.delete import (
+    DeletionRequest,
+    apply_deletion,
+    read_deletion_request,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POD = ServedKind("", "v1", "Pod", "pods")
@@ -69,6 +74,7 @@ def test_policies_become_finalizers(policy: str, before: list[str], after: Any, 
     obj = {"kind": "ConfigMap", "metadata": {"finalizers": before} if before else {}}
     assert apply_deletion(MAP, obj, DeletionRequest(policy=policy), NOW) is removed
     assert obj["metadata"].get("finalizers") == after
+    assert ("deletionTimestamp" in obj["metadata"]) is not removed
 
 
 def test_deletion_increments_generation():
@@ -76,3 +82,14 @@ def test_deletion_increments_generation():
     apply_deletion(MAP, obj, DeletionRequest(), NOW)
     apply_deletion(MAP, obj, DeletionRequest(), NOW)
     assert obj["metadata"]["generation"] == 4
+
+
+def test_pods_of_a_job_stay_and_the_client_is_warned_unless_it_gives_a_policy():
+    def deletion(**options: str) -> tuple[str, list[str]]:
+        job = ServedKind("batch", "v1", "Job", "jobs", orphans=True)
+        request = ApiRequest(job, "delete", "n", "j", "", {})
+        return read_deletion_request(request, options).policy, request.warnings
+
+    policy, (warning,) = deletion()
+    assert (policy, "propagationPolicy=Background" in warning) == ("Orphan", True)
+    assert deletion(propagationPolicy="Background") == ("Background", [])

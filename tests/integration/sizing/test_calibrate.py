@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from gangline.cli.commands.plan import plan_command
 from gangline.cli.errors import to_command_error
 from gangline.cli.planning.calibrate import calibrate_command
+from gangline.sizing.sources.timed_slice import LEAST_TIMES, STEPS
 
 MODELS = Path(__file__).parents[3] / "benchmarks" / "sizing" / "models.py"
 SHAPE = ("--layers", "2", "--hidden", "64", "--heads", "2", "--vocab", "256", "--seq", "32")
@@ -43,7 +44,10 @@ def test_a_calibration_of_two_processes_is_used_for_their_device(home: Path) -> 
     file = home / "calibrations" / "CPU.json"
     found = json.loads(file.read_text())
     assert found["devices"] == 2
-    assert sum(len(run["seconds"]) for run in found["layers"]["runs"]) == 45
+    steps = [len(run["seconds"]) for run in found["layers"]["runs"]]
+    # Fewer than 15 where the machine is too busy for them in six seconds.
+    assert len(steps) == 3
+    assert all(LEAST_TIMES <= count <= STEPS for count in steps)
     # The slice has no embeddings: states of their size are updated beside those of its layers.
     assert found["update"]["parameters"] == found["slice"]["parameters"]
     assert found["copy"]["bytes"] == 2**23

@@ -34,7 +34,9 @@ def refusal(command: click.Command, *arguments: str) -> str:
     """What the user reads if the command fails."""
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code != 0
-    assert isinstance(result.exception, Exception), result.output
+    if isinstance(result.exception, SystemExit):
+        return result.output
+    assert isinstance(result.exception, Exception)
     error = to_command_error(result.exception)
     return f"{error.message} {error.hint}"
 

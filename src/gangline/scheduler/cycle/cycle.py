@@ -97,8 +97,7 @@ def run_cycle(
         now: the time in seconds since the epoch, on the clock of the cache.
         policy: which evictions are allowed, and which shares order gangs.
         phase_ended: called with ``collect``, ``prepare`` and ``place`` when these phases end.
-        explain: whether the pending reasons are to have messages. Without them the decisions are
-            the same, and take two thirds of the time if thousands of gangs are pending.
+        explain: whether the pending reasons are to have messages; the decisions are the same.
     """
     gangs, refused = pending_gangs(state, now, policy.admission.waiting_time_s)  # 1.
     admission = AdmissionResult()

@@ -61,6 +61,6 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or (":" in host and not host.startswith("[")):
         return address.strip("[]"), DEFAULT_MASTER_PORT
-    if not port.isdigit():
+    if not port.isdecimal():
         raise ValueError(f"{address!r}: the port must be a number")
     return host.strip("[]"), int(port)

@@ -204,7 +204,7 @@ def _check_port(what: str, text: str) -> None:
 
 def _node_unit(flags: argparse.Namespace, conf: Mapping[str, str], high: int) -> int:
     text = conf.get("node_unit", str(flags.node_unit))
-    unit = int(text) if text.isdigit() else 0
+    unit = int(text) if text.isdecimal() else 0
     if not 1 <= unit <= high:
         raise FlagError(f"--node-unit {text}: must be between 1 and the maximum of --nnodes")
     return unit

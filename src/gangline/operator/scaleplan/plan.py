@@ -355,7 +355,7 @@ def _age(plan: ScalePlan) -> tuple[float, list[tuple[bool, int, str]], str]:
     meta = plan.metadata
     created = meta.creation_timestamp
     parts = [
-        (part.isdigit(), int(part) if part.isdigit() else 0, part)
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
         for part in _NUMBER.split(meta.name)
     ]
     return created.timestamp() if created else float("inf"), parts, meta.uid

@@ -66,7 +66,7 @@ class Version:
         if match is None:
             return None
         parts = match[4].split(".") if match[4] else ()
-        before = tuple((not p.isdigit(), int(p) if p.isdigit() else 0, p) for p in parts)
+        before = tuple((not p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in parts)
         return cls(tuple(map(int, match.group(1, 2, 3))), before)
 
     def __lt__(self, other: "Version") -> bool:

@@ -283,7 +283,7 @@ def test_indexes_have_the_form_of_kubernetes(text: str, indexes: list[int]) -> N
 
 
 def test_wrong_indexes_are_ignored() -> None:
-    assert parse_indexes("0-99999999999,x,-3", 3) == {0, 1, 2}
+    assert parse_indexes(f"0-99999999999,x,-3,²,{'9' * 5000}", 3) == {0, 1, 2}
 
 
 def test_pods_know_their_job_and_their_index() -> None:

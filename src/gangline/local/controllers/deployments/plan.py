@@ -299,7 +299,7 @@ def _scale(
 
 def _recorded(one: RawReplicaSet, annotation: str, default: int) -> int:
     text = one.metadata.annotations.get(annotation, "")
-    return int(text) if text.isdigit() else default
+    return int(text) if text.isdecimal() else default
 
 
 def _recorded_size(deployment: RawDeployment) -> dict[str, str]:

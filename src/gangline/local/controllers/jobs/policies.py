@@ -110,14 +110,19 @@ def parse_indexes(text: str, completions: int) -> set[int]:
     indexes: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            indexes.update(range(int(first), min(int(last or first), completions - 1) + 1))
+        low, high = _number(first), _number(last or first)
+        if low is not None and high is not None:
+            indexes.update(range(low, min(high, completions - 1) + 1))
     return indexes
 
 
 def index_of(pod: Pod) -> int | None:
-    text = pod.metadata.annotations.get(INDEX, "")
-    return int(text) if text.isdigit() else None
+    return _number(pod.metadata.annotations.get(INDEX, ""))
+
+
+def _number(text: str) -> int | None:
+    """Return a number that a client may have written. (Python reads at most 4,300 digits.)"""
+    return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +148,7 @@ def index_failures(
     """Count the failures of each index. ``decisions`` has those on failed pods, by uid."""
 
     def before(pod: Pod) -> int:
-        text = pod.metadata.annotations.get(FAILURE_COUNT, "")
-        return int(text) if text.isdigit() else 0
+        return _number(pod.metadata.annotations.get(FAILURE_COUNT, "")) or 0
 
     newest: dict[int, Pod] = {}
     # After an ignored failure, the next pod has the same number.

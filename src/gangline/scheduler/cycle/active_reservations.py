@@ -106,7 +106,7 @@ class ActiveReservations:
         """Return the reservations that give way to a gang, in the order in which they do."""
         if not self._unserved:
             return []
-        owing = self._preemption.owing_queues(gang, self._unserved_of.keys())
+        owing = self._preemption.owing_queues(gang) & self._unserved_of.keys()
         queues = (gang.queue, *owing)
         listed = [r for queue in queues for r in self._unserved_of.get(queue, {}).values()]
         listed.sort(key=lambda reservation: reservation.gang.order, reverse=True)

@@ -202,16 +202,11 @@ class PreemptionEvaluator:
             for pod in placement.pods
         )
 
-    def owing_queues(self, preemptor: PendingGang, among: Set[str]) -> Set[str]:
-        """Return those of some queues that will owe something to a gang once expected gangs have
-        started.
-        """
+    def owing_queues(self, preemptor: PendingGang) -> Set[str]:
+        """Return the queues that will owe something to a gang once expected gangs have started."""
         if not self._policy.reclaim:
             return frozenset()
-        rights = self._rights_against_expected(preemptor)
-        asked = self._tree.request_vector(preemptor.requested)
-        above = self.reclaim_state.above(among - {preemptor.queue}, asked)
-        return rights.owing_queues() & above if above else above
+        return self._rights_against_expected(preemptor).owing_queues()
 
     def may_displace(
         self, preemptor: PendingGang, owners: Iterable[PendingGang]

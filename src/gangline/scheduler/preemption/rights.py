@@ -119,14 +119,6 @@ class ReclaimState:
             self._comparisons[key] = compared
         return compared
 
-    def above(self, queues: Iterable[str], asked: Vector) -> Set[str]:
-        """Return the queues that are above their fair share of something that is asked for, with
-        the gangs that are expected to start: no other one owes anything.
-        """
-        self._update()
-        above, row = self._above[True], self.rows.row
-        return {name for name in queues if np.count_nonzero(above[row[name]] & (asked > 0))}
-
     @cached_property
     def _above(self) -> dict[bool, NDArray[np.bool_]]:
         """Whether each queue is above its fair share, without and with expected gangs."""

@@ -26,7 +26,7 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/sdk/test_session.py::test_a_function_is_run_watched_and_read_from_python",
     ),
     "apiserver": (
-        "integration/apiserver/test_server_python_client.py::test_pods_are_bound_and_evicted",
+        "integration/apiserver/test_server_python_client.py::test_custom_kinds_are_served_as_soon_as_they_are_defined",
     ),
     "brain-models": ("integration/brain/test_collector.py",),
     "causes": (

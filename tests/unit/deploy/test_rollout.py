@@ -79,7 +79,7 @@ def cluster_of(api: FakeApi, status: dict[str, Any] | None, event: dict[str, str
     api.add(f"{deployments}/gangline-operator", spec=DEPLOYMENT["spec"], status={})
     if status is not None:
         api.add(POD, metadata={"labels": LABELS}, spec={"containers": []}, status=status)
-        api.logs["gangline-operator-x"] = "FileNotFoundError: No such file: 'cert.pem'\n"
+        api.logs["gangline-operator-x before"] = "FileNotFoundError: No such file: 'cert.pem'\n"
     if event:
         subject = {"kind": "Pod" if status else "ReplicaSet", "name": "gangline-operator-x"}
         api.add(

@@ -391,10 +391,8 @@ def main(arguments: Sequence[str] = ()) -> None:
             asyncio.run(create_all(target, made))
             there = nodes
             figures |= measure(kubeconfig, nodes, given.pods, given.turns)
-    conditions = (
-        f"{given.pods:,} pending pods; medians of {given.turns} runs in turn, kube-scheduler once "
-        "and with single pods only"
-    )
+    turns = f"medians of {given.turns} runs in turn" if given.turns > 1 else "one run each"
+    conditions = f"{given.pods:,} pending pods; {turns}, kube-scheduler with single pods only"
     results.write("scheduler_bind", conditions, figures, kubernetes_version())
 
 

@@ -23,7 +23,7 @@ import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -41,8 +41,8 @@ from gangline.brain.store.errors import StoreError
 from gangline.brain.store.reader import HistoryFilter
 from gangline.brain.store.records import UsageRow
 from gangline.kube.client.client import ApiClient
-from gangline.kube.errors import ApiError
-from gangline.kube.probes import Address
+from gangline.kube.errors import ApiError, ConfigError
+from gangline.kube.probes import Address, listen
 
 TOKEN_REVIEWS: Resource[dict[str, Any]] = Resource(
     dict[str, Any], "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False
@@ -464,18 +464,13 @@ async def serve_api(
         middlewares=[translate_errors, refuse_foreign_hosts, authenticate],
     )
     app.add_routes(api.routes())
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, address.host or None, address.port, ssl_context=context)
+    async with AsyncExitStack() as stack:
+        serving = listen(app, address, "--api-bind-address", tls=context)
         try:
-            await site.start()
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise BadSettings(f"--api-bind-address {address}: {why}") from error
-        yield int(runner.addresses[0][1])
-    finally:
-        await runner.cleanup()
+            port = await stack.enter_async_context(serving)
+        except ConfigError as error:
+            raise BadSettings(str(error)) from error
+        yield port
 
 
 def is_loopback(host: str) -> bool:

@@ -71,7 +71,7 @@ async def run(
             listen(
                 dashboard.application(),
                 settings.address,
-                "--address: the dashboard cannot listen",
+                "--address: the dashboard cannot listen on",
                 tls=_tls_context(settings),
             )
         )

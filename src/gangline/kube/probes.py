@@ -55,7 +55,9 @@ async def serve_probes(
         for address, paths in places.items():
             app = web.Application()
             app.add_routes([web.get(path, _page(path, state)) for path in paths])
-            port = await stack.enter_async_context(listen(app, address, " and ".join(paths)))
+            port = await stack.enter_async_context(
+                listen(app, address, f"{' and '.join(paths)} on")
+            )
             state.ports.update(dict.fromkeys(paths, port))
         yield
 
@@ -74,7 +76,7 @@ async def listen(
     Args:
         app: the application.
         address: where it listens.
-        purpose: what the address is for, as an error says it.
+        purpose: what the address is for: the words before it in an error.
         tls: the server's certificate; None for plain HTTP.
         shutdown_s: how long requests may continue when the context ends.
 
@@ -88,7 +90,7 @@ async def listen(
             await web.TCPSite(runner, address.host or None, address.port, ssl_context=tls).start()
         except OSError as error:
             why = error.strerror or str(error)
-            raise ConfigError(f"{purpose} on {address}: {why}") from error
+            raise ConfigError(f"{purpose} {address}: {why}") from error
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

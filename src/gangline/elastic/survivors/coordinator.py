@@ -191,7 +191,7 @@ class EpochCoordinator:
             case Formed():
                 return self._hear_formed(message, now)
             case Finished() if not self._is_forming() and self._members:
-                return self._end("the training ends")
+                return self._fall_back("the training ends", is_end=True)
             case Refused(slot, reason):
                 return self._fall_back(f"rank {self.rank_of(slot)} cannot continue: {reason}")
             case _:
@@ -334,7 +334,7 @@ class EpochCoordinator:
 
     def _hear_ended(self, slot: int) -> list[Order]:
         # The training ends: the others finish without this protocol.
-        return self._end("a rank has ended") if slot in self._seats else []
+        return self._fall_back("a rank has ended", is_end=True) if slot in self._seats else []
 
     def _hear_replace(self, message: Replace) -> list[Order]:
         if not self.is_active or not 0 <= message.rank < len(self._members):
@@ -444,13 +444,11 @@ class EpochCoordinator:
                 orders.append(Start(slot, node, seat))
         return orders
 
-    def _fall_back(self, reason: str, blamed: Sequence[int] = ()) -> list[Order]:
+    def _fall_back(
+        self, reason: str, blamed: Sequence[int] = (), *, is_end: bool = False
+    ) -> list[Order]:
         self.is_over, self._deadline = True, None
-        return [Fallback(reason, [*blamed])]
-
-    def _end(self, reason: str) -> list[Order]:
-        self.is_over, self._deadline = True, None
-        return [Fallback(reason, is_end=True)]
+        return [Fallback(reason, [*blamed], is_end)]
 
 
 def plan_restore(steps: Sequence[int]) -> list[tuple[int, int]] | None:

@@ -10,8 +10,10 @@ from gangline.elastic.survivors.orders import OrderClient
 
 log = logging.getLogger(__name__)
 
-_NEXT_ORDER_S = 75.0
-"""Time for which a member waits for the group that follows; longer than the coordinator does."""
+NEXT_ORDER_S = 75.0
+"""Time for which a member waits for the group that follows, after a loss or a group that has not
+formed; longer than the coordinator does.
+"""
 
 
 class OrderInbox:
@@ -66,7 +68,7 @@ class OrderInbox:
         with self._condition:
             self._condition.wait_for(lambda: self.is_pending or self.is_over, timeout_s)
             if self._is_held:
-                self._condition.wait_for(lambda: self._order or self.is_over, _NEXT_ORDER_S)
+                self._condition.wait_for(lambda: self._order or self.is_over, NEXT_ORDER_S)
             order, self._order = self._order, None
         return order
 

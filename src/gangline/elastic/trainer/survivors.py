@@ -53,7 +53,7 @@ from gangline.elastic.survivors.messages import (
 from gangline.elastic.trainer.gradient_exchange import GradientExchange
 from gangline.elastic.trainer.group_links import GroupLinks, is_exchange_error
 from gangline.elastic.trainer.loader import ElasticDataLoader
-from gangline.elastic.trainer.order_inbox import OrderInbox
+from gangline.elastic.trainer.order_inbox import NEXT_ORDER_S, OrderInbox
 from gangline.elastic.trainer.replica import (
     MODEL,
     SeatFile,
@@ -71,8 +71,6 @@ _FIRST_GROUP_S = 600.0
 """Time for which a worker waits for the others to start."""
 _NOTICE_S = 5.0
 """Time between an exchange that failed and the notice of the agent that has seen the reason."""
-_NEXT_ORDER_S = 75.0
-"""Time for which a member waits for the order that follows a group that has not formed."""
 _READY_STEPS = 2
 """Steps after which the buckets of `DistributedDataParallel` do not change any more."""
 
@@ -444,7 +442,7 @@ class SurvivorGroup:
                 return
             except (RuntimeError, OSError) as error:
                 log.info("group %d has not formed: %s", order.epoch, error)
-            order = self._next_order(_NEXT_ORDER_S)
+            order = self._next_order(NEXT_ORDER_S)
 
     def _form(self, order: Form) -> None:
         # 1. Connect: with the addresses that were exchanged before, or under a name of its own.

@@ -21,7 +21,12 @@ from typing import Any, NamedTuple, TypeAlias
 from gangline.api.core.workloads import JOB_UID_LABEL
 from gangline.api.meta.json_objects import fill_absent, objects_in, subobject
 from gangline.api.quantity import Quantity, quantity_or_none
-from gangline.local.apiserver.machinery.kind_tables import GroupKind, read_kind_table
+from gangline.local.apiserver.machinery.kind_tables import (
+    GroupKind,
+    RulePlace,
+    parse_place,
+    read_kind_table,
+)
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 
 __all__ = [
@@ -60,10 +65,10 @@ def apply_builtin_defaults(group: str, kind: str, obj: Json) -> None:
 
 
 def _apply_table(kind: GroupKind, obj: Json) -> None:
-    for rule in _table().get(kind, ()):
-        for target in _objects_at(obj, rule.path):
-            if rule.field is None or target.get(rule.field) in rule.values:
-                for name, default in rule.defaults.items():
+    for place, defaults in _table().get(kind, ()):
+        for target in _objects_at(obj, place.path):
+            if not place.field or target.get(place.field) in place.values:
+                for name, default in defaults.items():
                     # In Go, an empty text is an absent one.
                     value = target.get(name)
                     if value is None or (value in ("", []) and type(value) is type(default)):
@@ -71,9 +76,7 @@ def _apply_table(kind: GroupKind, obj: Json) -> None:
 
 
 class _DefaultRule(NamedTuple):
-    path: Sequence[str]
-    field: str | None
-    values: Sequence[str]
+    place: RulePlace
     defaults: Json
 
 
@@ -82,11 +85,7 @@ def _table() -> Mapping[GroupKind, list[_DefaultRule]]:
     table: dict[GroupKind, list[_DefaultRule]] = {}
     for kind, rules in read_kind_table(__package__, "defaults.toml"):
         listed = table.setdefault(kind, [])
-        for place, defaults in rules.items():
-            path, _, condition = place.partition("|")
-            steps = path.replace("[]", ".[]").split(".") if path else []
-            field, _, values = condition.partition("=")
-            listed.append(_DefaultRule(steps, field or None, values.split(","), defaults))
+        listed += [_DefaultRule(parse_place(key), defaults) for key, defaults in rules.items()]
     return table
 
 

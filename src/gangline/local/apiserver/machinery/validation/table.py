@@ -32,7 +32,7 @@ from gangline.api.validation.field_rules import (
     quantity_causes,
     rule_causes,
 )
-from gangline.local.apiserver.machinery.kind_tables import GroupKind, read_kind_table
+from gangline.local.apiserver.machinery.kind_tables import GroupKind, parse_place, read_kind_table
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation.metadata import (
     check_path_segment,
@@ -99,13 +99,11 @@ def _table() -> Mapping[GroupKind, list[_FieldRule]]:
     for kind, fields in read_kind_table(__package__, "field_rules.toml"):
         rules = table.setdefault(kind, [])
         for key, listed in fields.items():
-            path, _, condition = key.partition("|")
-            parts = path.replace("[]", ".[]").replace("{}", ".{}").split(".")
-            field, _, values = condition.partition("=")
+            place = parse_place(key)
             for rule in listed.split("; "):
                 text, _, detail = rule.removesuffix(")").partition(" (")
                 what, *arguments = text.split()
-                rules.append(_FieldRule(parts, field, values.split(","), what, arguments, detail))
+                rules.append(_FieldRule(*place, what, arguments, detail))
     return table
 
 

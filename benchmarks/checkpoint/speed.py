@@ -250,9 +250,9 @@ def peers(state: dict[str, Any], folder: Path) -> Peers:
 
 
 def processor_s(pids: Sequence[int]) -> float:
-    """Return the processor time of all threads of these processes."""
-    tasks = [task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()]
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    """Return the processor time of these processes, with that of threads that have ended."""
+    # Linux makes the number of a process's clock so, see clock_getcpuclockid(3).
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:

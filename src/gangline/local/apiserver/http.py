@@ -179,6 +179,8 @@ class ApiHandlers:
     flow: FlowController
     width: Callable[[ApiRequest], int]
     """The number of seats that a request occupies."""
+    review_connection: Callable[[ApiRequest], Awaitable[None]]
+    """Raises StatusError: a webhook or a policy denies a stream into a pod."""
     authorizer: Authorizer
     impersonator: Impersonator
 
@@ -280,6 +282,7 @@ class ApiHandler:
         if exchange is not None:
             if self._audit is not None:
                 self._audit.record_start(trace)
+            await self._handlers.review_connection(api_request)
             with flow.stream(user):
                 return await exchange(request, api_request)
         handler = self._handlers.routes.handler(api_request)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.quantity import Quantity, quantity_or_none
-from gangline.local.apiserver.core.errors import StatusError, forbidden, qualified_resource
+from gangline.local.apiserver.core.errors import StatusError, forbidden_object
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -89,7 +89,7 @@ def missing_values(pod: Json, limited: Iterable[str]) -> str:
         lacking = {
             str(container.get("name"))
             for container in containers
-            if name not in _named(_requests(container), _limits(container))
+            if name not in _named(_requests(container), container_limits(container))
         }
         if lacking:
             missing.append(f"{name} for: {','.join(sorted(lacking))}")
@@ -101,7 +101,7 @@ def _pod_usage(pod: Json) -> Usage:
     if subobject(pod, "status").get("phase") in TERMINAL_PHASES:
         return {}
     spec = subobject(pod, "spec")
-    return {"pods": ONE} | _named(_total(spec, _requests), _total(spec, _limits))
+    return {"pods": ONE} | _named(pod_total(spec, _requests), pod_total(spec, container_limits))
 
 
 def _named(requests: Usage, limits: Usage) -> Usage:
@@ -119,19 +119,21 @@ def _named(requests: Usage, limits: Usage) -> Usage:
 
 def _requests(container: Json) -> Usage:
     resources = subobject(container, "resources")
-    return _quantities({**subobject(resources, "limits"), **subobject(resources, "requests")})
+    return quantities({**subobject(resources, "limits"), **subobject(resources, "requests")})
 
 
-def _limits(container: Json) -> Usage:
-    return _quantities(subobject(container, "resources", "limits"))
+def container_limits(container: Json) -> Usage:
+    """Return the limits of a container, or those of a pod's specification."""
+    return quantities(subobject(container, "resources", "limits"))
 
 
-def _quantities(written: Mapping[str, Any]) -> Usage:
+def quantities(written: Mapping[str, Any]) -> Usage:
+    """Return the amounts that can be read."""
     parsed = ((name, quantity_or_none(value)) for name, value in written.items())
     return {name: quantity for name, quantity in parsed if quantity is not None}
 
 
-def _total(spec: Json, read: Callable[[Json], Usage]) -> Usage:
+def pod_total(spec: Json, read: Callable[[Json], Usage]) -> Usage:
     """Sum containers and sidecars; the largest init container counts if it is more.
 
     The overhead is added. Values of the pod replace the sum of its containers.
@@ -155,8 +157,8 @@ def _total(spec: Json, read: Callable[[Json], Usage]) -> Usage:
         }
     own = read(spec)
     total |= {name: own[name] for name in own if name.startswith(_POD_LEVEL)}
-    overhead = _quantities(subobject(spec, "overhead"))
-    if read is _limits:
+    overhead = quantities(subobject(spec, "overhead"))
+    if read is container_limits:
         overhead = {name: amount for name, amount in overhead.items() if name in total}
     return _sum(total, overhead)
 
@@ -187,7 +189,7 @@ def _service_usage(spec: Json) -> Usage:
 
 def _claim_usage(spec: Json) -> Usage:
     usage: Usage = {}
-    storage = _quantities(subobject(spec, "resources", "requests")).get("storage")
+    storage = quantities(subobject(spec, "resources", "requests")).get("storage")
     if storage is not None:
         usage["requests.storage"] = storage
     storage_class = spec.get("storageClassName")
@@ -467,10 +469,7 @@ def with_status(quota: QuotaRules, used: Usage) -> Json:
 
 
 def _refusal(kind: ServedKind, obj: Json, why: str) -> StatusError:
-    name = str(obj["metadata"].get("name", ""))
-    shown = qualified_resource(kind.plural, kind.group)
-    message = f'{shown} "{name}" is forbidden: {why}'
-    return forbidden(message, kind.plural, kind.group, name)
+    return forbidden_object(kind.plural, kind.group, str(obj["metadata"].get("name", "")), why)
 
 
 DELAY_S = 0.1

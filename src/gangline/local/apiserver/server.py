@@ -258,8 +258,8 @@ class ApiServer:
         link = WebhookClient(self.store)
         self._closing.push_async_callback(link.close)
         self._conversions = ConversionWebhooks(link)
-        webhooks = WebhookAdmission(self.store, self.registry, link)
-        webhooks.load()
+        self._webhooks = WebhookAdmission(self.store, self.registry, link)
+        self._webhooks.load()
         # Webhooks may depend on objects that the server writes, so its own writes skip them.
         self._own_writer = WritePath(self.store, admission, self._flow)
         ledger = QuotaLedger(self.store)
@@ -268,7 +268,7 @@ class ApiServer:
             self.store,
             admission,
             self._flow,
-            webhooks,
+            self._webhooks,
             QuotaAdmission(ledger),
             rules=(
                 EscalationGuard(self._authorizer),
@@ -301,6 +301,7 @@ class ApiServer:
             routes=self._routes(kubelets),
             flow=self._flow,
             width=self._request_width,
+            review_connection=self._webhooks.review_connection,
             authorizer=self._authorizer,
             impersonator=Impersonator(self._authorizer),
         )

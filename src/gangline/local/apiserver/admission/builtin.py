@@ -16,12 +16,16 @@ from gangline.api.meta import field_causes
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.objects import StatusCause
 from gangline.api.quantity import quantity_or_none
+from gangline.local.apiserver.admission.limit_ranges import (
+    apply_limit_ranges,
+    complete_limit_range,
+    violated_bounds,
+)
 from gangline.local.apiserver.core.errors import (
     StatusError,
-    forbidden,
+    forbidden_object,
     invalid,
     not_found,
-    qualified_resource,
     status_error,
 )
 from gangline.local.apiserver.core.negotiation import read_json
@@ -77,6 +81,7 @@ class BuiltinAdmission:
             self._apply_service_account(obj)
             self._apply_runtime_class(obj)
             self._assign_priority(kind, obj)
+            self._apply_limit_ranges(kind, obj)
         elif (kind.group, kind.kind) == (workload.GROUP, "PodGroup"):
             self._check_workload(obj)
             self._assign_priority(kind, obj)
@@ -86,6 +91,9 @@ class BuiltinAdmission:
             self._allocate_node_ports(obj)
         elif not kind.group and kind.kind == "PersistentVolumeClaim":
             self._assign_storage_class(obj)
+            self._apply_limit_ranges(kind, obj)
+        elif not kind.group and kind.kind == "LimitRange":
+            complete_limit_range(obj)
         if kind.resets_status:
             obj.pop("status", None)
             if kind.kind == "Pod":
@@ -102,6 +110,7 @@ class BuiltinAdmission:
             complete_definition(self._registry, new, format_timestamp(datetime.now(UTC)))
         if not kind.group and kind.kind == "PersistentVolumeClaim":
             self._check_growth(old, new)
+            self._apply_limit_ranges(kind, new)
         if kind.group or kind.kind != "Service":
             return
         spec, former = new.get("spec", {}), old.get("spec", {})
@@ -114,8 +123,7 @@ class BuiltinAdmission:
     def admit_deletion(self, kind: ServedKind, name: str) -> None:
         """Refuse the deletion of objects that the cluster requires. Raises StatusError: 403."""
         if not kind.group and kind.kind == "Namespace" and name in PROTECTED_NAMESPACES:
-            message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
-            raise forbidden(message, "namespaces", "", name)
+            raise forbidden_object("namespaces", "", name, "this namespace may not be deleted")
 
     def _apply_service_account(self, pod: Json) -> None:
         """Refuse a pod whose service account does not exist; ``default`` is created soon after.
@@ -134,11 +142,9 @@ class BuiltinAdmission:
             if read_json(record.body).get("automountServiceAccountToken") is False:
                 spec.setdefault("automountServiceAccountToken", False)
         elif account != "default":
-            raise forbidden(
-                f'pods "{meta["name"]}" is forbidden: error looking up service account '
-                f'{meta["namespace"]}/{account}: serviceaccount "{account}" not found',
-                "pods", "", meta["name"],
-            )  # fmt: skip
+            why = f"error looking up service account {meta['namespace']}/{account}: "
+            why += f'serviceaccount "{account}" not found'
+            raise forbidden_object("pods", "", meta["name"], why)
         spec.setdefault("serviceAccountName", account)
         spec.setdefault("serviceAccount", account)
         if spec.get("automountServiceAccountToken") is not False:
@@ -155,10 +161,8 @@ class BuiltinAdmission:
         stored = read_json(record.body)["metadata"] if record is not None else None
         if stored is None or stored.get("deletionTimestamp"):
             problem = "was not found: create it first" if stored is None else "is being deleted"
-            raise forbidden(
-                f'podgroups.{workload.GROUP} "{meta["name"]}" is forbidden: workload "{name}" '
-                f"{problem}", "podgroups", workload.GROUP, meta["name"],
-            )  # fmt: skip
+            why = f'workload "{name}" {problem}'
+            raise forbidden_object("podgroups", workload.GROUP, meta["name"], why)
 
     def _apply_runtime_class(self, pod: Json) -> None:
         """Refuse a pod whose runtime class does not exist. Add what the class adds to its pods:
@@ -171,8 +175,7 @@ class BuiltinAdmission:
         record = self._store.cache("runtimeclasses.node.k8s.io").latest(chosen)
 
         def refuse(why: str) -> StatusError:
-            message = f'pods "{name}" is forbidden: pod rejected: {why}'
-            return forbidden(message, "pods", "", name)
+            return forbidden_object("pods", "", name, f"pod rejected: {why}")
 
         if record is None:
             raise refuse(f'RuntimeClass "{chosen}" not found')
@@ -202,22 +205,26 @@ class BuiltinAdmission:
             return
         given = spec.get("priority")
         if not apply_priority(obj, classes, default):
-            name = obj["metadata"]["name"]
-            class_name = spec.get("priorityClassName")
-            raise forbidden(
-                f'{qualified_resource(kind.plural, kind.group)} "{name}" is forbidden: '
-                f"no PriorityClass with name {class_name} was found",
-                kind.plural, kind.group, name,
-            )  # fmt: skip
+            why = f"no PriorityClass with name {spec.get('priorityClassName')} was found"
+            raise forbidden_object(kind.plural, kind.group, obj["metadata"]["name"], why)
         computed = spec.get("priority") if spec.get("priorityClassName") else 0
         if given not in (None, computed):
-            shown = qualified_resource(kind.plural, kind.group)
-            raise forbidden(
-                f'{shown} "{obj["metadata"]["name"]}" is forbidden: the integer value of priority '
-                f"({given}) must not be provided in pod spec; priority admission controller "
-                f"computed {computed} from the given PriorityClass name",
-                kind.plural, kind.group, obj["metadata"]["name"],
-            )  # fmt: skip
+            why = f"the integer value of priority ({given}) must not be provided in pod spec; "
+            why += f"priority admission controller computed {computed} from the given "
+            why += "PriorityClass name"
+            raise forbidden_object(kind.plural, kind.group, obj["metadata"]["name"], why)
+
+    def _apply_limit_ranges(self, kind: ServedKind, obj: Json) -> None:
+        """Give a pod the amounts that it does not name; refuse one outside of the bounds."""
+        meta = obj["metadata"]
+        records = self._store.cache("limitranges.").latest_in(meta["namespace"])
+        ranges = [read_json(record.body) for record in records]
+        if not ranges or not isinstance(obj.get("spec"), dict):
+            return
+        if kind.kind == "Pod":
+            apply_limit_ranges(ranges, obj)
+        if violated := violated_bounds(ranges, kind.kind, obj):
+            raise forbidden_object(kind.plural, "", meta["name"], "; ".join(violated))
 
     def _assign_storage_class(self, claim: Json) -> None:
         """Set the default storage class of a claim that names none."""
@@ -253,8 +260,7 @@ class BuiltinAdmission:
             why = "only dynamically provisioned pvc can be resized and the storageclass that "
             why += "provisions the pvc must support resize"
         if why:
-            message = f'persistentvolumeclaims "{name}" is forbidden: {why}'
-            raise forbidden(message, "persistentvolumeclaims", "", name)
+            raise forbidden_object("persistentvolumeclaims", "", name, why)
 
     def _allocate_cluster_ip(self, service: Json) -> None:
         spec = service.get("spec")
@@ -353,15 +359,11 @@ def check_crd(definition: Json, old: Json | None = None) -> None:
 
 
 def _terminating(kind: ServedKind, name: str, namespace: str) -> StatusError:
-    shown = qualified_resource(kind.plural, kind.group)
-    message = (
-        f'{shown} "{name}" is forbidden: unable to create new content in namespace {namespace} '
-        "because it is being terminated"
-    )
+    why = f"unable to create new content in namespace {namespace} because it is being terminated"
     # Controllers of Kubernetes, Kueue and JobSet do not try again after this cause.
     text = f"namespace {namespace} is being terminated"
     cause = StatusCause("NamespaceTerminating", text, "metadata.namespace")
-    return forbidden(message, kind.plural, kind.group, name, [cause])
+    return forbidden_object(kind.plural, kind.group, name, why, [cause])
 
 
 def _mount_api_access(spec: Json) -> None:

@@ -17,7 +17,7 @@ from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP
 from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.auth.rules import AccessAttributes
-from gangline.local.apiserver.core.errors import forbidden, invalid
+from gangline.local.apiserver.core.errors import forbidden_object, invalid
 from gangline.local.apiserver.core.prepare import restore_field
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest, RequestUser
@@ -63,26 +63,22 @@ def complete_signing_request(request: ApiRequest, obj: Json) -> None:
     if spec.get("signerName") == CLIENT_SIGNER and MASTERS in (
         attribute.value for attribute in organizations
     ):
-        message = (
-            f'{PLURAL}.{GROUP} "{request.name}" is forbidden: use of {CLIENT_SIGNER} signer with '
-            f"{MASTERS} group is not allowed"
-        )
-        raise forbidden(message, PLURAL, GROUP, request.name)
+        why = f"use of {CLIENT_SIGNER} signer with {MASTERS} group is not allowed"
+        raise forbidden_object(PLURAL, GROUP, request.name, why)
 
 
 def restrict_signing_request(request: ApiRequest, old: Json, new: Json) -> None:
     """Undo changes that the written subresource must not make, in place.
 
-    No write changes the spec. ``approval`` changes only the conditions of the approval, ``status``
-    everything but these.
+    No write changes the spec. ``approval`` changes only the conditions, ``status`` everything but
+    those of the approval.
     """
     if not is_signing_request(request):
         return
     restore_field(old, new, "spec")
     if request.subresource == "approval":
-        status = dict(subobject(old, "status"))
-        status["conditions"] = [*_conditions(old, approval=False), *_conditions(new, approval=True)]
-        new["status"] = status
+        conditions = subobject(new, "status").get("conditions") or []
+        new["status"] = subobject(old, "status") | {"conditions": conditions}
     elif request.subresource == "status":
         status = {**subobject(new, "status")}
         status.pop("conditions", None)
@@ -118,11 +114,8 @@ class SignerGuard:
         signer = str(subobject(old, "spec").get("signerName", ""))
         if ADMIN_GROUP in request.user.groups or self._is_allowed(request.user, verb, signer):
             return
-        message = (
-            f'{PLURAL}.{GROUP} "{request.name}" is forbidden: user not permitted to {verb} '
-            f'requests with signerName "{signer}"'
-        )
-        raise forbidden(message, PLURAL, GROUP, request.name)
+        why = f'user not permitted to {verb} requests with signerName "{signer}"'
+        raise forbidden_object(PLURAL, GROUP, request.name, why)
 
     def _is_allowed(self, user: RequestUser, verb: str, signer: str) -> bool:
         names = (signer, f"{signer.partition('/')[0]}/*")

@@ -6,7 +6,7 @@ The rules and messages are those of the admission plug-in of Kubernetes.
 from gangline.api.meta.json_objects import subobject
 from gangline.local.apiserver.auth.authentication import API_AUDIENCES, BoundObject
 from gangline.local.apiserver.auth.node_authorizer import node_of, pod_references
-from gangline.local.apiserver.core.errors import StatusError, forbidden, qualified_resource
+from gangline.local.apiserver.core.errors import StatusError, forbidden_object
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
 
@@ -178,7 +178,4 @@ def _is_in(domain: str, domains: tuple[str, ...]) -> bool:
 
 
 def _refusal(request: ApiRequest, why: str) -> StatusError:
-    kind = request.kind
-    shown = qualified_resource(kind.plural, kind.group)
-    message = f'{shown} "{request.name}" is forbidden: {why}'
-    return forbidden(message, kind.plural, kind.group, request.name)
+    return forbidden_object(request.kind.plural, request.kind.group, request.name, why)

@@ -15,7 +15,7 @@ from gangline.api.validation.security_standards import (
     describe,
     find_violations,
 )
-from gangline.local.apiserver.core.errors import forbidden, invalid
+from gangline.local.apiserver.core.errors import forbidden_object, invalid
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
@@ -74,9 +74,8 @@ class PodSecurityAdmission:
         violated = _violations(pod, policy.enforce)
         self._report(request, policy, pod, warn=not violated)
         if violated:
-            name = request.name
             why = f'violates PodSecurity "{policy.enforce}": {violated}'
-            raise forbidden(f'pods "{name}" is forbidden: {why}', "pods", "", name)
+            raise forbidden_object("pods", "", request.name, why)
 
     def _report(
         self, request: ApiRequest, policy: PodSecurityPolicy, pod: Json, *, warn: bool = True

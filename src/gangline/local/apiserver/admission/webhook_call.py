@@ -204,14 +204,16 @@ class ReviewInput:
 
     request: ApiRequest
     operation: str
-    options: Json
+    options: Json | None
     reviewed_kind: tuple[str, str, str] | None = None
     """Group, version and kind of the object if it is not of the resource's kind."""
     dry_run: bool = False
 
 
-def request_options(request: ApiRequest, operation: str, more: Json | None = None) -> Json:
-    """Return the options of a request for webhooks."""
+def request_options(request: ApiRequest, operation: str, more: Json | None = None) -> Json | None:
+    """Return the options of a request for webhooks; None for a connection, which has none."""
+    if operation not in OPTIONS:
+        return None
     options: Json = {"kind": OPTIONS[operation], "apiVersion": "meta.k8s.io/v1"}
     if operation != "DELETE":
         named = ("fieldManager", "fieldValidation")

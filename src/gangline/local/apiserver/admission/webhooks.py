@@ -53,7 +53,7 @@ from gangline.local.apiserver.admission.webhook_call import (
 from gangline.local.apiserver.core import conversion, prepare
 from gangline.local.apiserver.core.errors import forbidden, internal, not_found, timed_out
 from gangline.local.apiserver.core.negotiation import read_json
-from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
+from gangline.local.apiserver.core.registry import SUBRESOURCES, Json, Registry, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.machinery.patches import PatchError, json_equal, json_patch
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -61,7 +61,7 @@ from gangline.local.apiserver.storage.watch_cache import DELETED, CacheEvent, Ob
 
 log = logging.getLogger(__name__)
 
-CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
+CREATE, UPDATE, DELETE, CONNECT = "CREATE", "UPDATE", "DELETE", "CONNECT"
 TOTAL_TIMEOUT_S = 34.0
 """Total time limit in seconds for all webhooks of one write, as in Kubernetes."""
 DEADLINE_MESSAGE = "request did not complete within requested timeout - context deadline exceeded"
@@ -130,7 +130,7 @@ class WebhookAdmission:
 
         Args:
             request: the request.
-            operation: CREATE, UPDATE or DELETE.
+            operation: CREATE, UPDATE, DELETE or CONNECT.
             options: operation options that are not in the query.
             dry_run: True if nothing is stored although the query does not request a dry run.
             shown: group, version and kind of the reviewed object if not of the request's kind.
@@ -147,6 +147,14 @@ class WebhookAdmission:
             request, operation, request_options(request, operation, options), shown, dry
         )
         return WebhookReview(self._store, self._registry, self._link, review_input, matched)
+
+    async def review_connection(self, request: ApiRequest) -> None:
+        """Let webhooks and policies decide about a stream into a pod. Raises StatusError: one of
+        them denies it, or fails.
+        """
+        kind = SUBRESOURCES[request.subresource][2] if request.subresource else ""
+        if kind and (review := self.review(request, CONNECT, shown=("", "v1", kind))) is not None:
+            await review.admit(None, _connection_options(request, kind))
 
     def _match(self, subject: WriteAttributes) -> AdmissionMatch:
         if self._generation != self._registry.generation:
@@ -169,6 +177,15 @@ class WebhookAdmission:
     def _hooks(self, plural: str) -> list[CompiledWebhook]:
         configured = self._configured[plural]
         return [hook for name in sorted(configured) for hook in configured[name]]
+
+
+def _connection_options(request: ApiRequest, kind: str) -> Json:
+    """Return the query of a connection as the object that Kubernetes shows."""
+    lists = {"command": request.all_params.get("command"), "ports": request.all_params.get("ports")}
+    texts = {"container": request.params.get("container")}
+    flags = {name: request.bool_param(name) for name in ("stdin", "stdout", "stderr", "tty")}
+    given = {name: value for name, value in (lists | texts | flags).items() if value}
+    return {"kind": kind, "apiVersion": "v1", **given}
 
 
 def _compile_or_skip(plural: str, record: ObjectRevision) -> list[CompiledWebhook]:

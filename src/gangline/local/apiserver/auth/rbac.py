@@ -38,6 +38,7 @@ from gangline.local.apiserver.core.errors import (
     StatusError,
     bad_request,
     forbidden,
+    forbidden_object,
     not_found,
     qualified_resource,
 )
@@ -284,10 +285,7 @@ class EscalationGuard:
 
 
 def _refuse(request: ApiRequest, reason: str) -> None:
-    plural = request.kind.plural
-    shown = qualified_resource(plural, RBAC)
-    message = f'{shown} "{request.name}" is forbidden: {reason}'
-    raise forbidden(message, plural, RBAC, request.name)
+    raise forbidden_object(request.kind.plural, RBAC, request.name, reason)
 
 
 def _aggregates(role: Json) -> bool:

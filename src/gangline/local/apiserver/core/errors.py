@@ -51,10 +51,17 @@ def qualified_resource(plural: str, group: str) -> str:
 
 
 def _object_error(
-    code: int, reason: str, plural: str, group: str, name: str, text: str
+    code: int,
+    reason: str,
+    plural: str,
+    group: str,
+    name: str,
+    text: str,
+    causes: Iterable[StatusCause] = (),
 ) -> StatusError:
     message = f'{qualified_resource(plural, group)} "{name}" {text}'
-    return status_error(code, reason, message, StatusDetails(name=name, group=group, kind=plural))
+    details = StatusDetails(name=name, group=group, kind=plural, causes=list(causes))
+    return status_error(code, reason, message, details)
 
 
 def not_found(plural: str, group: str, name: str) -> StatusError:
@@ -109,16 +116,17 @@ def invalid(group: str, kind: str, name: str, causes: Iterable[StatusCause]) -> 
     )
 
 
-def forbidden(
-    message: str,
-    plural: str = "",
-    group: str = "",
-    name: str = "",
-    causes: Iterable[StatusCause] = (),
-) -> StatusError:
-    """403 for a request that its user, or a rule of the cluster, does not permit."""
-    details = StatusDetails(name=name, group=group, kind=plural, causes=list(causes))
+def forbidden(message: str, plural: str = "", group: str = "", name: str = "") -> StatusError:
+    """403 for a request that its user may not send."""
+    details = StatusDetails(name=name, group=group, kind=plural)
     return status_error(403, "Forbidden", message, details)
+
+
+def forbidden_object(
+    plural: str, group: str, name: str, why: str, causes: Iterable[StatusCause] = ()
+) -> StatusError:
+    """403 for an object that a rule of the cluster forbids."""
+    return _object_error(403, "Forbidden", plural, group, name, f"is forbidden: {why}", causes)
 
 
 def unauthorized() -> StatusError:

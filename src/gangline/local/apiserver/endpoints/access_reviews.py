@@ -10,6 +10,7 @@ from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.auth.rules import AccessAttributes
 from gangline.local.apiserver.core.errors import bad_request, invalid
 from gangline.local.apiserver.core.negotiation import (
+    choose_format,
     encode_json,
     expect_object,
     expect_string,
@@ -57,7 +58,10 @@ class ReviewHandler:
         self._authenticator = authenticator
 
     async def handle(self, request: ApiRequest) -> ApiResponse:
-        """Return the review with its status. Raises StatusError: the review is invalid."""
+        """Return the review with its status. Raises StatusError: the review is invalid, or the
+        client accepts only another form of it, such as a table.
+        """
+        choose_format(request.accept)
         review = expect_object(await self._decode_body(request), "the body of the request")
         spec = expect_object(review.get("spec"), "spec")
         match request.kind.kind:

@@ -26,6 +26,7 @@ from gangline.local.apiserver.machinery.kind_tables import (
     RulePlace,
     parse_place,
     read_kind_table,
+    values_at,
 )
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 
@@ -66,13 +67,14 @@ def apply_builtin_defaults(group: str, kind: str, obj: Json) -> None:
 
 def _apply_table(kind: GroupKind, obj: Json) -> None:
     for place, defaults in _table().get(kind, ()):
-        for target in _objects_at(obj, place.path):
-            if not place.field or target.get(place.field) in place.values:
-                for name, default in defaults.items():
-                    # In Go, an empty text is an absent one.
-                    value = target.get(name)
-                    if value is None or (value in ("", []) and type(value) is type(default)):
-                        target[name] = copy_json(default)
+        for _, target, _ in values_at(obj, place.path):
+            if not isinstance(target, dict) or not place.applies_to(target):
+                continue
+            for name, default in defaults.items():
+                # In Go, an empty text is an absent one.
+                value = target.get(name)
+                if value is None or (value in ("", []) and type(value) is type(default)):
+                    target[name] = copy_json(default)
 
 
 class _DefaultRule(NamedTuple):
@@ -87,20 +89,6 @@ def _table() -> Mapping[GroupKind, list[_DefaultRule]]:
         listed = table.setdefault(kind, [])
         listed += [_DefaultRule(parse_place(key), defaults) for key, defaults in rules.items()]
     return table
-
-
-def _objects_at(obj: Any, path: Sequence[str]) -> list[Json]:
-    """Return the objects that a path names: those of all items, where ``[]`` is a step."""
-    objects = [obj] if isinstance(obj, dict) else []
-    for index, step in enumerate(path):
-        if step == "[]":
-            continue
-        values = [target.get(step) for target in objects]
-        if path[index + 1 : index + 2] == ["[]"]:
-            objects = [item for value in values for item in objects_in(value)]
-        else:
-            objects = [value for value in values if isinstance(value, dict)]
-    return objects
 
 
 def normalize_builtin(group: str, kind: str, obj: Json) -> None:

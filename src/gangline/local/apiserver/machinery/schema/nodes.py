@@ -43,7 +43,7 @@ _ENTRY: Json = dict.fromkeys(
 )
 OBJECT_META: Json = {
     "type": "object",
-    "description": "Metadata of every stored object: identity, labels, life cycle.",
+    "description": "Standard object's metadata: identity, labels, life cycle.",
     "properties": {
         **{
             name: {k: v for k, v in part.items() if k != "nullable"} | _LISTS.get(name, {})
@@ -70,7 +70,7 @@ def with_object_fields(schema: Json) -> Json:
     metadata = own.get("metadata", {})
     parts = {
         "apiVersion": own.get("apiVersion")
-        or {**_STRING, "description": "Group and version of the API."},
+        or {**_STRING, "description": "APIVersion defines group and version of the API."},
         "kind": own.get("kind") or {**_STRING, "description": "Kind of the object."},
         "metadata": {**OBJECT_META, "properties": dict(OBJECT_META["properties"])},
     }

@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 from gangline.api import names
 from gangline.api.cluster import workload
-from gangline.api.cluster.admission import GROUP as ADMISSION
 from gangline.api.core.devices import GROUP as DEVICES
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
@@ -35,14 +34,11 @@ from gangline.api.validation.pods import (
     template_causes,
 )
 from gangline.local.apiserver.machinery.schema.nodes import Json
-from gangline.local.apiserver.machinery.validation import webhooks
 from gangline.local.apiserver.machinery.validation.metadata import (
-    RBAC,
     metadata_causes,
     metadata_update_causes,
 )
 from gangline.local.apiserver.machinery.validation.table import table_causes, table_update_causes
-from gangline.local.apiserver.machinery.validation.webhooks import webhook_causes
 from gangline.local.apiserver.machinery.validation.workloads import (
     autoscaler_causes,
     cron_job_causes,
@@ -96,11 +92,7 @@ def quota_causes(quota: Json) -> Causes:
 def _scope_causes(spec: Json, hard: Json) -> Causes:
     scopes = spec.get("scopes")
     chosen = [str(scope) for scope in scopes] if isinstance(scopes, list) else []
-    path = "spec.scopeSelector.matchExpressions"
-    for index, expression in enumerate(
-        objects_in(subobject(spec, "scopeSelector").get("matchExpressions"))
-    ):
-        yield from _expression_causes(indexed(path, index), expression)
+    for expression in objects_in(subobject(spec, "scopeSelector").get("matchExpressions")):
         chosen.append(str(expression.get("scopeName")))
     for scope in chosen:
         for name in hard:
@@ -111,22 +103,6 @@ def _scope_causes(spec: Json, hard: Json) -> Causes:
     for pair in CONFLICTS:
         if pair <= set(chosen):
             yield field_causes.invalid("spec.scopes", chosen, "conflicting scopes")
-
-
-def _expression_causes(path: str, expression: Json) -> Causes:
-    scope, operator = expression.get("scopeName"), expression.get("operator")
-    values = expression.get("values") or []
-    if scope != "PriorityClass" and operator != "Exists":
-        detail = "must be 'Exist' only operator when scope is any of ResourceQuotaScopeTerminating,"
-        detail += " ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort,"
-        detail += " ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
-        yield field_causes.invalid(child(path, "operator"), operator, detail)
-    elif operator in ("In", "NotIn") and not values:
-        detail = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
-        yield field_causes.required(child(path, "values"), detail)
-    elif operator in ("Exists", "DoesNotExist") and values:
-        detail = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
-        yield field_causes.invalid(child(path, "values"), values, detail)
 
 
 def _allowed_in(scope: str, name: str) -> bool:
@@ -148,58 +124,6 @@ def _is_standard(name: str) -> bool:
         or name == STORAGE
         or name.startswith(("hugepages-", "requests.hugepages-"))
     )
-
-
-def role_causes(obj: Json, *, namespaced: bool) -> Causes:
-    for index, rule in enumerate(objects_in(obj.get("rules"))):
-        yield from _rule_causes(rule, indexed("rules", index), namespaced=namespaced)
-
-
-def _rule_causes(rule: Json, where: str, *, namespaced: bool) -> Causes:
-    paths = rule.get("nonResourceURLs")
-    if paths:
-        if namespaced:
-            detail = "namespaced rules cannot apply to non-resource URLs"
-            yield field_causes.invalid(child(where, "nonResourceURLs"), paths, detail)
-        if rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames"):
-            detail = "rules cannot apply to both regular resources and non-resource URLs"
-            yield field_causes.invalid(child(where, "nonResourceURLs"), paths, detail)
-        return
-    if not rule.get("apiGroups"):
-        detail = "resource rules must supply at least one api group"
-        yield field_causes.required(child(where, "apiGroups"), detail)
-    if not rule.get("resources"):
-        detail = "resource rules must supply at least one resource"
-        yield field_causes.required(child(where, "resources"), detail)
-
-
-def binding_causes(obj: Json, *, namespaced: bool) -> Causes:
-    reference = subobject(obj, "roleRef")
-    kinds = ("Role", "ClusterRole") if namespaced else ("ClusterRole",)
-    if reference.get("kind") not in kinds:
-        yield field_causes.unsupported("roleRef.kind", reference.get("kind", ""), kinds)
-    for index, subject in enumerate(objects_in(obj.get("subjects"))):
-        yield from _subject_causes(subject, indexed("subjects", index), namespaced=namespaced)
-
-
-def _subject_causes(subject: Json, where: str, *, namespaced: bool) -> Causes:
-    groups = {"ServiceAccount": "", "User": RBAC, "Group": RBAC}
-    kind, group = subject.get("kind"), subject.get("apiGroup") or ""
-    if kind not in groups:
-        yield field_causes.unsupported(child(where, "kind"), kind or "", tuple(groups))
-    elif group != groups[kind]:
-        yield field_causes.unsupported(child(where, "apiGroup"), group, (groups[kind],))
-    # Without a namespace it is an account in the namespace of the binding.
-    if kind == "ServiceAccount" and not namespaced and not subject.get("namespace"):
-        yield field_causes.required(child(where, "namespace"))
-
-
-RBAC_VALIDATORS: dict[tuple[str, str], Callable[[Json], Causes]] = {
-    (RBAC, "ClusterRole"): partial(role_causes, namespaced=False),
-    (RBAC, "ClusterRoleBinding"): partial(binding_causes, namespaced=False),
-    (RBAC, "Role"): partial(role_causes, namespaced=True),
-    (RBAC, "RoleBinding"): partial(binding_causes, namespaced=True),
-}
 
 
 HEADLESS = "None"
@@ -307,14 +231,6 @@ def _without_metadata_and_status(obj: Json) -> Json:
     return {name: value for name, value in obj.items() if name not in ("metadata", "status")}
 
 
-def _pod(obj: Json) -> Causes:
-    yield from pod_causes("spec", subobject(obj, "spec"))
-
-
-def _config_map(obj: Json) -> Causes:
-    yield from _data_causes(obj, texts="data", encoded="binaryData")
-
-
 def _secret(obj: Json) -> Causes:
     yield from _data_causes(obj, encoded="data")
     yield from _secret_type_causes(obj)
@@ -372,21 +288,6 @@ def _is_base64(text: str) -> bool:
     except (binascii.Error, ValueError):
         return False
     return True
-
-
-def _data_update(old: Json, new: Json) -> Causes:
-    if old.get("type") != new.get("type") and "type" in old:
-        yield field_causes.invalid("type", new.get("type"), "field is immutable")
-    if old.get("immutable") is True:
-        if new.get("immutable") is not True:
-            yield field_causes.forbidden("immutable", "field is immutable when `immutable` is set")
-        for field in ("data", "binaryData"):
-            if old.get(field) != new.get(field):
-                yield field_causes.forbidden(field, "field is immutable when `immutable` is set")
-
-
-def _claim(obj: Json) -> Causes:
-    return claim_causes("spec", subobject(obj, "spec"))
 
 
 def _claim_update(old: Json, new: Json) -> Causes:
@@ -487,16 +388,31 @@ def _claim_devices(path: str, obj: Json) -> Causes:
                     yield field_causes.invalid(where, name, detail)
 
 
+def _node_drivers_update(old: Json, new: Json) -> Causes:
+    drivers = objects_in(subobject(old, "spec").get("drivers"))
+    before = {driver.get("name"): driver for driver in drivers}
+    for index, driver in enumerate(objects_in(subobject(new, "spec").get("drivers"))):
+        if driver != before.get(driver.get("name"), driver):
+            yield field_causes.invalid(
+                indexed("spec.drivers", index), driver, "field is immutable"
+            )  # fmt: skip
+
+
+def _service_ranges_update(old: Json, new: Json) -> Causes:
+    before, after = (subobject(obj, "spec").get("cidrs") for obj in (old, new))
+    # A range of the other address family may be added.
+    if isinstance(before, list) and (not isinstance(after, list) or after[: len(before)] != before):
+        yield field_causes.invalid("spec.cidrs", after, "field is immutable")
+
+
 VALIDATORS: Mapping[tuple[str, str], Validator] = {
-    ("", "ConfigMap"): _config_map,
+    ("", "ConfigMap"): partial(_data_causes, texts="data", encoded="binaryData"),
     ("", "PersistentVolume"): _volume,
-    ("", "PersistentVolumeClaim"): _claim,
-    ("", "Pod"): _pod,
+    ("", "PersistentVolumeClaim"): lambda obj: claim_causes("spec", subobject(obj, "spec")),
+    ("", "Pod"): lambda obj: pod_causes("spec", subobject(obj, "spec")),
     ("", "ResourceQuota"): quota_causes,
     ("", "Secret"): _secret,
     ("", "Service"): service_causes,
-    (ADMISSION, "MutatingWebhookConfiguration"): webhook_causes,
-    (ADMISSION, "ValidatingWebhookConfiguration"): webhook_causes,
     ("", "Event"): _event,
     ("", "PodTemplate"): lambda obj: template_causes("template", subobject(obj, "template")),
     ("", "ReplicationController"): replication_controller_causes,
@@ -508,21 +424,18 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("batch", "CronJob"): cron_job_causes,
     ("batch", "Job"): job_causes,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
-    **RBAC_VALIDATORS,
     (DEVICES, "ResourceClaim"): partial(_claim_devices, "spec.devices"),
     (DEVICES, "ResourceClaimTemplate"): partial(_claim_devices, "spec.spec.devices"),
-    **webhooks.VALIDATORS,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
-    ("", "ConfigMap"): _data_update,
     ("", "PersistentVolume"): _volume_update,
     ("", "PersistentVolumeClaim"): _claim_update,
     ("", "Pod"): pod_update_causes,
-    ("", "Secret"): _data_update,
     ("", "Service"): service_update_causes,
     ("apps", "StatefulSet"): stateful_set_update_causes,
     ("batch", "Job"): job_update_causes,
     (workload.GROUP, "Workload"): partial(_group_update, "podGroupTemplates"),
     (workload.GROUP, "PodGroup"): partial(_group_update, ""),
-    **webhooks.UPDATE_VALIDATORS,
+    ("networking.k8s.io", "ServiceCIDR"): _service_ranges_update,
+    ("storage.k8s.io", "CSINode"): _node_drivers_update,
 }

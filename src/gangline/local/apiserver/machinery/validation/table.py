@@ -1,28 +1,31 @@
 """Rules of single fields of built-in kinds, from the table ``field_rules.toml``.
 
-A section has the rules of the kinds in its title (``GROUP KIND``, the core group is ``v1``). A key
-is a path: ``[]`` stands for all items of a list, ``{}`` for all values of a map. An absent object
-counts as an empty one, unless ``?`` follows its name. After ``|``, the rules apply only if a field
-beside the value has one of some values (``|type=A,B``). Rules are separated by semicolons:
+A section has the rules of the kinds in its title (``GROUP KIND``, the core group is ``v1``), a key
+is a place (``kind_tables``), whose condition is of fields beside the value. Rules are separated by
+semicolons:
 
-* ``required``, ``forbidden``, ``in VALUES``, ``min NUMBER``, ``max NUMBER``, ``items NUMBER`` (at
-  most), ``one-of FIELDS`` (exactly one is given), ``at-most-one FIELDS``, ``unique FIELDS`` (which
-  identify the items of a list), or the name of a rule in ``_FORMS``; a text in parentheses is its
-  message;
+* ``required``, ``forbidden``, ``unset`` (an invalid value if given), ``in VALUES``, ``any-in
+  VALUES`` (a list has one of them), ``min NUMBER``, ``max NUMBER``, ``items NUMBER`` (at most),
+  ``one-of FIELDS`` (exactly one is given), ``at-most-one FIELDS``, ``any-of FIELDS``, ``unique
+  FIELDS`` (which identify the items of a list; none: the items themselves), ``wildcard`` (a list
+  with ``*`` has no other items), ``expression VARIABLES``, or the name of a rule in ``_FORMS``; a
+  text in parentheses is its message;
 * ``as NAME``: the value has the rules of the section ``part NAME``;
 * ``immutable`` and ``kept``, for updates: the value must not change, as an invalid value or as a
-  forbidden change; ``fixed`` can be set and removed.
+  forbidden change; ``fixed`` can be set and removed. A condition is of the object before.
 """
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from gangline.api import names
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
-from gangline.api.meta.json_objects import objects_in, subobject
+from gangline.api.meta.json_objects import subobject
 from gangline.api.validation.field_rules import (
     Causes,
     enum_causes,
@@ -32,7 +35,19 @@ from gangline.api.validation.field_rules import (
     quantity_causes,
     rule_causes,
 )
-from gangline.local.apiserver.machinery.kind_tables import GroupKind, parse_place, read_kind_table
+from gangline.local.apiserver.machinery.cel import (
+    CONDITION_VARIABLES,
+    POLICY_VARIABLES,
+    missing_library,
+)
+from gangline.local.apiserver.machinery.kind_tables import (
+    ABSENT,
+    GroupKind,
+    RulePlace,
+    parse_place,
+    read_kind_table,
+    values_at,
+)
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation.metadata import (
     check_path_segment,
@@ -41,15 +56,11 @@ from gangline.local.apiserver.machinery.validation.metadata import (
 
 __all__ = ["count_or_share_causes", "table_causes", "table_update_causes"]
 
-_ABSENT: tuple[Any, ...] = (None, "", [], {})
 _CHANGES = ("fixed", "immutable", "kept")
 
 
 class _FieldRule(NamedTuple):
-    path: Sequence[str]
-    field: str
-    """The field beside the value that has one of ``values``; empty: there is no condition."""
-    values: Sequence[str]
+    place: RulePlace
     name: str
     arguments: Sequence[str]
     detail: str
@@ -58,15 +69,15 @@ class _FieldRule(NamedTuple):
 def table_causes(group: str, kind: str, obj: Json, *, of_status: bool = False) -> Causes:
     """Yield the errors of an object's fields, either of its status or of all others."""
     for rule in _table().get((group, kind), ()):
-        if (rule.path[0] == "status") is of_status:
+        if (rule.place.path[0] == "status") is of_status:
             yield from _rule_causes(rule, obj, "")
 
 
 def _rule_causes(rule: _FieldRule, obj: Json, path: str) -> Causes:
     if rule.name in _CHANGES:
         return
-    for where, value, owner in _values(obj, rule.path, path):
-        if not rule.field or (owner or {}).get(rule.field, "") in rule.values:
+    for where, value, owner in values_at(obj, rule.place.path, path):
+        if rule.place.applies_to(owner):
             yield from _field_causes(rule, where, value)
 
 
@@ -75,14 +86,14 @@ def table_update_causes(
 ) -> Causes:
     """Yield the errors of changed fields that must not change."""
     for rule in _table().get((group, kind), ()):
-        if rule.name not in _CHANGES or (rule.path[0] == "status") is not of_status:
+        path = rule.place.path
+        if rule.name not in _CHANGES or (path[0] == "status") is not of_status:
             continue
-        before, after = (
-            {where: value for where, value, _ in _values(obj, rule.path, "")} for obj in (old, new)
-        )
-        if before == after:
+        owners = [owner for _, _, owner in values_at(old, path)]
+        before, after = ({at: value for at, value, _ in values_at(obj, path)} for obj in (old, new))
+        if before == after or not any(map(rule.place.applies_to, owners)):
             continue
-        where = ".".join(rule.path)
+        where = ".".join(path)
         if rule.name == "fixed" and not (before.get(where) and after.get(where)):
             continue
         if rule.name == "kept":
@@ -103,53 +114,41 @@ def _table() -> Mapping[GroupKind, list[_FieldRule]]:
             for rule in listed.split("; "):
                 text, _, detail = rule.removesuffix(")").partition(" (")
                 what, *arguments = text.split()
-                rules.append(_FieldRule(*place, what, arguments, detail))
+                rules.append(_FieldRule(place, what, arguments, detail))
     return table
-
-
-def _values(
-    obj: Any, path: Sequence[str], where: str, owner: Any = None
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield path, value and object of each field that a path names. Values of wrong types have
-    none.
-    """
-    if not path:
-        yield where, obj, owner
-        return
-    step, rest = path[0].removesuffix("?"), path[1:]
-    if step == "[]":
-        for index, item in enumerate(obj if isinstance(obj, list) else ()):
-            yield from _values(item, rest, indexed(where, index), obj)
-    elif step == "{}":
-        for key, value in (obj if isinstance(obj, dict) else {}).items():
-            yield from _values(value, rest, indexed(where, key), obj)
-    elif obj is None or isinstance(obj, dict):
-        value = (obj or {}).get(step)
-        if value is not None or step == path[0]:
-            yield from _values(value, rest, child(where, step), obj)
 
 
 def _field_causes(rule: _FieldRule, where: str, value: Any) -> Causes:
     if (check := _RULES.get(rule.name)) is not None:
         yield from check(where, value, rule)
-    elif value not in _ABSENT or (rule.name == "share" and value == ""):
+    elif value not in ABSENT or (rule.name == "share" and value == ""):
         yield from _FORMS[rule.name](where, value)
 
 
 def _required(where: str, value: Any, rule: _FieldRule) -> Causes:
-    if value in _ABSENT:
+    if value in ABSENT:
         yield field_causes.required(where, rule.detail)
 
 
 def _forbidden(where: str, value: Any, rule: _FieldRule) -> Causes:
-    if value is not None and value not in ("", []):
+    if value is None or value in ("", []):
+        return
+    if rule.name == "unset":
+        yield field_causes.invalid(where, value, rule.detail)
+    else:
         yield field_causes.forbidden(where, rule.detail)
 
 
 def _enum(where: str, value: Any, rule: _FieldRule) -> Causes:
-    is_item = rule.path[-1] == "[]"
+    is_item = rule.place.path[-1] == "[]"
     for cause in enum_causes(where, value or ("" if is_item else None), rule.arguments):
         yield field_causes.invalid(where, value, rule.detail) if rule.detail else cause
+
+
+def _any_in(where: str, value: Any, rule: _FieldRule) -> Causes:
+    if isinstance(value, list) and value and not {*rule.arguments} & {*map(str, value)}:
+        detail = f"must include at least one of {', '.join(rule.arguments)}"
+        yield field_causes.invalid(where, value, detail)
 
 
 def _minimum(where: str, value: Any, rule: _FieldRule) -> Causes:
@@ -173,7 +172,13 @@ def _one_of(where: str, value: Any, rule: _FieldRule) -> Causes:
         return
     given = [name for name in rule.arguments if (value or {}).get(name) is not None]
     fields = ", ".join(f"`{name}`" for name in rule.arguments)
-    if not given and rule.name == "one-of":
+    if rule.name == "any-of":
+        if not given:
+            yield field_causes.required(where, rule.detail)
+    elif rule.name == "one-of" and rule.detail:
+        if len(given) != 1:
+            yield field_causes.required(where, rule.detail)
+    elif not given and rule.name == "one-of":
         yield field_causes.invalid(where, "", f"must specify one of: {fields}")
     elif len(given) > 1:
         detail = f"exactly one of {fields} is required, but multiple fields are set"
@@ -188,17 +193,43 @@ def _section(where: str, value: Any, rule: _FieldRule) -> Causes:
 
 def _unique(where: str, items: Any, rule: _FieldRule) -> Causes:
     seen: list[list[Any]] = []
-    for index, item in enumerate(objects_in(items)):
-        key = [item.get(name) for name in rule.arguments]
+    names_given = rule.arguments
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        fields = item if isinstance(item, dict) else {}
+        key = [fields.get(name) for name in names_given] if names_given else [item]
         if key in seen and any(key):
             at = indexed(where, index)
-            place = child(at, rule.arguments[0]) if len(key) == 1 else at
+            place = child(at, names_given[0]) if len(names_given) == 1 else at
             yield field_causes.duplicate(place, key[0] if len(key) == 1 else key)
         seen.append(key)
 
 
+def _wildcard(where: str, value: Any, rule: _FieldRule) -> Causes:
+    if isinstance(value, list) and len(value) > 1 and "*" in value:
+        yield field_causes.invalid(where, value, rule.detail)
+
+
+def _expression(where: str, value: Any, rule: _FieldRule) -> Causes:
+    if value in ABSENT:
+        return
+    if missing := missing_library():
+        yield field_causes.forbidden(where, missing)
+        return
+    # Most clusters have no conditions: the library takes 50 ms to load.
+    from gangline.local.apiserver.machinery.cel.rules import RuleError, compile_expression
+
+    variables = POLICY_VARIABLES if rule.arguments[0] == "policy" else CONDITION_VARIABLES
+    try:
+        compile_expression(str(value), variables)
+    except RuleError as error:
+        yield field_causes.invalid(where, value, str(error))
+
+
 _RULES: Mapping[str, Callable[[str, Any, _FieldRule], Causes]] = {
+    "any-in": _any_in,
+    "any-of": _one_of,
     "as": _section,
+    "expression": _expression,
     "forbidden": _forbidden,
     "in": _enum,
     "at-most-one": _one_of,
@@ -208,6 +239,8 @@ _RULES: Mapping[str, Callable[[str, Any, _FieldRule], Causes]] = {
     "one-of": _one_of,
     "required": _required,
     "unique": _unique,
+    "unset": _forbidden,
+    "wildcard": _wildcard,
 }
 
 
@@ -304,12 +337,91 @@ def _address_range(path: str, value: Any) -> Causes:
         yield field_causes.invalid(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24)")
 
 
+_INDEXES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*", re.ASCII)
+_URL_FORM = "desired format: https://host[/path]"
+
+
+def _indexes(path: str, value: Any) -> Causes:
+    if isinstance(value, str) and not _INDEXES.fullmatch(value):
+        detail = "error parsing succeededIndexes: it has numbers and ranges, as 1,3-5"
+        yield field_causes.invalid(path, value, detail)
+
+
+def _three_segments(path: str, value: Any) -> Causes:
+    if isinstance(value, str) and value.count(".") < 2:
+        detail = "should be a domain with at least three segments separated by dots"
+        yield field_causes.invalid(path, value, detail)
+
+
+def _reviewed_resources(path: str, value: Any) -> Causes:
+    """Yield the errors of empty and duplicate resources, including those covered by a wildcard."""
+    listed = value if isinstance(value, list) else []
+    for index, resource in enumerate(listed):
+        if not resource:
+            yield field_causes.required(indexed(path, index))
+            continue
+        for star in _covering_wildcards(resource):
+            if star in listed:
+                detail = f"if '{star}' is present, must not specify {resource}"
+                yield field_causes.invalid(indexed(path, index), resource, detail)
+    if len(listed) > 1 and "*/*" in listed:
+        detail = "if '*/*' is present, must not specify other resources"
+        yield field_causes.invalid(path, listed, detail)
+    plain = [resource for resource in listed if "/" not in resource]
+    if "*" in plain and len(plain) > 1:
+        detail = "if '*' is present, must not specify other resources without subresources"
+        yield field_causes.invalid(path, listed, detail)
+
+
+def _covering_wildcards(resource: str) -> Iterator[str]:
+    name, slash, subresource = resource.partition("/")
+    if slash and subresource != "*":
+        yield f"{name}/*"
+    if slash and name != "*":
+        yield f"*/{subresource}"
+
+
+def _webhook_url(path: str, url: Any) -> Causes:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        yield field_causes.invalid(path, url, f"url must be a valid URL: {error}; {_URL_FORM}")
+        return
+    if parts.scheme != "https":
+        detail = f"'https' is the only allowed URL scheme; {_URL_FORM}"
+        yield field_causes.invalid(path, parts.scheme, detail)
+    if not host:
+        yield field_causes.invalid(path, host or "", f"host must be specified; {_URL_FORM}")
+    if "@" in parts.netloc:
+        yield field_causes.invalid(path, "…", "user information is not permitted in the URL")
+    for name, what in (("fragment", "fragments are"), ("query", "query parameters are")):
+        if value := getattr(parts, name):
+            yield field_causes.invalid(path, value, f"{what} not permitted in the URL")
+
+
+def _webhook_path(path: str, route: Any) -> Causes:
+    if not isinstance(route, str) or route == "/":
+        return
+    if not route.startswith("/"):
+        yield field_causes.invalid(path, route, "must start with a '/'")
+        return
+    steps = route[1:].split("/")
+    for index, step in enumerate(steps):
+        if not step and index < len(steps) - 1:
+            yield field_causes.invalid(path, route, f"segment[{index}] may not be empty")
+        elif step:
+            for cause in rule_causes(names.validate_dns_subdomain, path, step):
+                yield field_causes.invalid(path, route, f"segment[{index}]: {cause.message}")
+
+
 _FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
     "absolute": _absolute,
     "backend": _backend,
     "cidr": _address_range,
     "dns-label": _name(names.validate_dns_label),
     "host": _host,
+    "indexes": _indexes,
     "ip": _address,
     "labels": label_causes,
     "label-value": _name(names.validate_label_value),
@@ -321,11 +433,15 @@ _FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
     "qualified": _qualified,
     "percent": _share,
     "quantity": quantity_causes,
+    "reviewed-resources": _reviewed_resources,
     "selector": _selector,
     "endpoints": _endpoints,
     "service-name": _name(names.validate_service_name),
     "share": count_or_share_causes,
     "subdomain": _name(names.validate_dns_subdomain),
+    "three-segments": _three_segments,
     "under-spec": _under(".spec."),
     "under-status": _under(".status."),
+    "webhook-path": _webhook_path,
+    "webhook-url": _webhook_url,
 }

@@ -15,17 +15,11 @@ from gangline.api.core.workloads import JOB_UID_LABEL
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
 from gangline.api.meta.json_objects import objects_in, subobject
-from gangline.api.validation.field_rules import (
-    Causes,
-    enum_causes,
-)
+from gangline.api.validation.field_rules import Causes
 from gangline.api.validation.pods import template_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 from gangline.local.apiserver.machinery.validation.metadata import selector_causes
-from gangline.local.apiserver.machinery.validation.table import count_or_share_causes
 
-_MAX_INDEXED_PARALLELISM = 100_000
-_INDEXES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*", re.ASCII)
 _SCHEDULING = ("nodeSelector", "tolerations", "schedulingGates")
 """Fields of the template that may change while a suspended Job has not started."""
 
@@ -37,59 +31,13 @@ def job_causes(obj: Json) -> Causes:
 
 
 def job_spec_causes(path: str, spec: Json) -> Causes:
-    yield from _index_causes(path, spec)
-    policy = spec.get("podReplacementPolicy")
-    yield from _success_policy(child(path, "successPolicy"), spec)
-    template, where = subobject(spec, "template"), child(path, "template")
-    yield from template_causes(where, template)
-    restart = subobject(template, "spec").get("restartPolicy")
-    where = child(where, "spec.restartPolicy")
-    if not restart:
-        yield field_causes.required(where, 'valid values: "OnFailure", "Never"')
-    yield from enum_causes(where, restart, ("OnFailure", "Never"))
+    template = subobject(spec, "template")
+    yield from template_causes(child(path, "template"), template)
     if spec.get("podFailurePolicy") is not None:
-        if restart == "OnFailure":
+        if (restart := subobject(template, "spec").get("restartPolicy")) == "OnFailure":
             detail = 'only "Never" is supported when podFailurePolicy is specified'
-            yield field_causes.invalid(where, restart, detail)
-        if policy not in (None, "Failed"):
-            yield field_causes.unsupported(child(path, "podReplacementPolicy"), policy, ("Failed",))
+            yield field_causes.invalid(child(path, "template.spec.restartPolicy"), restart, detail)
         yield from _failure_policy(child(path, "podFailurePolicy.rules"), spec)
-
-
-def _index_causes(path: str, spec: Json) -> Causes:
-    if spec.get("completionMode") == "Indexed":
-        if spec.get("completions") is None:
-            detail = "when completion mode is Indexed"
-            yield field_causes.required(child(path, "completions"), detail)
-        parallelism = spec.get("parallelism")
-        if isinstance(parallelism, int) and parallelism > _MAX_INDEXED_PARALLELISM:
-            limit = f"must be less than or equal to {_MAX_INDEXED_PARALLELISM}"
-            detail = f"{limit} when completion mode is Indexed"
-            yield field_causes.invalid(child(path, "parallelism"), parallelism, detail)
-    else:
-        for name in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
-            if spec.get(name) is not None:
-                detail = "requires indexed completion mode"
-                yield field_causes.invalid(child(path, name), spec[name], detail)
-    if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
-        detail = "when maxFailedIndexes is specified"
-        yield field_causes.required(child(path, "backoffLimitPerIndex"), detail)
-
-
-def _success_policy(path: str, spec: Json) -> Causes:
-    policy = spec.get("successPolicy")
-    if not isinstance(policy, dict):
-        return
-    rules = objects_in(policy.get("rules"))
-    for index, rule in enumerate(rules):
-        where = indexed(child(path, "rules"), index)
-        count, indexes = rule.get("succeededCount"), rule.get("succeededIndexes")
-        if count is None and indexes is None:
-            detail = "at least one of succeededCount or succeededIndexes must be specified"
-            yield field_causes.required(where, detail)
-        if isinstance(indexes, str) and not _INDEXES.fullmatch(indexes):
-            detail = "error parsing succeededIndexes: it has numbers and ranges, as 1,3-5"
-            yield field_causes.invalid(child(where, "succeededIndexes"), indexes, detail)
 
 
 def _failure_policy(path: str, spec: Json) -> Causes:
@@ -212,9 +160,6 @@ def _selector(obj: Json, spec: Json) -> Causes:
 
 def job_update_causes(old: Json, new: Json) -> Causes:
     before, after = subobject(old, "spec"), subobject(new, "spec")
-    for name in ("selector", "completionMode", "podFailurePolicy", "managedBy"):
-        if before.get(name) != after.get(name):
-            yield field_causes.invalid(f"spec.{name}", after.get(name), "field is immutable")
     completions, parallelism = after.get("completions"), after.get("parallelism")
     if before.get("completions") != completions:
         if after.get("completionMode") != "Indexed":
@@ -356,20 +301,18 @@ def replica_set_causes(obj: Json, *, checks_pods: bool = True) -> Causes:
         return
     if checks_pods:
         yield from template_causes("spec.template", template)
-    policy = subobject(template, "spec").get("restartPolicy")
-    yield from enum_causes("spec.template.spec.restartPolicy", policy, ("Always",))
+
+
+_ROLLING_AMOUNTS = ("maxUnavailable", "maxSurge")
 
 
 def deployment_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
     yield from replica_set_causes(obj)
-    strategy = subobject(spec, "strategy")
-    rolling = strategy.get("rollingUpdate")
-    if strategy.get("type") == "Recreate" and rolling is not None:
-        detail = "may not be specified when strategy `type` is 'Recreate'"
-        yield field_causes.forbidden("spec.strategy.rollingUpdate", detail)
-    elif isinstance(rolling, dict):
-        yield from _rolling_update(rolling)
+    rolling = subobject(spec, "strategy", "rollingUpdate")
+    if rolling and all(rolling.get(name) in (0, "0", "0%") for name in _ROLLING_AMOUNTS):
+        detail = "may not be 0 when `maxSurge` is 0"
+        yield field_causes.invalid("spec.strategy.rollingUpdate.maxUnavailable", 0, detail)
 
 
 def replication_controller_causes(obj: Json) -> Causes:
@@ -421,20 +364,9 @@ def _controller_selector(spec: Json) -> Causes:
         yield field_causes.invalid(path, labels, detail)
 
 
-def _rolling_update(rolling: Json) -> Causes:
-    amounts = {name: rolling.get(name) for name in ("maxUnavailable", "maxSurge")}
-    for name, value in amounts.items():
-        yield from count_or_share_causes(f"spec.strategy.rollingUpdate.{name}", value)
-    if all(value in (0, "0", "0%") for value in amounts.values()):
-        detail = "may not be 0 when `maxSurge` is 0"
-        yield field_causes.invalid("spec.strategy.rollingUpdate.maxUnavailable", 0, detail)
-
-
 def autoscaler_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
-    low, high = spec.get("minReplicas"), spec.get("maxReplicas", 0)
-    if isinstance(high, int) and high < 1:
-        yield field_causes.invalid("spec.maxReplicas", high, "must be greater than 0")
-    elif isinstance(high, int) and isinstance(low, int) and high < low:
+    low, high = spec.get("minReplicas"), spec.get("maxReplicas")
+    if isinstance(high, int) and isinstance(low, int) and 0 < high < low:
         detail = "must be greater than or equal to `minReplicas`"
         yield field_causes.invalid("spec.maxReplicas", high, detail)

@@ -13,19 +13,27 @@ only if all steps are equal. 512 jobs and 2,000 devices take a fraction of a sec
    loss, 0 a cluster with idle devices. It is smoothed, so that one short job moves no sizes.
 
 Sizes are counted in workers, and only the sizes of ``choices`` are given: whole node units. The
-guard decides about the advice as about any other.
+guard decides about the advice as about any other. It replaces that of the single jobs, which do not
+know of each other. While a gang waits, no job grows: the scheduler may hold free devices for that
+gang. A gang with reserved resources of its queue (``Inqueue``) has a right to start.
 """
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.brain.advisers.advice import Advice, Choice, Reason, What, because
+from gangline.api.quantity import QuantityError
+from gangline.api.resource_list import GPU, parse_resource
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.brain.advisers.advice import Advice, Choice, Reason, Verdict, What, because
+from gangline.brain.advisers.workers import best_size, floor_of, worker_advice
+from gangline.brain.facts.records import NodeCapacity, Run
+from gangline.brain.guard.state import GuardJobState
 
 _LEVELS = 60
 _REPAIRS = 4
@@ -89,12 +97,11 @@ def goodput_of(job: AllocationJob, workers: float) -> float | None:
     """Return the goodput of a size; between two known sizes by a line; None outside of them."""
     if not job.choices or not job.choices[0].value <= workers <= job.choices[-1].value:
         return None
-    sizes = [choice.value for choice in job.choices]
-    return float(np.interp(workers, sizes, [choice.goodput for choice in job.choices]))
+    sizes, goodputs = zip(*((c.value, c.goodput) for c in job.choices), strict=True)
+    return float(np.interp(workers, sizes, goodputs))
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One size of a job, and what is lost with it."""
 
     workers: int
@@ -394,7 +401,7 @@ def allocation_advice(
             fair=round(fair * job.devices),
             price=price,
         )
-        advice[job.key] = _advice(job, size, reason, urgent=False)
+        advice[job.key] = _advice(job, size, reason)
     return advice
 
 
@@ -403,23 +410,23 @@ def give_back_advice(
 ) -> dict[str, Advice]:
     advice = {}
     for job in jobs:
-        if job.key not in sizes:
+        size = sizes.get(job.key, job.workers)
+        if size == job.workers:
             continue
         reason = because(
             "GiveBack",
             gang=gang.key,
             needed=gang.devices,
-            devices=(job.workers - sizes[job.key]) * job.devices,
-            loss=lost_share(job, sizes[job.key]),
+            devices=(job.workers - size) * job.devices,
+            loss=lost_share(job, size),
         )
-        advice[job.key] = _advice(job, sizes[job.key], reason, urgent=True)
+        advice[job.key] = _advice(job, size, reason, urgent=True)
     return advice
 
 
-def _advice(job: AllocationJob, workers: int, reason: Reason, *, urgent: bool) -> Advice:
+def _advice(job: AllocationJob, workers: int, reason: Reason, *, urgent: bool = False) -> Advice:
     now = goodput_of(job, job.workers) or 1.0
-    low, high = sorted((job.workers, workers))
-    choices = tuple(
+    choices = [
         Choice(
             value=choice.value,
             goodput=choice.goodput / now,
@@ -427,18 +434,132 @@ def _advice(job: AllocationJob, workers: int, reason: Reason, *, urgent: bool) -
             high=choice.high / now,
         )
         for choice in job.choices
-        if low <= choice.value <= high
-    )
-    there = next((choice for choice in choices if choice.value == workers), None)
-    size = 1.0 if workers > job.workers else workers / job.workers
-    return Advice(
-        what=What.WORKERS,
-        role="worker",
-        was=job.workers,
-        value=workers,
-        reason=reason,
-        gain=(there.goodput if there else 1.0) / size - 1,
-        gain_low=(there.low if there else 1.0) / size - 1,
-        urgent=urgent,
+    ]
+    unknown = Choice(value=workers, goodput=1.0, low=1.0, high=1.0)
+    there = next((choice for choice in choices if choice.value == workers), unknown)
+    return worker_advice(job.workers, there, choices, reason, urgent=urgent)
+
+
+_INQUEUE, _PENDING = "Inqueue", "Pending"
+WAITING_S = 30.0
+"""Each gang waits while it is scheduled. From this time on it is short of devices."""
+
+
+class ClusterRound(msgspec.Struct, frozen=True, kw_only=True):
+    advice: dict[str, Advice] = {}
+    """By uid of the job."""
+    considered: frozenset[str] = frozenset()
+    """Jobs whose size the round has decided, also where it stays."""
+    price: PriceState = PriceState()
+
+
+def cluster_round(
+    jobs: Sequence[AllocationJob],
+    nodes: Sequence[NodeCapacity],
+    groups: Iterable[PodGroup],
+    entitlements: Mapping[str, float],
+    price: PriceState,
+    now_ms: int,
+) -> ClusterRound:
+    pending = [group for group in groups if group.status.phase in (_INQUEUE, _PENDING)]
+    # Where it is not known how many devices a gang needs, it may need some.
+    waiting = [group for group in pending if _needed_devices(group) != 0]
+    free = {node.name: node.gpus_free for node in nodes}
+    advice: dict[str, Advice] = {}
+    if waiting:
+        created = [group.metadata.creation_timestamp for group in waiting]
+        if any(at is None or now_ms / 1000 - at.timestamp() >= WAITING_S for at in created):
+            price = update_price(price, 1.0, 0, now_ms)
+        gang = _first_entitled(waiting)
+        sizes = give_back(jobs, free, gang) if gang is not None else None
+        if sizes and gang is not None:
+            advice = give_back_advice(jobs, sizes, gang)
+    else:
+        allocation = allocate(jobs, free, entitlements)
+        price = update_price(price, allocation.refused, sum(free.values()), now_ms)
+        advice = allocation_advice(jobs, allocation, price.price)
+    return ClusterRound(advice=advice, considered=frozenset(job.key for job in jobs), price=price)
+
+
+def queue_entitlements(
+    weights: Mapping[str, int], devices: int, fixed: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the devices of each queue for its elastic jobs.
+
+    Args:
+        fixed: devices of the jobs of each queue that the Brain may not resize.
+    """
+    total = sum(weights.values())
+    return {
+        queue: max(devices * weight / total - fixed.get(queue, 0.0), 0.0)
+        for queue, weight in weights.items()
+        if total > 0
+    }
+
+
+def allocation_job(
+    run: Run, choices: tuple[Choice, ...], state: GuardJobState
+) -> AllocationJob | None:
+    """Return what the allocation needs of a job that lets the Brain change its workers.
+
+    None if it uses no devices, or its ``choices`` are not known: the goodput of its possible sizes,
+    as the model predicts it.
+    """
+    job = run.job
+    worker = next((size for size in reversed(job.roles) if size.role == "worker"), None)
+    present = next((choice for choice in choices if choice.goodput == 1.0), None)
+    if worker is None or worker.gpus < 1 or present is None or len(choices) < 2:
+        return None
+    # Idle devices are no reason for workers that gain next to nothing.
+    most = max(best_size(choices, present.value, floor_of(0.0)).value, present.value)
+    running = sorted((pod.rank, pod.node) for pod in run.pods if pod.ended_ms is None)
+    pending = any(action.verdict is Verdict.PENDING for action in state.actions)
+    return AllocationJob(
+        key=job.uid,
+        workers=int(present.value),
+        devices=worker.gpus,
+        minimum=job.workers_min or 1,
+        maximum=int(most),
         choices=choices,
+        queue=job.queue,
+        rest_s=float("inf") if state.remaining_s is None else max(state.remaining_s, 1.0),
+        cost_s=state.change_cost_s,
+        fixed=state.plan_open or pending or state.failing,
+        nodes=tuple(node for _, node in running),
     )
+
+
+def with_allocation(result: ClusterRound, uid: str, advice: Sequence[Advice]) -> list[Advice]:
+    """Return the advice of a job with the round's instead of its own on workers.
+
+    A trial to learn stays: the round knows no sizes that were never run.
+    """
+    if uid not in result.considered:
+        return list(advice)
+    probe = next((item for item in advice if item.what is What.WORKERS and item.probe), None)
+    rest = [item for item in advice if item.what is not What.WORKERS]
+    given = result.advice.get(uid)
+    if given is not None and (given.urgent or probe is None):
+        return [*rest, given]
+    return [*rest, probe] if probe is not None else rest
+
+
+def _needed_devices(group: PodGroup) -> int | None:
+    """Devices that a gang asks for; None if they are not known."""
+    needed = group.spec.min_resources
+    try:
+        return parse_resource(GPU, needed.get(GPU) or 0) if needed else None
+    except QuantityError:
+        return None
+
+
+def _first_entitled(waiting: Sequence[PodGroup]) -> EntitledGang | None:
+    """The oldest gang with reserved resources whose devices are known."""
+    entitled = [group for group in waiting if group.status.phase == _INQUEUE]
+    entitled.sort(key=lambda group: (str(group.metadata.creation_timestamp), group.metadata.name))
+    for group in entitled:
+        pods, devices = group.spec.min_member, _needed_devices(group) or 0
+        if pods > 0 and devices >= pods and devices % pods == 0:
+            key = f"{group.metadata.namespace}/{group.metadata.name}"
+            return EntitledGang(key=key, pods=pods, unit=devices // pods)
+    return None

@@ -125,9 +125,7 @@ def a_view(
     return AdviserView(
         now_ms=NOW,
         run=own or Run(job=job or a_job()),
-        similar=SimilarRuns(level=level, runs=tuple(runs), bounds=tuple(bounds))
-        if runs or bounds
-        else None,
+        similar=SimilarRuns(level=level, runs=tuple(runs), bounds=tuple(bounds)),
         cluster=ClusterView(nodes=nodes, price=price),
         memory_samples=tuple(memory),
         remaining_s=remaining_s,

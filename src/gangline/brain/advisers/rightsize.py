@@ -11,14 +11,13 @@ it reaches its limit. The sentences of all reasons are in ``explain``.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
 from gangline.brain.advisers.advice import (
     Advice,
     Arguments,
     Confidence,
-    Reason,
     Unit,
     What,
     because,
@@ -30,13 +29,14 @@ from gangline.brain.advisers.memory import (
     obstacle_to_lower,
     range_factor,
     role_size,
+    rounded_up,
     running_size,
 )
 from gangline.brain.advisers.view import AdviserView, expected_rest_s
 from gangline.brain.facts.records import MemorySample, RoleSize, Run
 from gangline.brain.models.histogram import CPU, Histogram
 from gangline.brain.models.throughput import LONGEST_STEP_S
-from gangline.brain.models.trend import Trend, fit_trend
+from gangline.brain.models.trend import fit_trend
 
 MARGIN = 1.1
 LEAST_MILLIS = 100
@@ -49,18 +49,17 @@ _STEP_MILLIS = 10
 _SAMPLES_OF_A_RUN = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class CpuSize:
-    """A number, and what it rests on."""
+class _CpuSize(NamedTuple):
+    """A number in millicores, and what it rests on."""
 
-    value_millis: int
-    low_millis: int
-    high_millis: int
-    p95_millis: int
+    value: int
+    low: int
+    high: int
+    p95: int
     runs: int
 
 
-def size_cpu(runs: Iterable[Run], role: str, now_ms: int) -> CpuSize | None:
+def _sized(runs: Iterable[Run], role: str, now_ms: int) -> _CpuSize | None:
     """Derive the CPU from the use of the ranks; None if it was not measured.
 
     A run is recorded by its median, 95th percentile and maximum. They enter the histogram with the
@@ -82,9 +81,11 @@ def size_cpu(runs: Iterable[Run], role: str, now_ms: int) -> CpuSize | None:
     p95, median = histogram.percentile(950), histogram.percentile(500)
     if p95 is None or median is None:
         return None
-    value = max(_rounded(p95 * MARGIN), LEAST_MILLIS)
-    high = max(_rounded(histogram.peak * MARGIN), value)
-    return CpuSize(value, min(_rounded(median * MARGIN), value), high, p95, len(seen))
+    low, usual, high = (
+        rounded_up(millis * MARGIN, _STEP_MILLIS) for millis in (median, p95, histogram.peak)
+    )
+    value = max(usual, LEAST_MILLIS)
+    return _CpuSize(value, min(low, value), max(high, value), p95, len(seen))
 
 
 def data_share(segments: Sequence[SegmentFacts]) -> float | None:
@@ -101,38 +102,43 @@ def data_share(segments: Sequence[SegmentFacts]) -> float | None:
     return sum(data * steps for data, _, steps in measured) / total if total > 0 else None
 
 
-def loader_value(size: CpuSize, request_millis: int | None) -> int:
-    """Return the CPU where training waits for data: never less than now, more if it is used up."""
-    now = request_millis or 0
-    if now and size.p95_millis >= _USED_UP * now:
-        return max(_rounded(now * RAISE), size.value_millis)
-    return max(now, size.value_millis)
-
-
-def _rounded(millis: float) -> int:
-    return -(-int(-(-millis // 1)) // _STEP_MILLIS) * _STEP_MILLIS
-
-
 def advise_cpu(view: AdviserView, size: RoleSize) -> list[Advice]:
-    role = size.role
-    runs = view.similar.runs if view.similar else ()
+    role, runs, level = size.role, view.similar.runs, view.similar.level
     was = size.cpu_millis or None
     waits = data_share(view.run.segments)
     if waits is None:
         waits = data_share([segment for run in runs for segment in run.segments])
     starved = waits is not None and waits > STARVED_SHARE
-    sized = size_cpu(runs, role, view.now_ms)
+    sized = _sized(runs, role, view.now_ms)
     if sized is None and starved:
-        sized = size_cpu((view.run,), role, view.now_ms)
+        sized = _sized((view.run,), role, view.now_ms)
     if sized is None:
         return []
-    value = loader_value(sized, was) if starved else sized.value_millis
-    largest = view.cluster.largest_cpu_millis or None
-    value = value if largest is None else min(value, largest)
+    value = sized.value
+    if starved and was is not None:
+        # Never less than now, and more if that is used up.
+        used_up = sized.p95 >= _USED_UP * was
+        value = max(rounded_up(was * RAISE, _STEP_MILLIS) if used_up else was, value)
+    value = min(value, view.cluster.largest_cpu_millis or value)
     if was is not None and abs(value - was) < UNCHANGED * was:
         return []
     obstacle = obstacle_to_lower(view) if was is not None and value < was else ""
-    level = view.similar.level if view.similar else 0
+    arguments: Arguments = {"runs": sized.runs}
+    if starved:
+        arguments |= {"data_percent": round(100 * (waits or 0)), "p95_millis": sized.p95}
+        code = "LoaderStarved"
+    elif obstacle:
+        arguments |= {"level": level, "estimate_millis": value, "because": obstacle}
+        code = "NotLowered"
+    else:
+        arguments |= {
+            "level": level,
+            "p95_millis": sized.p95,
+            "margin_percent": round(100 * (MARGIN - 1)),
+            "replicas": size.replicas,
+            "saved_millis": (was - value) * size.replicas if was is not None else 0,
+        }
+        code = "CpuUse"
     wider = range_factor(level)
     return [
         Advice(
@@ -141,34 +147,13 @@ def advise_cpu(view: AdviserView, size: RoleSize) -> list[Advice]:
             unit=Unit.MILLICORES,
             was=was,
             value=was if obstacle else value,
-            low=min(sized.low_millis, value) / wider,
-            high=max(sized.high_millis, value) * wider,
-            reason=_cpu_reason(view, size, sized, value, waits if starved else None),
+            low=min(sized.low, value) / wider,
+            high=max(sized.high, value) * wider,
+            reason=because(code, **arguments),
             evidence=tuple(run.job.uid for run in runs) or (view.run.job.uid,),
-            confidence=confidence_of(level, len(runs)),
+            confidence=confidence_of(view.similar),
         )
     ]
-
-
-def _cpu_reason(
-    view: AdviserView, size: RoleSize, sized: CpuSize, value: int, waits: float | None
-) -> Reason:
-    was = size.cpu_millis or None
-    arguments: Arguments = {"runs": sized.runs}
-    if waits is not None:
-        arguments |= {"data_percent": round(100 * waits), "p95_millis": sized.p95_millis}
-        return because("LoaderStarved", **arguments)
-    arguments["level"] = view.similar.level if view.similar else 0
-    if was is not None and value < was and (obstacle := obstacle_to_lower(view)):
-        arguments |= {"estimate_millis": value, "because": obstacle}
-        return because("NotLowered", **arguments)
-    arguments |= {
-        "p95_millis": sized.p95_millis,
-        "margin_percent": round(100 * (MARGIN - 1)),
-        "replicas": size.replicas,
-        "saved_millis": (was - value) * size.replicas if was is not None else 0,
-    }
-    return because("CpuUse", **arguments)
 
 
 _LEAST_SECONDS = 600
@@ -177,18 +162,16 @@ _WARM_UP_S = 300
 _HOUR_S = 3600
 
 
-def growing_memory(view: AdviserView) -> list[Advice]:
-    """Return a warning for each role with a rank that will reach its limit before the job ends."""
+def _growing_memory(view: AdviserView) -> list[Advice]:
+    """A warning for each role with a rank that will reach its limit before the job ends."""
     rest_s = expected_rest_s(view)
-    if rest_s is None:
-        return []
     ranks: dict[tuple[str, int], list[MemorySample]] = {}
     for sample in view.memory_samples:
         ranks.setdefault((sample.role, sample.rank), []).append(sample)
     first: dict[str, Advice] = {}
     for (role, rank), samples in sorted(ranks.items()):
         size = role_size(view.run.job, role)
-        if size is None or not size.memory_bytes:
+        if rest_s is None or size is None or not size.memory_bytes:
             continue
         advice = _warn(view, rank, samples, size.memory_bytes, rest_s)
         earlier = first.get(role)
@@ -200,9 +183,8 @@ def growing_memory(view: AdviserView) -> list[Advice]:
 def _warn(
     view: AdviserView, rank: int, samples: list[MemorySample], limit_bytes: int, rest_s: float
 ) -> Advice | None:
-    begin_ms = samples[0].at_ms
-    if view.run.job.started_ms is not None:
-        begin_ms = view.run.job.started_ms
+    started_ms = view.run.job.started_ms
+    begin_ms = samples[0].at_ms if started_ms is None else started_ms
     settled = [sample for sample in samples if sample.at_ms >= begin_ms + 1000 * _WARM_UP_S]
     if len(settled) < 2 or settled[-1].at_ms - settled[0].at_ms < 1000 * _LEAST_SECONDS:
         return None
@@ -218,6 +200,8 @@ def _warn(
     seconds = max((limit_bytes - used) / trend.slope, 0.0)
     if seconds >= rest_s:
         return None
+    # The uncertainty of the slope: the noise against the rise of the line.
+    spread = min(max(2 * trend.spread / max(trend.rise, 1.0) / math.sqrt(10), 0.05), 0.5)
     return Advice(
         what=What.WARNING,
         role=samples[0].role,
@@ -225,8 +209,8 @@ def _warn(
         target="GrowingMemory",
         unit=Unit.SECONDS,
         value=seconds,
-        low=seconds * (1 - _spread(trend)),
-        high=seconds * (1 + _spread(trend)),
+        low=seconds * (1 - spread),
+        high=seconds * (1 + spread),
         reason=because(
             "GrowingMemory",
             rank=rank,
@@ -242,11 +226,6 @@ def _warn(
     )
 
 
-def _spread(trend: Trend) -> float:
-    """The relative uncertainty of the slope: the noise against the rise of the line."""
-    return min(max(2 * trend.spread / max(trend.rise, 1.0) / math.sqrt(10), 0.05), 0.5)
-
-
 def advise(view: AdviserView) -> list[Advice]:
     advice: list[Advice] = []
     for role in sorted({size.role for size in view.run.job.roles}):
@@ -254,4 +233,4 @@ def advise(view: AdviserView) -> list[Advice]:
         if size is not None:
             advice += advise_memory(view, size)
             advice += advise_cpu(view, size)
-    return advice + growing_memory(view)
+    return advice + _growing_memory(view)

@@ -33,12 +33,11 @@ LOWERING_LEVEL = 1
 """Levels above this never lower what the user wrote."""
 
 
-def select_similar(run: Run, candidates: Iterable[Run], now_ms: int) -> SimilarRuns | None:
+def select_similar(run: Run, candidates: Iterable[Run], now_ms: int) -> SimilarRuns:
     """Choose the runs that a job is compared with, the most similar and newest first.
 
-    Returns:
-        None if nothing is similar. Without enough successful runs at any level, ``runs`` is empty
-        and ``bounds`` holds what is similar.
+    Without enough successful runs at any level, ``runs`` is empty and ``bounds`` holds what is
+    similar.
     """
     ranked: list[tuple[int, int, Run]] = []
     for candidate in candidates:
@@ -50,10 +49,11 @@ def select_similar(run: Run, candidates: Iterable[Run], now_ms: int) -> SimilarR
     for level, least in enumerate(LEAST_RUNS):
         chosen = [other for at, _, other in ranked if at <= level]
         if sum(is_success(other.job) for other in chosen) >= least:
-            return _similar(level, chosen, enough=True)
-    return (
-        _similar(ranked[0][0], [other for _, _, other in ranked], enough=False) if ranked else None
-    )
+            runs = tuple(other for other in chosen if is_success(other.job))
+            bounds = tuple(other for other in chosen if not is_success(other.job))
+            return SimilarRuns(level=level, runs=runs, bounds=bounds)
+    bounds = tuple(other for _, _, other in ranked)
+    return SimilarRuns(level=ranked[0][0] if ranked else 0, bounds=bounds)
 
 
 def similarity_level(run: Run, other: Run) -> int | None:
@@ -82,14 +82,12 @@ def is_larger(run: Run, others: Iterable[Run]) -> bool:
 
     Sizes that either side does not report do not count.
     """
-    mine = _sizes(run)
-    largest: dict[str, float] = {}
-    for other in others:
-        for name, value in _sizes(other).items():
-            largest[name] = max(largest.get(name, 0.0), value)
-    return any(
-        name in largest and value > SAME_SIZE * largest[name] for name, value in mine.items()
-    )
+    mine, theirs = _shape(run), [_shape(other) for other in others]
+    for name in ("parameters", "sequence"):
+        largest = max((shape[name] for shape in theirs if name in shape), default=math.inf)
+        if mine.get(name, 0.0) > SAME_SIZE * largest:
+            return True
+    return False
 
 
 def _level_in_namespace(job: RecordedJob, past: RecordedJob) -> int | None:
@@ -136,14 +134,3 @@ def _shape(run: Run) -> dict[str, float]:
         "world": last.procs if last else None,
     }
     return {name: float(value) for name, value in amounts.items() if value}
-
-
-def _sizes(run: Run) -> dict[str, float]:
-    shape = _shape(run)
-    return {name: shape[name] for name in ("parameters", "sequence") if name in shape}
-
-
-def _similar(level: int, chosen: list[Run], *, enough: bool) -> SimilarRuns:
-    runs = tuple(run for run in chosen if is_success(run.job)) if enough else ()
-    bounds = tuple(run for run in chosen if not (enough and is_success(run.job)))
-    return SimilarRuns(level=level, runs=runs, bounds=bounds)

@@ -13,13 +13,19 @@ runs ended. Jobs without bounds (``workers_min``, ``workers_max``) keep their nu
 
 import math
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from gangline.api.jobs.training_facts import ModelShapeFacts
-from gangline.brain.advisers.advice import Advice, Choice, Confidence, Unit, What, because
-from gangline.brain.advisers.memory import MIB, confidence_of, range_factor, role_size
-from gangline.brain.advisers.similarity import is_success
+from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, Unit, What, because
+from gangline.brain.advisers.memory import (
+    MIB,
+    confidence_of,
+    range_factor,
+    role_size,
+    rounded_up,
+)
 from gangline.brain.advisers.view import AdviserView
 from gangline.brain.advisers.workers import (
     configuration_at,
@@ -57,18 +63,15 @@ def advise(view: AdviserView) -> list[Advice]:
 
 
 def _advise_workers(view: AdviserView) -> list[Advice]:
-    job, similar = view.run.job, view.similar
-    if similar is None or job.workers_min is None or job.workers_max is None:
+    job = view.run.job
+    if not view.similar.runs or not (job.workers_min or 0) < (job.workers_max or 0):
         return []
-    runs = [run for run in similar.runs if is_success(run.job)]
-    if not runs or job.workers_max <= job.workers_min:
-        return []
-    return _by_goodput(view, runs) or _by_kept_count(view, runs)
+    return _by_goodput(view) or _by_kept_count(view)
 
 
-def _by_goodput(view: AdviserView, runs: list[Run]) -> list[Advice]:
+def _by_goodput(view: AdviserView) -> list[Advice]:
     """The largest count whose last workers are worth their price, by the fitted model."""
-    job, level = view.run.job, view.similar.level if view.similar else 0
+    job, level, runs = view.run.job, view.similar.level, view.similar.runs
     segments = [segment for run in runs for segment in run.segments]
     reference = next((s for run in runs if (s := present_segment(run)) is not None), None)
     prior = job_prior([view.run, *runs])
@@ -90,39 +93,31 @@ def _by_goodput(view: AdviserView, runs: list[Run]) -> list[Advice]:
     best, marginal = largest_worthwhile(choices, floor_of(view.cluster.price))
     count = round(best.value)
     asked = job.workers_asked
-    if count == asked:
-        return []
-    gain = speeds[count] / speeds[asked] - 1 if asked in worlds else None
-    gain_low = None
+    gain = gain_low = None
     if asked in worlds:
+        gain = speeds[count] / speeds[asked] - 1
         ratios = model.sample(worlds[asked]) / model.sample(worlds[count])
         gain_low = float(np.quantile(ratios, LOW)) - 1
     near = [other for other in speeds if speeds[other] >= 0.95 * speeds[count]]
     wider = range_factor(level)
-    return [
-        Advice(
-            what=What.WORKERS,
-            role=WORKER,
-            was=asked,
-            value=count,
-            low=max(min(near) // wider, job.workers_min or 1),
-            high=min(math.ceil(max(near) * wider), job.workers_max or count),
-            reason=because(
-                "BestGoodput",
-                runs=len(runs),
-                level=level,
-                samples_per_second=round(speeds[count], 3),
-                gain_percent=round(100 * (gain or 0.0)),
-                marginal_percent=round(100 * marginal),
-                price=view.cluster.price,
-            ),
-            evidence=tuple(run.job.uid for run in runs),
-            confidence=confidence_of(level, len(runs)),
-            gain=gain,
-            gain_low=gain_low,
-            extrapolated=model.extrapolated(worlds[count]),
-        )
-    ]
+    return _worker_advice(
+        view,
+        count,
+        max(min(near) // wider, job.workers_min or 1),
+        min(math.ceil(max(near) * wider), job.workers_max or count),
+        because(
+            "BestGoodput",
+            runs=len(runs),
+            level=level,
+            samples_per_second=round(speeds[count], 3),
+            gain_percent=round(100 * (gain or 0.0)),
+            marginal_percent=round(100 * marginal),
+            price=view.cluster.price,
+        ),
+        gain=gain,
+        gain_low=gain_low,
+        extrapolated=model.extrapolated(worlds[count]),
+    )
 
 
 def _possible_worlds(model: ThroughputModel) -> tuple[float, float]:
@@ -134,36 +129,43 @@ def _possible_worlds(model: ThroughputModel) -> tuple[float, float]:
 
 def _kept_count(run: Run) -> int | None:
     # A plan changes the world, and not what the user wrote.
-    trained = present_segment(run)
+    trained, size = present_segment(run), role_size(run.job, WORKER)
     if trained is not None:
         return trained.nodes
-    sizes = [role for role in run.job.roles if role.role == WORKER]
-    return max(sizes, key=lambda size: size.since_ms).replicas if sizes else None
+    return size.replicas if size else None
 
 
-def _by_kept_count(view: AdviserView, runs: list[Run]) -> list[Advice]:
+def _by_kept_count(view: AdviserView) -> list[Advice]:
+    runs = view.similar.runs
     counts = [count for run in runs if (count := _kept_count(run))]
     possible = possible_sizes(view.run.job)
     if not counts or not possible:
         return []
     middle = median(counts)
     value = min(possible, key=lambda count: (abs(count - middle), count))
+    fewest, most, level = min(counts), max(counts), view.similar.level
+    reason = because("KeptCount", runs=len(runs), level=level, fewest=fewest, most=most)
+    return _worker_advice(view, value, min(fewest, value), max(most, value), reason)
+
+
+def _worker_advice(
+    view: AdviserView, value: int, low: float, high: float, reason: Reason, **more: Any
+) -> list[Advice]:
+    """Advice on the number of workers by similar runs; none if it is what the user asks for."""
     if value == view.run.job.workers_asked:
         return []
-    level = view.similar.level if view.similar else 0
     return [
         Advice(
             what=What.WORKERS,
             role=WORKER,
             was=view.run.job.workers_asked,
             value=value,
-            low=min(*counts, value),
-            high=max(*counts, value),
-            reason=because(
-                "KeptCount", runs=len(runs), level=level, fewest=min(counts), most=max(counts)
-            ),
-            evidence=tuple(run.job.uid for run in runs),
-            confidence=confidence_of(level, len(runs)),
+            low=low,
+            high=high,
+            reason=reason,
+            evidence=tuple(run.job.uid for run in view.similar.runs),
+            confidence=confidence_of(view.similar),
+            **more,
         )
     ]
 
@@ -172,7 +174,7 @@ def _advise_from_shape(view: AdviserView) -> list[Advice]:
     """Host memory of workers by the shape of the model, only if nothing similar ever ran."""
     similar, model = view.similar, view.run.job.model
     size = role_size(view.run.job, WORKER)
-    if model is None or size is None or (similar and (similar.runs or similar.bounds)):
+    if model is None or size is None or similar.runs or similar.bounds:
         return []
     parameters = model.params or _count_parameters(model)
     if not parameters:
@@ -207,9 +209,11 @@ def _host_memory(parameters: int, size: RoleSize) -> tuple[int, int]:
     """Return the bytes of a worker if states are sharded among all workers, and if they are not."""
     if size.gpus:
         states, fixed = MEMORY_COPIES * CHECKPOINT_BYTES * parameters, size.gpus * _PROCESS_BYTES
-        return _rounded(states / max(size.replicas, 1) + fixed), _rounded(states + fixed)
-    states = _TRAINING_BYTES * parameters
-    return _rounded(states), _rounded(2 * states + _PROCESS_BYTES)
+        low, value = states / max(size.replicas, 1) + fixed, states + fixed
+    else:
+        low = _TRAINING_BYTES * parameters
+        value = 2 * low + _PROCESS_BYTES
+    return rounded_up(int(low), MIB), rounded_up(int(value), MIB)
 
 
 def _count_parameters(model: ModelShapeFacts) -> int | None:
@@ -223,7 +227,3 @@ def _count_parameters(model: ModelShapeFacts) -> int | None:
         ).parameters
     except ShapeError:
         return None
-
-
-def _rounded(amount: float) -> int:
-    return -(-int(amount) // MIB) * MIB

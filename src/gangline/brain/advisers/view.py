@@ -14,10 +14,10 @@ from gangline.brain.facts.records import MemorySample, NodeCapacity, NodeSpeed, 
 class SimilarRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that are comparable with the job, best first; the job itself is never among them."""
 
-    level: int
+    level: int = 0
     """0: same specification, 1: same family, 2: family without the command, 3: same image and
     strategy, 4: nearest model of any namespace."""
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...] = ()
     """Complete successful runs."""
     bounds: tuple[Run, ...] = ()
     """Running, failed or partly watched runs: they count as lower bounds only."""
@@ -123,8 +123,7 @@ class AdviserView(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     run: Run
     """The job that is advised, running or waiting, with what is known of it so far."""
-    similar: SimilarRuns | None = None
-    """None: nothing is similar."""
+    similar: SimilarRuns = SimilarRuns()
     cluster: ClusterView = ClusterView()
     rank_speeds: tuple[RankSpeed, ...] = ()
     memory_samples: tuple[MemorySample, ...] = ()

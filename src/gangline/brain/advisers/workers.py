@@ -14,6 +14,7 @@ common cancel.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -70,16 +71,30 @@ def advise_workers(
     now = next((choice for choice in choices if choice.value == present.nodes), None)
     if now is None or len(choices) < 2:
         return []
-    floor = floor_of(view.cluster.price)
-    best = best_size(choices, present.nodes, floor)
-    if best.value != present.nodes and _is_known(choices, best, present.nodes):
-        return [_advice(view, model, choices, present, best, floor)]
-    probe = _probe(view, model, choices, present)
+    sizes = _Sizes(view, model, choices, present, floor_of(view.cluster.price))
+    best = best_size(choices, present.nodes, sizes.floor)
+    changes = best.value != present.nodes
+    if changes and _is_known(choices, best, present.nodes):
+        return [_advice(sizes, best)]
+    probe = _probe(sizes)
     if probe is not None:
-        return [probe]
-    if best.value == present.nodes or not says_something(best):
-        return []
-    return [_advice(view, model, choices, present, best, floor)]
+        return [_advice(sizes, probe, probe=True)]
+    return [_advice(sizes, best)] if changes and says_something(best) else []
+
+
+class _Sizes(NamedTuple):
+    """What advice on the number of workers rests on."""
+
+    view: AdviserView
+    model: ThroughputModel
+    choices: Sequence[Choice]
+    present: SegmentFacts
+    floor: float
+
+    def at_end(self, end: Callable[[Choice], float]) -> float:
+        """The advised size if goodput scales as badly, or as well, as the range allows."""
+        choices = [replace(choice, goodput=end(choice)) for choice in self.choices]
+        return best_size(choices, self.present.nodes, self.floor).value
 
 
 def present_segment(run: Run) -> SegmentFacts | None:
@@ -190,6 +205,30 @@ def configuration_at(
     return Configuration(nodes, procs, share / count, count)
 
 
+def worker_advice(
+    was: int, best: Choice, choices: Sequence[Choice], reason: Reason, /, **more: Any
+) -> Advice:
+    """Return advice on the number of workers, with the choices up to the advised one.
+
+    Fewer workers are judged by goodput per worker, more by goodput.
+    """
+    low, high = sorted((was, best.value))
+    size = min(best.value / was, 1.0)
+    values: dict[str, Any] = {
+        "gain": best.goodput / size - 1,
+        "gain_low": best.low / size - 1,
+        "choices": tuple(choice for choice in choices if low <= choice.value <= high),
+    }
+    return Advice(
+        what=What.WORKERS,
+        role="worker",
+        was=was,
+        value=best.value,
+        reason=reason,
+        **(values | more),
+    )
+
+
 def best_size(choices: Sequence[Choice], now: float, floor: float) -> Choice:
     """The largest size whose last GPUs gain at least ``floor``; the present one within the band."""
     best, _ = largest_worthwhile(choices, floor)
@@ -238,88 +277,31 @@ def _is_known(choices: Sequence[Choice], best: Choice, now: float) -> bool:
     return bool(step) and step[-1].low - 1 >= CERTAIN_GAIN
 
 
-def _family(view: AdviserView) -> tuple[Run, ...]:
-    return view.similar.runs if view.similar is not None else ()
-
-
 def _slope(first: Choice, second: Choice) -> float:
     return (second.goodput - first.goodput) / (second.value - first.value)
 
 
-def _probe(
-    view: AdviserView, model: ThroughputModel, choices: Sequence[Choice], present: SegmentFacts
-) -> Advice | None:
+def _probe(sizes: _Sizes) -> Choice | None:
     """One size that was never run, at most twice the present, where the range leaves much open."""
-    job = view.run.job
-    started = job.started_ms
+    view, now, started = sizes.view, sizes.present.nodes, sizes.view.run.job.started_ms
     if view.probes > 0 or started is None or view.now_ms - started > _PROBE_AGE_MS:
         return None
     tried = {segment.nodes for segment in view.run.segments}
-    new = [
-        choice
-        for choice in choices
-        if present.nodes < choice.value <= 2 * present.nodes and choice.value not in tried
-    ]
-    floor = floor_of(view.cluster.price)
     worth = [
         choice
-        for choice in new
-        if choice.high - 1 >= PROBE_GAIN
-        and choice.high - 1 >= floor * (choice.value / present.nodes - 1)
+        for choice in sizes.choices
+        if now < choice.value <= 2 * now
+        and choice.value not in tried
+        and choice.high - 1 >= max(PROBE_GAIN, sizes.floor * (choice.value / now - 1))
     ]
-    if not worth:
-        return None
-    best = max(worth, key=lambda choice: choice.high)
-    return _advice(view, model, choices, present, best, floor, probe=True)
+    return max(worth, key=lambda choice: choice.high, default=None)
 
 
-def _advice(
-    view: AdviserView,
-    model: ThroughputModel,
-    choices: Sequence[Choice],
-    present: SegmentFacts,
-    best: Choice,
-    floor: float,
-    *,
-    probe: bool = False,
-) -> Advice:
-    was = present.nodes
-    up = best.value > was
-    size = 1.0 if up else best.value / was
-    gain = best.high - 1 if probe else best.goodput / size - 1
-    low, high = sorted((was, best.value))
-    way = tuple(choice for choice in choices if low <= choice.value <= high)
-    at = configuration_at(present, int(best.value), largest_micro_batch(view.run))
+def _advice(sizes: _Sizes, best: Choice, *, probe: bool = False) -> Advice:
+    view, model, choices = sizes.view, sizes.model, sizes.choices
+    was, floor = sizes.present.nodes, sizes.floor
+    at = configuration_at(sizes.present, int(best.value), largest_micro_batch(view.run))
     extrapolated = at is None or model.extrapolated(at)
-    return Advice(
-        what=What.WORKERS,
-        role="worker",
-        was=was,
-        value=best.value,
-        low=min(_size_with(choices, lambda choice: choice.low, floor, was), best.value),
-        high=max(_size_with(choices, lambda choice: choice.high, floor, was), best.value),
-        reason=_reason(view, choices, best, was, floor, extrapolated, probe=probe),
-        evidence=(view.run.job.uid, *(run.job.uid for run in _family(view))),
-        confidence=_confidence(model, extrapolated),
-        gain=gain,
-        gain_low=best.low / size - 1,
-        extrapolated=extrapolated,
-        probe=probe,
-        floor=floor,
-        choices=(best,) if probe else way,
-    )
-
-
-def _reason(
-    view: AdviserView,
-    choices: Sequence[Choice],
-    best: Choice,
-    was: int,
-    floor: float,
-    extrapolated: bool,
-    *,
-    probe: bool,
-) -> Reason:
     recent = [
         segment.step_seconds.mean
         for segment in view.run.segments
@@ -333,28 +315,28 @@ def _reason(
         "goodput_high": best.high - 1,
         "floor": floor,
     }
-    if probe:
-        return because("NeverTried", **arguments)
-    hull = concave_envelope(choices)
-    larger = [choice for choice in hull if choice.value > best.value]
-    if larger:
+    larger = [choice for choice in concave_envelope(choices) if choice.value > best.value]
+    if larger and not probe:
         arguments["next"] = int(larger[0].value)
         arguments["next_gain"] = marginal_gain(best, larger[0])
-    if best.value < was:
-        return because("LastWorkersGainLittle", **arguments)
     code = "MoreWorkersExtrapolated" if extrapolated else "MoreWorkersGain"
-    return because(code, **arguments)
-
-
-def _size_with(
-    choices: Sequence[Choice], goodput: Callable[[Choice], float], floor: float, was: float
-) -> float:
-    """The advised size if goodput scales as badly, or as well, as the range allows."""
-    at_end = [replace(choice, goodput=goodput(choice)) for choice in choices]
-    return best_size(at_end, was, floor).value
-
-
-def _confidence(model: ThroughputModel, extrapolated: bool) -> Confidence:
-    if extrapolated:
-        return Confidence.LOW
-    return Confidence.HIGH if len(model.seen.configurations) >= 3 else Confidence.MEDIUM
+    if best.value < was:
+        code = "LastWorkersGainLittle"
+    more: dict[str, Any] = {}
+    if probe:
+        # A probe is made for what is possible, not for what is likely.
+        code, more = "NeverTried", {"probe": True, "gain": best.high - 1, "choices": (best,)}
+    known = Confidence.HIGH if len(model.seen.configurations) >= 3 else Confidence.MEDIUM
+    return worker_advice(
+        was,
+        best,
+        choices,
+        because(code, **arguments),
+        low=min(sizes.at_end(lambda choice: choice.low), best.value),
+        high=max(sizes.at_end(lambda choice: choice.high), best.value),
+        evidence=(view.run.job.uid, *(run.job.uid for run in view.similar.runs)),
+        confidence=Confidence.LOW if extrapolated else known,
+        extrapolated=extrapolated,
+        floor=floor,
+        **more,
+    )

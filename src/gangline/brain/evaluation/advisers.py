@@ -48,7 +48,7 @@ FAMILY_LEVEL = 2
 
 
 def build_view(
-    run: Run, similar: SimilarRuns | None, cluster: ClusterView, now_ms: int, **more: Any
+    run: Run, similar: SimilarRuns, cluster: ClusterView, now_ms: int, **more: Any
 ) -> AdviserView:
     """Return the view of a job with ``more`` fields; what is not known stays out."""
     began = run.job.started_ms
@@ -69,7 +69,7 @@ def with_live_facts(
     ``nodes`` are the failures and device hours of each node.
     """
     similar = view.similar
-    family = (*similar.runs, *similar.bounds) if similar and similar.level <= FAMILY_LEVEL else ()
+    family = (*similar.runs, *similar.bounds) if similar.level <= FAMILY_LEVEL else ()
     mine = {pod.node for pod in view.run.pods if pod.ended_ms is None}
     return replace(
         view,
@@ -116,7 +116,7 @@ def hold_sentence(reason: Reason | None) -> str:
 
 class Fitted(NamedTuple):
     run: Run
-    similar: SimilarRuns | None
+    similar: SimilarRuns
     prediction_error: float
     model: ThroughputModel | None
     choices: tuple[Choice, ...]
@@ -193,7 +193,7 @@ def _fit(view: AdviserView) -> ThroughputModel | None:
     Ages are counted from the newest segment on. The weights of all segments shrink alike with time,
     so the present time has no effect.
     """
-    family = view.similar.runs if view.similar is not None and view.similar.level <= 1 else ()
+    family = view.similar.runs if view.similar.level <= 1 else ()
     past = [segment for run in reversed(family) for segment in run.segments]
     try:
         now_ms = max(segment.until for segment in (*view.run.segments, *past))
@@ -204,9 +204,9 @@ def _fit(view: AdviserView) -> ThroughputModel | None:
         return None
 
 
-def evidence(advice: Advice, job: RecordedJob, similar: SimilarRuns | None) -> AdviceEvidence:
+def evidence(advice: Advice, job: RecordedJob, similar: SimilarRuns) -> AdviceEvidence:
     """Return the runs behind advice; those of other namespaces are counted and not named."""
-    runs = [*similar.runs, *similar.bounds] if similar else []
+    runs = (*similar.runs, *similar.bounds)
     meant = [run for run in runs if run.job.uid in set(advice.evidence)]
     named = [run.job.name for run in meant if run.job.namespace == job.namespace]
     ends = [run.job.finished_ms for run in meant if run.job.finished_ms is not None]

@@ -22,6 +22,14 @@ from gangline.api.figures import plain_number
 from gangline.api.jobs.elastic import ScalePlan
 from gangline.brain.advisers.advice import Advice, GuardAction, Verdict, What
 from gangline.brain.advisers.view import AdviserView, ClusterView
+from gangline.brain.allocation import (
+    AllocationJob,
+    ClusterRound,
+    allocation_job,
+    cluster_round,
+    queue_entitlements,
+    with_allocation,
+)
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.advisers import (
@@ -37,13 +45,6 @@ from gangline.brain.evaluation.advisers import (
 )
 from gangline.brain.evaluation.capacity import FreeCapacity, GrowthCheck, NodeRequests
 from gangline.brain.evaluation.cluster_facts import ClusterHealth
-from gangline.brain.evaluation.cluster_round import (
-    ClusterRound,
-    RoundMember,
-    cluster_round,
-    queue_entitlements,
-    with_allocation,
-)
 from gangline.brain.evaluation.history import FactFlow, JobHistory
 from gangline.brain.evaluation.trials import (
     EvaluatedJob,
@@ -126,7 +127,7 @@ class Evaluator:
         """By uid of the job."""
         self._cluster_facts = ClusterHealth(collector, history)
         self._round = ClusterRound()
-        self._members: list[RoundMember] = []
+        self._members: list[AllocationJob] = []
         self._prediction_errors: dict[str, float] = {}
         self._actions: dict[str, list[GuardAction]] | None = {}
         """Those of the last day, by uid of the job; None: they are read for each job."""
@@ -198,7 +199,7 @@ class Evaluator:
 
     async def _divide_devices(self, view: ClusterView) -> None:
         jobs = [job for watched in self._collector.running() if (job := watched.observations.job)]
-        elastic = {member.run.job.uid for member in self._members}
+        elastic = {member.key for member in self._members}
         fixed: dict[str, float] = {}
         for job in jobs:
             if job.uid not in elastic:
@@ -321,8 +322,8 @@ class Evaluator:
         run, permission = job.run, job.permission
         job.memory.fitted = advised.fitted
         if run.job.kind == "ElasticJob" and permission.may_change(What.WORKERS):
-            member = RoundMember(run=run, choices=advised.choices, state=job.state)
-            self._members.append(member)
+            sized = allocation_job(run, advised.choices, job.state)
+            self._members += [sized] if sized is not None else []
         advice = with_allocation(self._round, run.job.uid, advised.advice)
         group = self._collector.pod_group_of(run.job.uid)
         if group is not None:

@@ -42,7 +42,7 @@ CACHE_S = 300.0
 
 @dataclass(slots=True)
 class _Cached:
-    similar: SimilarRuns | None
+    similar: SimilarRuns
     until: float
     ended: int
     """Jobs that had ended, of those that this process has seen."""
@@ -153,7 +153,7 @@ class JobHistory:
     async def earlier(self, uid: str) -> Run | None:
         return await self._read(lambda r: r.run(self._cluster, uid))
 
-    async def similar(self, run: Run, now_ms: int) -> SimilarRuns | None:
+    async def similar(self, run: Run, now_ms: int) -> SimilarRuns:
         """Return similar runs: of the store, or of memory while it is away."""
         uid, now = run.job.uid, time.monotonic()
         cached = self._cache.get(uid)
@@ -176,8 +176,7 @@ class JobHistory:
         if count > len(self._last_ended):
             return True
         # A look-up with enough runs at one level does not reach the next.
-        similar = cached.similar
-        last = similar.level if similar is not None and similar.runs else len(LEVEL_WEIGHTS)
+        last = cached.similar.level if cached.similar.runs else len(LEVEL_WEIGHTS)
         asked = Run(job=run.job)
         for ended in islice(reversed(self._last_ended), count):
             for past in (ended, Run(job=ended.job)):

@@ -46,14 +46,14 @@ class ManifestAdviser:
         ]
         return {
             "items": msgspec.to_builtins(ordered(items)),
-            "runs": len(similar.runs) if similar else 0,
+            "runs": len(similar.runs),
             "notCounted": await self._not_counted(run.job, similar, now_ms),
             "history": self._history.problem and "history not available",
         }
 
-    async def _not_counted(self, job: RecordedJob, similar: SimilarRuns | None, now_ms: int) -> str:
+    async def _not_counted(self, job: RecordedJob, similar: SimilarRuns, now_ms: int) -> str:
         """Return why successful runs of the same name do not count; empty if some do."""
-        if similar is not None and similar.runs:
+        if similar.runs:
             return ""
         named = HistoryFilter(
             cluster=job.cluster,

@@ -45,9 +45,9 @@ MAX_LEVEL = 2
 RELATIVE_CHANGE = 0.1
 
 
-def run_time_estimate_s(similar: SimilarRuns | None) -> int | None:
+def run_time_estimate_s(similar: SimilarRuns) -> int | None:
     """Return the median run time of the family; None if too few runs are known."""
-    if similar is None or similar.level > MAX_LEVEL:
+    if similar.level > MAX_LEVEL:
         return None
     times = [seconds for run in similar.runs if (seconds := _run_time_s(run)) is not None]
     return round(median(times)) if len(times) >= LEAST_RUNS else None
@@ -78,9 +78,9 @@ def _is_close(written: str, seconds: int) -> bool:
     return abs(int(written) - seconds) <= RELATIVE_CHANGE * seconds
 
 
-def remaining_s(similar: SimilarRuns | None, age_s: float) -> float | None:
+def remaining_s(similar: SimilarRuns, age_s: float) -> float | None:
     """Return the median rest of comparable runs that lasted longer than this; None if none did."""
-    times: Iterable[float | None] = map(_run_time_s, similar.runs) if similar else ()
+    times = map(_run_time_s, similar.runs)
     rests = [seconds - age_s for seconds in times if seconds is not None and seconds > age_s]
     return median(rests) if rests else None
 

@@ -237,7 +237,7 @@ def test_similar_runs_are_found_at_their_level(
     too_old = a_job(60, finished_ms=NOW_MS - 31 * DAY_MS, **old)
     failed = a_job(6, outcome=Outcome.FAILED, **change(6))
     store.write.runs([*runs, other, Run(job=too_old), Run(job=failed), Run(job=ASKED)])
-    similar = not_none(store.read.similar_runs(ASKED, now_ms=NOW_MS))
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
     assert similar.level == level
     by_uid = attrgetter("job.uid")
     # With their segments and pods.
@@ -248,21 +248,21 @@ def test_similar_runs_are_found_at_their_level(
 def test_running_and_partly_watched_runs_are_bounds(store: Store) -> None:
     store.write.runs([a_run(number) for number in (1, 2, 3)])
     store.write.facts(map(job_fact, [a_running_job(4), a_job(5, complete=False)]))
-    similar = not_none(store.read.similar_runs(ASKED, now_ms=NOW_MS))
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
     assert {run.job.uid for run in similar.runs} == {"uid-1", "uid-2", "uid-3"}
     assert {run.job.uid for run in similar.bounds} == {"uid-4", "uid-5"}
 
 
 def test_number_of_similar_runs_is_bounded(store: Store) -> None:
     store.write.runs([a_run(number) for number in range(1, 90)])
-    similar = not_none(store.read.similar_runs(ASKED, now_ms=NOW_MS, limit=5))
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS, limit=5)
     assert [run.job.uid for run in similar.runs] == [f"uid-{n}" for n in range(1, 6)]
 
 
 def test_job_that_gets_an_owner_later_is_of_its_family(store: Store) -> None:
     store.write.facts([job_fact(a_running_job(1, owner="", observed_ms=1))])
     store.write.facts(map(job_fact, [a_job(1), a_job(2), a_job(3)]))
-    similar = not_none(store.read.similar_runs(ASKED, now_ms=NOW_MS))
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
     assert (similar.level, len(similar.runs)) == (1, 3)
 
 
@@ -288,6 +288,6 @@ def test_names_are_stored_as_digests_on_demand(address: str) -> None:
     assert "train-" not in rows
     assert len(store.read.history(HistoryFilter(cluster="cluster", owner="ada")).jobs) == 4
     assert store.read.run_named("cluster", "vision", "train-of-ada") is not None
-    similar = not_none(store.read.similar_runs(ASKED, now_ms=NOW_MS))
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
     assert (similar.level, len(similar.runs)) == (1, 3)
     store.close()

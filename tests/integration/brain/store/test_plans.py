@@ -14,6 +14,7 @@ from benchmarks.brain.history_rows import CLUSTER, DAYS, NOW_MS, SECRET, History
 from sqlalchemy import Connection, event
 
 from gangline.brain.advisers.advice import GuardAction, What
+from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Run
 from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.deletion import RetentionSettings
@@ -131,9 +132,9 @@ def test_ranges_of_similar_jobs_read_no_other_rows(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/brain.db", secret=SECRET, clock_ms=lambda: NOW_MS)
     with Plans(store) as plans:
         asked = job(SIZE, next(n for n in range(1, 99) if job(SIZE, n).model))
-        assert store.read.similar_runs(asked, now_ms=NOW_MS) is None  # after all levels
+        assert store.read.similar_runs(asked, now_ms=NOW_MS) == SimilarRuns()  # after all levels
     ranges = plans.searches("job USING INDEX ix_job_")
-    assert len(ranges) == 5 * (4 + 3)  # five ranges of each level, which is three keys of models
+    assert len(ranges) == 5 * 5  # five ranges of each level
     assert all("outcome=? AND complete=?" in range_ for range_ in ranges)
     store.close()
 

@@ -152,7 +152,6 @@ def check(view: AdviserView, advice: Advice) -> None:
         assert advice.low <= advice.high
     lowered = advice.was is not None and advice.value is not None and advice.value < advice.was
     if advice.what in (What.MEMORY, What.CPU) and lowered:
-        assert view.similar is not None
         assert view.similar.runs
         assert view.similar.level <= 1
         assert not is_larger(view.run, view.similar.runs)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from brain_records import a_segment, not_none
+from brain_records import a_segment
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
 from gangline.brain.advisers import start
 from gangline.brain.advisers.advice import Confidence, What
@@ -71,16 +71,16 @@ def test_a2_two_runs_are_too_few_where_a_further_level_has_more() -> None:
     job = Run(job=a_job(model=model(1.0)))
     family = [a_run(f"f{i}", model=model(1.0)) for i in range(2)]
     others = [a_run(f"o{i}", stem="x", model=model(1.1)) for i in range(12)]
-    chosen = not_none(select_similar(job, [*others, *family], NOW))
+    chosen = select_similar(job, [*others, *family], NOW)
     assert chosen.level == 3
     assert len(chosen.runs) == 14
     assert {run.job.uid for run in chosen.runs[:2]} == {"f0", "f1"}
-    third = not_none(select_similar(job, [*others, *family, a_run("f2")], NOW))
+    third = select_similar(job, [*others, *family, a_run("f2")], NOW)
     assert (third.level, len(third.runs)) == (1, 3)
 
 
 def test_one_run_of_the_same_specification_is_enough() -> None:
-    chosen = not_none(select_similar(JOB, [a_run("p", spec_digest="spec")], NOW))
+    chosen = select_similar(JOB, [a_run("p", spec_digest="spec")], NOW)
     assert (chosen.level, len(chosen.runs)) == (0, 1)
 
 

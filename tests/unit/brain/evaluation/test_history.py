@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from brain_records import NOW_MS, a_job, a_pod, a_run, a_running_job, a_segment, not_none
+from brain_records import NOW_MS, a_job, a_pod, a_run, a_running_job, a_segment
+from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Run
 from gangline.brain.store.batch import FactBuffer, facts_of
@@ -104,7 +105,7 @@ async def test_similar_runs_are_read_again_when_a_similar_job_has_ended(
     asked = Run(job=a_running_job(1, spec_digest="spec"))
 
     async def found() -> set[str]:
-        similar = not_none(await history.similar(asked, NOW_MS))
+        similar = await history.similar(asked, NOW_MS)
         return {run.job.uid for run in similar.runs}
 
     assert await found() == {"uid-3", "uid-4", "uid-5"}
@@ -125,8 +126,8 @@ async def test_similar_runs_are_read_again_when_a_similar_job_has_ended(
 async def test_any_level_counts_for_a_job_with_too_few_runs(store: Store) -> None:
     history = JobHistory(store, CLUSTER)
     asked = Run(job=a_running_job(1, stem="new", image=a_job().image))
-    assert await history.similar(asked, NOW_MS) is None
+    assert await history.similar(asked, NOW_MS) == SimilarRuns()
     history.add(a_run(n, stem=f"other-{n}") for n in (3, 4, 5))
     await history.flush()
-    similar = not_none(await history.similar(asked, NOW_MS))
+    similar = await history.similar(asked, NOW_MS)
     assert (similar.level, len(similar.runs)) == (3, 3)

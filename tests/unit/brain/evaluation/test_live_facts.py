@@ -93,7 +93,7 @@ def view_of(
         NodeCapacity(name=f"node-{number}", cpu_millis=64_000, memory_bytes=256 * GIB)
         for number in range(WORKERS)
     )
-    view = build_view(run, None, ClusterView(nodes=nodes), NOW)
+    view = build_view(run, SimilarRuns(), ClusterView(nodes=nodes), NOW)
     return with_live_facts(view, observations, servers or ServerTable(), {})
 
 

@@ -6,13 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from brain_records import not_none
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.volcano.scheduling import PodGroup, PodGroupSpec, PodGroupStatus
 from gangline.brain.advisers.advice import Advice, Choice, Reason, What
-from gangline.brain.allocation import PriceState
-from gangline.brain.evaluation.cluster_round import (
+from gangline.brain.allocation import (
+    AllocationJob,
     ClusterRound,
-    RoundMember,
+    PriceState,
+    allocation_job,
     cluster_round,
     queue_entitlements,
     with_allocation,
@@ -25,8 +27,15 @@ ENTITLED = {"q": 16.0}
 
 
 def make_member(
-    uid: str, size: int, serial: float, high: int = 8, gpus: int = 1, **state: Any
-) -> RoundMember:
+    uid: str,
+    size: int,
+    serial: float,
+    high: int = 8,
+    gpus: int = 1,
+    *,
+    sizes: bool = True,
+    **state: Any,
+) -> AllocationJob | None:
     job = RecordedJob(
         cluster="c", uid=uid, namespace="n", name=uid, stem=uid, kind="ElasticJob", queue="q",
         submitted_ms=0, workers_min=1, workers_max=high,
@@ -43,11 +52,8 @@ def make_member(
     pods = tuple(
         PodRun(role="worker", rank=rank, number=0, node="a", started_ms=0) for rank in range(size)
     )
-    return RoundMember(
-        run=Run(job=job, pods=pods),
-        choices=choices,
-        state=GuardJobState(uid=uid, family="f", started_ms=0, remaining_s=36_000.0, **state),
-    )
+    guard = GuardJobState(uid=uid, family="f", started_ms=0, remaining_s=36_000.0, **state)
+    return allocation_job(Run(job=job, pods=pods), choices if sizes else (), guard)
 
 
 def node(free: int) -> NodeCapacity:
@@ -62,8 +68,9 @@ def gang(phase: str, pods: int, gpus: int) -> PodGroup:
     )
 
 
-def run_round(members: list[RoundMember], free: int, *groups: PodGroup) -> ClusterRound:
-    return cluster_round(members, [node(free)], groups, ENTITLED, PriceState(), 0)
+def run_round(members: list[AllocationJob | None], free: int, *groups: PodGroup) -> ClusterRound:
+    jobs = [not_none(member) for member in members]
+    return cluster_round(jobs, [node(free)], groups, ENTITLED, PriceState(), 0)
 
 
 def test_spare_devices_go_to_the_job_that_gains_most() -> None:
@@ -98,9 +105,8 @@ def test_a_job_that_cannot_change_now_keeps_its_size(state: dict[str, bool]) -> 
 
 
 def test_jobs_without_devices_or_sizes_are_left_to_their_own_adviser() -> None:
-    cpu_only = make_member("cpu", 2, 0.0, gpus=0)
-    unknown = RoundMember(run=make_member("u", 2, 0.0).run, choices=(), state=cpu_only.state)
-    assert run_round([cpu_only, unknown], 4).considered == frozenset()
+    assert make_member("cpu", 2, 0.0, gpus=0) is None
+    assert make_member("u", 2, 0.0, sizes=False) is None
 
 
 def test_workers_of_two_devices_grow_by_two() -> None:

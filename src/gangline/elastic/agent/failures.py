@@ -53,7 +53,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str, Blame, Remedy, str], ...] = tuple(
         ),
         (
             r"connection (was )?(reset|closed|refused|aborted)|broken pipe|socket timeout"
-            r"|remote process (exited|has terminated)|NCCL.*(remote|peer)|heartbeat.*timed out",
+            r"|remote process (exited|has terminated)|NCCL.*(remote|peer)|heartbeat.*timed out"
+            r"|^InterruptedStepError\b",
             "PeerLost",
             _PLATFORM,
             _RETRY,

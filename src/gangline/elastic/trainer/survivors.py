@@ -76,7 +76,11 @@ _READY_STEPS = 2
 
 
 class InterruptedStepError(RuntimeError):
-    """A rank was lost before this step was finished; `with step` handles it."""
+    """A rank was lost before this step was finished.
+
+    `with step` handles it unless no group follows. Then it ends this process, which the agents know
+    by its name as the consequence of a loss, and they restart all workers.
+    """
 
 
 class SurvivorGroup:
@@ -440,6 +444,8 @@ class SurvivorGroup:
             try:
                 self._form(order)
                 return
+            except InterruptedStepError:
+                raise
             except (RuntimeError, OSError) as error:
                 log.info("group %d has not formed: %s", order.epoch, error)
             order = self._next_order(NEXT_ORDER_S)
@@ -513,7 +519,7 @@ class SurvivorGroup:
         """Leave it to the agents to restart all workers."""
         with contextlib.suppress(OSError):
             self._send(Refused(self._slot, reason))
-        raise SystemExit(f"this rank cannot continue: {reason}")
+        raise InterruptedStepError(f"this rank cannot continue: {reason}")
 
     def _send(self, message: Message) -> None:
         assert self._inbox is not None

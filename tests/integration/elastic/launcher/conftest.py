@@ -6,6 +6,7 @@
     old/bin/pip install . && GANGLINE_TEST_PYTHON=$PWD/old/bin/python pytest THIS_FOLDER
 """
 
+import ctypes
 import os
 import signal
 import socket
@@ -15,16 +16,18 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 PATIENCE_S = 280.0
 PYTHON = os.environ.get("GANGLINE_TEST_PYTHON", sys.executable)
+PR_SET_PDEATHSIG = 1
 
 
 class Run:
-    """A launcher that runs; its output is collected while it does."""
+    """A launcher that runs; its output is collected while it does. It ends with this process."""
 
     def __init__(self, arguments: list[str], folder: Path, **environment: str) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "PYTEST"))}
@@ -37,6 +40,7 @@ class Run:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=partial(ctypes.CDLL(None).prctl, PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
         )
         self._lines: list[str] = []
         self._more = threading.Condition()
@@ -62,9 +66,12 @@ class Run:
         self._reader.join(PATIENCE_S)
         return code
 
-    def end(self) -> None:
+    def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        self.kill()
         self.process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
         assert self.process.stdout
@@ -123,5 +130,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         return run
 
     yield start
+    for run in runs:
+        run.kill()
     for run in runs:
         run.end()

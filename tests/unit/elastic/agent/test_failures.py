@@ -65,6 +65,9 @@ def test_success_is_no_failure():
             KILLED, "RuntimeError: Connection reset by peer", False, "Killed", id="killed later"
         ),
         pytest.param(
+            1, "InterruptedStepError: a rank was lost in this step", False, "PeerLost", id="step"
+        ),
+        pytest.param(
             1, "torch.OutOfMemoryError: CUDA out of memory.", False, "DeviceOutOfMemory", id="gpu"
         ),
         pytest.param(1, "RuntimeError: NPU out of memory.", False, "DeviceOutOfMemory", id="npu"),

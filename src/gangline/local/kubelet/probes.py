@@ -15,6 +15,7 @@ from yarl import URL
 from gangline.api.core.container import Container
 from gangline.api.core.probe import (
     ExecAction,
+    GRPCAction,
     HTTPGetAction,
     LifecycleHandler,
     Probe,
@@ -22,6 +23,7 @@ from gangline.api.core.probe import (
 )
 from gangline.api.meta.field_doc import IntOrString
 from gangline.local import KUBERNETES_VERSION
+from gangline.local.kubelet.grpc_health import GrpcHealthError, check_grpc_health
 from gangline.local.kubelet.records import ContainerRecord
 from gangline.local.kubelet.runtime.interface import ContainerStartError, RunningContainer
 
@@ -78,6 +80,7 @@ def resolve_port(port: IntOrString, container: Container) -> int | None:
 
 
 _MAX_OUTPUT = 1024
+_USER_AGENT = f"kube-probe/{KUBERNETES_VERSION.rpartition('.')[0]}"
 _MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 
@@ -99,10 +102,10 @@ async def run_probe(probe: Probe, target: ProbeTarget, timeout_s: float) -> str 
                 return await _run_http_get(probe.http_get, target)
             if probe.tcp_socket is not None:
                 return await _run_tcp_connect(probe.tcp_socket, target)
+            if probe.grpc is not None:
+                return await _run_grpc(probe.grpc, target)
     except TimeoutError:
         return f"timed out after {timeout_s:g} s"
-    if probe.grpc is not None:
-        return "gRPC probes are not available on this cluster: use exec, httpGet or tcpSocket"
     return "the probe names no action"
 
 
@@ -145,7 +148,7 @@ async def _run_http_get(action: HTTPGetAction, target: ProbeTarget) -> str | Non
     scheme = (action.scheme or "HTTP").lower()
     path = action.path if action.path.startswith("/") else f"/{action.path}"
     url = f"{scheme}://{action.host or target.pod_ip}:{port}{path}"
-    headers = {"User-Agent": f"kube-probe/{KUBERNETES_VERSION.rpartition('.')[0]}", "Accept": "*/*"}
+    headers = {"User-Agent": _USER_AGENT, "Accept": "*/*"}
     headers |= {http_header.name: http_header.value for http_header in action.http_headers}
     try:
         connector = aiohttp.TCPConnector(ssl=_unverified_tls())
@@ -189,6 +192,14 @@ async def _run_tcp_connect(action: TCPSocketAction, target: ProbeTarget) -> str 
     except (OSError, ValueError) as error:  # IDNA refuses a host name by a ValueError
         return f"dial tcp {host}:{port}: {getattr(error, 'strerror', None) or error}"
     writer.close()
+    return None
+
+
+async def _run_grpc(action: GRPCAction, target: ProbeTarget) -> str | None:
+    try:
+        await check_grpc_health(target.pod_ip, action.port, action.service, _USER_AGENT)
+    except (GrpcHealthError, OSError, EOFError) as error:
+        return f"grpc {target.pod_ip}:{action.port}: {getattr(error, 'strerror', None) or error}"
     return None
 
 

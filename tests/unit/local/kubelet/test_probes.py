@@ -8,7 +8,13 @@ import pytest
 
 from gangline.api.core.container import Container
 from gangline.api.core.pod import Pod
-from gangline.api.core.probe import HTTPGetAction, HTTPHeader, Probe, TCPSocketAction
+from gangline.api.core.probe import (
+    GRPCAction,
+    HTTPGetAction,
+    HTTPHeader,
+    Probe,
+    TCPSocketAction,
+)
 from gangline.local.kubelet.probes import (
     ProbeState,
     ProbeTarget,
@@ -59,6 +65,58 @@ async def test_redirects_are_followed_to_the_same_host_only(target: str, succeed
     problem = await run_probe(Probe(http_get=HTTPGetAction(port=port, path="/start")), TARGET, 5)
     server.close()
     assert (problem is None) is succeeds
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        pytest.param(b"\x08\x01", "", id="serving"),
+        pytest.param(b"\x08\x02", "NOT_SERVING", id="not serving"),
+        pytest.param(b"", "UNKNOWN", id="unknown"),
+        pytest.param(None, "no health service", id="an error without a message"),
+        pytest.param(b"a" * 2000, "too long", id="an answer that does not end"),
+    ],
+)
+async def test_grpc_probe_calls_the_health_service(message: bytes | None, problem: str) -> None:
+    received = asyncio.Queue[bytes]()
+
+    def frame(kind: int, flags: int, payload: bytes, stream: int = 1) -> bytes:
+        return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ping = frame(6, 0, b"12345678", 0)
+        writer.write(frame(4, 0, b"", 0) + ping + frame(1, 4, b"\x88"))
+        # The request, and the acknowledgements of settings and of the ping.
+        received.put_nowait(await reader.readuntil(frame(6, 1, b"12345678", 0)))
+        if message is not None:
+            data = b"\0" + len(message).to_bytes(4) + message
+            for part in (data[:3], data[3:]):  # with two bytes of padding
+                writer.write(frame(0, 8, b"\2" + part + b"\0\0"))
+        writer.write(frame(1, 5, b""))
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    probe = Probe(grpc=GRPCAction(port=port, service="training"))
+    found = await run_probe(probe, TARGET, 5)
+    request = await received.get()
+    server.close()
+    assert problem in (found or "")
+    assert (found is None) is (problem == "")
+    assert b"/grpc.health.v1.Health/Check" in request
+    assert request.count(b"\0\0\0\0\x0a\x0a\x08training") == 1
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+async def test_grpc_probe_fails_where_nothing_speaks_it(answer: bytes) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert await run_probe(Probe(grpc=GRPCAction(port=port)), TARGET, 5)
+    server.close()
 
 
 def test_a_probe_turns_after_enough_results_in_a_row() -> None:

@@ -57,10 +57,8 @@ def unsupported_fields(pod: Pod, *, as_root: bool, mounts_files: bool = True) ->
 
 def _unsupported_in_container(container: Container, as_root: bool, mounts_files: bool) -> set[str]:
     own = container.security_context or SecurityContext()
-    probes = (container.liveness_probe, container.readiness_probe, container.startup_probe)
     used = {
         "volumeDevices": bool(container.volume_devices),
-        "grpc probe": any(probe is not None and probe.grpc is not None for probe in probes),
         "securityContext.readOnlyRootFilesystem (needs namespaces)": bool(
             own.read_only_root_filesystem and not mounts_files
         ),

@@ -5,12 +5,10 @@ Takes 47 s: the operator is killed before and after each of its writes.
 
 import asyncio
 import itertools
-from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY
 
 from gangline.api import crd
 from gangline.api.resources import PODS, PYTORCH_JOBS, SERVICES
@@ -73,42 +71,6 @@ async def _run_to_its_end(stage: Scene, name: str, hanging: asyncio.Event) -> bo
     return not hanging.is_set()
 
 
-@pytest.mark.slow
-async def test_a_failure_is_counted_once_wherever_the_operator_dies(stage: Scene) -> None:
-    await stage.start_operator()
-    await stage.submit(1, 1, restart="ExitCode")
-    await stage.until_pods(RUNNING)
-    await stage.until_condition("Running")
-    for number in range(1, 6):
-        await stage.kill_operator()
-        await stage.kubelets.end("train-worker-0", 137)
-
-        def fault(_: object, count: int, number: int = number) -> str:
-            return "" if count < number else "hang"
-
-        async with faulty(stage.client.config, fault) as (client, transport):
-            await stage.start_operator(client)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await transport.hanging.wait()
-            await stage.kill_operator()
-        await stage.start_operator()
-        await stage.until_pods(RUNNING)
-        await stage.until_condition("Running")
-        assert (await stage.job()).status.restarts.total == number
-        await _forget_the_pace(stage)
-
-
-async def _forget_the_pace(stage: Scene) -> None:
-    await stage.client.patch(
-        PYTORCH_JOBS,
-        "train",
-        {"status": {"restarts": {"ranks": None}}},
-        NAMESPACE,
-        subresource="status",
-    )
-
-
 @pytest.mark.parametrize("how", ["before", "after"])
 async def test_every_first_try_of_a_write_fails_and_the_job_runs(stage: Scene, how: str) -> None:
     tried: set[tuple[str, str, bytes | None]] = set()
@@ -154,16 +116,6 @@ async def test_occupied_name_is_reported_and_used_once_free(stage: Scene, resour
         return not any(c.type == "Stalled" for c in (await stage.job()).status.conditions)
 
     await stage.until(no_longer_stalled, "the job is not stalled")
-
-
-async def test_a_job_whose_pods_are_refused_hurts_no_other(stage: Scene) -> None:
-    await stage.start_operator()
-    await stage.submit(1, 0, name="bad", template={"containers": []})
-    await stage.submit(1, 0, name="good")
-    await stage.until_condition("Running", "good")
-    job = await stage.until_wrong("bad")
-    assert not await stage.pods("bad")
-    assert "containers" in job.status.conditions[-1].message
 
 
 async def test_large_job_with_refused_pods_does_not_flood_the_api_server(stage: Scene) -> None:
@@ -283,27 +235,3 @@ async def test_a_job_that_changes_all_the_time_comes_to_its_end(stage: Scene) ->
         await asyncio.gather(meddling, return_exceptions=True)
     assert job.metadata.annotations["number"]
     assert job.status.restarts.total == 1
-
-
-async def test_metrics_count_each_job_once_over_restarts_of_the_operator(stage: Scene) -> None:
-    def counted(name: str) -> float:
-        labels = {"job_namespace": NAMESPACE, "framework": "pytorch"}
-        return REGISTRY.get_sample_value(f"training_operator_jobs_{name}_total", labels) or 0.0
-
-    before = {name: counted(name) for name in ("created", "successful", "failed", "restarted")}
-    await stage.start_operator()
-    await stage.submit(1, 1, restart="ExitCode")
-    await stage.until_condition("Running")
-    await stage.kill_operator()
-    await stage.start_operator()
-    await stage.kubelets.end("train-worker-0", 137)
-
-    async def restarted() -> bool:
-        return (await stage.job()).status.restarts.total == 1
-
-    await stage.until(restarted, "the restart is counted")
-    await stage.until_condition("Running")
-    await stage.kubelets.end("train-master-0", 0)
-    await stage.until_condition("Succeeded")
-    gained = {name: counted(name) - value for name, value in before.items()}
-    assert gained == {"created": 1, "successful": 1, "failed": 0, "restarted": 1}

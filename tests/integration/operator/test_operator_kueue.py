@@ -213,28 +213,6 @@ async def until_pods(client: ApiClient, name: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_pod_with_kueues_topology_gate_is_placed_by_kueue(
-    stage: Scene, api_server: ApiServer
-) -> None:
-    kind, gate = KINDS["PyTorchJob"], {"name": "kueue.x-k8s.io/topology"}
-    await stage.start_operator()
-    async with kueue(api_server.kubeconfig, integration(kind)) as queue:
-        await queue.create({**kind.job(2), "metadata": {"name": "train"}})
-        tas = PodSetInfo(labels={"kueue.x-k8s.io/tas": "true"}, gates=[gate])
-        await queue.admit(tas)
-        await until_pods(stage.client, "train-worker-1")
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods/train-worker-1"
-        pod = await queue.call("GET", path)
-        assert pod["spec"]["schedulingGates"] == [gate]
-        assert pod["metadata"]["labels"]["kueue.x-k8s.io/tas"] == "true"
-        (gated,) = [c for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"]
-        assert gated["reason"] == "SchedulingGated"
-        placed = {"nodeSelector": {"kubernetes.io/hostname": "n1"}, "schedulingGates": None}
-        ungated = await queue.call("PATCH", path, {"spec": placed})
-        assert "schedulingGates" not in ungated["spec"]
-        assert ungated["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "n1"}
-
-
 async def test_kueue_admits_and_evicts_a_trainjob_by_its_patch_of_the_runtime(
     stage: Scene, api_server: ApiServer
 ) -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gangline.api.meta.conditions import is_condition_true
-from gangline.api.resources import EVENTS, NODES, POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
+from gangline.api.resources import POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
 from integration.operator.cluster import NAMESPACE, Scene, pytorch_stage, reported
 
@@ -26,25 +25,6 @@ async def test_a_job_gets_its_pods_services_and_group_and_succeeds(stage: Scene)
     assert job.status.completion_time
     assert reported(job) == ["(Running)", "Created", "Succeeded"]
     await stage.until_gone(POD_GROUPS, "train")
-
-
-@pytest.mark.parametrize("policy", ["OnFailure", "Always", "ExitCode"])
-async def test_a_failed_pod_is_replaced_and_counted(stage: Scene, policy: str) -> None:
-    await stage.start_operator()
-    await stage.submit(1, 1, restart=policy)
-    await stage.until_pods(RUNNING)
-    first = (await stage.pods())["train-worker-0"].metadata.uid
-    await stage.kubelets.end("train-worker-0", 137)
-
-    async def back() -> bool:
-        status = (await stage.job()).status
-        return status.restarts.total == 1 and is_condition_true(status.conditions, "Running")
-
-    await stage.until(back, "the job runs after one restart")
-    assert (await stage.pods())["train-worker-0"].metadata.uid != first
-    events = await stage.client.list(EVENTS, NAMESPACE)
-    reasons = [e.reason for e in events.items if e.involved_object.name == "train"]
-    assert reasons.count("PyTorchJobRestarting") == 1
 
 
 async def test_suspend_and_resume(stage: Scene) -> None:
@@ -94,28 +74,6 @@ async def test_job_deleted_and_recreated_immediately_gets_its_own_pods(stage: Sc
     await stage.until(own, "all pods are the new job's")
     job = await stage.until_condition("Running")
     assert job.metadata.uid == fresh.metadata.uid
-
-
-async def test_a_pod_stuck_on_a_lost_node_is_replaced(stage: Scene) -> None:
-    ready = {"type": "Ready", "status": "True"}
-    node = {"metadata": {"name": "doomed"}, "status": {"conditions": [ready]}}
-    await stage.client.create(NODES, node)
-    await stage.start_operator(force_delete_after_s=0.5)
-    await stage.submit(1, 0)
-    await stage.until_pods({"master-0": "Running"})
-    await stage.client.bind("train-master-0", NAMESPACE, "doomed")
-    first = (await stage.pods())["train-master-0"].metadata.uid
-    stage.kubelets.holding_on = True
-    await stage.client.delete(PODS, "train-master-0", NAMESPACE, grace_seconds=1)
-    lost = {"status": {"conditions": [{**ready, "status": "Unknown"}]}}
-    await stage.client.patch(NODES, "doomed", lost, subresource="status")
-
-    async def replaced() -> bool:
-        pod = (await stage.pods()).get("train-master-0")
-        return pod is not None and pod.metadata.uid != first
-
-    await stage.until(replaced, "a new pod has the name")
-    assert (await stage.job()).status.restarts.total <= 1
 
 
 async def test_groups_are_made_as_soon_as_the_cluster_knows_them(

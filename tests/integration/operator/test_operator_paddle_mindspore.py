@@ -1,4 +1,4 @@
-"""PaddleJobs and MSJobs on a real API server: addresses that come late, and names that clash."""
+"""PaddleJobs and MSJobs on a real API server: status, finalizers, addresses."""
 
 from typing import Any
 
@@ -78,23 +78,6 @@ async def paddle(stage: Scene) -> Job:
     return Job(stage, PADDLE)
 
 
-async def test_addresses_are_published_when_all_are_known_and_when_one_changes(
-    paddle: Job,
-) -> None:
-    await paddle.submit(paddle_jobs.manifest(worker=2))
-    await paddle.until_pods("worker-0", "worker-1")
-    await paddle.place("worker-0", "10.0.0.1")
-    assert await paddle.map() is None
-    await paddle.place("worker-1", "10.0.0.2")
-    await paddle.until_told("10.0.0.1:36000,10.0.0.2:36000")
-    await paddle.until_holds("Running")
-    await paddle.client.delete(PODS, "train-worker-1", NAMESPACE)
-    await paddle.until_told(None)
-    await paddle.until_pods("worker-0", "worker-1")
-    await paddle.place("worker-1", "10.0.0.7")
-    await paddle.until_told("10.0.0.1:36000,10.0.0.7:36000")
-
-
 async def test_job_completes_with_its_workers_and_keeps_its_status(paddle: Job) -> None:
     await paddle.submit(paddle_jobs.manifest(ps=1, worker=1, intranet="Service"))
     await paddle.until_holds("Running")
@@ -107,17 +90,6 @@ async def test_job_completes_with_its_workers_and_keeps_its_status(paddle: Job) 
     await paddle.until_pods()
     ended = await paddle.status()
     assert (ended["phase"], ended["worker"]) == ("Completed", {"succeeded": 1})
-
-
-async def test_config_map_of_another_owner_stalls_the_job(paddle: Job) -> None:
-    mine = {"metadata": {"name": "train"}, "data": {"PADDLE_TRAINER_ENDPOINTS": "mine"}}
-    await paddle.client.create(CONFIG_MAPS, mine, NAMESPACE)
-    await paddle.submit(paddle_jobs.manifest(worker=1, intranet="Service"))
-    assert "ConfigMap train exists already" in await paddle.until_holds("Stalled")
-    assert await paddle.map() == mine["data"]
-    await paddle.until_pods()
-    await paddle.client.delete(CONFIG_MAPS, "train", NAMESPACE)
-    await paddle.until_told("train-worker-0.default:36000")
 
 
 async def test_a_job_with_upstreams_finalizer_can_be_deleted(paddle: Job) -> None:

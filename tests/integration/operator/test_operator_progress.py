@@ -15,8 +15,8 @@ from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.operator.model.job import table_entry
 from gangline.operator.webhook.component import RunningWebhook
-from integration.operator.cluster import NAMESPACE, Scene
-from integration.operator.webhook import SETTINGS, until, webhook
+from integration.operator.cluster import NAMESPACE
+from integration.operator.webhook import until, webhook
 from unit.operator.kinds import KINDS
 
 TRAIN_JOB, PYTORCH_JOB = table_entry("TrainJob"), table_entry("PyTorchJob")
@@ -206,26 +206,3 @@ async def test_a_report_that_cannot_be_stored_is_refused_by_its_field(cluster: A
             assert (await endpoint.post(unknown, {}, token))[0] == 404
         assert await pod.stored() is None
         assert (await endpoint.post(path, report(metrics=None), token))[0] == 200
-
-
-async def test_progress_stays_while_the_operator_writes_the_status(stage: Scene) -> None:
-    settings = replace(SETTINGS, progress=True)
-    await stage.start_operator(webhook=settings)
-    await stage.submit(1, 1)
-
-    async def reads(condition: str) -> bool:
-        status = (await stage.job()).status
-        return any(one.type == condition and one.status == "True" for one in status.conditions)
-
-    await stage.until(lambda: reads("Running"), "the job never ran")
-    resource: Any = replace(PYTORCH_JOB.resource, type=dict)
-    fields = {"status": {"trainerStatus": report(progressPercentage=7)["trainerStatus"]}}
-    await stage.client.patch(resource, "train", fields, NAMESPACE, subresource="status")
-    pods = await stage.pods()
-    assert "gangline-progress-ca" in str(pods["train-master-0"].spec.volumes)
-    for name in pods:
-        await stage.kubelets.end(name, 0)
-    await stage.until(lambda: reads("Succeeded"), "the job never succeeded")
-    status = (await stage.job()).status.trainer_status
-    assert status is not None
-    assert status.progress_percentage == 7

@@ -1,103 +1,24 @@
-"""The operator's webhook, asked by an API server: refusals, defaults, configurations."""
+"""The operator's webhook, asked by an API server: its configurations, and when it is down."""
 
 import asyncio
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from gangline.api.resources import PYTORCH_JOBS
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, Invalid
-from gangline.local.apiserver.server import ApiServer
 from gangline.operator.webhook.component import remove_webhook
 from gangline.operator.webhook.configuration import CONFIGURATION_RESOURCES, VALIDATING
 from gangline.operator.webhook.settings import FailurePolicy
-from integration.operator.cluster import NAMESPACE
 from integration.operator.webhook import (
     BAD,
-    MISTAKES,
     SETTINGS,
     create,
     job,
     until,
     webhook,
 )
-from unit.operator.builders import manifest
-
-
-async def kubectl(server: ApiServer, folder: Path, *arguments: str, text: str = "") -> str:
-    """Run kubectl; all that it expected."""
-    program = shutil.which("kubectl")
-    if program is None:
-        pytest.skip("no kubectl on the path")
-    process = await asyncio.create_subprocess_exec(
-        program,
-        f"--kubeconfig={server.kubeconfig}",
-        f"--cache-dir={folder}",
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    expected, _ = await process.communicate(text.encode())
-    return expected.decode()
-
-
-async def test_scale_is_refused_as_a_change_of_the_job_is(cluster: ApiClient) -> None:
-    path = PYTORCH_JOBS.path(NAMESPACE, "scaled", "scale")
-    async with webhook(cluster):
-        await create(cluster, job("scaled"))
-        scale = await cluster.request_json("GET", path)
-        many = {**scale, "spec": {"replicas": 9000}}
-        with pytest.raises(Invalid, match=r"Worker.replicas: 9000 makes a job of 9001 pods"):
-            await cluster.request_json("PUT", path, body=many)
-        await cluster.request_json("PUT", path, body={**scale, "spec": {"replicas": 0}})
-
-
-@pytest.mark.slow
-async def test_kubectl_shows_each_mistake_and_then_the_defaults(
-    cluster: ApiClient, api_server: ApiServer, tmp_path: Path
-) -> None:
-    async with webhook(cluster):
-        expected = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=BAD)
-        for mistake in MISTAKES:
-            assert mistake in expected
-        good = manifest(1, 1, name="good")
-        good["metadata"] = {"name": "good"}
-        del good["spec"]["runPolicy"]
-        text = yaml.safe_dump(good)
-        expected = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=text)
-        assert expected == "pytorchjob.kubeflow.org/good created\n"
-        again = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=text)
-        assert again == "pytorchjob.kubeflow.org/good unchanged\n"
-        shown = await kubectl(api_server, tmp_path, "get", "pytorchjob/good", "-o", "yaml")
-    spec = yaml.safe_load(shown)["spec"]
-    assert spec["runPolicy"]["cleanPodPolicy"] == "None"
-    assert spec["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
-
-
-async def test_a_job_that_was_stored_with_mistakes_can_still_be_finished_with(
-    cluster: ApiClient,
-) -> None:
-    written = job(spec={"pytorchReplicaSpecs": {"Worker": {"template": {}}}})
-    written["metadata"]["finalizers"] = ["example.com/hold"]
-    await create(cluster, written)
-    async with webhook(cluster):
-        status = {"status": {"conditions": [{"type": "Failed", "status": "True"}]}}
-        await cluster.patch(PYTORCH_JOBS, "train", status, NAMESPACE, subresource="status")
-        labelled = {"metadata": {"labels": {"team": "a"}}}
-        stored = await cluster.patch(PYTORCH_JOBS, "train", labelled, NAMESPACE)
-        assert stored.metadata.generation == 1, "no defaults came with a label"
-        worse = {"spec": {"nprocPerNode": "x"}}
-        with pytest.raises(Invalid):
-            await cluster.patch(PYTORCH_JOBS, "train", worse, NAMESPACE)
-        await cluster.delete(PYTORCH_JOBS, "train", NAMESPACE)
-        released = {"metadata": {"finalizers": None}}
-        await cluster.patch(PYTORCH_JOBS, "train", released, NAMESPACE)
-        assert not (await cluster.list(PYTORCH_JOBS, NAMESPACE)).items
 
 
 async def test_configuration_of_another_owner_is_not_changed(

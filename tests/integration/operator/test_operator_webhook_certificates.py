@@ -1,9 +1,8 @@
-"""The webhook's certificate: shared, rotated, lost, damaged, and owned by another program."""
+"""The webhook's certificate: rotated, lost, damaged, and owned by another program."""
 
 import asyncio
 import time
 from collections import deque
-from contextlib import AsyncExitStack
 from datetime import timedelta
 
 import pytest
@@ -12,13 +11,9 @@ from gangline.api.core.core import Secret
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.resources import SECRETS
 from gangline.kube.client.client import ApiClient
-from gangline.operator.main import all_frameworks
-from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import certificate as rotation
-from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.configuration import FILLED_LABELS, OWNER_LABELS, VALIDATING
 from gangline.operator.webhook.settings import CertificateValidity
-from integration.operator.cluster import PATIENCE_S
 from integration.operator.webhook import (
     NAME,
     SETTINGS,
@@ -102,25 +97,6 @@ async def test_secret_of_another_owner_is_not_changed(
     assert await secret(cluster) == theirs
     assert rotation.parse_certificate_set((await secret(cluster, f"{NAME}-own")).data)
     assert caplog.text.count("--webhook-secret") == 1
-
-
-async def test_several_copies_share_one_certificate(cluster: ApiClient) -> None:
-    async with AsyncExitStack() as stack:
-        copies = [
-            await stack.enter_async_context(
-                run_webhook(cluster, SETTINGS, all_frameworks(OperatorSettings()))
-            )
-            for _ in range(3)
-        ]
-        for copy in copies:
-            assert copy is not None
-            async with asyncio.timeout(PATIENCE_S):
-                await copy.controller.registered.wait()
-        serving = rotation.parse_certificate_set((await secret(cluster)).data).serving
-        for copy in copies:
-            assert copy is not None
-            shown = await certificate(copy.server.port, serving.authority.pem)
-            assert shown.split() == serving.certificate.split()
 
 
 async def test_the_secret_belongs_to_what_an_installer_made(cluster: ApiClient) -> None:

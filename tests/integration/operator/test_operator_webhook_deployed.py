@@ -1,15 +1,14 @@
-"""The deployed webhook: with minimal rights, behind a service, and valid for Go clients."""
+"""The deployed webhook: with minimal rights, and valid for Go clients."""
 
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gangline.api.resources import ENDPOINTS, NAMESPACES, PYTORCH_JOBS, SECRETS, SERVICES
+from gangline.api.resources import PYTORCH_JOBS, SECRETS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Invalid
 from gangline.local.apiserver.server import ApiServer
@@ -17,7 +16,7 @@ from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import certificate
 from gangline.operator.webhook.component import run_webhook
-from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
+from gangline.operator.webhook.settings import WebhookSettings
 from integration.operator.cluster import NAMESPACE, PATIENCE_S, install
 from integration.operator.process import apply, deployed, kubeconfig_of, operator
 from unit.operator.builders import manifest
@@ -86,28 +85,6 @@ async def test_it_works_with_the_rights_that_are_written_down_and_complains_with
         assert found >= 1
         log = "\n".join(running.lines)
     assert "PRIVATE KEY" not in log
-
-
-async def test_it_is_reached_through_a_service(client: ApiClient) -> None:
-    await install(client)
-    await client.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
-    settings = replace(WebhookSettings(), failure_policy=FailurePolicy.FAIL)
-    settings = replace(settings, address=settings.address._replace(host="127.0.0.1", port=0))
-    async with run_webhook(client, settings, all_frameworks(OperatorSettings())) as webhook:
-        assert webhook is not None
-        async with asyncio.timeout(PATIENCE_S):
-            await webhook.controller.registered.wait()
-        port = {"name": "webhook", "port": 443, "protocol": "TCP"}
-        meta = {"metadata": {"name": "gangline-operator", "namespace": SYSTEM}}
-        await client.create(SERVICES, {**meta, "spec": {"ports": [port]}}, SYSTEM)
-        ready = {
-            "addresses": [{"ip": "127.0.0.1"}],
-            "ports": [{"name": "webhook", "port": webhook.server.port}],
-        }
-        await client.request_json("POST", ENDPOINTS.path(SYSTEM), body={**meta, "subsets": [ready]})
-        await client.create(PYTORCH_JOBS, job(), NAMESPACE)
-        with pytest.raises(Invalid, match="is invalid"):
-            await client.create(PYTORCH_JOBS, job("bad", 2), NAMESPACE)
 
 
 async def test_its_certificate_satisfies_the_rules_of_go(client: ApiClient, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gangline.api.resources import CONFIG_MAPS, POD_GROUPS, PODS, SERVICES
+from gangline.api.resources import PODS, SERVICES
 from gangline.kube.client.client import ApiClient
 from integration.operator.cluster import NAMESPACE
 
@@ -41,11 +41,6 @@ def old_labels(job: Manifest, role: str, index: int) -> dict[str, str]:
         "replica-type": role,
         "replica-index": str(index),
     }
-
-
-def both_labels(job: Manifest, role: str, index: int) -> dict[str, str]:
-    """The labels of MSJob's operator: old ones and new ones."""
-    return old_labels(job, role, index) | kubeflow_labels(job, role, index)
 
 
 def paddle_labels(job: Manifest, role: str, index: int) -> dict[str, str]:
@@ -117,34 +112,3 @@ async def make_service(
         NAMESPACE,
     )
     return service.metadata.uid
-
-
-async def make_config_map(client: ApiClient, job: Manifest, data: dict[str, str]) -> str:
-    """Make PaddleJob's ConfigMap; returns its uid."""
-    name = job["metadata"]["name"]
-    made = await client.create(
-        CONFIG_MAPS,
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": _meta(job, name, {"paddle-res-name": name}, True),
-            "data": data,
-        },
-        NAMESPACE,
-    )
-    return made.metadata.uid
-
-
-async def make_pod_group(client: ApiClient, job: Manifest, members: int) -> str:
-    """Make the group that upstream makes with gang scheduling; returns its uid."""
-    made = await client.create(
-        POD_GROUPS,
-        {
-            "apiVersion": "scheduling.volcano.sh/v1beta1",
-            "kind": "PodGroup",
-            "metadata": _meta(job, job["metadata"]["name"], None, True),
-            "spec": {"minMember": members, "queue": "default"},
-        },
-        NAMESPACE,
-    )
-    return made.metadata.uid

@@ -49,14 +49,6 @@ spec:
     Boss:
       template: {spec: {containers: [{name: pytorch, image: train}]}}
 """
-MISTAKES = (
-    "spec.nprocPerNode",
-    "spec.elasticPolicy.m",
-    "spec.pytorchReplicaSpecs.Master.replicas",
-    "spec.pytorchReplicaSpecs.Master.template.spec.containers[0].image",
-    "spec.pytorchReplicaSpecs.Worker.template.spec.containers",
-    "spec.pytorchReplicaSpecs.Boss",
-)
 
 
 @asynccontextmanager

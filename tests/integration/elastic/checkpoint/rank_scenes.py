@@ -34,7 +34,6 @@ from gangline.elastic.checkpoint import (
     shared_folder,
 )
 from gangline.elastic.checkpoint.checkpointer import SaveLevel
-from gangline.elastic.checkpoint.dlrover import FsdpShardCheckpointer, StorageType
 from gangline.elastic.checkpoint.saver import replication
 from gangline.elastic.checkpoint.snapshot import segment
 from gangline.elastic.checkpoint.training import TrainingState
@@ -242,22 +241,6 @@ def load_without_room(rank: int, world: int, folder: str) -> Any:
     return memory_load_why(rank, world, folder)
 
 
-def replicated(rank: int, world: int, folder: str) -> Any:
-    checkpointer = Checkpointer(folder, linger_s=60)
-    checkpointer.save(5, {"same": torch.arange(100.0), "step": 5})
-    checkpointer.close(finished=False)
-    return [one.name for one in checkpointer.job_folder.glob("copy-*.seg")]
-
-
-def replicated_load(rank: int, world: int, folder: str) -> Any:
-    checkpointer = Checkpointer(folder, linger_s=60)
-    state = {"same": torch.zeros(100), "step": 0}
-    loaded = checkpointer.load(state)
-    assert loaded is not None
-    checkpointer.close(finished=False)
-    return [loaded.source, state["step"], bool(torch.equal(state["same"], torch.arange(100.0)))]
-
-
 def own_values(rank: int, counter: int) -> dict[str, Any]:
     """Return a state whose random state and counter differ between ranks."""
     torch.manual_seed(rank)
@@ -309,20 +292,6 @@ def listen() -> list[str]:
     return heard
 
 
-def diverge(rank: int, world: int, folder: str) -> Any:
-    heard = listen()
-    checkpointer = Checkpointer(folder, linger_s=60)
-    state = {"good": torch.ones(30_000), "bad": torch.ones(30_000), "odd": torch.ones(99_999, 1)}
-    for step in (1, 2, 3, 4):
-        if step == 3 and rank == 1:
-            state["bad"] += 1e-5
-        checkpointer.save(step, state, "storage")
-        assert checkpointer.wait(60)
-    found = sorted(checkpointer.replicas.diverged)
-    checkpointer.close()
-    return [found, [one for one in heard if "diverged" in one]]
-
-
 def diverge_in_a_mesh(rank: int, world: int, folder: str) -> Any:
     """Two replicas of two shards: ranks 0 and 2 have the first shard, 1 and 3 the second."""
     heard = listen()
@@ -349,35 +318,6 @@ def diverge_in_a_mesh(rank: int, world: int, folder: str) -> Any:
         found.append(sorted(checkpointer.replicas.diverged))
     checkpointer.close()
     return [found, [one for one in heard if "diverged" in one]]
-
-
-def untouched(way: str) -> Scene:
-    """Train 50 steps, ``plain`` or with one of our interfaces; returns the losses."""
-
-    def act(rank: int, world: int, folder: str) -> Any:
-        model, state = training(world)
-        torch.manual_seed(rank)
-        found = []
-        if way == "plain":
-            return train(model, state, 50)
-        if way == "dlrover":
-            theirs = FsdpShardCheckpointer(folder)
-            assert not theirs.load_checkpoint()
-            for step in range(50):
-                found += train(model, state, 1)
-                values = {"model": model.state_dict(), "optimizer": state.optimizer.state_dict()}
-                theirs.save_checkpoint(step, values, storage_type=StorageType.MEMORY)
-            theirs.close()
-            return found
-        with Checkpointer(folder, linger_s=60) as checkpointer:
-            assert checkpointer.load({"training": state}) is None
-            for step in range(50):
-                found += train(model, state, 1)
-                if step % 10 == 0:
-                    checkpointer.save(step, {"training": state})
-        return found
-
-    return act
 
 
 def play(scene: str, folder: str, memory: str) -> list[Any]:
@@ -408,20 +348,9 @@ def play(scene: str, folder: str, memory: str) -> list[Any]:
                 acts.append(run(2, die_in_save(point), where, memory))
                 acts.append(run(2, memory_load_why, where, memory))
             return acts
-        case "replicated":
-            acts = [run(2, replicated, folder, memory, nodes=2)]
-            lose_node(memory, 1)
-            return [*acts, run(2, replicated_load, folder, memory, nodes=2)]
         case "own values":
             run(2, own_save, folder, memory)
             return [run(world, own_load, folder, memory) for world in (2, 3, 1)]
-        case "untouched":
-            return [
-                run(2, untouched(way), f"{folder}/{way}", memory)
-                for way in ("plain", "training state", "dlrover")
-            ]
-        case "diverged":
-            return run(2, diverge, folder, memory)
         case "diverged in a mesh":
             return run(4, diverge_in_a_mesh, folder, memory)
         case _:

@@ -75,19 +75,6 @@ def test_saves_after_a_rollback_stay_and_the_steps_it_left_do_not_come_back(
     assert start(tmp_path, **settings) == (9, 1009.0)
 
 
-def test_removal_of_abandoned_steps_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Checkpointer(tmp_path, keep=3) as checkpointer:
-        save(checkpointer, range(2, 5), 0)
-        value_of(checkpointer, 2)
-        save(checkpointer, [5], 1)
-        while "step 5 is in storage" not in caplog.text:
-            checkpointer.saver_client.poll(0.01)
-    assert "step 5 is in storage: the abandoned step 3 was removed" in caplog.text
-    assert committed_steps(LocalTarget(str(tmp_path))) == [2, 4, 5]
-
-
 def test_an_inspected_older_step_changes_no_default(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         save(checkpointer, [1, 2], 0)
@@ -147,17 +134,6 @@ def test_a_step_that_is_saved_twice_has_the_second_value(tmp_path: Path, memory:
         lose_memory(memory)
         assert value_of(checkpointer) == (2, 1002.0)
         assert value_of(checkpointer, 1) == (1, 2001.0)
-
-
-def test_a_loaded_step_that_is_saved_again_has_the_new_value(tmp_path: Path, memory: Path) -> None:
-    with Checkpointer(tmp_path) as checkpointer:
-        save(checkpointer, [1, 2], 0)
-        for branch in range(1, 4):  # by chance the old one could be found first
-            assert value_of(checkpointer) == (2, 1000.0 * (branch - 1) + 2)
-            save(checkpointer, [2], branch)
-        assert value_of(checkpointer) == (2, 3002.0)
-        lose_memory(memory)
-        assert value_of(checkpointer) == (2, 3002.0)
 
 
 def test_a_training_that_loads_nothing_is_told_of_newer_steps(

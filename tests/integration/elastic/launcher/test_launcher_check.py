@@ -103,16 +103,6 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
         assert "node check: node 2 is slow" in run.output
 
 
-def test_workers_start_in_interpreters_of_the_node_check(launch, script, tmp_path) -> None:
-    path, end = script("import os, sys, time\nimport torch\n" + TRAINS), tmp_path / "end"
-    run = launch("--standalone", "--nproc-per-node", 2, "--network-check", path, end)
-    run.until("trains in 2, imported before: True", 2)
-    assert "workers start in interpreters of the node check: 2" in run.output
-    run.until("spare interpreters are warm: 2")  # what they import is learned from these, too
-    end.touch()
-    assert run.wait() == 0, run.output
-
-
 @pytest.mark.parametrize("flags", [["--no-standby"], []], ids=["for the check alone", "to train"])
 def test_nothing_of_a_check_outlives_its_agent(launch, script, free_port, flags) -> None:
     run = launch(

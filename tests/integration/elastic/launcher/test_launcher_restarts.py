@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 
 import pytest
 
@@ -137,27 +136,6 @@ def test_rank_that_ends_early_with_0_is_named_and_the_group_restarts(launch, scr
     ), run.output
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_rank_that_ends_early_is_named_by_another_node(launch, script, free_port):
-    path = script(LEAVES)
-    flags = (
-        "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port}",
-        "--max-restarts", 1,
-    )  # fmt: skip
-    runs = [
-        launch(*flags, "--rdzv-conf", f"is_host={int(not number)}", "--node-rank", number, path,
-               GANGLINE_JOB_SECRET="00" * 32)
-        for number in range(2)
-    ]  # fmt: skip
-    assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
-    for run in runs:  # the node of the lost connection, and the one whose rank has left
-        assert "EndedEarly (exit code 1)" in run.output
-        assert re.search(r"rank 1 \(pid \d+\) on \S+; rank 0 lost its connection", run.output), (
-            run.output
-        )
-
-
 FAILS = """
     import os, signal, time
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -183,22 +161,6 @@ def test_budget_of_restarts(launch, script, flag, last, tries):
     assert run.wait() == 128 + signal.SIGKILL
     assert run.output.count("try ") == tries, run.output
     assert "all 2 restarts" in run.output
-
-
-def test_restarts_leave_the_window_of_the_budget(launch, script):
-    path = script("""
-        import os, signal, time
-        print("try", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
-        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "4":
-            raise SystemExit
-        time.sleep(1)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """)
-    started = time.monotonic()
-    run = launch("--no-standby", "--max-restarts", "3/1.5s", path)
-    assert run.wait() == 0, run.output
-    assert run.output.count("try ") == 5
-    assert time.monotonic() - started > 4
 
 
 LOOPS = """
@@ -229,46 +191,6 @@ def test_busy_loop_on_one_rank_is_found_without_reports(launch, script):
     assert re.search(
         r"rank 1 on \S+ is at \S+:\d+ in busy_loop; waiting for it: rank 0", run.output
     )
-
-
-def test_busy_worker_beside_an_idle_one_is_no_hang_without_a_collective(launch, script):
-    path = script("""
-        import os, subprocess, sys, time
-        end = time.monotonic() + 8
-        if os.environ["RANK"] == "0":
-            subprocess.run([sys.executable, "-c", "import time; time.sleep(8)"])
-        while time.monotonic() < end:
-            pass
-        print("done", flush=True)
-    """)
-    run = launch("--nproc-per-node", 2, "--no-standby", "--hang-timeout", 2, path)
-    assert run.wait() == 0, run.output
-    assert run.output.count("done") == 2
-    assert "No worker has made progress" not in run.output
-
-
-def test_evaluation_that_is_reported_has_a_timeout_of_its_own(launch, script):
-    path = script("""
-        import os, time
-        from gangline.elastic.progress import PhaseReporter, StepReporter
-        steps, phases = StepReporter(), PhaseReporter()
-        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        steps.report_step(1)
-        with phases.report_phase("evaluation"):
-            time.sleep(4)
-        print("evaluated", flush=True)
-        steps.report_step(2)
-        if attempt == 0:
-            time.sleep(1000)
-    """)
-    run = launch("--no-standby", "--hang-timeout", "step=1,evaluation=100", path)
-    assert run.wait() == 0, run.output
-    assert run.output.count("evaluated") == 2
-    assert "No worker has made progress for 1 s." in run.output
-    assert "phase evaluation" not in run.output
-    strict = launch("--no-standby", "--max-restarts", 0, "--hang-timeout", "100,evaluation=1", path)
-    assert strict.wait() == 134
-    assert "No worker has made progress for 1 s (phase evaluation)" in strict.output
 
 
 def test_ranks_whose_data_loaders_work_do_not_hang(launch, script):

@@ -30,14 +30,6 @@ async def kept(journal: ClusterJournal, state: bytes) -> None:
     await journal.close()
 
 
-async def test_the_state_is_read_by_the_next_master(client: ApiClient) -> None:
-    first = await open_cluster_journal(client, "default", "train-journal")
-    assert first.read() == (b"", [])
-    await kept(first, b"the state" * 1000)
-    second = await open_cluster_journal(client, "default", "train-journal")
-    assert second.read() == (b"the state" * 1000, [])
-
-
 async def test_a_master_stores_its_state_in_a_config_map(
     client: ApiClient, api_server: ApiServer, tmp_path: Path
 ) -> None:

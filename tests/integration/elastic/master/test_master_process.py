@@ -2,8 +2,6 @@
 
 import asyncio
 import re
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -96,16 +94,6 @@ async def test_metrics_and_health_are_served_on_the_same_port(master: MasterProc
     assert "gangline_master_step 7.0" in page
     assert "gangline_master_members 1.0" in page
     assert await asyncio.to_thread(get, f"http://{master.address}/healthz") == "ok\n"
-
-
-def test_a_second_master_is_refused_the_journal(master: MasterProcess) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "gangline.elastic.master", "--port", "0", "--journal",
-         str(master.folder / "journal")],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 3
-    assert "another master uses the journal" in ended.stderr
 
 
 def test_flags_of_dlrovers_master_are_accepted(tmp_path: Path) -> None:

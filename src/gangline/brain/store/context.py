@@ -97,13 +97,14 @@ class Context:
             self.load_secret = None
 
     def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction that only reads; it must not keep the connection."""
         self.prepare()
-        return self.database.read(work)
+        return self.database.transact(work, writes=False)
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a transaction; at a conflict with others again."""
         self.prepare()
-        return self.database.write(work)
+        return self.database.transact(work, writes=True)
 
     def believe(self, facts: Iterable[Fact]) -> tuple[list[Fact], list[str]]:
         """Return the facts that are possible, with names as they are stored, and what is not."""

@@ -6,7 +6,6 @@ what was added, and keeps it if it cannot.
 """
 
 import asyncio
-import logging
 import os
 import secrets
 import time
@@ -22,16 +21,14 @@ from sqlalchemy import Connection, Engine, select
 
 from gangline.brain.store.batch import Fact, FactBuffer
 from gangline.brain.store.context import Context, Keys
-from gangline.brain.store.deletion import Forget, Pruning, RetentionSettings, forget
+from gangline.brain.store.deletion import Forget, RetentionSettings, forget, pruning_steps
 from gangline.brain.store.errors import BadAddress, NoRights, StoreError, StoreUnavailable
 from gangline.brain.store.reader import Reader
 from gangline.brain.store.records import RecordStore
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.bulk import insert_missing
+from gangline.brain.store.sql.bulk import upsert
 from gangline.brain.store.sql.database import Database, parse_address
 from gangline.brain.store.writer import Writer, Written
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -46,7 +43,6 @@ def open_store(
     secret: bytes | None = None,
     digest_names: bool = False,
     wait_for_server: bool = False,
-    on_problem: Callable[[str], None] | None = None,
     clock_ms: Callable[[], int] | None = None,
 ) -> "Store":
     """Open the history.
@@ -60,7 +56,6 @@ def open_store(
         digest_names: store digests of owners and of names of jobs.
         wait_for_server: return a store that is not healthy, instead of raising, if the server
             cannot be reached at the moment; it connects later.
-        on_problem: receives the text of each new problem once, in a thread of the store.
         clock_ms: the present time, milliseconds since 1970 UTC.
 
     Raises:
@@ -71,14 +66,8 @@ def open_store(
         StoreUnavailable: the server cannot be reached.
         StoreFull: the disk of the database is full.
     """
-
-    def report(text: str) -> None:
-        log.error("history", extra={"problem": text})
-        if on_problem is not None:
-            on_problem(text)
-
     address = parse_address(url)
-    database = Database(address, readers=READERS, migrate=migrate, on_problem=report)
+    database = Database(address, readers=READERS, migrate=migrate)
     if database.file is not None:
         _check_file(database.file)
     context = Context(
@@ -90,13 +79,10 @@ def open_store(
     )
     try:
         context.prepare()
-    except StoreUnavailable:
-        if not wait_for_server:
-            database.close()
+    except StoreError as error:
+        if not (wait_for_server and isinstance(error, StoreUnavailable)):
+            database.engine.dispose()
             raise
-    except StoreError:
-        database.close()
-        raise
     return Store(context)
 
 
@@ -185,10 +171,13 @@ class Store:
         Other writes happen between its transactions of at most 500 rows. What is left after an
         error goes the next time.
         """
-        pruning = Pruning(self._context, settings, now_ms)
+        deleted: Counter[str] = Counter()
         loop = asyncio.get_running_loop()
-        await pruning.run(lambda step: loop.run_in_executor(self._writer, step), pause_s)
-        return pruning.deleted
+        for name, step in pruning_steps(settings, now_ms):
+            while rows := await loop.run_in_executor(self._writer, self._context.write, step):
+                deleted[name] += rows
+                await asyncio.sleep(pause_s)
+        return deleted
 
     def forget(self, asked: Forget) -> int:
         """Forget an owner, a namespace or a job, and return the number of jobs."""
@@ -197,7 +186,7 @@ class Store:
     def close(self) -> None:
         self._writer.shutdown()
         self._readers.shutdown()
-        self._context.database.close()
+        self._context.database.engine.dispose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -239,14 +228,14 @@ def _no_access(path: Path) -> str:
 def _secret_loader(database: Database) -> Callable[[], bytes]:
     path = database.file
     if path is None:
-        return lambda: database.write(_stored_secret)
+        return lambda: database.transact(_stored_secret, writes=True)
     return lambda: _secret_file(path.with_name(path.name + ".key"))
 
 
 def _stored_secret(connection: Connection) -> bytes:
     setting = tables.setting
     value = {"name": "secret", "value": secrets.token_bytes(_SECRET_BYTES)}
-    insert_missing(connection, setting, [value], "name")
+    upsert(connection, setting, [value], ["name"], replace=False)
     query = select(setting.c.value).where(setting.c.name == "secret")
     return bytes(connection.execute(query).scalar_one())
 

@@ -4,12 +4,10 @@ Similar runs: ``advisers.similarity`` defines the levels and decides; the querie
 fewer runs than it would choose, and a bounded number of the latest ones. The keys of the levels are
 columns of ``job``, so that every range is one piece of one index, whatever the size of the history.
 
-To make a statement takes longer than to run it, so each is made once. Levels that mostly have few
-runs are looked up together: one way to the server and back instead of three. Segments and pod runs
-are read of those candidates that are chosen, not of all, which may be hundreds.
+To make a statement takes longer than to run it, so each is made once. Segments and pod runs are
+read of those candidates that are chosen, not of all, which may be hundreds.
 """
 
-from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -33,7 +31,7 @@ from gangline.brain.advisers.advice import GuardAction, Verdict
 from gangline.brain.advisers.similarity import WINDOW_MS, select_similar
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import NodeSpeed, Outcome, RecordedJob, Run
-from gangline.brain.store.context import LEVEL_COLUMNS, Context, Keys
+from gangline.brain.store.context import LEVEL_COLUMNS, Context
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.rows import (
     StoredJob,
@@ -46,101 +44,25 @@ from gangline.brain.store.sql.rows import (
     run_query,
 )
 
-_TOGETHER: Final = ((0, 1, 2), (3,), (4,))
 _CANDIDATES: Final = 60
 """Successful runs of one range of level 3 or 4, the latest ones: some have other models."""
 _BOUNDS: Final = 20
 """Running, failed and partly watched runs of one range, each."""
 
 
-class SimilarLookup:
-    """Looks for runs similar to ``run``, which must have its names as they are stored."""
-
-    def __init__(
-        self, connection: Connection, keys: Keys, run: Run, now_ms: int, limit: int
-    ) -> None:
-        self._connection = connection
-        self._keys = keys
-        self._run = run
-        self._now_ms = now_ms
-        self._limit = limit
-
-    def first(self) -> SimilarRuns | None:
-        """Return the runs of the first level that has enough, with those of the levels before."""
-        candidates: dict[str, StoredJob] = {}
-        chosen = None
-        for levels in _TOGETHER:
-            new = self._candidates(levels)
-            if chosen is not None and new.keys() <= candidates.keys():
-                continue
-            candidates |= new
-            chosen = self._select(candidates.values())
-            if chosen is not None and chosen.runs:
-                break
-        return self._load(chosen, candidates)
-
-    def _candidates(self, levels: tuple[int, ...]) -> dict[str, StoredJob]:
-        """Jobs that may be similar at some levels, by uid."""
-        shifted = [self._keys.levels(self._run.job, shift) for shift in (0, -1, 1)]
-        keys = {
-            f"key_{level}_{number}": shifted[number][level]
-            for level in levels
-            for number in range(_keys_at(level))
-        }
-        if all(key is None for key in keys.values()):
-            return {}
-        parameters = keys | {
-            "cluster": self._run.job.cluster,
-            "uid": self._run.job.uid,
-            "since_ms": self._now_ms - WINDOW_MS,
-            "most": self._limit if levels[0] < 3 else max(self._limit, _CANDIDATES),
-        }
-        return {
-            candidate.job.uid: candidate
-            for candidate in load_jobs(self._connection, _query(levels), parameters)
-        }
-
-    def _select(self, candidates: Iterable[StoredJob]) -> SimilarRuns | None:
-        runs = (Run(job=candidate.job) for candidate in candidates)
-        return select_similar(self._run, runs, self._now_ms)
-
-    def _load(
-        self, chosen: SimilarRuns | None, candidates: Mapping[str, StoredJob]
-    ) -> SimilarRuns | None:
-        """Complete the chosen runs. By their segments, the nearest model is found more exactly."""
-        if chosen is None:
-            return None
-        runs = (*chosen.runs[: self._limit], *chosen.bounds[: self._limit // 2])
-        jobs = sorted(candidates[run.job.uid] for run in runs)
-        return select_similar(self._run, load_runs(self._connection, jobs), self._now_ms)
-
-
 @cache
-def _query(levels: tuple[int, ...]) -> Select[Any]:
-    ranges = [
-        range_.subquery()
-        for level in levels
-        for key in _conditions(level)
-        for range_ in _ranges(key)
-    ]
+def _query(level: int) -> Select[Any]:
+    """Select the jobs that may be similar at a level, by ``key``."""
+    ranges = [range_.subquery() for range_ in _ranges(tables.job.c[LEVEL_COLUMNS[level]])]
     candidates = union_all(*(select(range_.c.id) for range_ in ranges)).subquery("candidates")
     return job_query().join(candidates, tables.job.c.id == candidates.c.id)
 
 
-def _conditions(level: int) -> list[ColumnElement[bool]]:
-    column = tables.job.c[LEVEL_COLUMNS[level]]
-    return [column == bindparam(f"key_{level}_{number}") for number in range(_keys_at(level))]
-
-
-def _keys_at(level: int) -> int:
-    """Models are also looked for in both neighbouring ranges of parameters."""
-    return 3 if level == 4 else 1
-
-
-def _ranges(key: ColumnElement[bool]) -> list[Select[Any]]:
+def _ranges(column: ColumnElement[Any]) -> list[Select[Any]]:
     job = tables.job.c
     other = or_(job.cluster != bindparam("cluster"), job.uid != bindparam("uid"))
-    latest = select(job.id).where(key, other).order_by(job.finished_ms.desc())
+    latest = select(job.id).where(column == bindparam("key"), other)
+    latest = latest.order_by(job.finished_ms.desc())
     recent = latest.where(job.finished_ms >= bindparam("since_ms", type_=BigInteger))
 
     def part(of: Select[Any], outcome: Outcome, *, complete: bool) -> Select[Any]:
@@ -209,7 +131,7 @@ class Reader:
 
         return self._context.read(transaction)
 
-    def similar_runs(self, job: RecordedJob, *, now_ms: int, limit: int = 20) -> SimilarRuns | None:
+    def similar_runs(self, job: RecordedJob, *, now_ms: int, limit: int = 20) -> SimilarRuns:
         """Return runs of the last 30 days that are similar to a job, best first.
 
         They are those of the first level of ``advisers.similarity`` with enough successful runs,
@@ -219,12 +141,45 @@ class Reader:
         Returns:
             None if nothing is similar. ``runs`` is empty if no level has enough.
         """
-        stored = Run(job=self._context.private(job))
-        return self._context.read(
-            lambda connection: SimilarLookup(
-                connection, self._context.keys, stored, now_ms, limit
-            ).first()
-        )
+        asked = Run(job=self._context.private(job))
+
+        def transaction(connection: Connection) -> SimilarRuns:
+            candidates: dict[str, StoredJob] = {}
+            chosen = SimilarRuns()
+            for level in range(len(LEVEL_COLUMNS)):
+                new = self._candidates(connection, asked.job, level, now_ms, limit)
+                if new.keys() <= candidates.keys():
+                    continue
+                candidates |= new
+                runs = (Run(job=candidate.job) for candidate in candidates.values())
+                chosen = select_similar(asked, runs, now_ms)
+                if chosen.runs:
+                    break
+            found = (*chosen.runs[:limit], *chosen.bounds[: limit // 2])
+            jobs = sorted(candidates[run.job.uid] for run in found)
+            # By their segments, the nearest model is found more exactly.
+            return select_similar(asked, load_runs(connection, jobs), now_ms) if jobs else chosen
+
+        return self._context.read(transaction)
+
+    def _candidates(
+        self, connection: Connection, job: RecordedJob, level: int, now_ms: int, limit: int
+    ) -> dict[str, StoredJob]:
+        """Return jobs that may be similar at a level, by uid."""
+        # Models are also looked for in both neighbouring ranges of parameters.
+        shifts = (0, -1, 1) if level == 4 else (0,)
+        parameters = {
+            "cluster": job.cluster,
+            "uid": job.uid,
+            "since_ms": now_ms - WINDOW_MS,
+            "most": limit if level < 3 else max(limit, _CANDIDATES),
+        }
+        return {
+            candidate.job.uid: candidate
+            for shift in shifts
+            if (key := self._context.keys.levels(job, shift)[level]) is not None
+            for candidate in load_jobs(connection, _query(level), parameters | {"key": key})
+        }
 
     def running_jobs(self, cluster: str, limit: int = MAX_PAGE) -> list[RecordedJob]:
         """Return jobs without an end, for a comparison with what the API server has."""
@@ -261,7 +216,6 @@ class Reader:
         """Return the statement of ``history``, for tests of its plan."""
         job = tables.job.c
         private = self._context.private_name
-        query = job_query().where(job.cluster == asked.cluster, job.finished_ms.is_not(None))
         equal = {
             job.namespace: asked.namespace,
             job.owner: private(asked.owner),
@@ -270,19 +224,22 @@ class Reader:
             job.kind: asked.kind,
             job.queue: asked.queue,
         }
-        for column, value in equal.items():
-            if value:
-                query = query.where(column == value)
+        query = job_query().where(
+            job.cluster == asked.cluster,
+            job.finished_ms.is_not(None),
+            *(column == value for column, value in equal.items() if value),
+        )
         if asked.outcomes:
             query = query.where(job.outcome.in_(sorted(asked.outcomes)))
         if asked.since_ms is not None:
             query = query.where(job.finished_ms >= asked.since_ms)
-        if asked.until_ms is not None and asked.after_id is None:
-            query = query.where(job.finished_ms < asked.until_ms)
-        elif asked.until_ms is not None:
-            earlier = job.finished_ms < asked.until_ms
-            same_time = (job.finished_ms == asked.until_ms) & (job.id < asked.after_id)
-            query = query.where(job.finished_ms <= asked.until_ms, earlier | same_time)
+        if asked.until_ms is not None:
+            is_earlier = job.finished_ms < asked.until_ms
+            query = query.where(
+                is_earlier
+                if asked.after_id is None
+                else (job.finished_ms <= asked.until_ms) & (is_earlier | (job.id < asked.after_id))
+            )
         return query.order_by(job.finished_ms.desc(), job.id.desc())
 
     def node_speeds(self, cluster: str, since_day: int) -> list[NodeSpeed]:
@@ -304,37 +261,23 @@ class Reader:
 
     def open_actions(self, cluster: str) -> list[GuardAction]:
         """Return actions whose verdict is pending, oldest first."""
-        action = tables.action.c
-        query = action_query().where(
-            tables.job.c.cluster == cluster, action.verdict == Verdict.PENDING
-        )
-        return self._actions(query.order_by(action.at_ms, action.id).limit(MAX_PAGE))
+        return self._actions(cluster, MAX_PAGE, tables.action.c.verdict == Verdict.PENDING)
 
-    def actions(
-        self, cluster: str, uid: str, *, since_ms: int = 0, limit: int = 100
-    ) -> list[GuardAction]:
-        """Return the actions of a job from ``since_ms`` on, oldest first; the last ``limit``."""
-        job, action = tables.job.c, tables.action.c
-        query = (
-            action_query()
-            .where(job.cluster == cluster, job.uid == uid, action.at_ms >= since_ms)
-            .order_by(action.at_ms.desc(), action.id.desc())
-            .limit(min(limit, MAX_PAGE))
-        )
-        return self._actions(query)[::-1]
+    def actions(self, cluster: str, uid: str, *, since_ms: int = 0) -> list[GuardAction]:
+        """Return the actions of a job from ``since_ms`` on, oldest first; the last 500."""
+        is_asked = (tables.job.c.uid == uid) & (tables.action.c.at_ms >= since_ms)
+        return self._actions(cluster, MAX_PAGE, is_asked)
 
     def recent_actions(
         self, cluster: str, since_ms: int, limit: int = MAX_RECENT_ACTIONS
     ) -> list[GuardAction]:
         """Return the actions of all jobs from ``since_ms`` on, oldest first; the last ``limit``."""
-        action = tables.action.c
-        query = (
-            action_query()
-            .where(tables.job.c.cluster == cluster, action.at_ms >= since_ms)
-            .order_by(action.at_ms.desc(), action.id.desc())
-            .limit(limit)
-        )
-        return self._actions(query)[::-1]
+        return self._actions(cluster, limit, tables.action.c.at_ms >= since_ms)
 
-    def _actions(self, query: Select[Any]) -> list[GuardAction]:
-        return self._context.read(lambda connection: load_actions(connection, query))
+    def _actions(
+        self, cluster: str, limit: int, is_asked: ColumnElement[bool]
+    ) -> list[GuardAction]:
+        action = tables.action.c
+        query = action_query().where(tables.job.c.cluster == cluster, is_asked)
+        last = query.order_by(action.at_ms.desc(), action.id.desc()).limit(limit)
+        return self._context.read(lambda connection: load_actions(connection, last))[::-1]

@@ -57,6 +57,11 @@ def address(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) ->
     return servers.get(request.param).create_database(new_name("brain"))
 
 
+def problems(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What stores have reported."""
+    return [vars(record)["problem"] for record in caplog.records if record.msg == "history"]
+
+
 def new_name(prefix: str) -> str:
     """A name of a database or user that no other test of this run uses."""
     return f"{prefix}_{uuid.uuid4().hex[:12]}"

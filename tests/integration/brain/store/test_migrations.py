@@ -24,7 +24,7 @@ from gangline.brain.store.errors import (
 from gangline.brain.store.sql import database as schema
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.database import Database, parse_address, upgrade
-from integration.brain.store.conftest import SERVERS, Servers, new_name, run_together
+from integration.brain.store.conftest import SERVERS, Servers, new_name, problems, run_together
 
 
 def test_migrations_make_the_schema_of_the_tables(address: str) -> None:
@@ -89,7 +89,7 @@ def test_lock_of_mariadb_outlasts_the_transaction(
     """Else the next program reads the number before the last one, and runs that revision again."""
     address = servers.get("mariadb").create_database(new_name("brain"))
     events: list[str] = []
-    database = Database(parse_address(address), readers=1, migrate=True, on_problem=print)
+    database = Database(parse_address(address), readers=1, migrate=True)
 
     def executed(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         events.extend(
@@ -100,7 +100,7 @@ def test_lock_of_mariadb_outlasts_the_transaction(
     event.listen(database.engine, "after_cursor_execute", executed)
     event.listen(database.engine, "commit", lambda _: events.append("commit"))
     upgrade(database.engine)
-    database.close()
+    database.engine.dispose()
     last = len(events) - events[::-1].index("revision")
     assert events[0] == "GET_LOCK"
     assert events[last : events.index("RELEASE_LOCK")] == ["commit"]
@@ -111,7 +111,7 @@ def test_migration_that_was_cut_off_is_finished_by_the_next_start(
     address: str, statements: int
 ) -> None:
     """On MariaDB each statement stays, on the others none does."""
-    first = Database(parse_address(address), readers=1, migrate=True, on_problem=print)
+    first = Database(parse_address(address), readers=1, migrate=True)
     changed = itertools.count(1)
 
     def cut_off(_connection: object, _cursor: object, statement: str, *_: object) -> None:
@@ -121,7 +121,7 @@ def test_migration_that_was_cut_off_is_finished_by_the_next_start(
     event.listen(first.engine, "before_cursor_execute", cut_off)
     with pytest.raises(KeyboardInterrupt):
         upgrade(first.engine)
-    first.close()
+    first.engine.dispose()
     store = open_store(address)
     with store.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
@@ -215,22 +215,21 @@ def test_user_without_rights_to_the_tables_is_refused_by_name(
 
 
 def test_rights_that_are_taken_away_stop_writing_and_are_reported(
-    server: DatabaseServer,
+    server: DatabaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Facts stay in memory, and are written when the rights are back."""
     database = new_name("rights")
     address = server.create_database(database)
     open_store(address, secret=b"secret").close()
     weak = weak_user(server, database, reads=True)
-    problems: list[str] = []
-    store = open_store(weak, secret=b"secret", on_problem=problems.append)
+    store = open_store(weak, secret=b"secret")
     store.add(facts_of(a_run(1)))
     for _ in range(2):
         with pytest.raises(NoRights):
             store.flush_now()
     assert not store.healthy
-    assert len(problems) == 1
-    assert "denied" in problems[0]
+    [problem] = problems(caplog)
+    assert "denied" in problem
     owner = open_store(address, secret=b"secret")
     owner.buffer.put(store.buffer.take(99))
     owner.flush_now()

@@ -23,7 +23,7 @@ from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.errors import StoreError, StoreFull, StoreUnavailable
 from gangline.brain.store.reader import HistoryFilter
-from integration.brain.store.conftest import SERVERS, require
+from integration.brain.store.conftest import SERVERS, problems, require
 
 ACTION = GuardAction(job="uid-1", family="f", what=What.WORKERS, at_ms=1)
 WRITER = """
@@ -69,11 +69,12 @@ def unclosed_sockets() -> Iterator[None]:
 @pytest.mark.parametrize("name", sorted(SERVERS))
 @pytest.mark.usefixtures("unclosed_sockets")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_g3_no_fact_is_lost_while_the_server_is_stopped(name: str) -> None:
+def test_g3_no_fact_is_lost_while_the_server_is_stopped(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     require(name)
-    problems: list[str] = []
     with SERVERS[name]() as server:
-        store = open_store(server.create_database("brain"), secret=b"s", on_problem=problems.append)
+        store = open_store(server.create_database("brain"), secret=b"s")
         store.write.runs([a_run(1)])
         fence = store.write.lead("cluster", "brain-0")
         server.stop()
@@ -85,7 +86,7 @@ def test_g3_no_fact_is_lost_while_the_server_is_stopped(name: str) -> None:
         with pytest.raises(StoreUnavailable):
             store.write.begin_action("cluster", ACTION, fence=fence)
         store.add(facts_of(a_run(3)))
-        assert len(problems) == 1  # reported once
+        assert len(problems(caplog)) == 1  # reported once
         server.start()
         store.flush_now()
         assert store.healthy
@@ -115,9 +116,10 @@ def test_store_is_opened_before_its_server(name: str) -> None:
         store.close()
 
 
-def test_full_disk_stops_writing_and_is_reported(tmp_path: Path) -> None:
-    problems: list[str] = []
-    store = open_store(f"sqlite:///{tmp_path}/brain.db", on_problem=problems.append)
+def test_full_disk_stops_writing_and_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/brain.db")
     store.write.runs([a_run(1)])
     pages = limit_pages(store, 0)
     store.add(facts_of(a_run(2, segments=3000)))
@@ -125,7 +127,8 @@ def test_full_disk_stops_writing_and_is_reported(tmp_path: Path) -> None:
         store.flush_now()
     assert not store.healthy
     assert store.read.run("cluster", "uid-1") == a_run(1)
-    assert [problem for problem in problems if "full" in problem] == problems[:1]
+    [problem] = problems(caplog)
+    assert "full" in problem
     event.remove(store.engine, "connect", pages)
     store.engine.dispose()
     store.flush_now()
@@ -153,22 +156,24 @@ def damage(path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["at the start", "while it is used"])
-def test_damaged_file_is_set_aside(tmp_path: Path, is_open: bool) -> None:
-    path, problems = tmp_path / "brain.db", list[str]()
-    store = open_store(f"sqlite:///{path}", on_problem=problems.append)
+def test_damaged_file_is_set_aside(
+    tmp_path: Path, is_open: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "brain.db"
+    store = open_store(f"sqlite:///{path}")
     store.write.runs([a_run(1)])
     store.engine.dispose()  # the pages that connections have cached
     if not is_open:
         store.close()
     damage(path)
     if not is_open:
-        store = open_store(f"sqlite:///{path}", on_problem=problems.append)
+        store = open_store(f"sqlite:///{path}")
         assert store.read.run("cluster", "uid-1") is None
     store.write.runs([a_run(2)])
     assert store.healthy
     assert store.read.run("cluster", "uid-1") is None
     assert store.read.run("cluster", "uid-2") == a_run(2)
-    [problem] = problems
+    [problem] = problems(caplog)
     assert "is damaged" in problem
     [aside] = [each for each in tmp_path.iterdir() if ".damaged-" in each.name]
     assert aside.name in problem

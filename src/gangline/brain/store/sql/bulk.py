@@ -23,7 +23,6 @@ from sqlalchemy import (
     Table,
     TableValuedAlias,
     Text,
-    any_,
     bindparam,
     func,
     select,
@@ -39,68 +38,47 @@ from gangline.brain.store.sql import tables
 
 
 def upsert(
-    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]
-) -> None:
-    """Insert ``rows``, or replace the other columns of those that exist with the same ``keys``.
-
-    All rows have the same columns. Of several rows with the same keys the last one counts.
-    """
-    if rows:
-        changed = [name for name in rows[0] if name not in keys]
-        _insert_or_update(connection, table, rows, keys, changed)
-
-
-def insert_missing(
-    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], key: str
-) -> None:
-    """Insert those ``rows`` whose ``key`` does not exist."""
-    if rows:
-        _insert_or_update(connection, table, rows, (key,), ())
-
-
-def _insert_or_update(
     connection: Connection,
     table: Table,
     rows: Sequence[Mapping[str, Any]],
     keys: Sequence[str],
-    changed: Sequence[str],
+    *,
+    replace: bool = True,
 ) -> None:
+    """Insert ``rows``; ``replace`` the other columns of those that exist with the same ``keys``.
+
+    All rows have the same columns. Of several rows with the same keys the last one counts.
+    """
+    if not rows:
+        return
     by_key = {tuple(row[key] for key in keys): row for row in rows}
     # In one order everywhere, so that two writers do not wait for each other.
     ordered = [by_key[key] for key in sorted(by_key)]
-    names = tuple(rows[0])
-    statement = _upsert(connection.dialect.name, table, names, tuple(keys), tuple(changed))
-    if connection.dialect.name == "postgresql":
-        columns = {name: [row[name] for row in ordered] for name in names}
-        connection.execute(statement, columns)
-    else:
-        connection.execute(statement, ordered)
+    names, dialect = tuple(rows[0]), connection.dialect.name
+    changed = tuple(name for name in names if replace and name not in keys)
+    statement = _upsert(dialect, table, names, tuple(keys), changed)
+    by_column = {name: [row[name] for row in ordered] for name in names}
+    connection.execute(statement, by_column if dialect == "postgresql" else ordered)
 
 
 @cache
 def _upsert(
     dialect: str, table: Table, names: Sequence[str], keys: Sequence[str], changed: Sequence[str]
 ) -> Insert:
-    match dialect:
-        case "postgresql":
-            # One statement for all rows; a statement for each takes three times as long.
-            rows = given_rows([table.c[name] for name in names])
-            statement = postgresql.insert(table).from_select(names, select(rows))
-            if not changed:
-                return statement.on_conflict_do_nothing(index_elements=keys)
-            values = {name: statement.excluded[name] for name in changed}
-            return statement.on_conflict_do_update(index_elements=keys, set_=values)
-        case "sqlite":
-            local = sqlite.insert(table)
-            if not changed:
-                return local.on_conflict_do_nothing(index_elements=keys)
-            values = {name: local.excluded[name] for name in changed}
-            return local.on_conflict_do_update(index_elements=keys, set_=values)
-        case _:
-            into = mysql.insert(table)
-            # MySQL has no "do nothing" beside IGNORE, which hides other errors as well.
-            updated = changed or keys
-            return into.on_duplicate_key_update({name: into.inserted[name] for name in updated})
+    if dialect not in ("postgresql", "sqlite"):
+        into = mysql.insert(table)
+        # MySQL has no "do nothing" beside IGNORE, which hides other errors as well.
+        updated = changed or keys
+        return into.on_duplicate_key_update({name: into.inserted[name] for name in updated})
+    statement: postgresql.Insert | sqlite.Insert = sqlite.insert(table)
+    if dialect == "postgresql":
+        # One statement for all rows; a statement for each takes three times as long.
+        rows = given_rows([table.c[name] for name in names])
+        statement = postgresql.insert(table).from_select(names, select(rows))
+    if not changed:
+        return statement.on_conflict_do_nothing(index_elements=keys)
+    values = {name: statement.excluded[name] for name in changed}
+    return statement.on_conflict_do_update(index_elements=keys, set_=values)
 
 
 def any_of(
@@ -108,6 +86,8 @@ def any_of(
 ) -> ColumnElement[bool]:
     """Condition that ``columns`` equal one of ``keys``; it can use an index of these columns."""
     ordered = sorted(keys)
+    if len(columns) == 1:
+        return columns[0].in_([value for (value,) in ordered])
     match connection.dialect.name:
         case "sqlite":
             # SQLite scans the table for a list of rows, and searches the index for a subquery.
@@ -121,15 +101,6 @@ def any_of(
             return tuple_(*columns).in_(select(rows))
         case _:
             return tuple_(*columns).in_(ordered)
-
-
-def among(
-    connection: Connection, column: Column[Any], values: Sequence[Any]
-) -> ColumnElement[bool]:
-    """Condition that ``column`` equals one of ``values``."""
-    if connection.dialect.name == "postgresql":
-        return column == any_(bindparam(None, list(values), ARRAY(_unbounded(column))))
-    return column.in_(values)
 
 
 def given_rows(
@@ -157,9 +128,8 @@ def lock_cluster(connection: Connection, cluster: str) -> int:
     query = select(leader.c.fence).where(leader.c.cluster == cluster).with_for_update()
     fence = connection.execute(query).scalar()
     if fence is None:
-        insert_missing(
-            connection, leader, [{"cluster": cluster, "fence": 0, "at_ms": 0}], "cluster"
-        )
+        row = {"cluster": cluster, "fence": 0, "at_ms": 0}
+        upsert(connection, leader, [row], ["cluster"], replace=False)
         fence = connection.execute(query).scalar_one()
     return int(fence)
 

@@ -265,56 +265,47 @@ _LOCK_TIMEOUT_S: Final = 25
 _LOCK_ATTEMPTS: Final = 12
 
 
-def configuration() -> Config:
-    """Return the configuration of Alembic, without a file."""
-    config = Config()
-    config.set_main_option("script_location", "gangline.brain.store.sql:migrations")
-    return config
-
-
-def known_version() -> int:
-    """Return the newest version of the schema that this program knows."""
-    head = ScriptDirectory.from_config(configuration()).get_current_head()
-    assert head is not None, "there is a first revision"
-    return int(head)
-
-
-def found_version(connection: Connection) -> int:
-    """Return the version of the database's schema, 0 if there is none."""
-    revision = MigrationContext.configure(connection).get_current_revision()
-    return int(revision) if revision else 0
-
-
 def prepare(engine: Engine, *, migrate: bool) -> None:
     """Bring the schema up to date, or check that it is.
 
     Raises:
         NewerSchema: the database's schema is newer than the program's.
         OldSchema: it is older, and ``migrate`` is false.
+        StoreUnavailable: other programs have migrated it for five minutes.
     """
     newest = known_version()
     with engine.connect() as connection:
-        stored = found_version(connection)
+        revision = MigrationContext.configure(connection).get_current_revision()
+    stored = int(revision) if revision else 0
     if stored > newest:
         raise NewerSchema(stored, newest)
-    if stored == newest:
-        return
-    if not migrate:
+    if stored < newest and not migrate:
         raise OldSchema(stored, newest)
-    upgrade(engine)
+    if stored < newest:
+        upgrade(engine)
+
+
+def known_version() -> int:
+    """Return the newest version of the schema that this program knows."""
+    head = ScriptDirectory.from_config(_configuration()).get_current_head()
+    assert head is not None, "there is a first revision"
+    return int(head)
 
 
 def upgrade(engine: Engine) -> None:
-    """Migrate to the newest version. Of several programs at once one migrates, the others wait.
-
-    Raises:
-        StoreUnavailable: the others have migrated for five minutes.
-    """
-    config = configuration()
+    """Migrate to the newest version. Of several programs at once one migrates, the others wait."""
+    config = _configuration()
     connecting = engine.connect().execution_options(**{WRITE: True})
     with connecting as connection, _migration_lock(connection):
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def _configuration() -> Config:
+    """Return the configuration of Alembic, without a file."""
+    config = Config()
+    config.set_main_option("script_location", "gangline.brain.store.sql:migrations")
+    return config
 
 
 @contextlib.contextmanager
@@ -359,18 +350,15 @@ _FIRST_PAUSE_S: Final = 0.01
 class Database:
     """The engine of one database.
 
-    ``problem`` is None, or the last error, until a transaction succeeds again. ``on_problem``
-    receives the text of each new problem once, in the thread that met it.
+    ``problem`` is None, or the last error, until a transaction succeeds again; each new one is
+    logged once.
     """
 
-    def __init__(
-        self, url: URL, *, readers: int, migrate: bool, on_problem: Callable[[str], None]
-    ) -> None:
+    def __init__(self, url: URL, *, readers: int, migrate: bool) -> None:
         self.url = url
         is_file = url.get_backend_name() == "sqlite" and url.database
         self.file = Path(str(url.database)) if is_file else None
         self._migrate = migrate
-        self._on_problem = on_problem
         self.engine = make_engine(url, readers)
         self._ready = False
         self.problem: StoreError | None = None
@@ -392,19 +380,8 @@ class Database:
             self._guarded(lambda: prepare(self.engine, migrate=self._migrate))
             self._ready = True
 
-    def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction that only reads; it must not keep the connection."""
-        return self._transact(work, writes=False)
-
-    def write(self, work: Callable[[Connection], T]) -> T:
+    def transact(self, work: Callable[[Connection], T], *, writes: bool) -> T:
         """Run ``work`` in a transaction; at a conflict with others again, at most five times."""
-        return self._transact(work, writes=True)
-
-    def close(self) -> None:
-        self.engine.dispose()
-
-    def _transact(self, work: Callable[[Connection], T], *, writes: bool) -> T:
-        self.prepare()
 
         def transaction() -> T:
             connecting = self.engine.connect().execution_options(**{WRITE: writes})
@@ -461,7 +438,7 @@ class Database:
         is_known = self.problem is not None and type(self.problem) is type(problem)
         self.problem = problem
         if not is_known:
-            self._on_problem(str(problem))
+            log.error("history", extra={"problem": str(problem)})
 
     def _set_aside(self, error: DBAPIError) -> bool:
         """Rename a damaged SQLite file; False if the database is none of SQLite."""
@@ -478,7 +455,7 @@ class Database:
             f"{self._name} is damaged ({str(error.orig).strip()}): it was renamed to {aside.name}, "
             "and a new one is begun"
         )
-        self._on_problem(self.damage)
+        log.error("history", extra={"problem": self.damage})
         prepare(self.engine, migrate=True)
         self.renewed += 1
         return True

@@ -17,7 +17,6 @@ from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import GuardAction
 from gangline.brain.facts.records import PodRun, RecordedJob, Run
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.bulk import among
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
@@ -157,7 +156,7 @@ def _load(connection: Connection, asked: _RowsOfJobs[S], ids: Sequence[int]) -> 
     column = asked.table.c
     number = func.row_number().over(partition_by=column.job_id, order_by=asked.order)
     numbered = select(column.id, number.label("number"))
-    numbered_rows = numbered.where(among(connection, column.job_id, ids)).subquery()
+    numbered_rows = numbered.where(column.job_id.in_(ids)).subquery()
     query = (
         select(column.job_id, column.body)
         .join(numbered_rows, column.id == numbered_rows.c.id)

@@ -110,7 +110,7 @@ def held_out(jobs: int, *, parts: bool, sizes: tuple[int, ...], seed: int) -> di
             for n in others:
                 at = size(n, float(random.uniform(least, most)))
                 truth = job.step(at)
-                low, high = np.quantile(model.sample(at), [LOW, HIGH])
+                low, high = np.quantile(model.samples([at])[1][0], [LOW, HIGH])
                 errors[where].append(abs(model.step_time(at) / truth - 1))
                 covered[where].append(bool(low <= truth <= high))
     return {

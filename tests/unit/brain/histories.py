@@ -6,7 +6,7 @@ import msgspec
 
 from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import Advice, What
-from gangline.brain.advisers.explain import displayed, sentence
+from gangline.brain.advisers.explain import published
 from gangline.brain.advisers.view import AdviserView, ClusterView, SimilarRuns
 from gangline.brain.facts.records import (
     Image,
@@ -145,7 +145,7 @@ def codes(advice: Sequence[Advice]) -> list[str]:
 
 def checked(advice: Advice) -> Advice:
     """The advice, whose sentence shows each number and argument as JSON does."""
-    shown = displayed(advice)
-    assert sentence(shown) == sentence(advice)
-    assert set(shown.reason.arguments) == set(advice.reason.arguments)
+    shown = published(advice)
+    assert published(shown.advice) == shown
+    assert set(shown.advice.reason.arguments) == set(advice.reason.arguments)
     return advice

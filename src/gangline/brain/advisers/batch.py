@@ -109,16 +109,10 @@ def _after_oom(present: SegmentFacts, peaks: Sequence[DevicePeak], target: str) 
         return None
     failed = min(peak.micro_batch for peak in peaks if peak.oom)
     good = [p.micro_batch for p in peaks if not p.oom and p.micro_batch < failed]
-    if not good:
-        share = math.ceil((present.global_batch or 0) / present.procs)
-        tried = [m for m in range(1, failed // 2 + 1) if share % m == 0]
-        if not tried:
-            return None
-        return _smaller(last, tried[-1], target, Confidence.LOW)
-    return _smaller(last, max(good), target, Confidence.HIGH)
-
-
-def _smaller(last: DevicePeak, value: int, target: str, confidence: Confidence) -> Advice:
+    tried = [m for m in range(1, failed // 2 + 1) if _share(present) % m == 0]
+    if not good and not tried:
+        return None
+    value = max(good or tried)
     return Advice(
         what=What.MICRO_BATCH,
         role="worker",
@@ -128,10 +122,15 @@ def _smaller(last: DevicePeak, value: int, target: str, confidence: Confidence) 
         low=value,
         high=value,
         reason=because("DeviceOutOfMemory", device=last.gpu_model, batch=last.micro_batch),
-        confidence=confidence,
-        extrapolated=confidence is Confidence.LOW,
+        confidence=Confidence.HIGH if good else Confidence.LOW,
+        extrapolated=not good,
         urgent=True,
     )
+
+
+def _share(present: SegmentFacts) -> int:
+    """Records of a rank in a step."""
+    return math.ceil((present.global_batch or 0) / present.procs)
 
 
 def _next_micro_batch(
@@ -143,7 +142,7 @@ def _next_micro_batch(
     now = good[-1]
     if now.peak_bytes > (1 - FREE_SHARE) * now.memory_bytes:
         return None
-    share = math.ceil((present.global_batch or 0) / present.procs)
+    share = _share(present)
     larger = [m for m in range(now.micro_batch + 1, share + 1) if share % m == 0]
     failed = min((peak.micro_batch for peak in peaks if peak.oom), default=None)
     if not larger or (failed is not None and larger[0] >= failed):
@@ -155,7 +154,15 @@ def _next_micro_batch(
     predicted = float(base + max(slope, 0.0) * value) / now.memory_bytes
     if predicted > MOST_USED:
         return None
-    gain = _micro_batch_gain(present, share, now.micro_batch, value, model)
+    gain = None
+    if model is not None:
+        # Fewer, larger micro-steps for the same share.
+        here, there = (
+            Configuration(present.nodes, present.procs, float(micro), math.ceil(share / micro))
+            for micro in (now.micro_batch, value)
+        )
+        middle, low, high = model.speedups(here, [there])[0].tolist()
+        gain = Choice(value=value, goodput=middle, low=low, high=high)
     return Advice(
         what=What.MICRO_BATCH,
         role="worker",
@@ -179,74 +186,52 @@ def _next_micro_batch(
     )
 
 
-def _micro_batch_gain(
-    present: SegmentFacts, share: int, was: int, value: int, model: ThroughputModel | None
-) -> Choice | None:
-    """Fewer, larger micro-steps for the same share."""
-    if model is None:
-        return None
-    now = Configuration(present.nodes, present.procs, float(was), math.ceil(share / was))
-    then = Configuration(present.nodes, present.procs, float(value), math.ceil(share / value))
-    ratios = np.asarray(model.sample(now) / model.sample(then))
-    low, high = np.quantile(ratios, (0.1, 0.9))
-    middle = model.step_time(now) / model.step_time(then)
-    return Choice(
-        value=value, goodput=middle, low=min(float(low), middle), high=max(float(high), middle)
-    )
-
-
 def _advise_global_batch(view: AdviserView, model: ThroughputModel | None) -> list[Advice]:
     present = present_segment(view.run)
     wishes = view.run.job.wishes
     noise = noise_scale(view.run.segments)
-    if model is None or present is None or noise is None or noise.biased:
-        return []
-    if not wishes.max_global_batch or not wishes.learning_rate_rule:
+    if model is None or present is None or noise is None:
         return []
     batches = [segment.global_batch for segment in _good(view) if segment.global_batch]
-    micro = present.micro_batch
-    if not batches or present.global_batch is None or micro is None:
+    micro, most, was = present.micro_batch, wishes.max_global_batch, present.global_batch
+    if not batches or was is None or micro is None or not most or not wishes.learning_rate_rule:
         return []
-    now = Configuration(present.nodes, present.procs, float(micro), present.accumulation or 1)
-    results = []
-    for phi in (noise.phi, noise.low):
+    nodes, procs = present.nodes, present.procs
+    now = Configuration(nodes, procs, float(micro), present.accumulation or 1)
+
+    def best_at(phi: float) -> tuple[Configuration, tuple[float, float, float]] | None:
         goodput = GoodputModel(model, float(batches[0]), phi)
-        best = goodput.best_batch(
-            present.nodes, present.procs, float(wishes.max_global_batch), float(micro)
-        )
-        results.append((best, goodput.gain(best, now) if best else None))
-    (best, gain), (_, low) = results
-    if best is None or gain is None or gain.expected < BATCH_GAIN:
+        best = goodput.best_batch(nodes, procs, float(most), float(micro))
+        return (best, goodput.gain(best, now)) if best else None
+
+    likely, least = best_at(noise.phi), best_at(noise.low)
+    if likely is None or least is None:
         return []
+    best, (gain, low, high) = likely
     value = round(best.global_batch)
-    if value == present.global_batch:
+    if gain < BATCH_GAIN or value == was:
         return []
-    low_batch, high_batch = sorted((present.global_batch, value))
-    grows = value > present.global_batch
-    gain_low = min(gain.low, low.low if low else gain.low)
+    low = min(low, least[1][1])
+    grows = value > was
     return [
         Advice(
             what=What.GLOBAL_BATCH,
-            was=present.global_batch,
+            was=was,
             value=value,
-            low=low_batch,
-            high=wishes.max_global_batch if grows else high_batch,
+            low=min(was, value),
+            high=most if grows else was,
             reason=because(
                 "NoiseAllowsLargerBatch" if grows else "NoiseNeedsSmallerBatch",
                 noise=noise.phi,
-                goodput=gain.expected,
-                goodput_low=gain_low,
+                goodput=gain,
+                goodput_low=low,
                 rule=wishes.learning_rate_rule,
-                most=wishes.max_global_batch,
+                most=most,
             ),
             evidence=(view.run.job.uid,),
-            gain=gain.expected,
-            gain_low=gain_low,
-            extrapolated=gain.extrapolated,
-            choices=(
-                Choice(
-                    value=value, goodput=1 + gain.expected, low=1 + gain_low, high=1 + gain.high
-                ),
-            ),
+            gain=gain,
+            gain_low=low,
+            extrapolated=model.extrapolated(best) or model.extrapolated(now),
+            choices=(Choice(value=value, goodput=1 + gain, low=1 + low, high=1 + high),),
         )
     ]

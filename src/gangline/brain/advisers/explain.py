@@ -1,7 +1,7 @@
 """Advice and reasons as sentences.
 
 A sentence begins with what is advised, as in ``memory of worker: 11.3Gi (10.2Gi to 12.6Gi) instead
-of 32Gi.``; the sentence of the reason follows. Numbers have three significant digits. ``displayed``
+of 32Gi.``; the sentence of the reason follows. Numbers have three significant digits. ``published``
 rounds all numbers of an advice as its sentence shows them, so what is published as JSON and what
 people read are equal.
 
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -26,11 +26,11 @@ _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-Write: TypeAlias = Callable[[Argument], tuple[str, Argument]]
+Write: TypeAlias = Callable[[Any], tuple[str, Any]]
 """A kind of quantities: returns the text of a value, and the value that the text shows."""
 
 
-def written(write: Write, value: Argument) -> tuple[str, Argument]:
+def written(write: Write, value: Argument) -> tuple[str, Any]:
     """Write a value. One at the edge between two units is rounded until it is stable."""
     text, shown = write(value)
     for _ in range(3):
@@ -50,10 +50,9 @@ def three_digits(value: float) -> str:
 def _scaled(*units: tuple[str, float, float]) -> Write:
     """A kind with several units: name, size, and the value from which the next one is used."""
 
-    def write(value: Argument) -> tuple[str, Argument]:
-        number = _number(value)
+    def write(value: float) -> tuple[str, float]:
         for name, size, limit in units:
-            digits = three_digits(number / size)
+            digits = three_digits(value / size)
             if abs(float(digits)) < limit:
                 return f"{digits}{name}", float(digits) * size
         raise AssertionError("the last unit has no limit")
@@ -61,40 +60,28 @@ def _scaled(*units: tuple[str, float, float]) -> Write:
     return write
 
 
-def _number(value: Argument) -> float:
-    if isinstance(value, str | list):
-        raise TypeError(f"a number is needed, not {value!r}")
-    return float(value)
-
-
-def _count(value: Argument) -> tuple[str, Argument]:
-    count = round(_number(value))
-    return str(count), count
+def _count(value: float) -> tuple[str, int]:
+    return str(round(value)), round(value)
 
 
 def _counted(noun: str) -> Write:
-    def write(value: Argument) -> tuple[str, Argument]:
-        count = round(_number(value))
+    def write(value: float) -> tuple[str, int]:
+        count = round(value)
         return (f"{count} {noun}" if count == 1 else f"{count} {noun}s"), count
 
     return write
 
 
-def _names(value: Argument) -> tuple[str, Argument]:
-    names = value if isinstance(value, list) else [str(value)]
-    return ", ".join(names), names
-
-
-def _level(value: Argument) -> tuple[str, Argument]:
-    level = min(max(round(_number(value)), 0), len(_LEVELS) - 1)
+def _level(value: float) -> tuple[str, int]:
+    level = min(max(round(value), 0), len(_LEVELS) - 1)
     return _LEVELS[level], level
 
 
 def _time(form: str, unit_ms: int) -> Write:
     """A time in milliseconds, rounded down to a unit."""
 
-    def write(value: Argument) -> tuple[str, Argument]:
-        rounded_ms = int(_number(value)) // unit_ms * unit_ms
+    def write(value: float) -> tuple[str, int]:
+        rounded_ms = int(value) // unit_ms * unit_ms
         at = _EPOCH + timedelta(milliseconds=rounded_ms)
         return form.format(at, month=_MONTHS[at.month - 1]), rounded_ms
 
@@ -132,7 +119,6 @@ KINDS: dict[str, Write] = {
     "number": _scaled(("", 1.0, math.inf)),
     "count": _count,
     "name": lambda value: (str(value), str(value)),
-    "names": _names,
     "level": _level,
     "day": _time("{0:%-d} {month} {0:%Y}", 86_400_000),
     "time": _time("{0:%-d} {month} {0:%Y} at {0:%H:%M} UTC", 60_000),
@@ -151,19 +137,38 @@ def kind_of(name: str) -> Write:
     return KINDS[name]
 
 
+_STEP = "Now a step takes {step:seconds}, the mean of {segments:n segment}. "
+_WORTH = (
+    "An added worker must gain {floor:percent} of an average one"
+    "[; from here to {next:n worker} each gains {next_gain:percent}]."
+)
+_OF_FAIR = (
+    "with {devices:n device} goodput is {speedup:number} times that of the fair share of "
+    "{fair:n device}. The price of a device is {price:percent}."
+)
+_RULE = (
+    "{goodput_low:percent}. The script must follow the rule {rule:name} for the learning rate. "
+    "The job allows at most {most:n record}."
+)
+_SLOW_RANK = (
+    "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
+    "{ranks:n rank}, "
+)
+_KILLS = (
+    "Runs that ran out of memory: {ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
+)
+
 TEMPLATES: dict[str, str] = {
     # Memory and CPU.
     "HighestPeak": (
         "The highest peak of the last {runs:n run} of {stem:name} ({first_ms:day} to "
         "{last_ms:day}, {level:level}) was {peak_bytes:bytes}, in rank "
-        "{peak_rank:count} of {peak_run:name}; {margin_percent:points} are added. Runs that ran "
-        "out of memory: {ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
+        "{peak_rank:count} of {peak_run:name}; {margin_percent:points} are added. " + _KILLS
     ),
     "UsualPeak": (
         "{runs:n run} of {stem:name} ({first_ms:day} to {last_ms:day}, {level:level}) "
         "usually needed up to {usual_bytes:bytes}, to which {margin_percent:points} are added; a "
-        "single peak of {highest_bytes:bytes} has faded. Runs that ran out of memory: "
-        "{ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
+        "single peak of {highest_bytes:bytes} has faded. " + _KILLS
     ),
     "OutOfMemory": (
         "Rank {rank:count} ran out of memory at {limit_bytes:bytes}: {kills:n kill} of "
@@ -223,37 +228,26 @@ TEMPLATES: dict[str, str] = {
     # Workers.
     "MoreWorkersGain": (
         "The model of step times, fitted to sizes that were run, predicts {goodput:percent} more "
-        "goodput ({goodput_low:percent} to {goodput_high:percent}). Now a step takes {step:seconds}"
-        ", the mean of {segments:n segment}. An added worker must gain {floor:percent} of an "
-        "average one[; from here to {next:n worker} each gains {next_gain:percent}]."
+        "goodput ({goodput_low:percent} to {goodput_high:percent}). " + _STEP + _WORTH
     ),
     "MoreWorkersExtrapolated": (
         "No run had this size. The model of step times predicts {goodput:percent} more goodput "
-        "({goodput_low:percent} to {goodput_high:percent}). Now a step takes {step:seconds}, the "
-        "mean of {segments:n segment}. An added worker must gain {floor:percent} of an average one"
-        "[; from here to {next:n worker} each gains {next_gain:percent}]."
+        "({goodput_low:percent} to {goodput_high:percent}). " + _STEP + _WORTH
     ),
     "LastWorkersGainLittle": (
         "The last workers gain little: without them goodput changes by {goodput:percent} "
-        "({goodput_low:percent} to {goodput_high:percent}). Now a step takes {step:seconds}, the "
-        "mean of {segments:n segment}. A worker must gain {floor:percent} of an average one"
+        "({goodput_low:percent} to {goodput_high:percent}). " + _STEP + "A worker must gain "
+        "{floor:percent} of an average one"
         "[; from there to {next:n worker} each gains {next_gain:percent}]."
     ),
     "NeverTried": (
         "One trial to learn how the job scales: no run had this size, and goodput could change by "
-        "{goodput_low:percent} to {goodput_high:percent}, most likely by {goodput:percent}. Now a "
-        "step takes {step:seconds}, the mean of {segments:n segment}. An added worker must gain "
-        "{floor:percent} of an average one."
+        "{goodput_low:percent} to {goodput_high:percent}, most likely by {goodput:percent}. "
+        + _STEP
+        + _WORTH
     ),
-    "SpareDevices": (
-        "The cluster has spare devices: with {devices:n device} goodput is {speedup:number} times "
-        "that of the fair share of {fair:n device}. The price of a device is {price:percent}."
-    ),
-    "OthersGainMore": (
-        "Other jobs gain more by these devices: with {devices:n device} goodput is "
-        "{speedup:number} times that of the fair share of {fair:n device}. The price of a device "
-        "is {price:percent}."
-    ),
+    "SpareDevices": "The cluster has spare devices: " + _OF_FAIR,
+    "OthersGainMore": "Other jobs gain more by these devices: " + _OF_FAIR,
     "GiveBack": (
         "{gang:name} waits for {needed:n device} and has a right to start. Giving back "
         "{devices:n device} costs this job {loss:percent} of its goodput, the least of all jobs."
@@ -271,14 +265,11 @@ TEMPLATES: dict[str, str] = {
     "DeviceOutOfMemory": "A rank on {device:name} ran out of device memory with {batch:n record}.",
     "NoiseAllowsLargerBatch": (
         "The noise scale of the gradients is {noise:n record}, so larger batches lose little: "
-        "{goodput:percent} more goodput, at least {goodput_low:percent}. The script must follow "
-        "the rule {rule:name} for the learning rate. The job allows at most {most:n record}."
+        "{goodput:percent} more goodput, at least " + _RULE
     ),
     "NoiseNeedsSmallerBatch": (
         "The noise scale of the gradients is {noise:n record}, so records of the present batch are "
-        "worth less: {goodput:percent} more goodput with a smaller one, at least "
-        "{goodput_low:percent}. The script must follow the rule {rule:name} for the learning rate. "
-        "The job allows at most {most:n record}."
+        "worth less: {goodput:percent} more goodput with a smaller one, at least " + _RULE
     ),
     # Checkpoints.
     "SavesAndFailures": (
@@ -288,18 +279,14 @@ TEMPLATES: dict[str, str] = {
     ),
     # Slow ranks.
     "SlowRank": (
-        "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
-        "{ranks:n rank}, for minutes. A node check between it and two good peers shows whether "
-        "the node is the cause."
+        _SLOW_RANK + "for minutes. A node check between it and two good peers shows whether the "
+        "node is the cause."
     ),
     "SlowRankConfirmed": (
-        "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
-        "{ranks:n rank}, and a node check found the node slow. Its pod should move to another "
-        "node."
+        _SLOW_RANK + "and a node check found the node slow. Its pod should move to another node."
     ),
     "SlowRankGoodNode": (
-        "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
-        "{ranks:n rank}, but a node check found the node good: the rank has more work, or slower "
+        _SLOW_RANK + "but a node check found the node good: the rank has more work, or slower "
         "records."
     ),
     "SlowGroup": (
@@ -421,34 +408,30 @@ TEMPLATES: dict[str, str] = {
 
 _TOKEN = re.compile(r"\{(\w+):([^}]+)\}|\[(\+?[^\]]*)\]")
 _SUBJECTS = {
-    What.WORKERS: "workers",
-    What.MEMORY: "memory",
     What.CPU: "CPU",
     What.MICRO_BATCH: "micro-batch",
-    What.GLOBAL_BATCH: "global batch",
     What.LOADER_WORKERS: "data loader processes",
-    What.CHECKPOINT_INTERVAL: "checkpoint interval",
     What.PS_COUNT: "number of servers",
     What.PS_CPU: "server CPU",
     What.PS_MEMORY: "server memory",
-    What.NODE: "node",
-    What.WARNING: "warning",
 }
-_UNITS = {
-    Unit.COUNT: KINDS["number"],
-    Unit.BYTES: KINDS["bytes"],
-    Unit.MILLICORES: KINDS["millicores"],
-    Unit.SECONDS: KINDS["seconds"],
-}
+"""Names of fields in sentences, where they differ from those of the fields."""
 
 
-def sentence(advice: Advice) -> str:
-    """Return the sentence of an advice.
+class PublishedAdvice(NamedTuple):
+    """Advice with its numbers as its sentence shows them, so that JSON and sentence are equal."""
+
+    advice: Advice
+    sentence: str
+
+
+def published(advice: Advice) -> PublishedAdvice:
+    """Return advice as users see it.
 
     Raises:
         KeyError: the code of its reason has no sentence, or an argument is missing.
     """
-    head = _SUBJECTS[advice.what]
+    head = _SUBJECTS.get(advice.what, advice.what.replace("_", " "))
     if advice.role:
         head += f" of {advice.role}"
     if advice.rank is not None:
@@ -457,74 +440,42 @@ def sentence(advice: Advice) -> str:
     is_implied = advice.what is What.WARNING and advice.target == advice.reason.code
     if advice.target and not is_implied:
         head += f" on {advice.target}"
+    kind = KINDS["number" if advice.unit is Unit.COUNT else advice.unit]
+    shown: dict[str, Any] = dict.fromkeys(("was", "value", "low", "high"))
+
+    def text(name: str) -> str:
+        value, shown[name] = written(kind, getattr(advice, name))
+        return value
+
     if advice.value is not None:
-        kind = _UNITS[advice.unit]
-        texts = [
-            "" if value is None else written(kind, value)[0]
-            for value in (advice.value, advice.low, advice.high, advice.was)
-        ]
-        head += f": {texts[0]}"
-        if texts[1] and texts[2]:
-            head += f" ({texts[1]} to {texts[2]})"
-        if texts[3]:
-            head += f" instead of {texts[3]}"
-    return f"{head}. {reason_sentence(advice.reason)}"
+        head += f": {text('value')}"
+        if advice.low is not None and advice.high is not None:
+            head += f" ({text('low')} to {text('high')})"
+        if advice.was is not None:
+            head += f" instead of {text('was')}"
+    reason, why = published_reason(advice.reason)
+    advice = msgspec.structs.replace(advice, **shown, reason=reason)
+    return PublishedAdvice(advice, f"{head}. {why}")
 
 
-def displayed(advice: Advice) -> Advice:
-    kind = _UNITS[advice.unit]
-    shown = advice.value is not None
-    ranged = shown and advice.low is not None and advice.high is not None
-
-    def rounded(value: float | None, show: bool) -> float | None:
-        return float(written(kind, value)[1]) if show and value is not None else None  # type: ignore[arg-type]
-
-    return msgspec.structs.replace(
-        advice,
-        was=rounded(advice.was, shown),
-        value=rounded(advice.value, shown),
-        low=rounded(advice.low, ranged),
-        high=rounded(advice.high, ranged),
-        reason=displayed_reason(advice.reason),
-    )
-
-
-def reason_sentence(reason: Reason) -> str:
-    """Return the sentence of a reason.
+def published_reason(reason: Reason) -> tuple[Reason, str]:
+    """Return a reason with its arguments as its sentence shows them, and the sentence.
 
     Raises:
         KeyError: the code has no sentence, or an argument is missing.
     """
-    return _fill(TEMPLATES[reason.code], reason.arguments)
+    shown: Arguments = {}
 
-
-def displayed_reason(reason: Reason) -> Reason:
-    """Return the reason with its arguments as its sentence shows them."""
-    shown = _shown(TEMPLATES[reason.code], reason.arguments)
-    rounded = {key: written(kind, reason.arguments[key])[1] for key, kind in shown}
-    return because(reason.code, **rounded)
-
-
-def _fill(template: str, arguments: Arguments) -> str:
     def replace(token: re.Match[str]) -> str:
         key, kind, group = token.groups()
-        if group is None:
-            return written(kind_of(kind), arguments[key])[0]
-        shown = _has_all(group, arguments)
-        return _fill(group.removeprefix("+"), arguments) if shown else ""
+        if group is not None:
+            is_shown = _has_all(group, reason.arguments)
+            return _TOKEN.sub(replace, group.removeprefix("+")) if is_shown else ""
+        text, shown[key] = written(kind_of(kind), reason.arguments[key])
+        return text
 
-    return _TOKEN.sub(replace, template)
-
-
-def _shown(template: str, arguments: Arguments) -> list[tuple[str, Write]]:
-    """Return the arguments that the sentence shows, with their kinds."""
-    shown = []
-    for key, kind, group in _TOKEN.findall(template):
-        if key:
-            shown.append((key, kind_of(kind)))
-        elif _has_all(group, arguments):
-            shown += [(inner, kind_of(kind)) for inner, kind, _ in _TOKEN.findall(group)]
-    return shown
+    text = _TOKEN.sub(replace, TEMPLATES[reason.code])
+    return because(reason.code, **shown), text
 
 
 def _has_all(group: str, arguments: Arguments) -> bool:

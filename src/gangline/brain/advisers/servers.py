@@ -32,7 +32,12 @@ from gangline.brain.advisers.advice import (
     because,
 )
 from gangline.brain.advisers.view import AdviserView, ServerUse, expected_rest_s
-from gangline.brain.advisers.workers import best_size, floor_of, possible_sizes
+from gangline.brain.advisers.workers import (
+    best_size,
+    floor_of,
+    possible_sizes,
+    worker_advice,
+)
 from gangline.brain.models.nnls import nnls
 from gangline.brain.models.trend import fit_trend
 
@@ -57,14 +62,16 @@ def _advise_cpu(view: AdviserView) -> list[Advice]:
     servers = [server for server in view.servers if server.cpu_limit_millis and server.cpu_millis]
     if not servers or len(servers) < len(view.servers):
         return []
+    # Programs without an agent report no batch.
+    good = [segment for segment in view.run.segments if segment.quality == GOOD]
     hot = [server for server in servers if _is_hot(server)]
     if not hot:
-        return [*_advise_idle(view, servers), *_more_workers(view, servers)]
+        return [*_advise_idle(view, servers), *_more_workers(view, good, max(map(_share, servers)))]
     worst = max(hot, key=_recent)
-    others = [_recent(server) for server in servers if server is not worst]
-    if others and _recent(worst) > SKEW * fmean(others):
-        return _move_one(view, worst, fmean(_share(s) for s in servers if s is not worst))
-    return _more_for_all(view, servers)
+    others = [server for server in servers if server is not worst]
+    if others and _recent(worst) > SKEW * fmean(map(_recent, others)):
+        return _move_one(view, worst, fmean(map(_share, others)))
+    return _more_for_all(view, servers, good)
 
 
 def _recent(server: ServerUse) -> float:
@@ -107,10 +114,12 @@ def _move_one(view: AdviserView, server: ServerUse, others: float) -> list[Advic
     return [_cpu_advice(view, was, min(wanted, millis), reason, rank=server.rank)]
 
 
-def _more_for_all(view: AdviserView, servers: Sequence[ServerUse]) -> list[Advice]:
+def _more_for_all(
+    view: AdviserView, servers: Sequence[ServerUse], good: Sequence[SegmentFacts]
+) -> list[Advice]:
     was = max(server.cpu_limit_millis or 0 for server in servers)
     memory = max(server.memory_limit_bytes or 0 for server in servers)
-    used = fmean(_share(server) for server in servers)
+    used = fmean(map(_share, servers))
     wanted = math.ceil(was * used / TARGET * SKEW)
     value = view.cluster.most_free_for(len(servers), memory, wanted)
     if value is None:
@@ -118,77 +127,58 @@ def _more_for_all(view: AdviserView, servers: Sequence[ServerUse]) -> list[Advic
     limits: Arguments = {} if value == wanted else {"wanted": wanted, "free": value}
     if value > was:
         return [_cpu_advice(view, was, value, because("HotServers", used=used, **limits))]
-    present = _present(view)
-    if present is None:
+    now = good[-1].nodes if good else 0
+    workers = max(math.floor(now * TARGET / used), view.run.job.workers_min or 1)
+    if workers >= now:
         return []
-    workers = max(math.floor(present.nodes * TARGET / used), view.run.job.workers_min or 1)
-    if workers >= present.nodes:
-        return []
-    target = used * workers / present.nodes
-    return [
-        Advice(
-            what=What.WORKERS,
-            role="worker",
-            was=present.nodes,
-            value=workers,
-            reason=because("HotServersFewerWorkers", used=used, target=target, **limits),
-            evidence=(view.run.job.uid,),
-            # Workers wait for the servers: without some of them as much is done.
-            gain=present.nodes / workers - 1,
-            gain_low=0.0,
-        )
-    ]
+    reason = because("HotServersFewerWorkers", used=used, target=used * workers / now, **limits)
+    # Workers wait for the servers: without some of them as much is done.
+    fewer = Choice(value=workers, goodput=1.0, low=workers / now, high=1.0)
+    return [worker_advice(now, fewer, (), reason, evidence=(view.run.job.uid,))]
 
 
-def _present(view: AdviserView) -> SegmentFacts | None:
-    """The last good segment. Programs without an agent report no batch."""
-    return next((s for s in reversed(view.run.segments) if s.quality == GOOD), None)
-
-
-def _more_workers(view: AdviserView, servers: Sequence[ServerUse]) -> list[Advice]:
+def _more_workers(view: AdviserView, good: Sequence[SegmentFacts], used: float) -> list[Advice]:
     """The largest number whose last workers still bring their share, and make no server hot."""
-    present, used = _present(view), max(map(_share, servers))
-    if present is None:
+    if not good:
         return []
-    measured = {segment.nodes for segment in view.run.segments if segment.quality == GOOD}
-    choices = _choices(view, present, used, len(measured))
+    present, measured = good[-1], {segment.nodes for segment in good}
+    choices = _choices(view, good, used, len(measured))
     floor = floor_of(view.cluster.price)
     best = best_size(choices, present.nodes, floor)
     if best.value <= present.nodes:
         return []
+    reason = because(
+        "MoreServedWorkers",
+        used=used,
+        rate=1 / present.step_seconds.mean,
+        sizes=len(measured),
+        goodput=best.goodput - 1,
+        goodput_low=best.low - 1,
+        goodput_high=best.high - 1,
+        then=used * best.goodput,
+    )
     return [
-        Advice(
-            what=What.WORKERS,
-            role="worker",
-            was=present.nodes,
-            value=best.value,
+        worker_advice(
+            present.nodes,
+            best,
+            choices,
+            reason,
             low=present.nodes,
             high=max(choice.value for choice in choices),
-            reason=because(
-                "MoreServedWorkers",
-                used=used,
-                rate=1 / present.step_seconds.mean,
-                sizes=len(measured),
-                goodput=best.goodput - 1,
-                goodput_low=best.low - 1,
-                goodput_high=best.high - 1,
-                then=used * best.goodput,
-            ),
             evidence=(view.run.job.uid,),
             confidence=Confidence.MEDIUM if best.value in measured else Confidence.LOW,
-            gain=best.goodput - 1,
-            gain_low=best.low - 1,
             extrapolated=best.value not in measured,
             floor=floor,
-            choices=tuple(choice for choice in choices if choice.value >= present.nodes),
         )
     ]
 
 
-def _choices(view: AdviserView, present: SegmentFacts, used: float, sizes: int) -> list[Choice]:
+def _choices(
+    view: AdviserView, good: Sequence[SegmentFacts], used: float, sizes: int
+) -> list[Choice]:
     """Throughput of each possible size up to where servers are at 0.85, relative to now."""
-    now = present.nodes
-    own, shared = _worker_times(view.run.segments, present, used, sizes)
+    now = good[-1].nodes
+    own, shared = _worker_times(good, used, sizes)
     slower = min(shared * _UNCERTAIN[sizes > 1], (own + shared * now) / now)
 
     def relative(size: int, each: float) -> float:
@@ -204,16 +194,13 @@ def _choices(view: AdviserView, present: SegmentFacts, used: float, sizes: int) 
     return choices
 
 
-def _worker_times(
-    segments: Sequence[SegmentFacts], present: SegmentFacts, used: float, sizes: int
-) -> tuple[float, float]:
+def _worker_times(good: Sequence[SegmentFacts], used: float, sizes: int) -> tuple[float, float]:
     """Return ``a`` and ``b`` in seconds."""
-    if sizes < 2:
-        step_s = present.step_seconds.mean
-        return present.nodes * step_s * (1 - min(used, 1.0)), step_s * min(used, 1.0)
-    good = [segment for segment in segments if segment.quality == GOOD]
-    # Relative errors count, by steps.
     times = np.array([s.nodes * s.step_seconds.mean for s in good])
+    if sizes < 2:
+        shared = good[-1].step_seconds.mean * min(used, 1.0)
+        return float(times[-1]) - good[-1].nodes * shared, shared
+    # Relative errors count, by steps.
     roots = np.sqrt([s.steps for s in good]) / times
     rows = np.array([[1.0, s.nodes] for s in good]) * roots[:, None]
     own, shared = nnls(rows, times * roots).x
@@ -289,5 +276,4 @@ def _cpu_advice(
         value=value,
         reason=reason,
         evidence=(view.run.job.uid,),
-        confidence=Confidence.MEDIUM,
     )

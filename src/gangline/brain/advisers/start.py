@@ -15,8 +15,6 @@ import math
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from gangline.api.jobs.training_facts import ModelShapeFacts
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, Unit, What, because
 from gangline.brain.advisers.memory import (
@@ -37,7 +35,6 @@ from gangline.brain.advisers.workers import (
 )
 from gangline.brain.facts.records import RoleSize, Run
 from gangline.brain.models.throughput import (
-    LOW,
     Configuration,
     ThroughputModel,
     fit_throughput,
@@ -95,9 +92,7 @@ def _by_goodput(view: AdviserView) -> list[Advice]:
     asked = job.workers_asked
     gain = gain_low = None
     if asked in worlds:
-        gain = speeds[count] / speeds[asked] - 1
-        ratios = model.sample(worlds[asked]) / model.sample(worlds[count])
-        gain_low = float(np.quantile(ratios, LOW)) - 1
+        gain, gain_low, _ = (model.speedups(worlds[asked], [worlds[count]])[0] - 1).tolist()
     near = [other for other in speeds if speeds[other] >= 0.95 * speeds[count]]
     wider = range_factor(level)
     return _worker_advice(

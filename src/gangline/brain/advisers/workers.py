@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
 from msgspec.structs import replace
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
@@ -127,19 +126,13 @@ def size_choices(view: AdviserView, model: ThroughputModel) -> list[Choice]:
         size: configuration_at(present, size, most) for size in sorted({*sizes, present.nodes})
     }
     places = {size: at for size, at in configurations.items() if at is not None}
-    step_s, times = model.samples([here, *places.values()])
-    ends = np.quantile(times[0] / times[1:], (0.1, 0.9), axis=1).T
+    speedups = model.speedups(here, list(places.values())).tolist()
     choices = []
-    for size, goodput, (bottom, top) in zip(places, step_s[0] / step_s[1:], ends, strict=True):
+    for size, (goodput, low, high) in zip(places, speedups, strict=True):
         wider = math.exp(_Z * view.prediction_error) if size != present.nodes else 1.0
-        highest = max(float(goodput), 1.0, MOST_PER_WORKER * size / present.nodes)
+        highest = max(goodput, 1.0, MOST_PER_WORKER * size / present.nodes)
         choices.append(
-            Choice(
-                value=size,
-                goodput=float(goodput),
-                low=float(min(bottom, goodput)) / wider,
-                high=min(float(max(top, goodput)) * wider, highest),
-            )
+            Choice(value=size, goodput=goodput, low=low / wider, high=min(high * wider, highest))
         )
     return choices
 

@@ -1,7 +1,6 @@
-"""What advisers see of a job, all of them in turn, and their advice as it is published.
+"""What advisers see of a job, all of them in turn, and the runs behind their advice.
 
-A mistake in one adviser does not take the advice of the others. Published advice has its numbers as
-its sentence shows them, so that JSON and sentence agree.
+A mistake in one adviser does not take the advice of the others.
 """
 
 import logging
@@ -15,10 +14,9 @@ from msgspec.structs import replace
 from gangline.api.brain.job_advice import AdviceEvidence
 from gangline.api.jobs.elastic import PS
 from gangline.brain.advisers import rightsize, start
-from gangline.brain.advisers.advice import Advice, Choice, Reason
+from gangline.brain.advisers.advice import Advice, Choice
 from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.checkpoints import advise_checkpoints
-from gangline.brain.advisers.explain import displayed, displayed_reason, reason_sentence, sentence
 from gangline.brain.advisers.servers import advise_servers
 from gangline.brain.advisers.stragglers import advise_stragglers
 from gangline.brain.advisers.view import AdviserView, ClusterView, Exposure, SimilarRuns
@@ -95,23 +93,6 @@ def _model_memory(model: str) -> int | None:
         return int(find_device(model).memory_bytes)
     except (LookupError, ValueError):
         return None
-
-
-class PublishedAdvice(NamedTuple):
-    """Advice with rounded numbers, so that JSON and sentence are equal."""
-
-    advice: Advice
-    sentence: str
-
-
-def published(advice: Advice) -> PublishedAdvice:
-    shown = displayed(advice)
-    return PublishedAdvice(shown, sentence(shown))
-
-
-def hold_sentence(reason: Reason | None) -> str:
-    """Return a reason to hold; empty if there is none."""
-    return "" if reason is None else reason_sentence(displayed_reason(reason))
 
 
 class Fitted(NamedTuple):

@@ -20,7 +20,8 @@ from prometheus_client import Counter, Gauge, Histogram
 from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceItem
 from gangline.api.figures import plain_number
 from gangline.api.jobs.elastic import ScalePlan
-from gangline.brain.advisers.advice import Advice, GuardAction, Verdict, What
+from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What
+from gangline.brain.advisers.explain import PublishedAdvice, published, published_reason
 from gangline.brain.advisers.view import AdviserView, ClusterView
 from gangline.brain.allocation import (
     AllocationJob,
@@ -35,12 +36,9 @@ from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.advisers import (
     Advised,
     Fitted,
-    PublishedAdvice,
     advise,
     build_view,
     evidence,
-    hold_sentence,
-    published,
     with_live_facts,
 )
 from gangline.brain.evaluation.capacity import FreeCapacity, GrowthCheck, NodeRequests
@@ -367,7 +365,7 @@ class Evaluator:
     async def _judge(self, job: EvaluatedJob) -> None:
         for restored in (*await self._trials.resume(job), *await self._trials.judge_all(job)):
             back = restored.rollback
-            why = hold_sentence(restored.why) or "The change did not help."
+            why = _sentence(restored.why) or "The change did not help."
             former = plain_number(back.after or 0.0)
             if restored.done:
                 ROLLBACKS.inc()
@@ -402,7 +400,7 @@ class Evaluator:
                 if why is None:
                     ACTIONS.labels(item.what).inc()
             proof = evidence(item, run.job, job.view.similar)
-            items.append(advice_item(shown.advice, shown.sentence, proof, word, hold_sentence(why)))
+            items.append(advice_item(shown.advice, shown.sentence, proof, word, _sentence(why)))
         return items
 
     def _gang_of(self, job: RecordedJob) -> str:
@@ -458,6 +456,10 @@ def _isolated(watched: WatchedJob) -> Iterator[None]:
 def _published_as(former: _Shown | None, advice: Advice) -> PublishedAdvice:
     """Return advice as it is published. Most of it stays, and to write a sentence takes long."""
     return former[1] if former is not None and former[0] == advice else published(advice)
+
+
+def _sentence(reason: Reason | None) -> str:
+    return "" if reason is None else published_reason(reason)[1]
 
 
 def _by_job(actions: Sequence[GuardAction]) -> dict[str, list[GuardAction]] | None:

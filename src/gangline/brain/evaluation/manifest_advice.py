@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from gangline.api.brain.job_advice import OPEN
 from gangline.api.job_resources import JOB_KINDS, find_job_kind
 from gangline.api.meta.objects import Object
+from gangline.brain.advisers.explain import published
 from gangline.brain.advisers.similarity import LEAST_RUNS, WINDOW_MS, last_ms, similarity_level
 from gangline.brain.advisers.view import ClusterView, SimilarRuns
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings, digest_job
-from gangline.brain.evaluation.advisers import advise, build_view, evidence, published
+from gangline.brain.evaluation.advisers import advise, build_view, evidence
 from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Outcome, RecordedJob, Run
 from gangline.brain.publication.publisher import advice_item, ordered
@@ -59,7 +60,7 @@ class ManifestAdviser:
             cluster=job.cluster,
             namespace=job.namespace,
             stem=job.stem,
-            outcomes=frozenset({Outcome.SUCCEEDED}),
+            outcome=Outcome.SUCCEEDED,
         )
         past = await self._history.finished_jobs(named)
         return why_not_counted(job, past, now_ms)

@@ -12,12 +12,13 @@ appendix A.1)::
 
 Both are unbiased but noisy; g2 may even come out negative. So v and g2 are averaged over many
 steps, and only then divided. A single process without accumulation has no two batch sizes: it can
-only compare with the gradient of the step before, which is biased.
+only compare with the gradient of the step before, which is biased. Its noise does not count.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,86 +28,56 @@ from gangline.brain.models.throughput import HIGH, LOW, Configuration, Throughpu
 _DECAY = 0.999
 """Per optimizer step: an average over about 1,000 of them."""
 _FEWEST_STEPS = 100
+_ENOUGH_SEGMENTS = 5
 _UNCERTAIN = 2.0
 """Factor between the estimate and the ends of its range, where little is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseScale:
-    """The noise scale with its range, in samples."""
+class NoiseScale(NamedTuple):
+    """The noise scale with its range of 80 %, in samples."""
 
     phi: float
     low: float
     high: float
-    biased: bool = False
-    """Some of it is from a single process: only fit to widen ranges."""
 
 
 def noise_scale(segments: Sequence[SegmentFacts]) -> NoiseScale | None:
     """Return the noise scale after the last segment.
 
     Returns:
-        None where no segment reports noise, or it rests on fewer than 100 steps, or the true
-        gradient cannot be distinguished from 0: the batch must then stay as it is.
+        None where no segment reports noise, or it rests on fewer than 100 steps or on a single
+        process, or the true gradient cannot be distinguished from 0: the batch must then stay as it
+        is.
     """
-    reporting = [
-        (segment, segment.grad_sqr, segment.grad_var)
-        for segment in segments
-        if segment.quality == GOOD
-        and segment.grad_sqr is not None
-        and segment.grad_var is not None
-        and segment.steps > 0
-    ]
-    total = sum(segment.steps for segment, _, _ in reporting)
-    if total < _FEWEST_STEPS:
-        return None
     sqr = var = 0.0
-    singles = []
-    for segment, grad_sqr, grad_var in reporting:
-        keep = _DECAY**segment.steps
+    total, singles = 0, []
+    for segment in segments:
+        grad_sqr, grad_var, steps = segment.grad_sqr, segment.grad_var, segment.steps
+        if segment.quality != GOOD or grad_sqr is None or grad_var is None or steps <= 0:
+            continue
+        if segment.procs == 1 and (segment.accumulation or 1) == 1:
+            return None
+        keep = _DECAY**steps
         sqr = keep * sqr + (1 - keep) * grad_sqr
         var = keep * var + (1 - keep) * grad_var
+        total += steps
         if grad_sqr > 0 and grad_var > 0:
-            singles.append((grad_var / grad_sqr, segment.steps))
-    if sqr <= 0 or var <= 0:
+            singles.append((grad_var / grad_sqr, steps))
+    if total < _FEWEST_STEPS or sqr <= 0 or var <= 0:
         return None
     phi = var / sqr
-    biased = any(
-        segment.procs == 1 and (segment.accumulation or 1) == 1 for segment, _, _ in reporting
-    )
-    low, high = _spread(phi, singles)
-    factor = _UNCERTAIN if biased else 1.0
-    return NoiseScale(phi, low / factor, high * factor, biased)
-
-
-def _spread(phi: float, singles: list[tuple[float, int]]) -> tuple[float, float]:
-    """The range of 80 % of what single segments say; wide where there are few."""
-    if len(singles) < 5:
-        return phi / _UNCERTAIN, phi * _UNCERTAIN
+    if len(singles) < _ENOUGH_SEGMENTS:
+        return NoiseScale(phi, phi / _UNCERTAIN, phi * _UNCERTAIN)
+    # The range of what single segments say, by their steps.
     singles.sort()
-    total = sum(steps for _, steps in singles)
-    ends, passed = [], 0
-    for share in (0.1, 0.9):
-        passed = 0
-        for value, steps in singles:
-            passed += steps
-            if passed >= share * total:
-                ends.append(value)
-                break
-    return min(ends[0], phi), max(ends[1], phi)
+    passed = np.cumsum([steps for _, steps in singles])
+    low, high = (
+        singles[int(np.searchsorted(passed, share * passed[-1]))][0] for share in (LOW, HIGH)
+    )
+    return NoiseScale(phi, min(low, phi), max(high, phi))
 
 
 _BATCHES = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """The relative gain of goodput, 0.1 for 10 %, with a range of 80 %."""
-
-    expected: float
-    low: float
-    high: float
-    extrapolated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +99,11 @@ class GoodputModel:
     def goodput(self, at: Configuration) -> float:
         return self._useful(at) / self.throughput.step_time(at)
 
-    def gain(self, to: Configuration, now: Configuration) -> Gain:
-        ratios = (self._useful(to) / self.throughput.sample(to)) / (
-            self._useful(now) / self.throughput.sample(now)
-        )
-        low, high = np.quantile(ratios, [LOW, HIGH])
-        expected = self.goodput(to) / self.goodput(now) - 1
-        return Gain(
-            expected,
-            min(float(low) - 1, expected),
-            max(float(high) - 1, expected),
-            self.throughput.extrapolated(to) or self.throughput.extrapolated(now),
-        )
+    def gain(self, to: Configuration, now: Configuration) -> tuple[float, float, float]:
+        """Return the relative gain of goodput, 0.1 for 10 %, and the ends of its range of 80 %."""
+        worth = self._useful(to) / self._useful(now)
+        middle, low, high = (worth * self.throughput.speedups(now, [to])[0] - 1).tolist()
+        return middle, low, high
 
     def best_batch(
         self, nodes: int, procs: int, most_batch: float, most_micro_batch: float

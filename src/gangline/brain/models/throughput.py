@@ -133,10 +133,15 @@ class ThroughputModel:
         """Return the most likely seconds of a step."""
         return float(step_times(self.coefficients[None, :], self.gamma, [at])[0, 0])
 
-    def sample(self, at: Configuration) -> Array:
-        """Return 200 possible step times. The same draws serve all configurations, so that the
-        ratio of two samples has the distribution of the gain."""
-        return np.asarray(self.samples([at])[1][0])
+    def speedups(self, now: Configuration, places: Sequence[Configuration]) -> Array:
+        """Return by which factor steps are faster at each place: most likely, least and most.
+
+        The same draws serve all configurations, so that errors which they have in common cancel.
+        """
+        step_s, times = self.samples([now, *places])
+        middles = step_s[0] / step_s[1:]
+        low, high = np.quantile(times[0] / times[1:], (LOW, HIGH), axis=1)
+        return np.array([middles, np.minimum(low, middles), np.maximum(high, middles)]).T
 
     def samples(self, places: Sequence[Configuration]) -> tuple[Array, Array]:
         """Return the most likely step time of each configuration, and 200 possible ones of each.

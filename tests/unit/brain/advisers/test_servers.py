@@ -89,8 +89,19 @@ def test_idle_servers_are_smaller_from_their_next_move_on() -> None:
     assert advise(make_view([server(0, [0.2] * 59)])) == []
 
 
+def with_job(view: AdviserView, **changes: object) -> AdviserView:
+    job = msgspec.structs.replace(view.run.job, **changes)
+    return msgspec.structs.replace(view, run=msgspec.structs.replace(view.run, job=job))
+
+
+def test_choices_end_at_the_advised_workers() -> None:
+    view = make_view([server(0, [0.2] * 5)])
+    (advice,) = advise(with_job(view, workers_min=40, workers_max=400))
+    assert advice.value is not None
+    assert 40 < advice.value < (advice.high or 0)
+    assert advice.choices[-1].value == advice.value
+
+
 def test_other_jobs_have_no_servers() -> None:
     view = make_view([server(0, [0.97] * 5), server(1, [0.3] * 5)])
-    job = msgspec.structs.replace(view.run.job, strategy="allreduce")
-    run = msgspec.structs.replace(view.run, job=job)
-    assert advise(msgspec.structs.replace(view, run=run)) == []
+    assert advise(with_job(view, strategy="allreduce")) == []

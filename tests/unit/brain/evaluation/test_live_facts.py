@@ -9,7 +9,7 @@ import pytest
 
 from gangline.api.jobs.training_facts import StepSeconds
 from gangline.brain.advisers.advice import Advice, What
-from gangline.brain.advisers.explain import sentence
+from gangline.brain.advisers.explain import published
 from gangline.brain.advisers.memory import kills
 from gangline.brain.advisers.memory import peaks as peaks_of_host
 from gangline.brain.advisers.view import AdviserView, ClusterView, SimilarRuns
@@ -147,7 +147,7 @@ def test_t2_lack_of_device_memory_goes_back_and_says_nothing_about_the_container
     observations = observed(segments=segments, deviceShortages=[short])
     (advice,) = advice_on(observations, What.MICRO_BATCH)
     assert (advice.was, advice.value, advice.urgent) == (16, 8, True)
-    assert "ran out of device memory with 16 records" in sentence(advice)
+    assert "ran out of device memory with 16 records" in published(advice).sentence
     assert advice_on(observations, What.MEMORY) == []
     # Once a segment has ended with less, there is nothing to go back to.
     later = segment(5, round=2, since=NOW + 1, until=NOW + 5 * MINUTE, microBatch=8)

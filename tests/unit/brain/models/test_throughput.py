@@ -66,7 +66,7 @@ def fitted(data: Sequence[StepObservation], prior: Prior = NO_PRIOR) -> Throughp
 
 def ends(model: ThroughputModel, c: Configuration) -> tuple[float, float]:
     """The range of 80 % of the seconds of a step."""
-    low, high = np.quantile(model.sample(c), [LOW, HIGH])
+    low, high = np.quantile(model.samples([c])[1][0], [LOW, HIGH])
     return float(low), float(high)
 
 
@@ -107,10 +107,9 @@ def test_w6_one_size_claims_nothing_about_others(parts: bool) -> None:
         assert model.extrapolated(other)
     # At a fixed global batch, twice the size may bring everything or nothing.
     goodput = GoodputModel(model, base_batch=128, phi=1000.0)
-    gain = goodput.gain(at(8, 16), at(4, 32))
-    assert gain.extrapolated
-    assert gain.low < 0.15
-    assert gain.high > 0.6
+    _, low, high = goodput.gain(at(8, 16), at(4, 32))
+    assert low < 0.15
+    assert high > 0.6
 
 
 def test_w7_single_micro_batch_does_not_invent_its_fixed_part() -> None:
@@ -161,7 +160,7 @@ def test_ranges_of_noisier_data_are_wider() -> None:
 def test_fit_is_deterministic_and_does_not_depend_on_the_order() -> None:
     data = [measured(c, parts=True, noise=0.05, seed=s) for c in VARIED for s in range(3)]
     first, again, backwards = fitted(data), fitted(data), fitted(data[::-1])
-    assert (first.sample(at(12)) == again.sample(at(12))).all()
+    assert (first.samples([at(12)])[1] == again.samples([at(12)])[1]).all()
     assert backwards.step_time(at(12)) == pytest.approx(first.step_time(at(12)))
 
 

@@ -2,6 +2,7 @@
 
     make mutation                                         # all packages of PACKAGES
     make mutation PACKAGES=kubelet MUTATION="--seed 2"    # one of them, another sample
+    make mutation PACKAGES=scheduler MUTATION="--folder placement --mutants 50"    # a part of it
 
 Runs the unit tests that call the changed function, and prints how many changes no test noticed.
 Large functions are drawn more often. The draw depends on the names of functions, not on their
@@ -84,6 +85,7 @@ def main() -> None:
     """Test one package."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("package", choices=PACKAGES)
+    parser.add_argument("--folder", default="", help="change this folder of the package only")
     parser.add_argument("--mutants", type=int)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1)
@@ -100,7 +102,8 @@ def main() -> None:
     os.chdir(work)
 
     mutators.mutation_operators.remove((libcst.BaseString, mutators.operator_string))
-    mutants = draw(Path("src/gangline") / source, options.mutants or count, options.seed)
+    folder = Path("src/gangline") / source / options.folder
+    mutants = draw(folder, options.mutants or count, options.seed)
     changed: dict[str, set[int]] = {}
     for path, function_lines in mutants.values():
         changed.setdefault(str(path), set()).update(function_lines)

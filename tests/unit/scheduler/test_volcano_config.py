@@ -1,5 +1,7 @@
 """Volcano's configuration file is read, or refused with a reason."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -7,6 +9,7 @@ from chart_objects import OFF, chart_objects
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.loop import warn_of_ignored_settings
 from gangline.scheduler.plugins.scores import ScoreWeights
+from gangline.scheduler.queueing.order import FairnessPolicy
 from gangline.scheduler.queueing.overcommit import AdmissionPolicy
 from gangline.scheduler.reporting.replay import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
 from gangline.scheduler.settings import SchedulerSettings
@@ -114,6 +117,7 @@ def test_actions_and_arguments_are_taken_over() -> None:
             id="switch",
         ),
         pytest.param("tears: []", "tears", id="field"),
+        *(pytest.param(f"seed: {seed}", "Expected `int`", id=seed) for seed in ("often", "true")),
         pytest.param("{", "expected", id="no yaml"),
     ],
 )
@@ -236,6 +240,42 @@ def test_every_weight_of_nodeorder_does_something_or_is_refused() -> None:
         balance=9,
         images=10,
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "weights"),
+    [
+        ("binpack.together: 2", ScoreWeights(fewer_nodes=2)),
+        (
+            "binpack.onemodel: 0, binpack.sparedevices: 7",
+            ScoreWeights(same_device_model=0, spare_devices=7),
+        ),
+    ],
+)
+def test_arguments_of_binpack_are_weights_beside_the_seed(
+    arguments: str, weights: ScoreWeights
+) -> None:
+    text = f"{{seed: 7, tiers: [{{plugins: [{{name: binpack, arguments: {{{arguments}}}}}]}}]}}"
+    assert read_configuration(text).weights == replace(weights, seed=7)
+
+
+@pytest.mark.parametrize(
+    ("switch", "gangs", "namespaces", "hierarchical"),
+    [
+        pytest.param("", True, False, False, id="named"),
+        pytest.param(", enableJobOrder: false", False, False, False, id="switched off"),
+        pytest.param(", enableNamespaceOrder: true", True, True, False, id="namespaces"),
+        pytest.param(", enableHierarchy: true", True, False, True, id="hierarchy"),
+    ],
+)
+def test_switches_of_drf_choose_the_order_of_service(
+    switch: str, gangs: bool, namespaces: bool, hierarchical: bool
+) -> None:
+    read = read_configuration(f"tiers: [{{plugins: [{{name: drf{switch}}}]}}]")
+    settings = read.apply_to(SchedulerSettings())
+    assert settings.policy.fairness == FairnessPolicy(gangs=gangs, namespaces=namespaces)
+    assert settings.hierarchical is hierarchical
+    assert read_configuration("").fairness == FairnessPolicy()
 
 
 def test_deployed_configuration_equals_the_defaults() -> None:

@@ -13,7 +13,6 @@ from gangline.scheduler.apply.reservation_store import (
     encode_reservation,
     read_reservation,
 )
-from gangline.scheduler.preemption.reservations import PREEMPTOR_RESERVATION_S
 from gangline.scheduler.types import GroupKey, NodeName, PodKey, Reservation
 from unit.kube.fake_server import connected
 from unit.scheduler.builders import cluster, decide, gang, group, node, pod
@@ -83,10 +82,3 @@ def test_the_plan_for_the_first_in_line_stays_where_it_was() -> None:
     state.remove_pod(PodKey("d/o0"))
     state.set_pod(pod("o0", cpu=1, group="old", on="a"))
     assert decide(state).reservations == first
-
-
-def test_old_preemptor_reservation_expires() -> None:
-    state = cluster(node("a", cpu=4), *gang("first", 2, age=1, cpu=4), pod("p", cpu=4, age=2))
-    places = ((PodKey("d/first-worker-0"), NodeName("a")),)
-    state.reservations = {"d/first": Reservation(places, preempting=True, created_at=0.0)}
-    assert [each.pod for each in decide(state, PREEMPTOR_RESERVATION_S).bindings] == ["d/p"]

@@ -15,7 +15,7 @@ from gangline.local.kubelet.pods.admission import admit_pod
 from gangline.scheduler import wire
 from gangline.scheduler.cache import convert
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.cache.convert import attach_limits, pod_info
+from gangline.scheduler.cache.convert import attach_limits
 from gangline.scheduler.types import (
     HOST_PORT_CAPACITY,
     GroupKey,
@@ -484,18 +484,6 @@ def test_a_node_without_storage_drivers_has_no_limits() -> None:
         ("bare", {}),
         ("full", {"d": 3}),
     ]
-
-
-def test_a_pod_with_nulls_is_read() -> None:
-    pod = decode_object(
-        wire.LeanPod,
-        b'{"metadata": {"name": "p", "namespace": "d", "labels": null, "ownerReferences": null},'
-        b' "spec": {"containers": [{"resources": {"requests": {"cpu": "1"}, "limits": null},'
-        b' "ports": null}], "tolerations": null, "volumes": null, "nodeSelector": null},'
-        b' "status": {"conditions": null, "containerStatuses": null}}',
-    )
-    facts = pod_info(wire.slim_pod(pod), {}, frozenset({"gangline"}))
-    assert dict(facts.shape.request)["cpu"] == 1000
 
 
 VOLCANO = "scheduling.volcano.sh/"

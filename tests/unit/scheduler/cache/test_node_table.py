@@ -3,14 +3,11 @@
 from collections import Counter
 from random import Random
 
-import pytest
-
 from gangline.scheduler.cache.node_table import TieOrder
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.simulate.engine import CycleObserver, Simulation, SimulationHistory
 from gangline.scheduler.simulate.trace import TraceJob, pod_request, uniform_cluster
 from gangline.scheduler.types import CycleResult, NodeName
-from gangline.scheduler.volcano_config import ConfigurationError, read_configuration
 from unit.scheduler.builders import cluster, decide, node, pod
 from unit.scheduler.oracle.check import check_result
 
@@ -86,15 +83,3 @@ def test_another_seed_places_elsewhere_and_equally_well() -> None:
         assert {b.pod for b in one.bindings} == {b.pod for b in two.bindings}
         per_node = [Counter(Counter(b.node for b in d.bindings).values()) for d in (one, two)]
         assert per_node[0] == per_node[1]
-
-
-def test_the_seed_is_read_from_the_configuration() -> None:
-    assert read_configuration("").weights.seed == 0
-    text = "{seed: 7, tiers: [{plugins: [{name: binpack, arguments: {binpack.cpu: 3}}]}]}"
-    assert read_configuration(text).weights == ScoreWeights(cpu=3, seed=7)
-
-
-@pytest.mark.parametrize("seed", ["often", "1.5", "true"])
-def test_seed_that_is_not_an_integer_is_an_error(seed: str) -> None:
-    with pytest.raises(ConfigurationError, match="Expected `int`"):
-        read_configuration(f"seed: {seed}")

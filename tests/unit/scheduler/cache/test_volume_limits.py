@@ -17,11 +17,11 @@ from unit.scheduler.builders import cluster, group, node, pod
 DRIVER = "disk.example.com"
 
 
-def disks(state: SchedulerCache, *names: str, **limits: int) -> SchedulerCache:
-    """Claims with volumes of their own, that nodes attach up to their limit."""
-    for name in names:
-        state.storage.claims[f"d/{name}"] = ClaimInfo(f"d/{name}", volume=f"pv-{name}")
-        state.storage.volumes[f"pv-{name}"] = VolumeInfo(f"pv-{name}", driver=DRIVER)
+def give_volumes(state: SchedulerCache, **limits: int) -> SchedulerCache:
+    """Give every claim that a pod names a volume, and nodes their limits."""
+    for claim in {claim for each in state.pods.values() for claim in each.claims}:
+        state.storage.claims.setdefault(claim, ClaimInfo(claim, volume=f"pv-{claim}"))
+        state.storage.volumes.setdefault(f"pv-{claim}", VolumeInfo(f"pv-{claim}", driver=DRIVER))
     for host, limit in limits.items():
         state.storage.limits[NodeName(host)] = {DRIVER: limit}
     state.storage.synced = True
@@ -40,13 +40,13 @@ def places(decision: CycleResult) -> dict[str, str]:
 
 def test_a_node_takes_no_more_volumes_than_it_can_attach() -> None:
     state = cluster(node("a"), node("b"), *(using(f"p{i}", f"c{i}", age=i) for i in range(4)))
-    found = places(decide(disks(state, "c0", "c1", "c2", "c3", a=2, b=1)))
+    found = places(decide(give_volumes(state, a=2, b=1)))
     assert sorted(found.values()) == ["a", "a", "b"]
 
 
 def test_attached_volumes_count() -> None:
     state = cluster(node("a"), using("old", "c0", "c1", on="a"), using("new", "c2"))
-    decision = decide(disks(state, "c0", "c1", "c2", a=2))
+    decision = decide(give_volumes(state, a=2))
     assert not decision.bindings
     assert "1 node(s) exceed max volume count" in decision.pending_reasons[0].message
     state.remove_pod(PodKey("d/old"))
@@ -56,29 +56,29 @@ def test_attached_volumes_count() -> None:
 def test_a_claim_of_several_pods_is_attached_once_to_a_node() -> None:
     pods = [using(f"p{index}", "shared", group="g") for index in range(5)]
     state = cluster(node("a"), group("g", 5), *pods)
-    assert len(places(decide(disks(state, "shared", a=1)))) == 5
-    assert not decide(disks(state, "shared", a=0)).bindings
+    assert len(places(decide(give_volumes(state, a=1)))) == 5
+    assert not decide(give_volumes(state, a=0)).bindings
     state.set_pod(using("p0", "shared", group="g", on="a"))
-    assert len(places(decide(disks(state, a=1)))) == 4
+    assert len(places(decide(give_volumes(state, a=1)))) == 4
 
 
 def test_drivers_without_limit_and_unattached_volumes_are_unlimited() -> None:
-    state = disks(cluster(node("a"), using("p", "c0"), using("q", "plain")), "c0", b=1)
+    state = cluster(node("a"), using("p", "c0"), using("q", "plain"))
     state.storage.claims["d/plain"] = ClaimInfo("d/plain", volume="nfs")
     state.storage.volumes["nfs"] = VolumeInfo("nfs")
-    assert len(decide(state).bindings) == 2
+    assert len(decide(give_volumes(state, b=1)).bindings) == 2
 
 
 def test_a_volume_that_is_yet_to_be_made_takes_a_place_of_its_class() -> None:
     state = cluster(node("a"), node("b"), using("p", "new"))
     state.storage.claims["d/new"] = ClaimInfo("d/new", storage_class="fast")
     state.storage.classes["fast"] = StorageClassInfo("fast", waits_for_consumer=True, driver=DRIVER)
-    assert places(decide(disks(state, a=0, b=1))) == {"p": "b"}
+    assert places(decide(give_volumes(state, a=0, b=1))) == {"p": "b"}
 
 
 def test_places_are_counted_again_when_a_node_changes_while_a_gang_waits() -> None:
     state = cluster(node("a", cpu=1), group("g", 1), pod("g-0", cpu=4, group="g", claims=("d/c0",)))
-    disks(state, "c0", a=1)
+    give_volumes(state, a=1)
     assert not decide(state).bindings
     state.set_node(node("a", cpu=8))
     assert places(decide(state)) == {"g-0": "a"}
@@ -98,22 +98,6 @@ def test_limits_drivers_and_provisioners_are_read() -> None:
     csi = {"driver": DRIVER, "volumeHandle": "v"}
     volume = msgspec.convert({"metadata": {"name": "v"}, "spec": {"csi": csi}}, PersistentVolume)
     assert volume_info(volume).driver == DRIVER
-
-
-def give_volumes(state: SchedulerCache, **limits: int) -> SchedulerCache:
-    """Give every claim that a pod names a volume, and nodes their limits."""
-    for key in {claim for each in state.pods.values() for claim in each.claims}:
-        attach(state, key)
-    for host, limit in limits.items():
-        state.storage.limits[NodeName(host)] = {DRIVER: limit}
-    state.storage.synced = True
-    state.storage_changed()
-    return state
-
-
-def attach(state: SchedulerCache, claim: str) -> None:
-    state.storage.claims[claim] = ClaimInfo(claim, volume=f"pv-{claim}")
-    state.storage.volumes[f"pv-{claim}"] = VolumeInfo(f"pv-{claim}", driver=DRIVER)
 
 
 def small(name: str, age: int, on: str | None = None) -> list[object]:

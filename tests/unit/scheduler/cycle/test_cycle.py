@@ -71,35 +71,6 @@ def test_elastic_gang_starts_with_the_pods_that_the_limit_of_its_queue_allows(
     assert set(placed(decision)) == {f"g-{i}" for i in starts}
 
 
-def test_fragmented_resources_are_named_in_the_message() -> None:
-    state = cluster(
-        node("a", cpu=4),
-        node("b", cpu=4),
-        group("runs", 2),
-        pod("r0", cpu=2, group="runs", on="a"),
-        pod("r1", cpu=2, group="runs", on="b"),
-        *gang("job", 1, age=5, cpu=3),
-    )
-    assert "enough in total, but not on single nodes" in message(decide(state), "job")
-
-
-def test_a_member_that_is_being_deleted_does_not_count() -> None:
-    state = cluster(
-        node("a", cpu=1),
-        node("b", cpu=1),
-        group("job", 2),
-        pod("j0", group="job", on="a", is_terminating=True),
-        pod("j1", group="job"),
-    )
-    assert reason(decide(state), "job") == "NotEnoughTasks"
-
-
-def test_a_gang_whose_pods_are_not_all_created_waits_for_them() -> None:
-    decision = decide(cluster(node("a"), group("job", 3), pod("p0", group="job")))
-    assert reason(decision, "job") == "NotEnoughTasks"
-    assert "1 of the 3 pods" in message(decision, "job")
-
-
 def test_missing_role_is_named_in_the_message() -> None:
     state = cluster(
         node("a"),
@@ -109,28 +80,6 @@ def test_missing_role_is_named_in_the_message() -> None:
     decision = decide(state)
     assert reason(decision, "job") == "NotEnoughPodsOfTask"
     assert "'ps'" in message(decision, "job")
-
-
-@pytest.mark.parametrize(
-    ("queue", "facts", "expected"),
-    [
-        pytest.param("missing", (), "QueueNotFound", id="missing queue"),
-        pytest.param("shut", (QueueInfo("shut", open=False),), "QueueClosed", id="closed queue"),
-    ],
-)
-def test_a_gang_is_refused_by_its_queue(
-    queue: str, facts: tuple[QueueInfo, ...], expected: str
-) -> None:
-    decision = decide(
-        cluster(node("a"), *facts, group("job", 1, queue=queue), pod("p", group="job"))
-    )
-    assert not decision.bindings
-    assert reason(decision, "job") == expected
-
-
-def test_pods_of_an_unknown_group_wait_for_it() -> None:
-    decision = decide(cluster(node("a"), pod("p", group="nowhere")))
-    assert reason(decision, "nowhere") == "PodGroupNotFound"
 
 
 @pytest.mark.parametrize(
@@ -146,11 +95,6 @@ def test_pods_that_are_not_pending_for_this_scheduler_are_ignored(facts: dict[st
     decision = decide(cluster(node("a"), pod("p", **facts)))  # type: ignore[arg-type]
     assert not decision.bindings
     assert not decision.pending_reasons
-
-
-def test_pods_of_other_schedulers_hold_resources() -> None:
-    state = cluster(node("a", cpu=2), pod("other", cpu=2, on="a", is_ours=False), pod("p"))
-    assert not decide(state).bindings
 
 
 def test_unusable_nodes_have_kubernetes_messages() -> None:
@@ -201,23 +145,6 @@ def test_resources_outside_the_reservation_are_used() -> None:
     assert placed(decide(state)) == {"small-worker-0": "b"}
 
 
-def test_gang_that_can_never_fit_gets_no_reservation() -> None:
-    state = cluster(node("a", cpu=4), *gang("huge", 1, age=0, cpu=100), *gang("small", 1, age=1))
-    decision = decide(state)
-    assert placed(decide(state)) == {"small-worker-0": "a"}
-    assert "100 cpu requested, 4 in total" in message(decision, "huge")
-
-
-def test_gang_behind_an_endless_service_gets_no_reservation() -> None:
-    state = cluster(
-        node("a", cpu=4),
-        pod("service", cpu=2, on="a"),
-        *gang("large", 1, age=1, cpu=4),
-        *gang("small", 1, age=2, cpu=1),
-    )
-    assert placed(decide(state)) == {"small-worker-0": "a"}
-
-
 def test_a_port_of_the_node_is_given_once() -> None:
     state = cluster(node("a"), pod("first", port=80, on="a"), pod("second", port=80))
     decision = decide(state)
@@ -226,14 +153,6 @@ def test_a_port_of_the_node_is_given_once() -> None:
         "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."
     )
     assert "ports tcp:80" in pod_message(decision, "second")
-
-
-def test_pods_that_want_the_same_port_go_to_different_nodes() -> None:
-    members = [pod(f"p{index}", port=80, group="job") for index in range(2)]
-    state = cluster(node("a"), group("job", 2), *members)
-    assert not decide(state).bindings
-    state.set_node(node("b"))
-    assert sorted(placed(decide(state)).values()) == ["a", "b"]
 
 
 def test_a_port_that_was_given_back_is_free_on_nodes_that_came_later() -> None:

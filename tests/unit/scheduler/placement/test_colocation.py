@@ -22,7 +22,6 @@ from gangline.scheduler.types import (
     PodKey,
     PreviousNodes,
 )
-from gangline.scheduler.volcano_config import read_configuration
 from unit.scheduler.builders import cluster, gang, group, node, on_label, pod
 from unit.scheduler.oracle.check import check_result
 
@@ -89,11 +88,6 @@ def test_constraints_hold_and_places_that_are_kept_count_for_more() -> None:
     assert where(cluster(*there, back, *pods, weights=TOGETHER)) == {"h1": 1, "h2": 1}
 
 
-def test_it_is_asked_for_in_the_configuration() -> None:
-    text = "tiers: [{plugins: [{name: binpack, arguments: {binpack.together: 2}}]}]"
-    assert read_configuration(text).weights == ScoreWeights(fewer_nodes=2)
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 8), st.integers(2, 64)), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 8)), min_size=1, max_size=6),
@@ -152,14 +146,6 @@ def test_gang_returns_to_its_nodes_of_any_device_model() -> None:
     facts = group("g", 2, previous_nodes=PreviousNodes(60.0, places))
     pods = [pod(f"g-{index}", gpu=2, group="g") for index in range(2)]
     assert where(cluster(of("A", "a"), of("B", "b"), facts, *pods)) == {"a": 1, "b": 1}
-
-
-def test_it_can_be_configured() -> None:
-    text = (
-        "tiers: [{plugins: [{name: binpack, arguments: "
-        "{binpack.onemodel: 0, binpack.sparedevices: 7}}]}]"
-    )
-    assert read_configuration(text).weights == ScoreWeights(same_device_model=0, spare_devices=7)
 
 
 @st.composite

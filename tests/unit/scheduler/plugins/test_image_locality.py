@@ -122,29 +122,6 @@ def test_a_gang_packs_where_its_image_is() -> None:
     assert set(where(state).values()) == {"b"}
 
 
-def test_a_node_whose_images_change_is_scored_again() -> None:
-    state = cluster(has("a"), has("b", train=900), of(pod("p"), "train"), weights=COUNTED)
-    assert where(state) == {"p": "b"}
-    state.set_node(has("a", train=900))
-    assert where(state) == {"p": "a"}
-    state.set_node(has("a"))
-    assert where(state) == {"p": "b"}
-    state.set_node(has("b"))
-    assert where(state) == {"p": "a"}
-
-
-def test_images_count_again_when_other_nodes_get_them_or_come_or_go() -> None:
-    waiting = of(pod("p"), "train")
-    table = cluster(has("a", train=1000), weights=ONLY_IMAGES).nodes
-    assert scores(table, waiting) == {"a": 1.0}
-    table.set(has("b"))
-    assert scores(table, waiting) == {"a": pytest.approx(477 / 977), "b": 0.0}
-    table.set(has("b", train=100))
-    assert scores(table, waiting) == {"a": 1.0, "b": pytest.approx(77 / 977)}
-    table.remove(NodeName("a"))
-    assert scores(table, waiting) == {"b": pytest.approx(77 / 977)}
-
-
 def test_pods_of_a_bucket_score_the_images_of_all() -> None:
     nodes = has("a", server=900), has("b", server=900, worker=900), has("c", worker=900)
     table = cluster(*nodes, weights=ONLY_IMAGES).nodes

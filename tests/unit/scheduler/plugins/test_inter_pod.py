@@ -51,12 +51,6 @@ def counts(decision: CycleResult) -> Counter[str]:
     return Counter(str(binding.node) for binding in decision.bindings)
 
 
-def test_pods_of_a_gang_that_must_be_apart_get_a_node_each() -> None:
-    apart = gang(3, constraints=APART, labels=WEB)
-    assert counts(decide(cluster(*hosts(3), *apart))) == Counter(n0=1, n1=1, n2=1)
-    assert not decide(cluster(*hosts(2), *apart)).bindings
-
-
 def test_pods_go_where_those_are_that_they_must_be_near_to() -> None:
     near = gang(2, constraints=wanting(affinity=(web("zone"),)))
     state = cluster(*hosts(4), pod("there", on="n2", labels=WEB), *near)
@@ -71,13 +65,6 @@ def test_the_first_of_pods_that_must_be_near_each_other_may_start() -> None:
     nodes = counts(decide(cluster(*hosts(4, cpu=6), *near)))
     assert nodes.total() == 3
     assert set(nodes) in ({"n0", "n1"}, {"n2", "n3"})
-
-
-def test_spread_pods_differ_by_no_more_than_allowed() -> None:
-    even = wanting(spread=(SpreadTerm(web("zone"), max_skew=1),))
-    nodes = counts(decide(cluster(*hosts(4), *gang(5, constraints=even, labels=WEB))))
-    zones = Counter("a" if name in ("n0", "n1") else "b" for name in nodes.elements())
-    assert sorted(zones.values()) == [2, 3]
 
 
 def test_too_few_places_count_as_uneven() -> None:

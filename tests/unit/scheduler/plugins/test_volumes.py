@@ -159,19 +159,6 @@ def test_unbound_immediate_claim_keeps_its_pod_pending() -> None:
     assert '2 persistentvolumeclaim "gone" not found' in why(decision, "q")
 
 
-def test_each_of_a_gang_gets_a_node_with_a_free_volume_of_its_own() -> None:
-    members = [user(f"job-{i}", f"c{i}", group="job") for i in range(3)]
-    state = cluster(*nodes(), group("job", 3), *members)
-    claims = [claim(f"c{i}") for i in range(3)]
-    volumes = [volume("v1", "a"), volume("v2", "a"), volume("small", "b", size="1Mi")]
-    with_storage(state, storage_class(), *claims, *volumes)
-    decision = decide(state)
-    assert not decision.bindings
-    assert NO_VOLUMES in decision.pending_reasons[0].message
-    with_storage(state, volume("v3", "b", size="5Gi"))
-    assert sorted(placed(decide(state)).values()) == ["a", "a", "b"]
-
-
 def test_a_class_that_makes_volumes_keeps_pods_to_where_it_may() -> None:
     allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["z2"]}]}]
     made = storage_class("cloud", "csi.example.com", allowedTopologies=allowed)

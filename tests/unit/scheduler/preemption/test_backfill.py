@@ -39,13 +39,6 @@ def test_short_job_backfills_until_the_reservation_starts() -> None:
     assert set(decision.reservations) == {"d/large"}
 
 
-def test_run_time_of_a_group_allows_backfill() -> None:
-    state = cluster(node("n", cpu=4), *running(100), *gang("large", 1, cpu=4))
-    state.set_group(group("short", 1, age=9, max_run_time_s=60.0))
-    state.set_pod(pod("short-0", cpu=1, group="short", age=9))
-    assert placed(decide(state, NOW)) == {"d/short-0"}
-
-
 @pytest.mark.parametrize(
     ("queue", "expected"),
     [

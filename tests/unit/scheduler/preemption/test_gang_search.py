@@ -179,15 +179,6 @@ def test_spare_pods_of_a_gang_are_not_counted_twice() -> None:
     ) == {"large": 1, "small": 1}
 
 
-def test_spare_pods_go_before_their_gang_is_broken() -> None:
-    assert evicted(nodes(4, "n0"), runs("elastic", *["n0"] * 4, minimum=3), wants(1)) == {
-        "elastic": 1
-    }
-    assert evicted(nodes(4, "n0"), runs("elastic", *["n0"] * 4, minimum=3), wants(1, 1)) == {
-        "elastic": 4
-    }
-
-
 def test_of_spare_pods_that_are_alike_one_of_each_role_is_tried() -> None:
     """The first role is at its minimum once one of its pods has gone."""
     roles = ("ps", "ps", "worker", "worker")

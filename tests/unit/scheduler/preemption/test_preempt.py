@@ -55,39 +55,14 @@ def job(
     return [group(name, minimum, age, priority=priority, queue=queue, **of_group), *members]
 
 
-def evicted(decision: CycleResult) -> list[str]:
-    return [each.pod.removeprefix("d/") for each in decision.evictions]
-
-
-def gangs_hit(decision: CycleResult) -> dict[str, int]:
-    names = [name.rpartition("-")[0] for name in evicted(decision)]
-    return {name: names.count(name) for name in names}
-
-
 FOUR = [node(f"n{index}", cpu=1) for index in range(4)]
 ALL = "n0,n1,n2,n3"
-
-
-def test_gang_with_a_checkpoint_is_evicted_first() -> None:
-    state = cluster(
-        *FOUR,
-        *job("a", 2, 2, on="n0,n1"),
-        *job("b", 2, 2, on="n2,n3", checkpointed_at=NOW - 1),
-        *job("high", 2, 2, priority=9),
-    )
-    assert gangs_hit(decide(state, NOW)) == {"b": 2}
 
 
 @pytest.mark.parametrize(
     "spared",
     [
-        pytest.param({"low": {}, "high": {"priority": 0}}, id="equal priority"),
-        pytest.param({"low": {"preemptable": False}, "high": {}}, id="protected pods"),
         pytest.param({"low": {"group_preemptable": False}, "high": {}}, id="a protected gang"),
-        pytest.param(
-            {"low": {}, "high": {"may_preempt": False}}, id="a preemptor that must not preempt"
-        ),
-        pytest.param({"low": {}, "high": {"is_gated": True}}, id="a gated preemptor"),
         pytest.param({"low": {}, "high": {"cpu": 2}}, id="a preemptor that would not fit"),
         pytest.param(
             {"low": {"is_ours": False}, "high": {"priority": 0}}, id="pods of other schedulers"
@@ -140,20 +115,6 @@ def test_an_eviction_that_is_refused_is_taken_back() -> None:
 
 def queue(name: str, **facts: object) -> QueueInfo:
     return QueueInfo(name, **facts)  # type: ignore[arg-type]
-
-
-def test_queues_below_one_queue_settle_among_themselves() -> None:
-    state = cluster(
-        *FOUR,
-        queue("team"),
-        queue("one", parent="team"),
-        queue("two", parent="team"),
-        queue("other"),
-        *job("runs", 2, 1, queue="one", on="n0,n1"),
-        *job("theirs", 2, 1, queue="other", on="n2,n3"),
-        *job("mine", 1, 1, queue="two"),
-    )
-    assert gangs_hit(decide(state, NOW)) == {"runs": 1}
 
 
 def evaluator(state: SchedulerCache, policy: EvictionPolicy | None = None) -> PreemptionEvaluator:

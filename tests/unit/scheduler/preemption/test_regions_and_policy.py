@@ -122,21 +122,6 @@ def test_reason_says_whether_priority_or_the_share_of_a_queue_has_decided() -> N
     assert preempted == "preempted by d/wants of higher priority"
 
 
-@pytest.mark.parametrize(("priority", "victim"), [(0, "r"), (1, "q")])
-def test_queue_of_lower_priority_pays_first(priority: int, victim: str) -> None:
-    claim = QueueInfo("claim", deserved=request(cpu=1, pods=0))
-    state = cluster(
-        node("n0", cpu=4),
-        claim,
-        QueueInfo("q", priority=0),
-        QueueInfo("r", priority=priority),
-        *runs("q", "n0", "n0", queue="q", cost=50),
-        *runs("r", "n0", "n0", queue="r", cost=1),
-        *waits("wants", 1, queue="claim"),
-    )
-    assert list(evictions(state)) == [victim]
-
-
 def test_two_preemptors_of_one_cycle_have_victims_of_their_own() -> None:
     state = cluster(
         node("n0", cpu=2),
@@ -169,17 +154,6 @@ def test_room_that_one_preemptor_leaves_is_used_by_the_next_one_of_the_cycle() -
     assert all(each.preempting for each in decision.reservations.values())
 
 
-def test_claims_of_one_cycle_take_no_more_than_is_owed_together() -> None:
-    state = cluster(
-        node("n0", cpu=4),
-        QueueInfo("q", deserved=request(cpu=2, pods=0)),
-        QueueInfo("r", deserved=request(cpu=2, pods=0)),
-        *(each for n in range(4) for each in runs(f"r{n}", "n0", queue="r", cost=n)),
-        *(each for n in range(4) for each in waits(f"q{n}", 1, 0, "q", age=n)),
-    )
-    assert set(evictions(state)) == {"r0", "r1"}
-
-
 @pytest.mark.parametrize(("waited", "victims"), [(0, set()), (599, set()), (600, {"low"})])
 def test_pods_that_do_not_end_within_ten_minutes_are_not_waited_for(
     waited: int, victims: set[str]
@@ -206,15 +180,3 @@ def test_pod_without_a_gang_has_its_own_priority() -> None:
 
     assert set(evictions(full(4))) == {"alone"}
     assert not evictions(full(5))
-
-
-def test_gang_of_another_queue_that_owes_nothing_is_no_victim() -> None:
-    state = cluster(
-        node("n0", cpu=2),
-        *QUEUES,
-        *runs("r", "n0", queue="r", priority=0, cost=0),
-        *runs("q", "n0", queue="q", priority=5, cost=50),
-        *waits("wants", 1, queue="q"),
-    )
-    state.queues["r"] = QueueInfo("r", deserved=request(cpu=1, pods=0))
-    assert set(evictions(state)) == {"q"}

@@ -17,14 +17,12 @@ from gangline.scheduler.preemption.reservations import (
     LOST_MEMBER_RESERVATION_S,
     PREEMPTOR_RESERVATION_S,
     PreemptorReservations,
-    has_expired,
     restart_reservations,
     valid_reservations,
 )
-from gangline.scheduler.queueing.gangs import MAX_RESTART_RESERVATION_S, pending_gangs
+from gangline.scheduler.queueing.gangs import pending_gangs
 from gangline.scheduler.reporting.warnings import unreadable_group_fields
 from gangline.scheduler.types import (
-    GroupKey,
     NodeInfo,
     NodeName,
     PodGroupInfo,
@@ -33,7 +31,6 @@ from gangline.scheduler.types import (
     PreviousNodes,
     QueueInfo,
     Reservation,
-    TaintInfo,
 )
 from unit.scheduler.builders import cluster, decide, gang, group, node, placed, pod, request
 
@@ -83,14 +80,6 @@ def test_two_tight_jobs_run_one_after_the_other() -> None:
     assert list(run(state)) == ["b-worker-0"]
     state.set_pod(launcher("b", 1))
     assert list(run(state)) == ["b-launcher"]
-
-
-def test_without_the_launcher_in_the_count_both_jobs_would_start() -> None:
-    state = two_jobs()
-    for key in ("d/a", "d/b"):
-        known = state.groups[key]  # type: ignore[index]
-        state.set_group(group(known.key.removeprefix("d/"), known.min_member))
-    assert sorted(run(state)) == ["a-worker-0", "b-worker-0"]
 
 
 def test_reason_names_the_gang_whose_launcher_is_awaited() -> None:
@@ -160,12 +149,6 @@ def test_queue_keeps_the_share_of_the_launcher() -> None:
     assert list(run(state)) == ["a-launcher"]
 
 
-def test_launcher_is_reserved_where_it_may_run() -> None:
-    tainted = node("n1", cpu=4, taints=(TaintInfo("gpu", "", "NoSchedule"),))
-    state = cluster(node("n0", cpu=4), tainted, *job("a"))  # type: ignore[arg-type]
-    assert run(state) == {}
-
-
 def annotated(written: str) -> PodGroup:
     group = PodGroup()
     metadata = structs.replace(
@@ -230,12 +213,6 @@ BOTH = (("{}-worker-0", "n0"), ("{}-worker-1", "n1"))
 
 def both(name: str, **facts: object) -> Reservation:
     return reserved(*((pod.format(name), host) for pod, host in BOTH), **facts)  # type: ignore[arg-type]
-
-
-def test_reservation_lasts_ten_minutes() -> None:
-    made = reserved()
-    assert not has_expired(made, MADE + PREEMPTOR_RESERVATION_S - 1)
-    assert has_expired(made, MADE + PREEMPTOR_RESERVATION_S)
 
 
 @pytest.mark.parametrize(
@@ -322,13 +299,6 @@ def test_previous_nodes_are_reserved_while_the_pods_do_not_exist() -> None:
     assert "reserved for d/job" in decision.pending_reasons[0].message
 
 
-def test_the_pods_go_back_to_their_nodes() -> None:
-    state = full_cluster_in_restart()
-    for name in ("j1", "j0"):
-        state.set_pod(pod(name, cpu=4, group="job"))
-    assert placed(decide(state, NOW)) == {"j0": "a", "j1": "b"}
-
-
 def test_they_go_back_to_their_nodes_even_where_others_would_suit_better() -> None:
     state = cluster(
         node("a", cpu=8),
@@ -353,17 +323,6 @@ def test_restarting_gang_is_served_first() -> None:
     for name in ("j0", "j1"):
         state.set_pod(pod(name, cpu=4, group="job"))
     assert set(placed(decide(state, NOW))) == {"j0", "j1"}
-
-
-@pytest.mark.parametrize(
-    "until",
-    [
-        pytest.param(NOW, id="expired"),
-        pytest.param(NOW + MAX_RESTART_RESERVATION_S + 1, id="longer than places are kept at all"),
-    ],
-)
-def test_places_that_are_not_in_force_are_anybodys(until: float) -> None:
-    assert len(decide(full_cluster_in_restart(until), NOW).bindings) == 2
 
 
 def test_unseen_pods_are_estimated_from_the_group() -> None:
@@ -399,21 +358,20 @@ def test_places_that_would_keep_the_gang_apart_are_given_up() -> None:
     assert placed(decide(state, NOW)) == {"j0": "b", "j1": "a"}
 
 
-def test_terminating_pod_is_charged_once() -> None:
+@pytest.mark.parametrize(
+    ("cpu", "former"),
+    [
+        pytest.param(4, {"is_terminating": True}, id="terminating: it is charged once"),
+        pytest.param(2, {"phase": "Succeeded"}, id="succeeded: it holds no place"),
+    ],
+)
+def test_resources_that_a_restarting_gang_does_not_need_are_used(
+    cpu: int, former: dict[str, object]
+) -> None:
     state = cluster(
-        node("a", cpu=4),
+        node("a", cpu=cpu),
         restarting(j0="a", size=1),
-        pod("j0", cpu=2, group="job", on="a", is_terminating=True),
-        pod("other", cpu=2, age=1),
-    )
-    assert placed(decide(state, NOW)) == {"other": "a"}
-
-
-def test_a_pod_that_succeeded_holds_no_place() -> None:
-    state = cluster(
-        node("a", cpu=2),
-        restarting(j0="a", size=1),
-        pod("j0", cpu=2, group="job", on="a", phase="Succeeded"),
+        pod("j0", cpu=2, group="job", on="a", **former),  # type: ignore[arg-type]
         pod("other", cpu=2, age=1),
     )
     assert placed(decide(state, NOW)) == {"other": "a"}
@@ -449,19 +407,6 @@ def test_previous_nodes_are_read_from_the_annotation() -> None:
 )
 def test_an_annotation_that_cannot_be_read_means_nothing(text: str) -> None:
     assert written(text).previous_nodes is None
-
-
-@pytest.mark.parametrize(("cpu", "binds"), [(1.0, False), (0.0, True)])
-def test_pod_that_was_never_seen_gets_the_request_of_its_group(cpu: float, binds: bool) -> None:
-    """A gang of one pod: its part of the group's resources is all of them."""
-    there = PreviousNodes(SOON, ((PodKey("d/j0"), NodeName("a")),))
-    state = cluster(
-        node("a", cpu=4),
-        group("job", 1, previous_nodes=there, min_resources=request(cpu=4, pods=0)),
-        *gang("other", 1, age=1, cpu=cpu),
-    )
-    state.restarting_groups.add(GroupKey("d/job"))
-    assert bool(decide(state, NOW).bindings) == binds
 
 
 def test_place_of_the_member_that_was_lost_last_is_kept() -> None:

@@ -88,14 +88,6 @@ def test_evictions_are_withdrawn_when_their_beneficiary_does_not_wait() -> None:
     assert not world.requests.open
 
 
-def test_evictions_in_progress_are_not_withdrawn() -> None:
-    world = World()
-    world.ask()
-    world.settle(WAIT_S)
-    world.waiting = set()
-    assert world.settle(WAIT_S + 1) == []
-
-
 def test_a_second_beneficiary_joins_the_request_and_keeps_its_part() -> None:
     world = World()
     world.ask()

@@ -181,22 +181,6 @@ def test_node_groups_closed_to_this_scheduler_add_no_capacity() -> None:
     assert entitled(state, "a") == pytest.approx(3.5)
 
 
-def test_gang_above_the_quota_is_not_admitted() -> None:
-    quota = QuotaInfo(
-        "d/q", (("pods", 3), ("requests.cpu", 4000)), (("pods", 2), ("requests.cpu", 2000))
-    )
-    state = cluster(node("n", cpu=9), *gang("job", 2))
-    state.set_group(group("job", 4))
-    state.quotas["d"] = {"q": quota}
-    verdict = checked_cycle(state).pending_reasons[0]
-    assert verdict.reason == "QuotaExceeded"
-    assert "quota 'd/q' has pods 1 left of pods 3, and pods 2 more is needed" in verdict.message
-    state.quotas["d"] = {
-        "q": QuotaInfo("d/q", (("requests.cpu", 4000),), (("requests.cpu", 2000),))
-    }
-    assert checked_cycle(state).pending_reasons[0].reason == "NotEnoughTasks"
-
-
 def test_a_gang_whose_pods_exist_has_nothing_to_fear_from_quotas() -> None:
     state = cluster(node("n", cpu=9), *gang("job", 2))
     state.quotas["d"] = {"q": QuotaInfo("d/q", (("pods", 2),), (("pods", 2),))}
@@ -255,7 +239,7 @@ NO_CLASS: dict[str, object] = {"scopeName": "PriorityClass", "operator": "DoesNo
 
 
 def quota(*scopes: str, selector: tuple[dict[str, object], ...] = ()) -> QuotaInfo:
-    """A quota for pods in these scopes that is used up."""
+    """A quota of two pods in these scopes, of which one exists."""
     spec = {
         "hard": {"pods": "2"},
         "scopes": scopes,
@@ -264,7 +248,7 @@ def quota(*scopes: str, selector: tuple[dict[str, object], ...] = ()) -> QuotaIn
     written = {
         "metadata": {"name": "q", "namespace": "d"},
         "spec": spec,
-        "status": {"used": {"pods": "2"}},
+        "status": {"used": {"pods": "1"}},
     }
     return quota_info(msgspec.convert(written, ResourceQuota))
 
@@ -364,7 +348,7 @@ def test_gang_in_scope_is_not_admitted_and_the_scope_is_named() -> None:
     assert why == "QuotaExceeded"
     assert (
         "quota 'd/q' (for pods in scope NotBestEffort, PriorityClass in (high,top)) "
-        "has pods 0 left of pods 2, and pods 2 more is needed"
+        "has pods 1 left of pods 2, and pods 2 more is needed"
     ) in message
 
 

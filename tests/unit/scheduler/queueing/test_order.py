@@ -22,7 +22,6 @@ from gangline.scheduler.queueing.order import (
     SchedulingOrder,
 )
 from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree
-from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
@@ -33,7 +32,6 @@ from gangline.scheduler.types import (
     QueueInfo,
     Reservation,
 )
-from gangline.scheduler.volcano_config import read_configuration
 from unit.scheduler.builders import cluster, group, node, pod, request
 from unit.scheduler.oracle.check import check_result
 
@@ -411,27 +409,6 @@ def test_pods_beyond_a_minimum_go_to_the_gang_that_uses_least(
         Job("a/less", 4, at=2, runs=1, minimum=1),
     ]
     assert served(cluster(*world(5, jobs)), fairness) == [gets]
-
-
-@pytest.mark.parametrize(
-    ("switches", "expected"),
-    [
-        pytest.param("", GANGS, id="named"),
-        pytest.param(", enableJobOrder: false", ORDER_BY_AGE, id="switched off"),
-        pytest.param(
-            ", enableNamespaceOrder: true",
-            FairnessPolicy(gangs=True, namespaces=True),
-            id="namespaces",
-        ),
-    ],
-)
-def test_the_order_is_read_from_the_configuration(switches: str, expected: FairnessPolicy) -> None:
-    found = read_configuration(f"tiers: [{{plugins: [{{name: drf{switches}}}]}}]")
-    assert found.apply_to(SchedulerSettings()).policy.fairness == expected
-    assert (
-        read_configuration("").apply_to(SchedulerSettings()).policy
-        == SchedulerSettings(preempt=False, reclaim=False).policy
-    )
 
 
 @st.composite

@@ -26,9 +26,7 @@ from gangline.scheduler.queueing.queue_tree import (
     water_fill,
 )
 from gangline.scheduler.reporting.warnings import unreadable_queue_fields
-from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
-from gangline.scheduler.volcano_config import read_configuration
 from unit.scheduler.builders import cluster, decide, group, node, placed, pod, request
 from unit.scheduler.oracle.check import check_result
 
@@ -53,68 +51,10 @@ def text(decision: CycleResult, name: str) -> str:
     return next(v.message for v in decision.pending_reasons if v.group == f"d/{name}")
 
 
-def test_weights_decide_how_much_each_queue_gets() -> None:
-    jobs: list[Facts] = []
-    for index in range(8):
-        jobs += job(f"a{index}", "light", age=index)
-        jobs += job(f"b{index}", "heavy", age=index)
-    state = cluster(node("n1", cpu=8), queue("light"), queue("heavy", weight=3), *jobs)
-    got = [name[0] for name in placed(decide(state))]
-    assert (got.count("a"), got.count("b")) == (2, 6)
-
-
 def test_unrequested_share_may_be_borrowed() -> None:
     jobs = [fact for index in range(8) for fact in job(f"a{index}", "q1", age=index)]
     state = cluster(node("n1", cpu=8), queue("q1"), queue("idle", weight=100), *jobs)
     assert len(placed(decide(state))) == 8
-
-
-def test_queue_within_its_fair_share_precedes_a_borrowing_queue() -> None:
-    state = cluster(
-        node("n1", cpu=4),
-        queue("q1"),
-        queue("q2"),
-        *job("large", "q1", size=3, cpu=1),
-        *job("mine", "q2", size=2, cpu=1, age=9),
-    )
-    assert sorted(placed(decide(state))) == ["mine-0", "mine-1"]
-
-
-def test_higher_queues_go_first() -> None:
-    state = cluster(
-        node("n1", cpu=1),
-        queue("low"),
-        queue("high", priority=5),
-        *job("first", "low"),
-        *job("second", "high", age=9),
-    )
-    # Each is entitled to half a cpu: both would borrow.
-    assert placed(decide(state)) == {"second-0": "n1"}
-
-
-def test_a_limit_holds_for_the_queue_and_all_above_it() -> None:
-    state = cluster(
-        node("n1", cpu=8),
-        queue("q3", cpu=4),
-        queue("q31", parent="q3"),
-        queue("q32", parent="q3"),
-        queue("q33", parent="q3"),
-        *job("r1", "q31", cpu=2, on="n1"),
-        *job("r2", "q32", cpu=1, on="n1"),
-        *job("wants", "q33", cpu=3),
-    )
-    decision = decide(state)
-    assert not decision.bindings
-    assert "Queue 'q3' is at its limit (3 of 4 cpu in use, 3 requested)" in text(decision, "wants")
-
-
-def test_job_above_its_queues_limit_is_pending_without_reservation() -> None:
-    state = cluster(
-        node("n1"), queue("q", cpu=2), *job("huge", "q", cpu=3), *job("small", "q", age=1)
-    )
-    decision = decide(state)
-    assert placed(decision) == {"small-0": "n1"}
-    assert "can never run it" in text(decision, "huge")
 
 
 def test_first_gang_blocked_by_a_limit_is_not_overtaken() -> None:
@@ -155,22 +95,6 @@ def test_deleted_pending_gang_delays_no_other_gang(sizes: list[int], data: st.Da
         gone = data.draw(st.sampled_from(waiting))
         rest = [fact for i, each in enumerate(jobs) if i != gone for fact in each]
         assert before.placed <= decide(cluster(*things, *rest)).placed
-
-
-def test_nodes_that_cannot_be_had_are_not_shared_out() -> None:
-    jobs: list[Facts] = []
-    for index in range(4):
-        jobs += job(f"a{index}", "q1", age=index)
-        jobs += job(f"b{index}", "q2", age=10 + index)
-    state = cluster(
-        node("n1", cpu=2),
-        node("n2", cpu=100, ready=False),
-        node("n3", cpu=100, unschedulable=True),
-        queue("q1"),
-        queue("q2"),
-        *jobs,
-    )
-    assert sorted(placed(decide(state))) == ["a0-0", "b0-0"]
 
 
 AMOUNTS = st.floats(0, 1000, allow_nan=False)
@@ -456,11 +380,3 @@ def test_unrequested_share_is_distributed_to_siblings_first() -> None:
     decision = decide(state)
     got = [str(binding.group) for binding in decision.bindings]
     assert sum(name.startswith("d/prod") for name in got) == 9
-
-
-@pytest.mark.parametrize(
-    ("switch", "expected"), [("", False), (", enableHierarchy: true", True)], ids=["usual", "on"]
-)
-def test_places_hold_only_where_that_is_asked_for(switch: str, expected: bool) -> None:
-    found = read_configuration(f"tiers: [{{plugins: [{{name: drf{switch}}}]}}]")
-    assert found.apply_to(SchedulerSettings()).hierarchical is expected

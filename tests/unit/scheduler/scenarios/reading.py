@@ -401,18 +401,9 @@ def _anew(gone: PodInfo) -> PodInfo:
 
 
 def _queue(name: str, each: Queue) -> QueueInfo:
-    return QueueInfo(
-        name,
-        open=each.open,
-        weight=each.weight,
-        capability=_amounts(each.capability),
-        deserved=_amounts(each.deserved),
-        guarantee=_amounts(each.guarantee),
-        reclaimable=each.reclaimable,
-        priority=each.priority,
-        parent=each.parent,
-        fifo=each.fifo,
-    )
+    facts = msgspec.structs.asdict(each)
+    amounts = {kind: _amounts(facts[kind]) for kind in ("capability", "deserved", "guarantee")}
+    return QueueInfo(name, **facts | amounts)
 
 
 def _subgroups(written: Subgroups | None) -> tuple[SubgroupRule, ...]:

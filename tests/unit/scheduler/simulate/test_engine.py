@@ -62,20 +62,6 @@ def test_a_quantum_decides_at_most_so_late() -> None:
     assert max(run.waited or 0 for run in runs.values()) == 5
 
 
-def test_failed_gang_restarts() -> None:
-    runs = simulated(uniform_cluster(1, 1, "0", 0), [job("a", 0, 10, fails_after=4)]).history.runs
-    assert runs["a"].ended == 14
-
-
-def test_an_evicted_gang_comes_back_and_does_its_work_again() -> None:
-    jobs = [job("low", 0, 10, size=2), job("high", 4, 3, size=2, priority=5)]
-    simulation = simulated(uniform_cluster(2, 1, "0", 0), jobs)
-    runs = simulation.history.runs
-    assert (runs["high"].first_started, runs["high"].ended) == (4, 7)
-    assert (runs["low"].ended, runs["low"].evicted) == (17, 1)
-    assert simulation.history.evictions == 2
-
-
 def test_evicted_pods_take_one_to_four_cycles_to_end() -> None:
     ending: list[int] = []
 
@@ -158,31 +144,6 @@ def test_a_large_gang_starts_when_what_ran_before_has_drained(seed: int) -> None
     assert started <= drained_by
 
 
-def test_a_trace_played_twice_gives_the_same_decisions() -> None:
-    random = Random(7)
-    jobs = [
-        job(
-            f"j{index}",
-            random.uniform(0, 100),
-            random.expovariate(1 / 20),
-            random.choice([1, 2, 4]),
-            priority=random.choice([0, 0, 5]),
-            queue=random.choice(["default", "team"]),
-        )
-        for index in range(60)
-    ]
-    played = []
-    for _ in range(2):
-        seen: list[CycleResult] = []
-        cluster = SimulatedCluster(
-            uniform_cluster(6, 3, "0", 0).nodes, (QueueInfo("team", weight=2),)
-        )
-        record = [lambda _state, decision, _now, seen=seen: seen.append(decision), check_result]
-        Simulation(cluster, jobs, watchers=record).run()
-        played.append(seen)
-    assert played[0] == played[1]
-
-
 def test_cycles_without_explanations_decide_the_same() -> None:
     """Dozens of equivalent gangs wait in each queue, and gangs with reservations before them."""
     random = Random(7)
@@ -218,40 +179,13 @@ def test_cycles_without_explanations_decide_the_same() -> None:
     assert history.evictions > 0
 
 
-def test_queues_and_evictions_pass_the_judge() -> None:
-    random = Random(3)
-    queues = (
-        QueueInfo("a", weight=1, capability=request(cpu=9, pods=0)),
-        QueueInfo("b", weight=3),
-        QueueInfo("b1", parent="b"),
-        QueueInfo("b2", parent="b", capability=request(cpu=6, pods=0)),
-    )
-    jobs = [
-        job(
-            f"j{index}",
-            random.uniform(0, 80),
-            random.expovariate(1 / 30),
-            size := random.choice([1, 2, 4, 8]),
-            minimum=random.choice([size, max(1, size // 2)]),
-            priority=random.choice([0, 0, 0, 5]),
-            queue=random.choice(["a", "b1", "b2", "default"]),
-            fails_after=random.choice([0, 0, 0, 10]),
-        )
-        for index in range(45)
-    ]
-    cluster = SimulatedCluster(uniform_cluster(6, 3, "0", 0).nodes, queues)
-    simulation = simulated(cluster, jobs)
-    figures = summarize(simulation.history, cluster)
-    assert figures.unstarted == sum(j.queue == "b2" and j.minimum > 6 for j in jobs)
-    assert 0.5 < figures.utilisation["cpu"] <= 1
-    assert figures.evictions
-
-
 def test_traces_and_clusters_are_read(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
-    trace.write_text("arrival,duration,size,gpu,name,checkpoint_every\n5,10,2,1,b,9\n0,1,1,,a,\n")
+    head = "arrival,duration,size,gpu,name,checkpoint_every,step_s,save_s\n"
+    trace.write_text(f"{head}5,10,2,1,b,9,4,3\n0,1,1,,a,,,\n")
     jobs = read_trace(trace)
-    assert [(each.name, each.checkpoint_every) for each in jobs] == [("a", 0), ("b", 9)]
+    read = [(each.name, each.checkpoint_every, each.step_s, each.save_s) for each in jobs]
+    assert read == [("a", 0, 0, 0), ("b", 9, 4, 3)]
     assert dict(jobs[1].request) == {"cpu": 1000, "nvidia.com/gpu": 1, "pods": 1}
     described = tmp_path / "cluster.yaml"
     described.write_text(
@@ -272,6 +206,10 @@ def test_traces_and_clusters_are_read(tmp_path: Path) -> None:
         pytest.param("arrival,duration,gpu\n1,1,-1\n", "must not be negative", id="negative"),
         pytest.param(
             "arrival,duration,checkpoint_every\n1,1,-1\n", "checkpoint_every", id="checkpoints"
+        ),
+        *(
+            pytest.param(f"arrival,duration,{name}\n0,1,-1\n", f"job 1: invalid {name}", id=name)
+            for name in ("step_s", "save_s")
         ),
     ],
 )
@@ -307,28 +245,16 @@ def test_a_simulation_is_printed_as_tables_and_a_picture(
     assert run(["simulate", str(trace)]) == 2
 
 
-STEP_S = 4.0
-
-
-def pair_job(
-    name: str, arrival: float, duration: float, size: int = 2, **facts: object
-) -> TraceJob:
-    facts = {"request": pod_request(1, 0, 0), "minimum": size, **facts}
-    return TraceJob(name, arrival, duration, size, **facts)  # type: ignore[arg-type]
-
-
 def saving(name: str, arrival: float, duration: float, **facts: object) -> TraceJob:
-    return pair_job(name, arrival, duration, **{"checkpoint_every": 60, "step_s": STEP_S, **facts})
+    facts = {"size": 2, "checkpoint_every": 60, "step_s": 4.0, **facts}
+    return job(name, arrival, duration, **facts)  # type: ignore[arg-type]
+
+
+HIGH = job("high", 50, 10, 2, priority=5)
 
 
 def run_of_saving_jobs(jobs: list[TraceJob], **settings: object) -> dict[str, JobRun]:
-    simulation = Simulation(
-        uniform_cluster(2, 1, "0", 0),
-        jobs,
-        watchers=[check_result],
-        **settings,  # type: ignore[arg-type]
-    )
-    return simulation.run().runs
+    return simulated(uniform_cluster(2, 1, "0", 0), jobs, **settings).history.runs
 
 
 def test_request_is_answered_after_the_present_step_and_the_write() -> None:
@@ -339,45 +265,40 @@ def test_request_is_answered_after_the_present_step_and_the_write() -> None:
 
 
 def test_evicted_gang_loses_no_work_and_the_other_gang_waits_for_the_save() -> None:
-    low, high = saving("low", 0, 100, save_s=3), pair_job("high", 50, 10, priority=5)
-    runs = run_of_saving_jobs([low, high])
+    runs = run_of_saving_jobs([saving("low", 0, 100, save_s=3), HIGH])
     assert (runs["high"].first_started, runs["high"].ended) == (55, 65)
     assert (runs["low"].lost, runs["low"].saved, runs["low"].evicted) == (0, 52, 1)
     assert runs["low"].ended == 65 + 48
 
 
 def test_gang_that_saves_too_slowly_is_evicted_at_the_end_of_the_wait() -> None:
-    low, high = saving("low", 0, 100, save_s=300), pair_job("high", 50, 10, priority=5)
-    runs = run_of_saving_jobs([low, high], save_wait_s=30.0)
+    runs = run_of_saving_jobs([saving("low", 0, 100, save_s=300), HIGH], save_wait_s=30.0)
     assert runs["high"].first_started == 80
     assert (runs["low"].lost, runs["low"].saved) == (52, 0), "it has stopped after its step"
 
 
-@pytest.mark.parametrize("facts", [{"step_s": 0.0}, {"checkpoint_every": 0.0}])
-def test_gang_that_cannot_save_is_evicted_immediately(facts: dict[str, float]) -> None:
-    runs = run_of_saving_jobs(
-        [saving("low", 0, 100, **facts), pair_job("high", 50, 10, priority=5)]
-    )
-    assert (runs["high"].first_started, runs["low"].lost) == (50, 50)
-
-
-def test_no_gang_is_asked_without_a_wait() -> None:
-    jobs = [saving("low", 0, 100), pair_job("high", 50, 10, priority=5)]
-    runs = run_of_saving_jobs(jobs, save_wait_s=0.0)
+@pytest.mark.parametrize(
+    ("facts", "settings"),
+    [({"step_s": 0.0}, {}), ({"checkpoint_every": 0.0}, {}), ({}, {"save_wait_s": 0.0})],
+)
+def test_gang_that_cannot_save_or_is_not_waited_for_is_evicted_immediately(
+    facts: dict[str, float], settings: dict[str, float]
+) -> None:
+    runs = run_of_saving_jobs([saving("low", 0, 100, **facts), HIGH], **settings)
     assert (runs["high"].first_started, runs["low"].lost) == (50, 50)
 
 
 def test_gang_that_ends_during_its_last_step_is_not_stopped() -> None:
-    runs = run_of_saving_jobs([saving("low", 0, 51), pair_job("high", 50, 10, priority=5)])
+    runs = run_of_saving_jobs([saving("low", 0, 51), HIGH])
     assert (runs["low"].ended, runs["low"].evicted, runs["high"].first_started) == (51, 0, 51)
 
 
 def test_withdrawn_eviction_costs_time_and_no_work() -> None:
     """The gang for which it was asked finds other nodes before the save is written."""
     jobs = [
-        saving("low", 0, 100, size=1, minimum=1, save_s=20),
-        pair_job("short", 0, 60, size=1, minimum=1, priority=9),
-        pair_job("high", 50, 10, size=1, minimum=1, priority=5),
+        saving("low", 0, 100, size=1, save_s=20),
+        job("short", 0, 60, priority=9),
+        job("high", 50, 10, priority=5),
     ]
     runs = run_of_saving_jobs(jobs)
     assert (runs["high"].first_started, runs["low"].evicted, runs["low"].lost) == (60, 0, 0)
@@ -391,23 +312,12 @@ def test_random_traces_end_and_lose_at_most_one_step_at_an_eviction(seed: int) -
         QueueInfo("a", deserved=request(gpu=12, pods=0)),
         QueueInfo("b", deserved=request(gpu=20, pods=0)),
     )
-    jobs = []
-    shape = TRACE_SHAPES["philly"]
-    for number, each in enumerate(generate_trace(shape, 60, cluster, 4.0, seed, ["a", "b"])):
-        facts = {name: getattr(each, name) for name in ("size", "request", "minimum", "queue")}
-        jobs.append(
-            pair_job(
-                each.name,
-                each.arrival,
-                each.duration,
-                **facts,
-                priority=number % 3,
-                checkpoint_every=600,
-                step_s=7,
-                save_s=2,
-            )
-        )
-    described = type(cluster)(cluster.nodes, queues)
+    trace = generate_trace(TRACE_SHAPES["philly"], 60, cluster, 4.0, seed, ["a", "b"])
+    jobs = [
+        replace(each, priority=number % 3, checkpoint_every=600, step_s=7, save_s=2, fails_after=0)
+        for number, each in enumerate(trace)
+    ]
+    described = SimulatedCluster(cluster.nodes, queues)
     simulation = Simulation(described, jobs, watchers=[check_result])
     history = simulation.run()
     assert all(run.ended is not None for run in history.runs.values())
@@ -416,24 +326,9 @@ def test_random_traces_end_and_lose_at_most_one_step_at_an_eviction(seed: int) -
     evicted = [run for run in history.runs.values() if run.evicted]
     assert evicted
     assert all(run.lost <= run.evicted * 7 for run in evicted)
-
-
-def test_the_command_accepts_step_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = tmp_path / "trace.csv"
-    trace.write_text(
-        "name,arrival,duration,size,priority,checkpoint_every,step_s,save_s\n"
-        "low,0,100,2,0,60,4,3\nhigh,50,10,2,5,0,0,0\n"
-    )
-    assert run(["simulate", str(trace), "--nodes", "1", "--gpus", "0"]) == 0
-    assert "repeated" in capsys.readouterr().out.lower()
-
-
-@pytest.mark.parametrize("column", ["step_s", "save_s"])
-def test_impossible_times_are_refused(tmp_path: Path, column: str) -> None:
-    trace = tmp_path / "trace.csv"
-    trace.write_text(f"arrival,duration,size,{column}\n0,1,1,-1\n")
-    with pytest.raises(TraceError, match=f"job 1: invalid {column}"):
-        read_trace(trace)
+    figures = summarize(history, described)
+    assert (figures.unstarted, figures.evictions) == (0, history.evictions)
+    assert 0.3 < figures.utilisation[GPU] <= 1
 
 
 PERFECT = Scaling()
@@ -586,21 +481,9 @@ def evicted(printed: str) -> str:
 
 
 def test_two_configurations_are_compared_on_one_trace(simulate_command) -> None:
-    code, printed, errors = simulate_command("actions: allocate, preempt")
-    assert (code, evicted(printed), errors) == (0, "1", "")
-    code, printed, errors = simulate_command("actions: allocate")
-    assert (code, evicted(printed), errors) == (0, "0", "")
-
-
-def test_without_a_configuration_the_defaults_hold(simulate_command) -> None:
-    assert evicted(simulate_command(None)[1]) == "1"
-
-
-def test_the_seed_changes_nodes_but_no_figures_where_nodes_are_equal(simulate_command) -> None:
-    assert (
-        simulate_command("{seed: 3, actions: preempt}")[1]
-        == simulate_command("actions: preempt")[1]
-    )
+    for text, count in (("actions: preempt", "1"), ("actions: allocate", "0"), (None, "1")):
+        code, printed, errors = simulate_command(text)
+        assert (code, evicted(printed), errors) == (0, count, "")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ Jobs that the asker may not ``get`` are counted and not shown. Last lines of rep
 those who may read the logs of pods, and the use of a namespace to those who may list its jobs.
 """
 
-import ipaddress
 import logging
 import ssl
 import time
@@ -26,40 +25,30 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from gangline.api.job_resources import JOB_KINDS
-from gangline.api.meta.resource import Resource
 from gangline.brain.facts.job_record import JobRecord
-from gangline.brain.facts.records import Outcome, RecordedJob
+from gangline.brain.facts.records import RecordedJob, Run
 from gangline.brain.settings import BadSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import StoreError
-from gangline.brain.store.reader import HistoryFilter
-from gangline.brain.store.records import UsageRow
+from gangline.brain.store.reader import GivenNumber, HistoryFilter
+from gangline.brain.store.records import StoredRecord, UsageRow
 from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import is_loopback
 from gangline.kube.errors import ApiError, ConfigError
 from gangline.kube.probes import Address, listen
 
-TOKEN_REVIEWS: Resource[dict[str, Any]] = Resource(
-    dict[str, Any], "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False
-)
-ACCESS_REVIEWS: Resource[dict[str, Any]] = Resource(
-    dict[str, Any],
-    "authorization.k8s.io",
-    "v1",
-    "subjectaccessreviews",
-    "SubjectAccessReview",
-    namespaced=False,
-)
 CACHE_S = 60.0
 MAX_CACHED = 10_000
-K = TypeVar("K")
 V = TypeVar("V")
-_PLURALS = {kind.identity: kind.resource for kind in JOB_KINDS}
+Stored = TypeVar("Stored", Run, StoredRecord)
+Query = TypeVar("Query", HistoryFilter, "UsageQuery")
+_RESOURCES = {kind.identity: kind.resource for kind in JOB_KINDS}
 
 
 class NotAuthenticated(Exception):
@@ -78,23 +67,6 @@ class Asker:
 LOCAL = Asker(None)
 
 
-class _Cache(Generic[K, V]):
-    """Answers of the API server, for a minute."""
-
-    def __init__(self) -> None:
-        self._answers: dict[K, tuple[V, float]] = {}
-
-    async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        cached = self._answers.get(key)
-        if cached is not None and time.monotonic() - cached[1] < CACHE_S:
-            return cached[0]
-        answer = await ask()
-        if len(self._answers) > MAX_CACHED:
-            self._answers.clear()
-        self._answers[key] = (answer, time.monotonic())
-        return answer
-
-
 class AccessChecks:
     """Reviews with a short memory: a page of history asks for the same rights a hundred times.
 
@@ -103,8 +75,8 @@ class AccessChecks:
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
-        self._askers: _Cache[str, Asker] = _Cache()
-        self._rights: _Cache[tuple[Asker, str, str, str], bool] = _Cache()
+        self._answers: dict[object, tuple[Any, float]] = {}
+        """With the time until which they are used."""
 
     async def asker(self, headers: Mapping[str, str]) -> Asker:
         """Return the user of the token.
@@ -112,52 +84,64 @@ class AccessChecks:
         Raises:
             NotAuthenticated: there is no token, or it is not valid.
         """
-        scheme, _, token = headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        scheme, _, written = headers.get("Authorization", "").partition(" ")
+        token = written.strip()
+        if scheme.lower() != "bearer" or not token:
             raise NotAuthenticated("send a token of the cluster as Authorization: Bearer TOKEN")
 
         async def review() -> Asker:
-            asked = {"spec": {"token": token.strip()}}
-            status = (await self._client.create(TOKEN_REVIEWS, asked)).get("status") or {}
+            status = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
             if not status.get("authenticated"):
                 raise NotAuthenticated("the token is not valid in this cluster")
             user = status.get("user") or {}
             groups = tuple(user.get("groups") or ())
             return Asker(str(user.get("username", "")), groups, str(user.get("uid", "")))
 
-        return await self._askers.get(token, review)
+        return await self._cached(token, review)
 
     async def may(self, asker: Asker, verb: str, kind: str, namespace: str) -> bool:
         """Return whether a user has a right on a job kind in a namespace."""
-        resource = _PLURALS.get(kind)
+        resource = _RESOURCES.get(kind)
         if asker.name is None or resource is None:
             return asker.name is None
-        return await self._may(asker, verb, resource.group, resource.plural, namespace)
+        return await self._may(
+            asker, verb=verb, group=resource.group, resource=resource.plural, namespace=namespace
+        )
 
     async def may_read_logs(self, asker: Asker, namespace: str) -> bool:
-        return asker.name is None or await self._may(asker, "get", "", "pods/log", namespace)
+        return asker.name is None or await self._may(
+            asker, verb="get", group="", resource="pods", subresource="log", namespace=namespace
+        )
 
-    async def _may(self, asker: Asker, verb: str, group: str, plural: str, namespace: str) -> bool:
+    async def _may(self, asker: Asker, **attributes: str) -> bool:
         async def review() -> bool:
-            name, _, subresource = plural.partition("/")
-            attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": name}
-            spec = {
-                "user": asker.name,
-                "groups": list(asker.groups),
-                "uid": asker.uid,
-                "resourceAttributes": attributes
-                | ({"subresource": subresource} if subresource else {}),
-            }
-            answer = await self._client.create(ACCESS_REVIEWS, {"spec": spec})
-            return bool((answer.get("status") or {}).get("allowed"))
+            spec: dict[str, Any] = {"user": asker.name, "uid": asker.uid, "groups": asker.groups}
+            spec["resourceAttributes"] = attributes
+            status = await self._review("authorization.k8s.io", "SubjectAccessReview", spec)
+            return bool(status.get("allowed"))
 
-        return await self._rights.get((asker, verb, f"{plural}.{group}", namespace), review)
+        return await self._cached((asker, *attributes.values()), review)
+
+    async def _review(self, group: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+        review = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}
+        path = f"/apis/{group}/v1/{kind.lower()}s"
+        answer = await self._client.request_json("POST", path, body=review)
+        return dict(answer.get("status") or {})
+
+    async def _cached(self, key: object, ask: Callable[[], Awaitable[V]]) -> V:
+        answer, until = self._answers.get(key, (None, 0.0))
+        if time.monotonic() >= until:
+            answer = await ask()
+            if len(self._answers) > MAX_CACHED:
+                self._answers.clear()
+            self._answers[key] = answer, time.monotonic() + CACHE_S
+        found: V = answer
+        return found
 
 
 log = logging.getLogger(__name__)
 
 MAX_BODY = 1 << 20
-MAX_LIMIT = 500
 ASKER = "asker"
 """Key under which a request has its ``Asker``."""
 
@@ -188,64 +172,58 @@ class BrainApi:
         ]
 
     async def _history(self, request: web.Request) -> web.Response:
-        asked = read_filter(request.query, self._cluster)
+        asked = read_query(request, HistoryFilter, cluster=self._cluster)
         page = await self._store.query(lambda reader: reader.history(asked))
-        shown: list[RecordedJob] = []
-        hidden = 0
-        for job in page.jobs:
-            if await self.access.may(_asker(request), "get", job.kind, job.namespace):
-                shown.append(job)
-            else:
-                hidden += 1
-        following = page.next
-        return _json(
-            {
-                "jobs": [public_job(job) for job in shown],
-                "hidden": hidden,
-                "next": {"until": following.until_ms, "after": following.after_id}
-                if following
-                else None,
-            }
-        )
+        shown = [
+            public_job(job)
+            for job in page.jobs
+            if await self.access.may(_asker(request), "get", job.kind, job.namespace)
+        ]
+        following = page.next and {"until": page.next.until_ms, "after": page.next.after_id}
+        return _json({"jobs": shown, "hidden": len(page.jobs) - len(shown), "next": following})
 
     async def _run(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         run = await self._store.query(
             lambda reader: reader.run_named(self._cluster, namespace, name)
         )
-        asker = _asker(request)
-        # One answer for both: it must not show that a job exists.
-        if run is None or not await self.access.may(asker, "get", run.job.kind, namespace):
-            raise web.HTTPNotFound(text=f"no job {namespace}/{name} in the history")
+        run = await self._checked(request, run)
         return _json({"job": public_job(run.job), "segments": run.segments, "pods": run.pods})
 
     async def _record(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         uid, records = request.query.get("uid", ""), self._store.records
-        stored = await self._store.query(
+        found = await self._store.query(
             lambda _: (
                 records.read(self._cluster, uid)
                 if uid
                 else records.read_named(self._cluster, namespace, name)
             )
         )
-        asker = _asker(request)
-        if (
-            stored is None
-            or stored.job.namespace != namespace
-            or not await self.access.may(asker, "get", stored.job.kind, namespace)
-        ):
-            raise web.HTTPNotFound(text=f"no job {namespace}/{name} in the history")
+        stored = await self._checked(request, found)
         if self.current_record is not None and (now := self.current_record(stored.job.uid)):
             stored = msgspec.structs.replace(stored, record=now)
         shown: dict[str, Any] = msgspec.to_builtins(stored)
         shown["job"] = public_job(stored.job)
-        if not await self.access.may_read_logs(asker, namespace):
+        if not await self.access.may_read_logs(_asker(request), namespace):
             shown["logs"] = []
         return _json(shown)
 
+    async def _checked(self, request: web.Request, found: Stored | None) -> Stored:
+        """Return what the request may see; one answer else: it must not show that a job exists."""
+        namespace, asker = request.match_info["namespace"], _asker(request)
+        if (
+            found is None
+            or found.job.namespace != namespace
+            or not await self.access.may(asker, "get", found.job.kind, namespace)
+        ):
+            name = request.match_info["name"]
+            raise web.HTTPNotFound(text=f"no job {namespace}/{name} in the history")
+        return found
+
     async def _usage(self, request: web.Request) -> web.Response:
-        asked = read_usage_query(request.query, request.query.getall("namespace", []))
+        given = request.query.getall("namespace", [])
+        asked = read_query(request, UsageQuery, namespace=given)
         namespaces, asker = list(asked.namespaces), _asker(request)
         if asker.name is not None:
             spaces = namespaces or [row.key for row in await self._used(asked, "namespace", ())]
@@ -253,15 +231,13 @@ class BrainApi:
             if not namespaces:
                 return _json({"rows": []})
         if asked.by != "month":
-            return _json(
-                {"rows": msgspec.to_builtins(await self._used(asked, asked.by, namespaces))}
-            )
+            return _json({"rows": await self._used(asked, asked.by, namespaces)})
         months = []
         for name, since_ms, until_ms in months_between(asked.since_ms, asked.until_ms):
             month = msgspec.structs.replace(asked, since_ms=since_ms, until_ms=until_ms)
             if used := await self._used(month, "namespace", namespaces):
                 months.append(sum_usage(name, used))
-        return _json({"rows": msgspec.to_builtins(months)})
+        return _json({"rows": months})
 
     async def _used(
         self, asked: "UsageQuery", by: str, namespaces: Iterable[str]
@@ -272,7 +248,7 @@ class BrainApi:
         )
 
     async def _may_list(self, asker: Asker, namespace: str) -> bool:
-        for kind in _PLURALS:
+        for kind in _RESOURCES:
             if await self.access.may(asker, "list", kind, namespace):
                 return True
         return False
@@ -312,66 +288,34 @@ class _FactsIdentity(msgspec.Struct):
     namespace: str = ""
 
 
-def read_filter(query: Mapping[str, str], cluster: str) -> HistoryFilter:
-    """Return the filter that a query asks for.
-
-    Raises:
-        web.HTTPBadRequest: a parameter is unknown or wrong; the text names it.
-    """
-    texts = ("namespace", "name", "owner", "stem", "kind", "queue")
-    numbers = {"since": "since_ms", "until": "until_ms", "after": "after_id", "limit": "limit"}
-    _check_names(query, (*texts, "outcome", *numbers))
-    fields: dict[str, Any] = {name: query[name] for name in texts if name in query}
-    fields |= {
-        field: _number(name, query[name]) for name, field in numbers.items() if name in query
-    }
-    fields["limit"] = max(1, min(fields.get("limit", 100), MAX_LIMIT))
-    if outcome := query.get("outcome"):
-        if outcome not in set(Outcome):
-            raise web.HTTPBadRequest(text=f"outcome: {outcome!r} is none of {', '.join(Outcome)}")
-        fields["outcomes"] = frozenset({Outcome(outcome)})
-    return HistoryFilter(cluster=cluster, **fields)
-
-
-USAGE_GROUPS = ("queue", "owner", "kind", "namespace", "month")
 MAX_MONTHS = 36
 
 
-class UsageQuery(msgspec.Struct, frozen=True):
-    """By what to sum up, and which jobs: those that ended between two times."""
+class UsageQuery(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename={"since_ms": "since", "until_ms": "until", "namespaces": "namespace"},
+):
+    """By what to sum up, and which jobs: those that ended between two times, in milliseconds."""
 
-    by: str
-    since_ms: int
-    until_ms: int
+    by: Literal["queue", "owner", "kind", "namespace", "month"] = "queue"
+    since_ms: GivenNumber = 0
+    until_ms: GivenNumber = msgspec.field(default_factory=lambda: round(time.time() * 1000) + 1)
     namespaces: tuple[str, ...] = ()
 
 
-def read_usage_query(query: Mapping[str, str], namespaces: Sequence[str]) -> UsageQuery:
-    """Read the parameters of ``/v1/usage``; ``namespaces`` are all values of ``namespace``.
+def read_query(request: web.Request, kind: type[Query], **known: object) -> Query:
+    """Return what a request asks for.
 
     Raises:
         web.HTTPBadRequest: a parameter is unknown or wrong; the text names it.
     """
-    _check_names(query, ("by", "since", "until", "namespace"))
-    by = query.get("by", "queue")
-    if by not in USAGE_GROUPS:
-        raise web.HTTPBadRequest(text=f"by: {by!r} is none of {', '.join(USAGE_GROUPS)}")
-    since_ms = _number("since", query.get("since", "0"), " of milliseconds")
-    now_ms = round(time.time() * 1000)
-    until_ms = _number("until", query.get("until", str(now_ms + 1)), " of milliseconds")
-    return UsageQuery(by, since_ms, until_ms, tuple(namespaces))
-
-
-def _check_names(query: Mapping[str, str], names: Sequence[str]) -> None:
-    if unknown := sorted(set(query) - set(names)):
-        text = f"{unknown[0]}: is not a parameter; they are {', '.join(names)}"
-        raise web.HTTPBadRequest(text=text)
-
-
-def _number(name: str, text: str, unit: str = "") -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 15):
-        raise web.HTTPBadRequest(text=f"{name}: {text!r} is not a number{unit}")
-    return int(text)
+    given = {name: value for name, value in request.query.items() if value}
+    try:
+        return msgspec.convert(given | known, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise web.HTTPBadRequest(text=str(error)) from error
 
 
 def months_between(since_ms: int, until_ms: int) -> list[tuple[str, int, int]]:
@@ -397,23 +341,6 @@ def public_job(job: RecordedJob) -> dict[str, Any]:
     for name in ("cluster", "command_digest", "spec_digest", "wishes", "observed_ms"):
         shown.pop(name, None)
     return shown
-
-
-@web.middleware
-async def translate_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Turn errors into short texts with a status; nothing else of them leaves the process."""
-    try:
-        return await handler(request)
-    except NotAuthenticated as error:
-        return web.Response(status=401, text=str(error), headers={"WWW-Authenticate": "Bearer"})
-    except StoreError as error:
-        log.info("a request finds no history: %s", error)
-        return web.Response(status=503, text="the history is not available")
-    except ApiError as error:
-        log.info("a request finds no API server: %s", error)
-        return web.Response(status=503, text="the API server cannot check the request")
 
 
 def _asker(request: web.Request) -> Asker:
@@ -447,22 +374,26 @@ async def serve_api(
     context = _tls(certificate, key) if certificate else None
 
     @web.middleware
-    async def authenticate(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        request[ASKER] = LOCAL if local else await api.access.asker(request.headers)
-        return await handler(request)
-
-    @web.middleware
-    async def refuse_foreign_hosts(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    async def check(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Turn errors into short texts with a status; nothing else of them leaves the process."""
         # A page in a browser can send requests to loopback under a name of its own (rebinding).
         host = request.url.host or ""
         if local and not is_loopback(host):
             return web.Response(status=403, text=f"the host {host[:80]!r} is not this machine")
-        return await handler(request)
+        try:
+            request[ASKER] = LOCAL if local else await api.access.asker(request.headers)
+            return await handler(request)
+        except NotAuthenticated as error:
+            challenge = {"WWW-Authenticate": "Bearer"}
+            return web.Response(status=401, text=str(error), headers=challenge)
+        except StoreError as error:
+            log.info("a request finds no history: %s", error)
+            return web.Response(status=503, text="the history is not available")
+        except ApiError as error:
+            log.info("a request finds no API server: %s", error)
+            return web.Response(status=503, text="the API server cannot check the request")
 
-    app = web.Application(
-        client_max_size=MAX_BODY,
-        middlewares=[translate_errors, refuse_foreign_hosts, authenticate],
-    )
+    app = web.Application(client_max_size=MAX_BODY, middlewares=[check])
     app.add_routes(api.routes())
     async with AsyncExitStack() as stack:
         serving = listen(app, address, "--api-bind-address", tls=context)
@@ -471,16 +402,6 @@ async def serve_api(
         except ConfigError as error:
             raise BadSettings(str(error)) from error
         yield port
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _tls(certificate: str, key: str) -> ssl.SSLContext:

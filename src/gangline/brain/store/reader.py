@@ -9,7 +9,7 @@ read of those candidates that are chosen, not of all, which may be hundreds.
 """
 
 from functools import cache
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -85,8 +85,17 @@ MAX_RECENT_ACTIONS = 10_000
 """The budget of the cluster allows 20 resizes an hour; other actions need no restart."""
 
 
-class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs of the history. Empty and None: all."""
+GivenNumber = Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
+
+
+class HistoryFilter(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"since_ms": "since", "until_ms": "until", "after_id": "after"},
+):
+    """Which jobs of the history, as the query of a request names them. Empty and None: all."""
 
     cluster: str
     namespace: str = ""
@@ -95,14 +104,14 @@ class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
     stem: str = ""
     kind: str = ""
     queue: str = ""
-    outcomes: frozenset[Outcome] = frozenset()
-    """Without it, finished jobs."""
-    since_ms: int | None = None
+    outcome: Outcome | None = None
+    """None: finished jobs."""
+    since_ms: GivenNumber | None = None
     """Finished at or after; ``until_ms``: before."""
-    until_ms: int | None = None
-    after_id: int | None = None
+    until_ms: GivenNumber | None = None
+    after_id: GivenNumber | None = None
     """Of the last job of the page before, with its ``finished_ms`` as ``until_ms``."""
-    limit: int = 100
+    limit: GivenNumber = 100
 
 
 class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,8 +238,8 @@ class Reader:
             job.finished_ms.is_not(None),
             *(column == value for column, value in equal.items() if value),
         )
-        if asked.outcomes:
-            query = query.where(job.outcome.in_(sorted(asked.outcomes)))
+        if asked.outcome is not None:
+            query = query.where(job.outcome == asked.outcome.value)
         if asked.since_ms is not None:
             query = query.where(job.finished_ms >= asked.since_ms)
         if asked.until_ms is not None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, Select, case, delete, func, select
 
 from gangline.brain.facts.job_record import Curves, JobRecord, LogTail
@@ -25,34 +26,34 @@ MAX_LOGS: Final = 64
 """Tails of one job, the last ones."""
 
 
-class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written of one run."""
+_SUMS: Final = ("gpu_seconds", "cpu_seconds", "productive_seconds")
+
+
+class _RunAccount(msgspec.Struct, frozen=True, kw_only=True):
+    spec: Mapping[str, Any] | None = None
+    """The specification: ``written``, and ``effective`` if it differs."""
+    logs: tuple[LogTail, ...] = ()
+    gpu_seconds: int = 0
+    cpu_seconds: int = 0
+    productive_seconds: int | None = None
+
+
+class RecordRow(_RunAccount, frozen=True, kw_only=True):
+    """What is written of one run; ``logs`` are tails that are new."""
 
     uid: str
     at_ms: int
     record: JobRecord
-    spec: Mapping[str, Any] | None = None
-    """The specification: ``written``, and ``effective`` if it differs."""
-    logs: tuple[LogTail, ...] = ()
-    """Tails that are new."""
-    gpu_seconds: int = 0
-    cpu_seconds: int = 0
-    productive_seconds: int | None = None
 
 
-class StoredRecord(msgspec.Struct, frozen=True, kw_only=True):
+class StoredRecord(_RunAccount, frozen=True, kw_only=True):
     """A job with its record; None if it has none, or the retention has deleted it."""
 
     job: RecordedJob
     record: JobRecord | None = None
-    spec: dict[str, Any] | None = None
-    logs: tuple[LogTail, ...] = ()
-    gpu_seconds: int = 0
-    cpu_seconds: int = 0
-    productive_seconds: int | None = None
 
 
-class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+class UsageRow(msgspec.Struct, frozen=True):
     """What the jobs of one group used."""
 
     key: str
@@ -105,15 +106,9 @@ class RecordStore:
         """
         job, record = tables.job.c, job_record.c
         accounted = case((record.productive_seconds.is_not(None), record.gpu_seconds), else_=0)
+        sums = (record.gpu_seconds, record.cpu_seconds, accounted, record.productive_seconds)
         query = (
-            select(
-                job[by],
-                func.count(),
-                func.sum(record.gpu_seconds),
-                func.sum(record.cpu_seconds),
-                func.sum(accounted),
-                func.sum(func.coalesce(record.productive_seconds, 0)),
-            )
+            select(job[by], func.count(), *(func.coalesce(func.sum(one), 0) for one in sums))
             .join_from(job_record, tables.job)
             .where(job.cluster == cluster, record.at_ms >= since_ms, record.at_ms < until_ms)
             .group_by(job[by])
@@ -121,17 +116,7 @@ class RecordStore:
         if chosen := sorted(namespaces):
             query = query.where(job.namespace.in_(chosen))
         rows = self._context.read(lambda connection: list(connection.execute(query)))
-        used = [
-            UsageRow(
-                key=key,
-                jobs=jobs,
-                gpu_seconds=int(gpus),
-                cpu_seconds=int(cpus),
-                accounted_seconds=int(accounted_for),
-                productive_seconds=int(productive),
-            )
-            for key, jobs, gpus, cpus, accounted_for, productive in rows
-        ]
+        used = [UsageRow(key, *map(int, numbers)) for key, *numbers in rows]
         return sorted(used, key=lambda row: (-row.gpu_seconds, -row.cpu_seconds, row.key))
 
     def _read(self, query: Select[Any]) -> StoredRecord | None:
@@ -140,12 +125,8 @@ class RecordStore:
             if not jobs:
                 return None
             number, job = jobs[0]
-            record = job_record.c
-            selected = select(
-                record.body, record.spec, record.curves, record.gpu_seconds, record.cpu_seconds,
-                record.productive_seconds,
-            ).where(record.job_id == number)  # fmt: skip
-            row = connection.execute(selected).first()
+            of_job = select(job_record).where(job_record.c.job_id == number)
+            row = connection.execute(of_job).first()
             return _stored(job, row, _logs(connection, number)) if row else StoredRecord(job=job)
 
         return self._context.read(transaction)
@@ -160,16 +141,14 @@ def _drop_old_logs(connection: Connection, job_id: int) -> None:
 
 
 def _row(job_id: int, row: RecordRow) -> dict[str, Any]:
-    body = msgspec.json.encode(msgspec.structs.replace(row.record, curves={})).decode()
+    body = msgspec.json.encode(replace(row.record, curves={})).decode()
     spec = _pack(row.spec) if row.spec else None
     curves = _pack(row.record.curves)
     return {
         "job_id": job_id,
         "at_ms": row.at_ms,
         "size_bytes": len(body) + len(spec or b"") + len(curves),
-        "gpu_seconds": row.gpu_seconds,
-        "cpu_seconds": row.cpu_seconds,
-        "productive_seconds": row.productive_seconds,
+        **{name: getattr(row, name) for name in _SUMS},
         "body": body,
         "spec": spec,
         "curves": curves,
@@ -187,27 +166,19 @@ def _stored(job: RecordedJob, row: Any, logs: tuple[LogTail, ...]) -> StoredReco
     curves = msgspec.convert(_unpack(row.curves), dict[str, Curves]) if row.curves else {}
     return StoredRecord(
         job=job,
-        record=msgspec.structs.replace(record, curves=curves),
+        record=replace(record, curves=curves),
         spec=_unpack(row.spec) if row.spec else None,
         logs=logs,
-        gpu_seconds=row.gpu_seconds,
-        cpu_seconds=row.cpu_seconds,
-        productive_seconds=row.productive_seconds,
+        **{name: getattr(row, name) for name in _SUMS},
     )
 
 
 def _logs(connection: Connection, job_id: int) -> tuple[LogTail, ...]:
     log = job_log.c
     query = select(job_log).where(log.job_id == job_id).order_by(log.at_ms, log.id).limit(MAX_LOGS)
+    names = [name for name in LogTail.__struct_fields__ if name != "lines"]
     return tuple(
-        LogTail(
-            pod=row.pod,
-            replica=row.replica,
-            container=row.container,
-            attempt=row.attempt,
-            at_ms=row.at_ms,
-            lines=tuple(_unpack(row.lines)),
-        )
+        LogTail(lines=tuple(_unpack(row.lines)), **{name: getattr(row, name) for name in names})
         for row in connection.execute(query)
     )
 

@@ -60,7 +60,7 @@ class ClusterConfig:
     @property
     def is_loopback(self) -> bool:
         """Whether the server is on this machine, where compression is a waste of processor time."""
-        return _is_loopback(urlsplit(self.server).hostname or "")
+        return is_loopback(urlsplit(self.server).hostname or "")
 
 
 def load_config(
@@ -169,7 +169,7 @@ def _environment_proxy(server: str, environment: Mapping[str, str]) -> str:
     proxy = environment.get(name.upper()) or environment.get(name) or ""
     exempt = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
     host = address.hostname or ""
-    if _is_loopback(host) or any(_covers_host(entry.strip(), host) for entry in exempt.split(",")):
+    if is_loopback(host) or any(_covers_host(entry.strip(), host) for entry in exempt.split(",")):
         return ""
     return proxy
 
@@ -185,7 +185,8 @@ def _covers_host(entry: str, host: str) -> bool:
         return entry == "*" or host == domain or host.endswith(f".{domain}")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address or name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

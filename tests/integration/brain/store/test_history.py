@@ -189,7 +189,7 @@ def test_history_is_read_in_pages(store: Store) -> None:
         pytest.param({"namespace": "speech"}, {"uid-2"}, id="namespace"),
         pytest.param({"owner": "bob"}, {"uid-3"}, id="owner"),
         pytest.param({"name": "train-resnet-4"}, {"uid-4"}, id="name"),
-        pytest.param({"outcomes": frozenset({Outcome.FAILED})}, {"uid-5"}, id="outcome"),
+        pytest.param({"outcome": Outcome.FAILED}, {"uid-5"}, id="outcome"),
         pytest.param({"since_ms": NOW_MS - HOUR_MS}, {"uid-1"}, id="since"),
         pytest.param({"until_ms": NOW_MS - 4 * HOUR_MS}, {"uid-5"}, id="until"),
         pytest.param({"kind": "PyTorchJob"}, {"uid-1"}, id="kind"),

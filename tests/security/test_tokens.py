@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import jwt
+
 from security.conftest import AttackedServer
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
@@ -54,6 +56,22 @@ async def test_a_token_for_another_audience_does_not_open_the_api(
     reviewed = await review(attacked, token, "vault", "other")
     assert reviewed["authenticated"] is True
     assert reviewed["audiences"] == ["vault"]
+
+
+async def test_vault_checks_a_token_without_asking_for_a_review(attacked: AttackedServer) -> None:
+    _, answer = await request_token(attacked, "default", audiences=["vault"])
+    _, own = await request_token(attacked, "default")
+    headers = {"Authorization": f"Bearer {own['status']['token']}"}
+    pages = {}
+    for path in ("/.well-known/openid-configuration", "/openid/v1/jwks"):
+        status, pages[path] = await attacked.request("GET", path, headers=headers)
+        assert status == 200, pages[path]
+    issuer, keys = pages.values()
+    (key,) = jwt.PyJWKSet.from_json(keys).keys
+    algorithms = issuer["id_token_signing_alg_values_supported"]
+    token = answer["status"]["token"]
+    claims = jwt.decode(token, key, algorithms, audience="vault", issuer=issuer["issuer"])
+    assert claims["sub"] == "system:serviceaccount:default:default"
 
 
 async def test_a_token_dies_with_the_pod_that_it_is_bound_to(attacked: AttackedServer) -> None:

@@ -194,7 +194,11 @@ async def test_kubectl_approves_certificates(kubectl: Kubectl, http: Http) -> No
     assert "approved" in await kubectl("certificate approve own")
     _, approved = await http("GET", f"{path}/own")
     assert [each["type"] for each in approved["status"]["conditions"]] == ["Approved"]
-    signed = {**approved, "status": {"certificate": "eA=="}}
+    noted = {"type": "Noted", "status": "True", "reason": "Test"}
+    approved["status"]["conditions"].append(noted)
+    _, approved = await http("PUT", f"{path}/own/approval", approved)
+    assert [each["type"] for each in approved["status"]["conditions"]] == ["Approved", "Noted"]
+    signed = {**approved, "status": {"certificate": "eA==", "conditions": [noted]}}
     _, answer = await http("PUT", f"{path}/own/status", signed)
     assert answer["status"] == {**approved["status"], "certificate": "eA=="}
 

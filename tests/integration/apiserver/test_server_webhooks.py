@@ -90,6 +90,23 @@ async def test_a_validating_webhook_sees_the_object_and_may_deny_it(
         await client.get(resources.CONFIG_MAPS, "a", "default")
 
 
+async def test_webhooks_and_policies_see_streams_into_pods(client: ApiClient, hooks: WebhookServer):
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    await client.request_json("POST", "/api/v1/namespaces/default/pods", body=pod)
+    hooks.answers["v"] = lambda r: deny(r, message="no shells", code=403, reason="Forbidden")
+    rules = [rule("pods/exec", "pods/attach", operations=["CONNECT"])]
+    await configure(client, "validating", hooks.hook("v", rules=rules))
+    for query in ("exec?command=sh&command=-c&stdout=true&container=c", "attach?stdin=true"):
+        with pytest.raises(errors.Forbidden, match="no shells"):
+            await client.request_json("POST", f"/api/v1/namespaces/default/pods/p/{query}")
+    run, attach = hooks.asked
+    assert (run["operation"], run["subResource"], run["name"]) == ("CONNECT", "exec", "p")
+    assert run["kind"]["kind"] == "PodExecOptions"
+    shown = {"command": ["sh", "-c"], "stdout": True, "container": "c"}
+    assert shown.items() <= run["object"].items()
+    assert attach["object"] == {"kind": "PodAttachOptions", "apiVersion": "v1", "stdin": True}
+
+
 async def refused_creation(client: ApiClient) -> Status:
     with pytest.raises(errors.ApiError) as refused:
         await create(client)

@@ -40,7 +40,9 @@ class ObjectMeta(Wire):
     uid: Annotated[str, doc("Unique id; made by the server.")] = ""
     resource_version: Annotated[str, doc("Changes with every write.")] = ""
     generation: Annotated[int, doc("Counts changes of the desired state.")] = 0
-    creation_timestamp: Annotated[datetime | None, doc("Time of creation.", nullable=True)] = None
+    creation_timestamp: Annotated[
+        datetime | None, doc("CreationTimestamp is a timestamp.", nullable=True)
+    ] = None
     deletion_timestamp: Annotated[datetime | None, doc("Time by which it is to be deleted.")] = None
     deletion_grace_period_seconds: Annotated[int | None, doc("Seconds for a graceful end.")] = None
     labels: Annotated[dict[str, str], doc("Labels, for selectors.")] = {}

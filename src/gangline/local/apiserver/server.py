@@ -295,6 +295,7 @@ class ApiServer:
             lambda: self.url.removeprefix("https://"),
             self._write_snapshot,
             self._flow,
+            dict(self.authenticator.service_accounts.public_key),
         )
         handlers = ApiHandlers(
             non_resource=pages.get,

@@ -77,25 +77,25 @@ def _bounded(kind: str, obj: Json) -> Iterator[tuple[str, Resources]]:
 
 def _violations(item: Json, of: Resources) -> Iterator[str]:
     what, requests, limits = of
-    for word, bound in (("minimum", "min"), ("maximum", "max")):
+    named = (("request", requests), ("limit", limits))
+    # A minimum requires a request, a maximum a limit; the other amount is bounded where it is.
+    for word, bound, amounts in (("minimum", "min", named), ("maximum", "max", named[::-1])):
         for name, value in sorted(quantities(subobject(item, bound)).items()):
-            shown = f"{word} {name} usage per {what} is {value}, but"
-            # The smaller amount is required for a minimum, the larger one for a maximum.
-            required, field = (requests, "request") if bound == "min" else (limits, "limit")
-            if name not in required:
-                yield f"{shown} no {field} is specified"
-            for amounts, field in ((requests, "request"), (limits, "limit")):
-                amount = amounts.get(name, value)
+            shown = f"{word} {name} usage per {what} is {value}"
+            if name not in amounts[0][1]:
+                yield f"{shown}. No {amounts[0][0]} is specified"
+                continue
+            for field, usage in amounts:
+                amount = usage.get(name, value)
                 if amount < value if bound == "min" else amount > value:
-                    yield f"{shown} {field} is {amount}"
+                    yield f"{shown}, but {field} is {amount}"
                     break
     for name, value in sorted(quantities(subobject(item, "maxLimitRequestRatio")).items()):
         shown = f"{name} max limit to request ratio per {what} is {value}, but"
         if not requests.get(name) or name not in limits:
             yield f"{shown} no request is specified or request is 0"
         elif limits[name].nano * 10**9 > value.nano * requests[name].nano:
-            ratio = limits[name].nano / requests[name].nano
-            yield f"{shown} provided ratio is {ratio:.6f}"
+            yield f"{shown} provided ratio is {limits[name].nano / requests[name].nano:f}"
 
 
 def _requests(container: Json) -> Usage:

@@ -1,7 +1,8 @@
 """Authentication: client certificates, the administrator's token, service account tokens.
 
 The administrator's token is a random string in a file. Service account tokens are JSON web tokens
-with the claims of Kubernetes, signed by the server. A token is valid for its audiences, until its
+with the claims of Kubernetes, signed with ES256 (RFC 7518); others can check them by the published
+keys. A token is valid for its audiences, until its
 expiration, and as long as its account and the object that it is bound to exist: both are looked up
 by name and UID at each use, in the committed state.
 """
@@ -14,12 +15,16 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec, utils
+from cryptography.hazmat.primitives.hashes import SHA256
 
-from gangline.local.apiserver.auth.pki import ADMIN_GROUP, CertificateError
+from gangline.local.apiserver.auth.pki import ADMIN_GROUP, CertificateError, load_signing_key
 from gangline.local.apiserver.core.negotiation import encode_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ANONYMOUS, AUTHENTICATED, RequestUser
@@ -33,8 +38,10 @@ ACCOUNT_PREFIX = "system:serviceaccount:"
 DELETION_LEEWAY_S = 60.0
 """A terminating object keeps its tokens this long after its grace period, as in Kubernetes."""
 MAX_TOKEN_CHARS = 16 << 10
-
-_HEADER = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=").decode()
+ALGORITHM = "ES256"
+_CHECKED_TOKENS = 512
+_WORD = 32
+"""Bytes of a number in keys and signatures of the curve P-256."""
 
 
 class ObjectClaim(msgspec.Struct, frozen=True):
@@ -103,11 +110,20 @@ class ServiceAccountTokens:
     """Issues and verifies the tokens of the accounts in a store."""
 
     def __init__(
-        self, key: bytes, store: ObjectStore, now: Callable[[], float] = time.time
+        self,
+        key: ec.EllipticCurvePrivateKey,
+        store: ObjectStore,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._key = key
         self._store = store
         self._now = now
+        self.public_key = _public_key(key)
+        """As a JSON web key (RFC 7517)."""
+        header = {"alg": ALGORITHM, "kid": self.public_key["kid"], "typ": "JWT"}
+        self._header = _encode_base64url(encode_json(header))
+        # A check takes 0.1 ms. What a signature says does not change.
+        self._read = lru_cache(_CHECKED_TOKENS)(self._read_signed)
 
     def issue(
         self,
@@ -134,8 +150,13 @@ class ServiceAccountTokens:
             jti=str(uuid.uuid4()),
             kubernetes=KubernetesClaims(namespace, account, **objects),
         )
-        body = _encode_base64url(encode_json(claims))
-        return f"{_HEADER}.{body}.{self._signature(body)}", claims.exp
+        return self._sign(encode_json(claims)), claims.exp
+
+    def _sign(self, payload: bytes) -> str:
+        signed = f"{self._header}.{_encode_base64url(payload)}"
+        numbers = utils.decode_dss_signature(self._key.sign(signed.encode(), _ECDSA))
+        signature = b"".join(number.to_bytes(_WORD, "big") for number in numbers)
+        return f"{signed}.{_encode_base64url(signature)}"
 
     def verify(self, token: str, audiences: Sequence[str] = API_AUDIENCES) -> TokenIdentity | None:
         """Return the identity of a token, or None if it is not valid (any more).
@@ -162,19 +183,25 @@ class ServiceAccountTokens:
             return None
         return TokenIdentity(_user(claims, account), accepted)
 
-    def _read(self, token: str) -> TokenClaims | None:
+    def _read_signed(self, token: str) -> TokenClaims | None:
         """Return the claims of a token with a valid signature, else None."""
-        header, _, rest = token.partition(".")
-        body, _, signature = rest.partition(".")
-        if header != _HEADER or len(token) > MAX_TOKEN_CHARS or not token.isascii():
+        if len(token) > MAX_TOKEN_CHARS or not token.isascii():
             return None
-        if not hmac.compare_digest(signature, self._signature(body)):
+        signed, _, signature = token.rpartition(".")
+        header, _, body = signed.partition(".")
+        if header != self._header:
             return None
         try:
-            claims = _decode_claims(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        except (ValueError, msgspec.DecodeError):
+            raw = _decode_base64url(signature)
+            numbers = (int.from_bytes(raw[:_WORD], "big"), int.from_bytes(raw[_WORD:], "big"))
+            encoded = utils.encode_dss_signature(*numbers)
+            self._key.public_key().verify(encoded, signed.encode(), _ECDSA)
+            claims = _decode_claims(_decode_base64url(body))
+        except (ValueError, msgspec.DecodeError, InvalidSignature):
             return None
-        return claims if claims.iss == ISSUER else None
+        # Base64 has several texts for the same bytes; a token has one.
+        is_canonical = len(raw) == 2 * _WORD and _encode_base64url(raw) == signature
+        return claims if is_canonical and claims.iss == ISSUER else None
 
     def _exists(self, topic: str, prefix: str, claim: ObjectClaim) -> bool:
         record = self._store.cache(topic).records.get(f"{prefix}{claim.name}")
@@ -186,9 +213,17 @@ class ServiceAccountTokens:
         ends = meta.deletion_timestamp
         return ends is None or self._now() < ends.timestamp() + DELETION_LEEWAY_S
 
-    def _signature(self, body: str) -> str:
-        signed = f"{_HEADER}.{body}".encode()
-        return _encode_base64url(hmac.new(self._key, signed, hashlib.sha256).digest())
+
+_ECDSA = ec.ECDSA(SHA256())
+
+
+def _public_key(key: ec.EllipticCurvePrivateKey) -> dict[str, str]:
+    numbers = key.public_key().public_numbers()
+    x, y = (_encode_base64url(part.to_bytes(_WORD, "big")) for part in (numbers.x, numbers.y))
+    # RFC 7638: the thumbprint of a key is that of its required members, in this order.
+    required = {"crv": "P-256", "kty": "EC", "x": x, "y": y}
+    kid = _encode_base64url(hashlib.sha256(encode_json(required)).digest())
+    return {"alg": ALGORITHM, "kid": kid, "use": "sig", **required}
 
 
 def _account(claims: TokenClaims) -> KubernetesClaims | None:
@@ -216,6 +251,10 @@ def _encode_base64url(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
+def _decode_base64url(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
 ADMIN = RequestUser("gangline-admin", (ADMIN_GROUP, AUTHENTICATED))
 
 
@@ -224,7 +263,7 @@ class Authenticator:
 
     def __init__(self, folder: Path, store: ObjectStore) -> None:
         self.admin_token = _read_or_create_secret(folder / "admin.token")
-        key = _read_or_create_secret(folder / "signing.key").encode()
+        key = load_signing_key(folder / "signing.key")
         self.service_accounts = ServiceAccountTokens(key, store)
 
     def authenticate(

@@ -165,10 +165,7 @@ class ClusterAuthority:
 
     @cached_property
     def _key(self) -> ec.EllipticCurvePrivateKey:
-        key = serialization.load_pem_private_key(self._pair.key.read_bytes(), password=None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ValueError(f"{self._pair.key} holds no elliptic curve key")
-        return key
+        return _read_key(self._pair.key)
 
     def has_issued(self, certificate: x509.Certificate) -> bool:
         try:
@@ -225,6 +222,28 @@ def _write(
     write_durably(pair.key, encode_key(key))
     # Write order: key first. After an interrupted start no certificate exists, so both are redone.
     write_durably(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def load_signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the key that signs tokens; it is created at the first start. Raises CertificateError:
+    the file holds no such key.
+    """
+    if not path.exists():
+        write_durably(path, encode_key(ec.generate_private_key(ec.SECP256R1())))
+    try:
+        return _read_key(path)
+    except (ValueError, TypeError) as error:
+        raise CertificateError(
+            f"{path} is damaged ({error}): restore it, or remove it to create another, which "
+            "invalidates the tokens of all service accounts"
+        ) from error
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{path} holds no elliptic curve key")
+    return key
 
 
 def encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:

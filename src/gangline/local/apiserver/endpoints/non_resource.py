@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from gangline.local import KUBERNETES_VERSION
+from gangline.local.apiserver.auth.authentication import ALGORITHM, ISSUER
 from gangline.local.apiserver.core.errors import unknown_path
 from gangline.local.apiserver.core.negotiation import JSON, choose_format, encode_json
 from gangline.local.apiserver.core.registry import SUBRESOURCES, Json, Registry, ServedKind
@@ -94,7 +95,7 @@ def _subresource(kind: ServedKind, name: str) -> Json:
         "name": f"{kind.plural}/{name}",
         "singularName": "",
         "namespaced": kind.namespaced,
-        "kind": kind_name or kind.kind,
+        "kind": kind_name.format(kind.kind) or kind.kind,
         "verbs": list(verbs),
     }
     if version:
@@ -147,7 +148,7 @@ def _aggregated_subresource(kind: ServedKind, name: str) -> Json:
     shown = (group_name, version) if version else (kind.group, kind.version)
     return {
         "subresource": name,
-        "responseKind": _response_kind(*shown, kind_name or kind.kind),
+        "responseKind": _response_kind(*shown, kind_name.format(kind.kind) or kind.kind),
         "verbs": list(verbs),
     }
 
@@ -259,6 +260,17 @@ def version_info() -> Json:
     }
 
 
+def issuer_metadata(address: str) -> Json:
+    """Return what those who check tokens need, see OpenID Connect Discovery 1.0."""
+    return {
+        "issuer": ISSUER,
+        "jwks_uri": f"https://{address}/openid/v1/jwks",
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": [ALGORITHM],
+    }
+
+
 class NonResourceEndpoints:
     """Handles requests for non-resource paths."""
 
@@ -269,8 +281,11 @@ class NonResourceEndpoints:
         address: Callable[[], str],
         snapshot: Callable[[], Awaitable[Json]],
         flow: FlowController,
+        token_key: Json,
     ) -> None:
-        """``snapshot`` writes a copy of the state and returns where it is."""
+        """``snapshot`` writes a copy of the state and returns where it is. ``token_key`` is the
+        public key of tokens, as a JSON web key.
+        """
         self._documents = OpenAPICache(registry, VERSION, flow)
         self._discovery: dict[tuple[str, ...], ApiResponse] = {}
         self._generation = -1
@@ -278,6 +293,7 @@ class NonResourceEndpoints:
         self._metrics = metrics
         self._address = address
         self._snapshot = snapshot
+        self._token_key = token_key
 
     async def get(self, user: RequestUser, path: str, accept: str) -> ApiResponse:
         """Return the response for a path. Raises StatusError: 404, the path is not served."""
@@ -291,6 +307,12 @@ class NonResourceEndpoints:
                 return _json(await self._snapshot())
             case ["version"]:
                 return _json(version_info())
+            case [".well-known", "openid-configuration"]:
+                return _json(issuer_metadata(self._address()))
+            case ["openid", "v1", "jwks"]:
+                return ApiResponse(
+                    encode_json({"keys": [self._token_key]}), media="application/jwk-set+json"
+                )
             case ["openapi", *_]:
                 return await self._documents.get_document(user, parts, accept)
             case ["api" | "apis"]:
@@ -337,6 +359,7 @@ class NonResourceEndpoints:
             for name, versions in self._registry.groups().items()
             for version in versions
         )
-        own = ("/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3",
-               "/readyz", "/version")  # fmt: skip
+        own = ("/.well-known/openid-configuration", "/api", "/apis", "/healthz", "/livez",
+               "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz",
+               "/version")  # fmt: skip
         return sorted({*versions, *own})

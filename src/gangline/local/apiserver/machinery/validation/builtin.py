@@ -126,6 +126,46 @@ def _is_standard(name: str) -> bool:
     )
 
 
+_ORDERED_AMOUNTS = (
+    ("min", "max", "min"), ("min", "defaultRequest", "defaultRequest"),
+    ("min", "default", "default"), ("defaultRequest", "default", "defaultRequest"),
+    ("defaultRequest", "max", "defaultRequest"), ("default", "max", "default"),
+)  # fmt: skip
+"""Amounts of a LimitRange, those that must not be less, and the field of the error."""
+_AMOUNT_WORDS = {"defaultRequest": "default request"}
+
+
+def limit_range_causes(limit_range: Json) -> Causes:
+    types = set()
+    for index, item in enumerate(objects_in(subobject(limit_range, "spec").get("limits"))):
+        where, type_ = indexed("spec.limits", index), item.get("type")
+        if type_ in types:
+            yield field_causes.duplicate(child(where, "type"), type_)
+        types.add(type_)
+        for name in ("default", "defaultRequest"):
+            if type_ == "Pod" and item.get(name):
+                detail = "may not be specified when `type` is 'Pod'"
+                yield field_causes.forbidden(child(where, name), detail)
+        is_bounded = any("storage" in subobject(item, name) for name in ("min", "max"))
+        if type_ == "PersistentVolumeClaim" and not is_bounded:
+            detail = "either minimum or maximum storage value is required, but neither was provided"
+            yield field_causes.required(where, detail)
+        for low, high, named in _ORDERED_AMOUNTS:
+            highest = subobject(item, high)
+            for name, written in subobject(item, low).items():
+                less, more = quantity_or_none(written), quantity_or_none(highest.get(name, written))
+                if less is not None and more is not None and less > more:
+                    words = (_AMOUNT_WORDS.get(low, low), _AMOUNT_WORDS.get(high, high))
+                    detail = f"{words[0]} value {less} is greater than {words[1]} value {more}"
+                    field = indexed(child(where, named), name)
+                    yield field_causes.invalid(field, subobject(item, named)[name], detail)
+        for name, written in subobject(item, "maxLimitRequestRatio").items():
+            ratio = quantity_or_none(written)
+            if ratio is not None and ratio.nano < 10**9:
+                field = indexed(child(where, "maxLimitRequestRatio"), name)
+                yield field_causes.invalid(field, written, f"ratio {ratio} is less than 1")
+
+
 HEADLESS = "None"
 
 
@@ -410,6 +450,7 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("", "PersistentVolume"): _volume,
     ("", "PersistentVolumeClaim"): lambda obj: claim_causes("spec", subobject(obj, "spec")),
     ("", "Pod"): lambda obj: pod_causes("spec", subobject(obj, "spec")),
+    ("", "LimitRange"): limit_range_causes,
     ("", "ResourceQuota"): quota_causes,
     ("", "Secret"): _secret,
     ("", "Service"): service_causes,

@@ -20,7 +20,6 @@ from gangline.brain.facts.records import Mode, RecordedJob, Run, Wishes
 from gangline.brain.guard.decide import (
     begin_action,
     begin_rollback,
-    block_direction,
     decide,
     decide_rollback,
     observe,
@@ -268,7 +267,8 @@ class SimulatedJob:
         decision = decide_rollback(action, self.state, self.cluster, self.permission, self.now_ms)
         if not decision.act or action.before is None:
             return
-        self.cluster = block_direction(self.cluster, action, self.now_ms)
+        rolled_back = (*self.cluster.rolled_back, action)
+        self.cluster = msgspec.structs.replace(self.cluster, rolled_back=rolled_back)
         taken = msgspec.structs.replace(action, rolled_back=True)
         self.state = with_action(self.state, taken)
         self._start(begin_rollback(action, self.now_ms))

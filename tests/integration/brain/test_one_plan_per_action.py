@@ -68,7 +68,7 @@ class Brain:
     def __init__(self, client: ApiClient, store: Store, job: ElasticJob, at: str = "") -> None:
         self.client, self.job = client, job
         self.history = JobHistory(store, CLUSTER)
-        self.trials = Trials(self.history, FailingActuator(client, at))
+        self.trials = Trials(self.history, FailingActuator(client, at), lambda *_: None)
         self.trials.cluster = LEADER
 
     async def plans(self) -> list[ScalePlan]:

@@ -52,9 +52,9 @@ from gangline.brain.evaluation.trials import (
     record_person_edit,
 )
 from gangline.brain.facts.records import Mode, RecordedJob
-from gangline.brain.guard.decide import WITHOUT_RESTART, block_direction, decide, observe
+from gangline.brain.guard.decide import WITHOUT_RESTART, decide, observe
 from gangline.brain.guard.policy import Permission, effective_permission
-from gangline.brain.guard.state import DEFAULTS, GuardJobState, GuardSettings
+from gangline.brain.guard.state import GuardJobState
 from gangline.brain.publication.plans import BRAIN_PLAN_LABEL, Actuator, is_under_way
 from gangline.brain.publication.publisher import (
     ROLLED_BACK_EVENT,
@@ -118,7 +118,7 @@ class Evaluator:
         self._dry_run = dry_run
         self._is_leader, self._clock = is_leader, clock
         self._actuator = Actuator(client)
-        self._trials = Trials(history, self._actuator)
+        self._trials = Trials(history, self._actuator, self._report_rollback)
         self._capacity = FreeCapacity(growth_check)
         self._requests = NodeRequests(client)
         self._memories: dict[str, _JobMemory] = {}
@@ -220,8 +220,9 @@ class Evaluator:
 
     async def _observe_cluster(self, view: ClusterView) -> None:
         now_ms = self._now_ms()
-        recent = await self._history.recent_actions(now_ms - DAY_MS)
-        self._actions = _by_job(recent or ())
+        stored = await self._history.recent_actions(now_ms - DAY_MS)
+        recent = stored or []
+        self._actions = _by_job(recent)
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
         under_way = [plan for plan in self._collector.plans.items() if is_under_way(plan, now)]
         changing = {(plan.metadata.namespace, plan.job_name) for plan in under_way}
@@ -231,13 +232,13 @@ class Evaluator:
             leader=self._is_leader() and self._history.may_act,
             lease_age_s=0.0 if self._is_leader() else None,
             clock_skew_s=self._client.transport.clock_skew_s(),
-            database_up=recent is not None,
+            database_up=stored is not None,
             resizes_under_way=sum(
                 plan.metadata.labels.get(BRAIN_PLAN_LABEL) == "true" for plan in under_way
             ),
             resizes_ms=tuple(
                 action.at_ms
-                for action in recent or ()
+                for action in recent
                 if action.what not in WITHOUT_RESTART and action.verdict is not Verdict.VOID
             ),
             gpus=sum(node.gpus for node in view.nodes),
@@ -247,15 +248,14 @@ class Evaluator:
                 if (job.namespace, job.name) in changing
                 for role in job.roles
             ),
-            blocks=(),
-        )
-        self._prediction_errors = prediction_errors(recent or ())
-        for action in sorted(recent or (), key=lambda action: action.judged_ms or 0):
-            if action.verdict is Verdict.ROLLED_BACK and action.judged_ms is not None:
-                guard = self._guard_of(action.job)
-                self._trials.cluster = block_direction(
-                    self._trials.cluster, action, action.judged_ms, guard
+            rolled_back=tuple(
+                sorted(
+                    (action for action in recent if action.verdict is Verdict.ROLLED_BACK),
+                    key=lambda action: action.judged_ms or 0,
                 )
+            ),
+        )
+        self._prediction_errors = prediction_errors(recent)
 
     async def _evaluate(self, jobs: Sequence[WatchedJob], cluster: ClusterView) -> None:
         """Evaluate some jobs, whose advice is computed in one call of a thread."""
@@ -328,7 +328,8 @@ class Evaluator:
             await write_estimate(self._client, group, run_time_estimate_s(job.view.similar))
         job.state = observe(job.state, advice, job.now_ms)
         if permission.mode is Mode.APPLY and job.actions:
-            await self._judge(job)
+            await self._trials.resume(job)
+            await self._trials.judge_all(job)
         items = await self._decide(job, advice)
         job.memory.state = job.state
         return items
@@ -336,12 +337,6 @@ class Evaluator:
     def _permission(self, watched: WatchedJob, job: RecordedJob) -> Permission:
         policy, labels = self._policies.policy, watched.meta.labels
         return effective_permission(policy, job, labels, dry_run=self._dry_run)
-
-    def _guard_of(self, uid: str) -> GuardSettings:
-        """Return the numbers of the guard for a job; those of a job that has ended are default."""
-        watched = self._collector.jobs.get(uid)
-        job = watched.observations.job if watched else None
-        return self._permission(watched, job).guard if watched and job else DEFAULTS
 
     def _state_of(
         self,
@@ -362,20 +357,20 @@ class Evaluator:
         memory.job, memory.state = job, state
         return state
 
-    async def _judge(self, job: EvaluatedJob) -> None:
-        for restored in (*await self._trials.resume(job), *await self._trials.judge_all(job)):
-            back = restored.rollback
-            why = _sentence(restored.why) or "The change did not help."
-            former = plain_number(back.after or 0.0)
-            if restored.done:
-                ROLLBACKS.inc()
-                message = f"{back.what} is set back to {former}. {why}"
-            else:
-                message = (
-                    f"{back.what} cannot be set back to {former}: the job has nothing that it "
-                    f"could be written to. {why}"
-                )
-            self._events.event(job.stored, "Warning", ROLLED_BACK_EVENT, message)
+    def _report_rollback(
+        self, job: EvaluatedJob, back: GuardAction, done: bool, reason: Reason | None
+    ) -> None:
+        why = _sentence(reason) or "The change did not help."
+        former = plain_number(back.after or 0.0)
+        if done:
+            ROLLBACKS.inc()
+            message = f"{back.what} is set back to {former}. {why}"
+        else:
+            message = (
+                f"{back.what} cannot be set back to {former}: the job has nothing that it "
+                f"could be written to. {why}"
+            )
+        self._events.event(job.stored, "Warning", ROLLED_BACK_EVENT, message)
 
     async def _decide(self, job: "_PreparedJob", advice: list[Advice]) -> list[AdviceItem]:
         run, permission, memory = job.run, job.permission, job.memory

@@ -7,10 +7,11 @@ what ``resume`` carries out again: a plan that exists already collides with it.
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -30,7 +31,6 @@ from gangline.brain.guard.decide import (
     Decision,
     begin_action,
     begin_rollback,
-    block_direction,
     decide_rollback,
     started,
     with_action,
@@ -118,31 +118,18 @@ def record_person_edit(
     state: GuardJobState, before: RecordedJob, after: RecordedJob, now_ms: int
 ) -> GuardJobState:
     """Add what a person changed in the specification between two observations."""
-    acts = list(state.person_acts)
-    if before.workers_asked != after.workers_asked:
-        acts.append(
-            PersonAct(
-                what=What.WORKERS,
-                role="worker",
-                at_ms=now_ms,
-                before=before.workers_asked,
-                value=after.workers_asked,
-            )
-        )
+    edits = [(What.WORKERS, "worker", before.workers_asked, after.workers_asked)]
     old = {role.role: role for role in before.roles}
     for role in after.roles:
-        earlier = old.get(role.role)
-        if earlier is None:
-            continue
-        for what, was, value in (
-            (What.MEMORY, earlier.memory_bytes, role.memory_bytes),
-            (What.CPU, earlier.cpu_millis, role.cpu_millis),
-        ):
-            if was != value:
-                acts.append(
-                    PersonAct(what=what, role=role.role, at_ms=now_ms, before=was, value=value)
-                )
-    return replace(state, person_acts=tuple(acts))
+        earlier = old.get(role.role, role)
+        edits.append((What.MEMORY, role.role, earlier.memory_bytes, role.memory_bytes))
+        edits.append((What.CPU, role.role, earlier.cpu_millis, role.cpu_millis))
+    acts = (
+        PersonAct(what=what, role=role, at_ms=now_ms, before=was, value=value)
+        for what, role, was, value in edits
+        if was != value
+    )
+    return replace(state, person_acts=(*state.person_acts, *acts))
 
 
 def _with_failed_rollbacks(
@@ -227,16 +214,6 @@ class ChangeResult(Enum):
     """There is nothing that it could be written to."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredField:
-    """The rollback of a change that was carried out, or could not be."""
-
-    rollback: GuardAction
-    done: bool
-    why: Reason | None
-    """Why the change is taken back."""
-
-
 @dataclass(slots=True)
 class EvaluatedJob:
     """A job in one evaluation: what its actions are carried out and judged by."""
@@ -251,11 +228,15 @@ class EvaluatedJob:
     state: GuardJobState
 
 
+RollbackReport: TypeAlias = Callable[[EvaluatedJob, GuardAction, bool, Reason | None], None]
+"""Told of a rollback: whether it was carried out, and why the change is taken back."""
+
+
 class Trials:
     """The actions of all jobs. They change ``cluster``, and the states of the jobs."""
 
-    def __init__(self, history: JobHistory, actuator: Actuator) -> None:
-        self._history, self._actuator = history, actuator
+    def __init__(self, history: JobHistory, actuator: Actuator, report: RollbackReport) -> None:
+        self._history, self._actuator, self._report = history, actuator, report
         self.cluster = ClusterState()
         self._carried_out: set[int] = set()
         """Actions that this process has seen in the cluster; a plan that a person deletes later is
@@ -280,13 +261,8 @@ class Trials:
                 return because("NothingToWrite", left=guard.cooldown_s)
         return None
 
-    async def resume(self, job: EvaluatedJob) -> list[RestoredField]:
-        """Carry out what an earlier process, or an earlier attempt, began and did not write.
-
-        Returns the fields that are set back by it.
-        """
-        restored: list[RestoredField] = []
-        plans = {plan.metadata.name for plan in job.plans}
+    async def resume(self, job: EvaluatedJob) -> None:
+        """Carry out what an earlier process, or an earlier attempt, began and did not write."""
         taken_back = {action.rollback_of for action in job.actions}
         by_id = {action.id: action for action in job.actions}
         for action in job.actions:
@@ -294,24 +270,21 @@ class Trials:
                 continue
             if action.rolled_back:
                 if action.id not in taken_back:
-                    restored += await self._roll_back(job, action)
-            elif action.id in self._carried_out:
-                continue
-            elif action.verdict is Verdict.PENDING or (
-                action.rollback_of and action.verdict is not Verdict.VOID
+                    await self._roll_back(job, action)
+            elif action.id not in self._carried_out and (
+                action.verdict is Verdict.PENDING
+                or (action.rollback_of and action.verdict is not Verdict.VOID)
             ):
-                if action.what in PLANNED and plan_name(job.run.job.name, action.id) in plans:
+                if _has_plan(job, action):
                     self._carried_out.add(action.id)
                     continue
                 written = await self._carry_out(job, action)
                 if action.id in self._rollbacks_to_write:
-                    restored += self._restored(by_id.get(action.rollback_of), action, written)
-        return restored
+                    self._restored(job, by_id.get(action.rollback_of), action, written)
 
-    async def judge_all(self, job: EvaluatedJob) -> list[RestoredField]:
-        """Judge open actions; take back what made the job worse. Returns what is set back by it."""
+    async def judge_all(self, job: EvaluatedJob) -> None:
+        """Judge open actions; take back what made the job worse."""
         run, now_ms, guard = job.run, job.now_ms, job.permission.guard
-        restored: list[RestoredField] = []
         for action in job.actions:
             if action.rolled_back or action.rollback_of or not self._is_written(job, action):
                 continue
@@ -333,28 +306,26 @@ class Trials:
             )
             job.state = with_action(job.state, after)
             if await self._history.update_action(after) and after.rolled_back:
-                self.cluster = block_direction(self.cluster, after, now_ms, guard)
-                restored += await self._roll_back(job, after)
-        return restored
+                rolled_back = (*self.cluster.rolled_back, after)
+                self.cluster = replace(self.cluster, rolled_back=rolled_back)
+                await self._roll_back(job, after)
 
     def _is_written(self, job: EvaluatedJob, action: GuardAction) -> bool:
         """Whether the API server has taken the plan of an action."""
         if action.what not in PLANNED or action.verdict is not Verdict.PENDING:
             return True
-        name = plan_name(job.run.job.name, action.id)
-        return action.id in self._carried_out or any(p.metadata.name == name for p in job.plans)
+        return action.id in self._carried_out or _has_plan(job, action)
 
-    async def _roll_back(self, job: EvaluatedJob, action: GuardAction) -> list[RestoredField]:
+    async def _roll_back(self, job: EvaluatedJob, action: GuardAction) -> None:
         # The record is marked first, so that a rollback that is not written yet is made once.
         unmarked = replace(action, rolled_back=False)
         decision = decide_rollback(unmarked, job.state, self.cluster, job.permission, job.now_ms)
         if action.before is None or not decision.act:
-            return []
+            return
         back = begin_rollback(action, job.now_ms)
         begun = await self._start(job, back, f"action {action.id} is rolled back")
-        if begun is None:
-            return []
-        return self._restored(action, *begun)
+        if begun is not None:
+            self._restored(job, action, *begun)
 
     async def _start(
         self, job: EvaluatedJob, action: GuardAction, sentence: str
@@ -369,14 +340,14 @@ class Trials:
         return begun, result
 
     def _restored(
-        self, action: GuardAction | None, back: GuardAction, written: ChangeResult
-    ) -> list[RestoredField]:
-        """Return what a rollback has set back; empty while the API server does not take it."""
-        if written is ChangeResult.LATER:
+        self, job: EvaluatedJob, action: GuardAction | None, back: GuardAction, done: ChangeResult
+    ) -> None:
+        """Report a rollback, once the API server takes it or there is nothing to write it to."""
+        if done is ChangeResult.LATER:
             self._rollbacks_to_write.add(back.id)
-            return []
+            return
         self._rollbacks_to_write.discard(back.id)
-        return [RestoredField(back, written is ChangeResult.DONE, action.why if action else None)]
+        self._report(job, back, done is ChangeResult.DONE, action.why if action else None)
 
     async def _carry_out(
         self, job: EvaluatedJob, action: GuardAction, sentence: str = ""
@@ -394,6 +365,11 @@ class Trials:
             return ChangeResult.NEVER
         self._carried_out.add(action.id)
         return ChangeResult.DONE
+
+
+def _has_plan(job: EvaluatedJob, action: GuardAction) -> bool:
+    name = plan_name(job.run.job.name, action.id)
+    return action.what in PLANNED and any(plan.metadata.name == name for plan in job.plans)
 
 
 def _cost_ms(action: GuardAction, state: GuardJobState) -> int | None:

@@ -5,7 +5,7 @@ the table the value is limited: by bounds of the user and of persons, and by the
 sentences of the codes are in ``explain``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -24,13 +24,11 @@ from gangline.brain.advisers.advice import (
 from gangline.brain.facts.records import Mode
 from gangline.brain.guard.policy import BY_HAND, FIELDS, Permission
 from gangline.brain.guard.state import (
-    DEFAULTS,
     FACTS_DELAY_S,
     AdviceStreak,
     ClusterState,
     GuardJobState,
     GuardSettings,
-    RollbackBlock,
 )
 
 _STEPPED = frozenset({What.WORKERS, What.MEMORY, What.PS_MEMORY})
@@ -109,7 +107,7 @@ def _chosen(advice: Advice, low: float, high: float, limited_by: str) -> Target:
         return Target(value=was, choice=None, gain=None, gain_low=None, limited_by=limited_by)
     choice = max(possible, key=lambda choice: abs(choice.value - was))
     # Fewer workers are judged by goodput per worker, more by goodput.
-    size = 1.0 if up >= 0 or advice.what is not What.WORKERS else choice.value / was
+    size = min(choice.value / was, 1.0) if advice.what is What.WORKERS else 1.0
     return Target(
         value=choice.value,
         choice=choice,
@@ -120,7 +118,8 @@ def _chosen(advice: Advice, low: float, high: float, limited_by: str) -> Target:
     )
 
 
-_DAY_MS = 24 * 3600 * 1000
+_HOUR_MS = 3600 * 1000
+_DAY_MS = 24 * _HOUR_MS
 _SIZES = frozenset({What.MEMORY, What.CPU, What.PS_CPU, What.PS_MEMORY})
 WITHOUT_RESTART = frozenset({What.CHECKPOINT_INTERVAL, What.LOADER_WORKERS})
 """Changes that no world restarts for: neither a gain nor a budget of the cluster is asked."""
@@ -264,21 +263,27 @@ def not_worth_it(case: Case) -> Reason | None:
     return None
 
 
+def _left_s(case: Case, pause_s: float, times: Iterable[int]) -> float | None:
+    """Return what is left of a pause after the latest of some times; None if it is over.
+
+    A time of later is that of a clock that was wrong.
+    """
+    last_ms = max((at_ms for at_ms in times if at_ms <= case.now_ms), default=None)
+    left_s = 0.0 if last_ms is None else pause_s - (case.now_ms - last_ms) / 1000
+    return round(left_s, 3) if left_s > 0 else None
+
+
 def cooling_down(case: Case) -> Reason | None:
     """Some time since the last change, also one that a person made."""
     if case.advice.urgent:
         return None
     job, settings = case.job, case.settings
-    times = [action.at_ms for action in job.actions] + [act.at_ms for act in job.person_acts]
-    # A time of later is that of a clock that was wrong.
-    times = [at_ms for at_ms in times if at_ms <= case.now_ms]
-    if not times:
-        return None
     pause_s = max(settings.cooldown_s, settings.cooldown_restarts * case.job.change_cost_s)
     if FIELDS.get(case.advice.what) == "ps":
         pause_s = max(pause_s, settings.server_pause_s)
-    left_s = pause_s - (case.now_ms - max(times)) / 1000
-    return because("CoolDown", left=round(left_s, 3)) if left_s > 0 else None
+    times = [action.at_ms for action in job.actions] + [act.at_ms for act in job.person_acts]
+    left_s = _left_s(case, pause_s, times)
+    return because("CoolDown", left=left_s) if left_s else None
 
 
 def job_budget_spent(case: Case) -> Reason | None:
@@ -328,36 +333,35 @@ def cluster_budget_spent(case: Case) -> Reason | None:
 
 def person_acted(case: Case) -> Reason | None:
     """A person changed this field in the last hour."""
-    for act in case.job.person_acts:
-        left_s = case.settings.person_hold_s - (case.now_ms - act.at_ms) / 1000
-        same = FIELDS.get(act.what) == FIELDS.get(case.advice.what)
-        if same and 0 < left_s <= case.settings.person_hold_s:
-            return because("PersonActed", left=round(left_s, 3))
-    return None
+    field = FIELDS.get(case.advice.what)
+    acts = (act.at_ms for act in case.job.person_acts if FIELDS.get(act.what) == field)
+    left_s = _left_s(case, case.settings.person_hold_s, acts)
+    return because("PersonActed", left=left_s) if left_s else None
 
 
 def blocked(case: Case) -> Reason | None:
-    """The family was rolled back in this direction a short time ago."""
-    for block in case.cluster.blocks:
-        same = (block.family, block.what) == (case.job.family, case.advice.what)
-        left_s = (block.until_ms - case.now_ms) / 1000
-        # A block of longer than it lasts is that of a clock that was ahead.
-        if same and block.direction == case.direction and 0 < left_s <= _block_s(block.count, case):
-            return because("RolledBackBefore", left=left_s)
-    return None
+    """The family was rolled back in this direction: 30 min, doubled each time, a day at most.
 
-
-def _block_s(count: int, case: Case) -> float:
-    return min(case.settings.block_s * 2.0 ** (count - 1), case.settings.block_most_s)
+    The count starts again after a day without a rollback.
+    """
+    key = (case.job.family, case.advice.what, case.direction)
+    count, until_ms, length_s, settings = 0, 0, 0.0, case.settings
+    for action in case.cluster.rolled_back:
+        if (action.family, action.what, action.direction) == key and action.judged_ms is not None:
+            count = count + 1 if action.judged_ms - until_ms < _DAY_MS else 1
+            length_s = min(settings.block_s * 2.0 ** (count - 1), settings.block_most_s)
+            until_ms = action.judged_ms + round(length_s * 1000)
+    left_s = (until_ms - case.now_ms) / 1000
+    # A block of longer than it lasts is that of a clock that was ahead.
+    return because("RolledBackBefore", left=left_s) if 0 < left_s <= length_s else None
 
 
 def nothing_to_write(case: Case) -> Reason | None:
     """A short time ago there was nothing that a change of this field could be written to."""
     field = _field(case.advice)
     void = (action.at_ms for action in case.job.void if _field(action) == field)
-    times = [at_ms for at_ms in void if at_ms <= case.now_ms]
-    left_s = case.settings.cooldown_s - (case.now_ms - max(times, default=0)) / 1000
-    return because("NothingToWrite", left=round(left_s, 3)) if times and left_s > 0 else None
+    left_s = _left_s(case, case.settings.cooldown_s, void)
+    return because("NothingToWrite", left=left_s) if left_s else None
 
 
 def in_flight(case: Case) -> Reason | None:
@@ -423,10 +427,6 @@ CHECKS: tuple[Check, ...] = (
     in_flight,
     already_changed,
 )
-
-
-_HOUR_MS = 3600 * 1000
-_DAY_MS = 24 * _HOUR_MS
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -511,6 +511,7 @@ def begin_action(
     now_ms: int,
     baseline: Baseline | None = None,
 ) -> GuardAction:
+    failure_s = advice.reason.arguments.get("between_failures")
     return GuardAction(
         job=job.uid,
         family=job.family,
@@ -524,7 +525,7 @@ def begin_action(
         floor=advice.floor,
         probe=advice.probe,
         rank=advice.rank,
-        between_failures_s=_between_failures_s(advice),
+        between_failures_s=failure_s if isinstance(failure_s, int | float) else None,
         baseline=baseline,
     )
 
@@ -567,33 +568,3 @@ def started(
 def with_action(job: GuardJobState, action: GuardAction) -> GuardJobState:
     actions = tuple(action if old.id == action.id else old for old in job.actions)
     return replace(job, actions=actions)
-
-
-def block_direction(
-    cluster: ClusterState, action: GuardAction, now_ms: int, settings: GuardSettings = DEFAULTS
-) -> ClusterState:
-    """Block what was rolled back for the family: 30 min, doubled each time, a day at most.
-
-    The count starts again after a day without a rollback.
-    """
-    key = (action.family, action.what, action.direction)
-    others, count = [], 0
-    for block in cluster.blocks:
-        if (block.family, block.what, block.direction) == key:
-            count = block.count if now_ms - block.until_ms < _DAY_MS else 0
-        elif now_ms - block.until_ms < _DAY_MS:
-            others.append(block)
-    length_s = min(settings.block_s * 2**count, settings.block_most_s)
-    new = RollbackBlock(
-        family=action.family,
-        what=action.what,
-        direction=action.direction,
-        until_ms=now_ms + round(length_s * 1000),
-        count=count + 1,
-    )
-    return replace(cluster, blocks=(*others, new))
-
-
-def _between_failures_s(advice: Advice) -> float | None:
-    written = advice.reason.arguments.get("between_failures")
-    return float(written) if isinstance(written, int | float) else None

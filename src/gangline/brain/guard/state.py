@@ -122,17 +122,6 @@ class GuardJobState(msgspec.Struct, frozen=True, kw_only=True):
         return UNOBSERVED_RESTART_S if self.restart_cost_s is None else self.restart_cost_s
 
 
-class RollbackBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A direction that a family may not take for a while, because it was rolled back."""
-
-    family: str
-    what: What
-    direction: int
-    until_ms: int
-    count: int
-    """Rollbacks so far; each doubles the time."""
-
-
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """The Brain and the cluster, as the guard sees them."""
 
@@ -146,4 +135,5 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """Starts of the resizes of the last hour."""
     gpus: int = 0
     gpus_in_restart: int = 0
-    blocks: tuple[RollbackBlock, ...] = ()
+    rolled_back: tuple[GuardAction, ...] = ()
+    """Those of all jobs of the last 24 hours, in the order in which they were judged."""

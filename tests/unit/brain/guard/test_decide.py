@@ -14,7 +14,6 @@ from gangline.brain.facts.records import Mode, Wishes
 from gangline.brain.guard.decide import (
     begin_action,
     begin_rollback,
-    block_direction,
     decide,
     decide_rollback,
     observe,
@@ -30,7 +29,7 @@ from gangline.brain.guard.policy import (
     Policy,
     effective_permission,
 )
-from gangline.brain.guard.state import Bound, PersonAct, RollbackBlock
+from gangline.brain.guard.state import Bound, PersonAct
 from gangline.brain.publication.plans import PLANNED, next_tuning, scale_plan
 from unit.brain.guard.builders import (
     ALLOWED,
@@ -138,15 +137,7 @@ def held(
             id="person",
         ),
         pytest.param(
-            {
-                "cluster": {
-                    "blocks": (
-                        RollbackBlock(
-                            family="f", what=What.WORKERS, direction=1, until_ms=NOW + 1, count=1
-                        ),
-                    )
-                }
-            },
+            {"cluster": {"rolled_back": (make_action(judged_ms=NOW - 29 * MINUTE),)}},
             "RolledBackBefore",
             id="rolled back",
         ),
@@ -310,17 +301,15 @@ def test_a_rollback_needs_no_budget_and_happens_once() -> None:
 
 
 def test_w9_a_direction_is_blocked_for_half_an_hour_then_twice_as_long_up_to_a_day() -> None:
-    cluster, now = make_cluster(), NOW
-    lengths = []
-    for _ in range(8):
-        cluster = block_direction(cluster, make_action(), now)
-        lengths.append((cluster.blocks[0].until_ms - now) // MINUTE)
-        now = cluster.blocks[0].until_ms
-    assert lengths == [30, 60, 120, 240, 480, 960, 1440, 1440]
     up, down = make_advice(), make_advice(8, 4, gain=-0.02)
-    state = {"blocks": block_direction(make_cluster(), make_action(), NOW).blocks}
-    assert held(up, cluster=state) == "RolledBackBefore"
-    assert held(down, cluster=state) == ""
+    lengths = [30, 60, 120, 240, 480, 960, 1440, 1440]
+    for count, length in enumerate(lengths):
+        for age, code in ((length - 1, "RolledBackBefore"), (length, "")):
+            # Each rollback but the last is judged when the block of the former ends.
+            ages = [age + sum(lengths[first:count]) for first in range(count + 1)]
+            back = tuple(make_action(judged_ms=NOW - minutes * MINUTE) for minutes in ages)
+            assert held(up, cluster={"rolled_back": back}) == code
+            assert held(down, cluster={"rolled_back": back}) == ""
 
 
 def test_advice_is_stable_after_three_evaluations_and_a_minute() -> None:
@@ -382,8 +371,8 @@ def test_advice_first_seen_while_the_clock_was_ahead_is_not_held_until_then() ->
     later = NOW + 30 * 24 * HOUR
     ahead = make_action(at_ms=later, what=What.MEMORY)
     act = PersonAct(what=What.WORKERS, role="worker", at_ms=NOW + 2 * HOUR)
-    block = RollbackBlock(family="f", what=What.WORKERS, direction=1, until_ms=later, count=1)
+    block = make_action(judged_ms=later)
     assert held(advice, actions=(ahead,) * 4) == ""
     assert held(advice, person_acts=(act,)) == ""
     assert held(advice, void=(make_action(at_ms=later),)) == ""
-    assert held(advice, cluster={"blocks": (block,), "resizes_ms": (later,) * 20}) == ""
+    assert held(advice, cluster={"rolled_back": (block,), "resizes_ms": (later,) * 20}) == ""

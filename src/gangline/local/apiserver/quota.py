@@ -205,15 +205,11 @@ _QUALITY_NAMES = ("cpu", "memory", "limits.cpu", "limits.memory")
 
 
 class PodScopes(NamedTuple):
-    """The attributes of a pod that scopes select by."""
+    """What scopes select a pod by."""
 
-    terminating: bool
-    """True if the pod has a deadline."""
-    best_effort: bool
-    """True if no container has a request or a limit of cpu or memory."""
+    names: frozenset[str]
+    """The scopes that contain the pod, but for that of priority classes."""
     priority_class: str
-    crosses_namespaces: bool
-    """True if its pod affinity names other namespaces."""
 
 
 class ScopeRule(NamedTuple):
@@ -225,31 +221,15 @@ class ScopeRule(NamedTuple):
 
     def matches(self, pod: PodScopes) -> bool:
         """Return True if a pod is in the scope. An unknown scope contains no pod."""
-        match self.name:
-            case "Terminating":
-                return pod.terminating
-            case "NotTerminating":
-                return not pod.terminating
-            case "BestEffort":
-                return pod.best_effort
-            case "NotBestEffort":
-                return not pod.best_effort
-            case "CrossNamespacePodAffinity":
-                return pod.crosses_namespaces
-            case "PriorityClass":
-                return self._matches_class(pod.priority_class)
-        return False
-
-    def _matches_class(self, name: str) -> bool:
+        if self.name != PRIORITY_CLASS:
+            return self.name in pod.names
         match self.operator:
             case "In":
-                return name in self.values
+                return pod.priority_class in self.values
             case "NotIn":
-                return name not in self.values
-            case "Exists":
-                return bool(name)
-            case "DoesNotExist":
-                return not name
+                return pod.priority_class not in self.values
+            case "Exists" | "DoesNotExist":
+                return bool(pod.priority_class) is (self.operator == "Exists")
         return False
 
 
@@ -269,12 +249,12 @@ def scope_rules(spec: Json) -> tuple[ScopeRule, ...]:
 def pod_scopes(pod: Json) -> PodScopes:
     spec = subobject(pod, "spec")
     usage = object_usage("pods.", {"spec": spec})
-    return PodScopes(
-        terminating=spec.get("activeDeadlineSeconds") is not None,
-        best_effort=not any(usage.get(name) for name in _QUALITY_NAMES),
-        priority_class=str(spec.get("priorityClassName") or ""),
-        crosses_namespaces=_crosses_namespaces(spec),
-    )
+    has_deadline = spec.get("activeDeadlineSeconds") is not None
+    names = {"Terminating" if has_deadline else "NotTerminating"}
+    names.add("NotBestEffort" if any(map(usage.get, _QUALITY_NAMES)) else "BestEffort")
+    if _crosses_namespaces(spec):
+        names.add("CrossNamespacePodAffinity")
+    return PodScopes(frozenset(names), str(spec.get("priorityClassName") or ""))
 
 
 def _crosses_namespaces(spec: Json) -> bool:

@@ -50,6 +50,7 @@ from gangline.local.apiserver.kubelet_proxy.client import (
     LogHandler,
     make_kubelet_tls,
 )
+from gangline.local.apiserver.kubelet_proxy.http_proxy import HttpProxyHandler
 from gangline.local.apiserver.kubelet_proxy.port_forward import PortForwardHandler
 from gangline.local.apiserver.kubelet_proxy.streams import ExecHandler, SpdyExecHandler
 from gangline.local.apiserver.memory import release_memory_forever
@@ -322,6 +323,8 @@ class ApiServer:
         reviews = ReviewHandler(self._authorizer, self.authenticator, rest.decode_body)
         metrics = MetricsApi(self.store, kubelets)
         exec_handler = ExecHandler(kubelets, SpdyExecHandler(kubelets))
+        proxy = HttpProxyHandler(self.store)
+        self._closing.push_async_callback(proxy.close)
         return Routes(
             watch=WatchHandler(self.store, self.broadcasts, self._flow, self._conversions),
             streams={
@@ -329,6 +332,7 @@ class ApiServer:
                 "exec": exec_handler,
                 "attach": exec_handler,
                 "portforward": PortForwardHandler(kubelets),
+                "proxy": proxy,
             },
             subresources={
                 "scale": subresources.handle_scale,

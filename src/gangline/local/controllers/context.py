@@ -17,12 +17,23 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.reference import ObjectReference
 from gangline.api.meta.objects import Condition, Object
 from gangline.api.meta.resource import Resource
+from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
-from gangline.kube.controller.controller import Controller
+from gangline.kube.controller.controller import (
+    Controller,
+    ReconcileDone,
+    ReconcileResult,
+    RequeueAfter,
+)
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import ApiError, NotFound
-from gangline.kube.informers.informer import ObjectKey, SharedInformerFactory, object_key
+from gangline.kube.informers.informer import (
+    Informer,
+    ObjectKey,
+    SharedInformerFactory,
+    object_key,
+)
 
 REQUIRED_VERBS = frozenset({"list", "watch", "delete"})
 IGNORED_RESOURCES = frozenset({("", "events"), ("events.k8s.io", "events")})
@@ -113,6 +124,43 @@ def enqueue_changes(
             controller.queue.add(object_key(object_))
 
     return changed
+
+
+def enqueue_owners(
+    controller: Controller[ObjectKey], kind: Resource[Any], owners: Informer[Any]
+) -> Callable[[Object | None, Object | None], None]:
+    """Return a listener that adds the owners of this kind of each changed object to the
+    controller's queue, and of one without an owner those that select it.
+
+    Args:
+        owners: has the index `BY_NAMESPACE`.
+    """
+
+    def changed(old: Object | None, new: Object | None) -> None:
+        for obj in (old, new):
+            owner = obj.metadata.controller if obj is not None else None
+            if obj is not None and owner is not None and owner.kind == kind.kind:
+                controller.queue.add(ObjectKey(obj.metadata.namespace, owner.name))
+        if new is not None and new.metadata.controller is None:
+            for candidate in owners.by_index(BY_NAMESPACE, new.metadata.namespace):
+                if selector_from_object(candidate.spec.selector).matches(new.metadata.labels):
+                    controller.queue.add(object_key(candidate))
+
+    return changed
+
+
+def requeue_at(due: datetime | None) -> ReconcileResult:
+    """Return the result of a pass after which nothing has to be done before a time; None: until
+    something changes.
+    """
+    if due is None:
+        return ReconcileDone()
+    return RequeueAfter(max(0.1, (due - current_time()).total_seconds()))
+
+
+def namespace_of(obj: Object) -> Iterable[str]:
+    """The namespace of an object, for the index `BY_NAMESPACE`."""
+    return [obj.metadata.namespace]
 
 
 def namespace_ends(error: ApiError) -> bool:

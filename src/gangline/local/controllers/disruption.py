@@ -11,6 +11,7 @@ from math import ceil
 from gangline.api.core.core import PodDisruptionBudget, PodDisruptionBudgetStatus
 from gangline.api.core.pod import Pod, is_pod_ready
 from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.meta.conditions import FALSE, TRUE, set_condition
 from gangline.api.meta.objects import Condition
 from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import POD_DISRUPTION_BUDGETS, PODS
@@ -28,6 +29,7 @@ from gangline.local.controllers.context import (
     complete_status,
     current_time,
     enqueue_changes,
+    namespace_of,
     patch_status,
 )
 from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS
@@ -62,7 +64,7 @@ def budget_status(
         desired_healthy=desired,
         expected_pods=expected,
         disrupted_pods=evicted,
-        conditions=[_condition(budget, allowed, now)],
+        conditions=set_condition(budget.status.conditions, _condition(budget, allowed), now),
     )
 
 
@@ -85,29 +87,21 @@ def _count(value: int | str, total: int) -> int:
     return ceil(float(value.rstrip("%")) * total / 100)
 
 
-def _condition(budget: PodDisruptionBudget, allowed: int, now: datetime) -> Condition:
-    desired = "True" if allowed else "False"
-    old = next((c for c in budget.status.conditions if c.type == "DisruptionAllowed"), None)
-    changed = old is None or old.status != desired
+def _condition(budget: PodDisruptionBudget, allowed: int) -> Condition:
     return Condition(
         type="DisruptionAllowed",
-        status=desired,
+        status=TRUE if allowed else FALSE,
         reason="SufficientPods" if allowed else "InsufficientPods",
-        message="",
         observed_generation=budget.metadata.generation,
-        last_transition_time=now if changed or old is None else old.last_transition_time,
     )
 
 
 class DisruptionController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
-        self._budgets = context.informers.informer(
-            POD_DISRUPTION_BUDGETS, indexes={BY_NAMESPACE: lambda one: [one.metadata.namespace]}
-        )
-        self._pods = context.informers.informer(
-            PODS, indexes={BY_NAMESPACE: lambda pod: [pod.metadata.namespace]}
-        )
+        informers, by_namespace = context.informers, {BY_NAMESPACE: namespace_of}
+        self._budgets = informers.informer(POD_DISRUPTION_BUDGETS, indexes=by_namespace)
+        self._pods = informers.informer(PODS, indexes=by_namespace)
         self._sets = context.informers.informer(RAW_REPLICA_SETS)
         self._controller: Controller[ObjectKey] = Controller("budgets", self._reconcile, workers=1)
         self._budgets.add_listener(enqueue_changes(self._controller))

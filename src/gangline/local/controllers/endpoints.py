@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -29,11 +30,17 @@ from gangline.api.core.service import (
     ServicePort,
 )
 from gangline.api.meta.objects import Object, ObjectMeta
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS, PODS, SERVICES
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext, namespace_ends
+from gangline.local.controllers.context import (
+    BY_NAMESPACE,
+    ControllerContext,
+    namespace_ends,
+    namespace_of,
+)
 from gangline.local.controllers.replica_sets.plan import owner_reference
 from gangline.local.network.cluster_network import (
     MANAGED_BY_LABEL,
@@ -84,7 +91,7 @@ def build_endpoints(service: Service, groups: EndpointGroups) -> Endpoints:
             name=service.metadata.name,
             namespace=service.metadata.namespace,
             labels=_labels(service),
-            owner_references=[owner_reference("v1", "Service", service)],
+            owner_references=[owner_reference(SERVICES, service)],
         ),
         subsets=[s for s in subsets if s.addresses or s.not_ready_addresses],
     )
@@ -93,7 +100,7 @@ def build_endpoints(service: Service, groups: EndpointGroups) -> Endpoints:
 def build_slices(service: Service, groups: EndpointGroups) -> dict[str, EndpointSlice]:
     """Return the slices of a service by name; without endpoints there is one empty slice."""
     labels = {**_labels(service), MANAGED_BY_LABEL: MANAGER}
-    return _slices(service, "Service", labels, list(groups.items()))
+    return _slices(service, SERVICES, labels, list(groups.items()))
 
 
 def mirror_endpoints(endpoints: Endpoints) -> dict[str, EndpointSlice]:
@@ -119,7 +126,7 @@ def mirror_endpoints(endpoints: Endpoints) -> dict[str, EndpointSlice]:
         for subset in endpoints.subsets
     ]
     labels = {**endpoints.metadata.labels, MANAGED_BY_LABEL: MIRROR}
-    return _slices(endpoints, "Endpoints", labels, groups)
+    return _slices(endpoints, ENDPOINTS, labels, groups)
 
 
 def slice_content(slice_: EndpointSlice) -> tuple[object, ...]:
@@ -129,7 +136,7 @@ def slice_content(slice_: EndpointSlice) -> tuple[object, ...]:
 
 def _slices(
     owner: Object,
-    kind: str,
+    kind: Resource[Any],
     labels: Mapping[str, str],
     groups: Sequence[tuple[PortList, Sequence[Endpoint]]],
 ) -> dict[str, EndpointSlice]:
@@ -140,7 +147,7 @@ def _slices(
                 name=f"{meta.name}-{number}",
                 namespace=meta.namespace,
                 labels={**labels, SERVICE_NAME_LABEL: meta.name},
-                owner_references=[owner_reference("v1", kind, owner)],
+                owner_references=[owner_reference(kind, owner)],
             ),
             address_type="IPv6" if group and ":" in group[0].addresses[0] else "IPv4",
             endpoints=list(group),
@@ -224,12 +231,9 @@ class EndpointsController:
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         informers = context.informers
-        self._services = informers.informer(
-            SERVICES, indexes={BY_NAMESPACE: lambda service: [service.metadata.namespace]}
-        )
-        self._pods = informers.informer(
-            PODS, indexes={BY_NAMESPACE: lambda pod: [pod.metadata.namespace]}
-        )
+        by_namespace = {BY_NAMESPACE: namespace_of}
+        self._services = informers.informer(SERVICES, indexes=by_namespace)
+        self._pods = informers.informer(PODS, indexes=by_namespace)
         self._endpoints = informers.informer(ENDPOINTS)
         self._slices = informers.informer(
             ENDPOINT_SLICES,

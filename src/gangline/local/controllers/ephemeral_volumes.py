@@ -22,7 +22,7 @@ REQUEUE_S = 10.0
 
 
 def ephemeral_claims(pod: Pod) -> list[PersistentVolumeClaim]:
-    owner = owner_reference("v1", "Pod", pod)
+    owner = owner_reference(PODS, pod)
     claims = []
     for volume in pod.spec.volumes:
         if volume.ephemeral is not None:

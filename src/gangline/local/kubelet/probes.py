@@ -217,13 +217,14 @@ async def run_probes_and_hooks(
         report_event("Warning", "FailedPostStartHook", problem)
         update_record(lambda record: replace(record, unhealthy="its postStart hook failed"))
         return
-    if container.startup_probe is not None:
-        await _run_startup_probe(container.startup_probe, target, update_record, report_event)
+    if (probe := container.startup_probe) is not None:
+        await _run_health_probe(probe, target, "Startup", update_record, report_event)
     ready = container.readiness_probe is None
     update_record(lambda record: replace(record, started=True, ready=ready))
     async with asyncio.TaskGroup() as probes:
         if (probe := container.liveness_probe) is not None:
-            probes.create_task(_run_liveness_probe(probe, target, update_record, report_event))
+            work = _run_health_probe(probe, target, "Liveness", update_record, report_event)
+            probes.create_task(work)
         if (probe := container.readiness_probe) is not None:
             probes.create_task(_run_readiness_probe(probe, target, update_record, report_event))
 
@@ -245,27 +246,23 @@ async def _probe_states(
         await asyncio.sleep(timing.period_s * jitter)
 
 
-async def _run_startup_probe(
-    probe: Probe, target: ProbeTarget, update_record: RecordUpdater, report_event: EventReporter
+async def _run_health_probe(
+    probe: Probe,
+    target: ProbeTarget,
+    kind: str,
+    update_record: RecordUpdater,
+    report_event: EventReporter,
 ) -> None:
-    """Probe until the container has started; too many failures mark it unhealthy."""
-    first = ProbeState(successful=True)
-    async for state in _probe_states(probe, target, "Startup", first, report_event):
-        if state.last and state.successful:
+    """Probe until too many failures mark the container unhealthy, or until it has started."""
+    first, grace_s = ProbeState(successful=True), probe.termination_grace_period_seconds
+    why = f"container {target.container.name} failed {kind.lower()} probe"
+    async for state in _probe_states(probe, target, kind, first, report_event):
+        if kind == "Startup" and state.last and state.successful:
             return
         if not state.successful:
-            _mark_unhealthy(probe, update_record, "startup", target)
+            update_record(lambda record: replace(record, unhealthy=why, unhealthy_grace_s=grace_s))
+            # It is stopped now, which cancels this.
             await asyncio.get_running_loop().create_future()
-
-
-async def _run_liveness_probe(
-    probe: Probe, target: ProbeTarget, update_record: RecordUpdater, report_event: EventReporter
-) -> None:
-    first = ProbeState(successful=True)
-    async for state in _probe_states(probe, target, "Liveness", first, report_event):
-        if not state.successful:
-            _mark_unhealthy(probe, update_record, "liveness", target)
-            return
 
 
 async def _run_readiness_probe(
@@ -276,11 +273,3 @@ async def _run_readiness_probe(
         if (good := state.successful) != before.successful:
             update_record(lambda record: replace(record, ready=good))
         before = state
-
-
-def _mark_unhealthy(
-    probe: Probe, update_record: RecordUpdater, kind: str, target: ProbeTarget
-) -> None:
-    why = f"container {target.container.name} failed {kind} probe"
-    grace_s = probe.termination_grace_period_seconds
-    update_record(lambda record: replace(record, unhealthy=why, unhealthy_grace_s=grace_s))

@@ -152,7 +152,8 @@ class WebhookAdmission:
         """Let webhooks and policies decide about a stream into a pod. Raises StatusError: one of
         them denies it, or fails.
         """
-        kind = SUBRESOURCES[request.subresource][2] if request.subresource else ""
+        name = request.subresource
+        kind = SUBRESOURCES[name][2].format(request.kind.kind) if name else ""
         if kind and (review := self.review(request, CONNECT, shown=("", "v1", kind))) is not None:
             await review.admit(None, _connection_options(request, kind))
 

@@ -33,7 +33,7 @@ ALL_VERBS = (
     "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
 )  # fmt: skip
 SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
-    # subresource: group, version, kind, verbs; an empty kind is that of the object
+    # subresource: group, version, kind, verbs; an empty kind, or {}, is that of the object
     "binding": ("", "", "Binding", ("create",)),
     "eviction": ("policy", "v1", "Eviction", ("create",)),
     "scale": ("autoscaling", "v1", "Scale", ("get", "patch", "update")),
@@ -41,6 +41,7 @@ SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "exec": ("", "", "PodExecOptions", ("create", "get")),
     "attach": ("", "", "PodAttachOptions", ("create", "get")),
     "portforward": ("", "", "PodPortForwardOptions", ("create", "get")),
+    "proxy": ("", "", "{}ProxyOptions", ("create", "delete", "get", "patch", "update")),
     "log": ("", "", "", ("get",)),
     "finalize": ("", "", "", ("update",)),
     "status": ("", "", "", ("get", "patch", "update")),
@@ -71,6 +72,10 @@ class ServedKind:
     """True if only the status subresource can write the status."""
     initial_status: Json | None = field(default=None, hash=False)
     """The status of a new object; None: it has none."""
+    conditional_updates: bool = False
+    """True if it is only replaced by those who have seen the present state."""
+    returned_when_deleted: bool = False
+    """True if its last state, and not a Status, is the response of its deletion."""
     orphans: bool = False
     """True if a deletion without a propagation policy leaves the dependents."""
     custom: bool = False

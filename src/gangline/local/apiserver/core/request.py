@@ -158,7 +158,8 @@ def resolve_request(
     of_namespace = not group and rest[2:] in (["status"], ["finalize"])
     if len(rest) >= 3 and rest[0] == "namespaces" and not of_namespace:
         namespace, rest = rest[1], rest[2:]
-    if not rest or len(rest) > 3 + (rest[0] == "pods"):
+    proxied = rest[2:3] == ["proxy"]
+    if not rest or (len(rest) > 3 + (rest[0] == "pods") and not proxied):
         raise unknown_path()
     kind = registry.find(group, version, rest[0])
     if kind is None or (namespace is not None and not kind.namespaced):
@@ -168,7 +169,9 @@ def resolve_request(
     if subresource and subresource not in kind.subresources:
         raise unknown_path()
     params = {name: values[0] for name, values in options.items()}
-    verb = _verb(method, kind, (name, subresource), params, watched)
+    # The options of a proxied request are those of the pod.
+    options_of_verb = {} if proxied else params
+    verb = _verb(method, kind, (name, subresource), options_of_verb, watched)
     if kind.namespaced and namespace is None and verb not in ("list", "watch"):
         raise unknown_path() if name else method_not_allowed(method)
     return ApiRequest(kind, verb, namespace, name, subresource, params, all_params=options)

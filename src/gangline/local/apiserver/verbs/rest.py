@@ -43,14 +43,6 @@ from gangline.local.apiserver.verbs.write import (
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
-RETURNED_WHEN_DELETED = frozenset(
-    {
-        "CSIDriver", "CSINode", "Namespace", "PersistentVolume", "PersistentVolumeClaim", "Pod",
-        "PodTemplate", "ResourceQuota", "Service", "ServiceAccount", "StorageClass",
-        "VolumeAttachment",
-    }
-)  # fmt: skip
-"""Kinds whose last state is the response of their deletion. For others it is a Status."""
 CONCURRENT_DELETIONS = 20
 """Deletions of one request at a time, so that others are served between them."""
 
@@ -189,7 +181,7 @@ class ResourceHandler:
     async def _delete(self, request: ApiRequest) -> ApiResponse:
         options = await self.decode_body(request) if request.body else None
         written = await self._writer.delete(request, read_deletion_request(request, options))
-        if written.removed and request.kind.kind not in RETURNED_WHEN_DELETED:
+        if written.removed and not request.kind.returned_when_deleted:
             return ApiResponse(read.deletion_status(request.kind, written.body))
         return await self._object(request, written.body)
 

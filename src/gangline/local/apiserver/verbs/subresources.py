@@ -150,18 +150,18 @@ def count_disruption(budget: Json, pod: str) -> Json:
 
 
 def add_disruption_condition(pod: Json) -> Json:
-    status = dict(pod.get("status") or {})
-    others = [c for c in status.get("conditions", []) if c.get("type") != "DisruptionTarget"]
-    condition = {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "EvictionByEvictionAPI",
-        "message": "Eviction API: evicting",
-        "lastProbeTime": None,
-        "lastTransitionTime": format_timestamp(datetime.now(UTC)),
-    }
-    status["conditions"] = [*others, condition]
-    return {**pod, "metadata": dict(pod["metadata"]), "status": status}
+    reason, message = "EvictionByEvictionAPI", "Eviction API: evicting"
+    return _with_condition(pod, "DisruptionTarget", reason=reason, message=message)
+
+
+def _with_condition(pod: Json, type_: str, **fields: str) -> Json:
+    """Return the pod with a condition that is true."""
+    status = pod.get("status") or {}
+    others = [c for c in status.get("conditions", []) if c.get("type") != type_]
+    times = {"lastProbeTime": None, "lastTransitionTime": format_timestamp(datetime.now(UTC))}
+    conditions = [*others, {"type": type_, "status": "True", **fields, **times}]
+    metadata = dict(pod["metadata"])
+    return {**pod, "metadata": metadata, "status": {**status, "conditions": conditions}}
 
 
 TOKEN = ("authentication.k8s.io", "v1", "TokenRequest")
@@ -465,21 +465,9 @@ def bind_pod(request: ApiRequest, pod: Json, node: str, meta: Json) -> Json:
         why = "has non-empty .spec.schedulingGates"
     if why:
         raise conflict("pods/binding", "", request.name, f"pod {request.name} {why}")
-    status = pod.get("status", {})
-    others = [c for c in status.get("conditions", []) if c.get("type") != "PodScheduled"]
-    scheduled = {
-        "type": "PodScheduled",
-        "status": "True",
-        "lastProbeTime": None,
-        "lastTransitionTime": format_timestamp(datetime.now(UTC)),
-    }
-    metadata = dict(pod["metadata"])
+    bound = _with_condition(pod, "PodScheduled")
+    metadata = bound["metadata"]
     for name in ("annotations", "labels"):
         if added := expect_object(meta.get(name), f"metadata.{name}"):
             metadata[name] = {**metadata.get(name, {}), **added}
-    return {
-        **pod,
-        "metadata": metadata,
-        "spec": {**pod["spec"], "nodeName": node},
-        "status": {**status, "conditions": [*others, scheduled]},
-    }
+    return {**bound, "spec": {**pod["spec"], "nodeName": node}}

@@ -134,15 +134,6 @@ ChangeFunction = Callable[[Json], Json]
 """Returns the new object for the current one, which it must not change."""
 
 
-CONDITIONAL_UPDATES = frozenset(
-    {
-        "APIService", "CSIDriver", "CSINode", "CSIStorageCapacity", "CustomResourceDefinition",
-        "Lease", "MutatingAdmissionPolicy", "MutatingWebhookConfiguration", "PodDisruptionBudget",
-        "RuntimeClass", "ValidatingAdmissionPolicy", "ValidatingWebhookConfiguration",
-        "VolumeAttachment",
-    }
-)  # fmt: skip
-"""Built-in kinds that are only replaced by those who have seen the present state."""
 RESTRICTIONS = {
     "": prepare.restrict_to_main,
     "status": prepare.restrict_to_status,
@@ -448,7 +439,7 @@ class WritePath:
         revision = meta.get("resourceVersion")
         if revision and revision != str(record.rv):
             raise conflict(kind.plural, kind.group, request.name, MODIFIED_MESSAGE)
-        if not revision and (kind.custom or kind.kind in CONDITIONAL_UPDATES):
+        if not revision and (kind.custom or kind.conditional_updates):
             prepare.reject_unconditional(request)
 
     async def _commit(

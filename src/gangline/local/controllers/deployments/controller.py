@@ -2,15 +2,9 @@
 
 import contextlib
 
-from gangline.api.meta.selectors import selector_from_object
-from gangline.kube.controller.controller import (
-    Controller,
-    ReconcileDone,
-    ReconcileResult,
-    RequeueAfter,
-)
+from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
-from gangline.kube.informers.informer import ObjectKey, object_key
+from gangline.kube.informers.informer import ObjectKey
 from gangline.local.controllers.context import (
     BY_NAMESPACE,
     BY_OWNER,
@@ -19,9 +13,12 @@ from gangline.local.controllers.context import (
     complete_status,
     current_time,
     enqueue_changes,
+    enqueue_owners,
+    namespace_of,
     object_reference,
     owner_uids,
     patch_status,
+    requeue_at,
 )
 from gangline.local.controllers.deployments.plan import (
     RAW_DEPLOYMENTS,
@@ -33,7 +30,6 @@ from gangline.local.controllers.deployments.plan import (
 )
 from gangline.local.controllers.replica_sets.plan import (
     RAW_REPLICA_SETS,
-    RawReplicaSet,
     controller_reference,
 )
 from gangline.local.controllers.replica_sets.pod_creation import claim_objects
@@ -43,32 +39,22 @@ class DeploymentController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
-        by_namespace = {BY_NAMESPACE: lambda obj: [obj.metadata.namespace]}
+        by_namespace = {BY_NAMESPACE: namespace_of}
         self._deployments = context.informers.informer(RAW_DEPLOYMENTS, indexes=by_namespace)
         self._sets = context.informers.informer(
             RAW_REPLICA_SETS, indexes={BY_OWNER: owner_uids, **by_namespace}
         )
         self._controller: Controller[ObjectKey] = Controller("deployments", self._reconcile)
         self._deployments.add_listener(enqueue_changes(self._controller))
-        self._sets.add_listener(self._set_changed)
-
-    def _set_changed(self, old: RawReplicaSet | None, new: RawReplicaSet | None) -> None:
-        for replica_set in (old, new):
-            owner = replica_set.metadata.controller if replica_set is not None else None
-            if replica_set is not None and owner is not None and owner.kind == RAW_DEPLOYMENTS.kind:
-                self._controller.queue.add(ObjectKey(replica_set.metadata.namespace, owner.name))
-        if new is not None and new.metadata.controller is None:
-            for deployment in self._deployments.by_index(BY_NAMESPACE, new.metadata.namespace):
-                if selector_from_object(deployment.spec.selector).matches(new.metadata.labels):
-                    self._controller.queue.add(object_key(deployment))
+        self._sets.add_listener(
+            enqueue_owners(self._controller, RAW_DEPLOYMENTS, self._deployments)
+        )
 
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         deployment = self._deployments.get(key.namespace, key.name)
         if deployment is None:
             return ReconcileDone()
-        reference = controller_reference(
-            RAW_DEPLOYMENTS.api_version, RAW_DEPLOYMENTS.kind, deployment
-        )
+        reference = controller_reference(RAW_DEPLOYMENTS, deployment)
         claimed = await claim_objects(
             self._client,
             RAW_REPLICA_SETS,
@@ -82,10 +68,7 @@ class DeploymentController(QueueLoop):
         plan = plan_deployment(deployment, owned, current_time())
         await self._execute(deployment, plan)
         await self._write(deployment, plan)
-        check_at = progress_check_time(deployment, plan.status)
-        if check_at is not None:
-            return RequeueAfter(max(0.1, (check_at - current_time()).total_seconds()))
-        return ReconcileDone()
+        return requeue_at(progress_check_time(deployment, plan.status))
 
     async def _execute(self, deployment: RawDeployment, plan: DeploymentPlan) -> None:
         namespace = deployment.metadata.namespace

@@ -162,7 +162,7 @@ def build_replica_set(deployment: RawDeployment, replicas: int, revision: int) -
                 **_recorded_size(deployment),
                 REVISION_ANNOTATION: str(revision),
             },
-            "ownerReferences": [controller_reference("apps/v1", "Deployment", deployment)],
+            "ownerReferences": [controller_reference(RAW_DEPLOYMENTS, deployment)],
         },
         "spec": {
             "replicas": replicas,

@@ -8,12 +8,7 @@ from typing import Any
 
 from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS
-from gangline.kube.controller.controller import (
-    Controller,
-    ReconcileDone,
-    ReconcileResult,
-    RequeueAfter,
-)
+from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
@@ -25,6 +20,7 @@ from gangline.local.controllers.context import (
     owner_uids,
     patch_metadata,
     patch_status,
+    requeue_at,
 )
 from gangline.local.controllers.jobs.plan import (
     FINALIZER,
@@ -73,9 +69,7 @@ def build_job_pod(
         "namespace": job.metadata.namespace,
         "labels": labels,
         "finalizers": [*(given.get("finalizers") or ()), FINALIZER],
-        "ownerReferences": [
-            controller_reference(RAW_BATCH_JOBS.api_version, RAW_BATCH_JOBS.kind, job)
-        ],
+        "ownerReferences": [controller_reference(RAW_BATCH_JOBS, job)],
     }
     if annotations:
         metadata["annotations"] = annotations
@@ -167,12 +161,10 @@ class JobController(QueueLoop):
         for event in plan.events:
             self._note(job, *event)
         await self._execute(key, job, plan)
-        if plan.requeue_at is not None:
-            return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
-        return ReconcileDone()
+        return requeue_at(plan.requeue_at)
 
     async def _claim(self, job: RawBatchJob, pods: Sequence[Pod]) -> bool:
-        reference = controller_reference(RAW_BATCH_JOBS.api_version, RAW_BATCH_JOBS.kind, job)
+        reference = controller_reference(RAW_BATCH_JOBS, job)
         ended = job.status.completion_time is not None
         return await claim_objects(
             self._client,

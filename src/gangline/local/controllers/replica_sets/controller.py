@@ -5,16 +5,10 @@ import contextlib
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
-from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import PODS
-from gangline.kube.controller.controller import (
-    Controller,
-    ReconcileDone,
-    ReconcileResult,
-    RequeueAfter,
-)
+from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import ApiError, NotFound
-from gangline.kube.informers.informer import ObjectKey, object_key
+from gangline.kube.informers.informer import ObjectKey
 from gangline.local.controllers.context import (
     BY_NAMESPACE,
     BY_OWNER,
@@ -23,9 +17,12 @@ from gangline.local.controllers.context import (
     complete_status,
     current_time,
     enqueue_changes,
+    enqueue_owners,
+    namespace_of,
     object_reference,
     owner_uids,
     patch_status,
+    requeue_at,
 )
 from gangline.local.controllers.replica_sets.plan import (
     RAW_REPLICA_SETS,
@@ -47,27 +44,15 @@ class ReplicaSetController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
-        self._sets = context.informers.informer(
-            RAW_REPLICA_SETS,
-            indexes={BY_NAMESPACE: lambda replica_set: [replica_set.metadata.namespace]},
-        )
+        by_namespace = {BY_NAMESPACE: namespace_of}
+        self._sets = context.informers.informer(RAW_REPLICA_SETS, indexes=by_namespace)
         self._pods = context.informers.informer(
-            PODS, indexes={BY_OWNER: owner_uids, BY_NAMESPACE: lambda pod: [pod.metadata.namespace]}
+            PODS, indexes={BY_OWNER: owner_uids, **by_namespace}
         )
         self._expected: Expectations[ObjectKey] = Expectations()
         self._controller: Controller[ObjectKey] = Controller("replicasets", self._reconcile)
         self._sets.add_listener(enqueue_changes(self._controller))
-        self._pods.add_listener(self._pod_changed)
-
-    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        for pod in (old, new):
-            owner = pod.metadata.controller if pod is not None else None
-            if pod is not None and owner is not None and owner.kind == RAW_REPLICA_SETS.kind:
-                self._controller.queue.add(ObjectKey(pod.metadata.namespace, owner.name))
-        if new is not None and new.metadata.controller is None:
-            for replica_set in self._sets.by_index(BY_NAMESPACE, new.metadata.namespace):
-                if selector_from_object(replica_set.spec.selector).matches(new.metadata.labels):
-                    self._controller.queue.add(object_key(replica_set))
+        self._pods.add_listener(enqueue_owners(self._controller, RAW_REPLICA_SETS, self._sets))
 
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         replica_set = self._sets.get(key.namespace, key.name)
@@ -97,14 +82,10 @@ class ReplicaSetController(QueueLoop):
             if counts != replica_set.status:
                 patch = {"status": complete_status(counts)}
                 await patch_status(self._client, RAW_REPLICA_SETS, replica_set, patch)
-        if plan.requeue_at is not None:
-            return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
-        return ReconcileDone()
+        return requeue_at(plan.requeue_at)
 
     async def _claim(self, replica_set: RawReplicaSet) -> bool:
-        reference = controller_reference(
-            RAW_REPLICA_SETS.api_version, RAW_REPLICA_SETS.kind, replica_set
-        )
+        reference = controller_reference(RAW_REPLICA_SETS, replica_set)
         pods = self._pods.by_index(BY_NAMESPACE, replica_set.metadata.namespace)
         return await claim_objects(
             self._client,

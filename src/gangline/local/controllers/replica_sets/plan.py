@@ -99,20 +99,20 @@ def build_pod(owner: RawReplicaSet) -> dict[str, Any]:
         | {
             "generateName": f"{owner.metadata.name}-",
             "namespace": owner.metadata.namespace,
-            "ownerReferences": [controller_reference("apps/v1", RAW_REPLICA_SETS.kind, owner)],
+            "ownerReferences": [controller_reference(RAW_REPLICA_SETS, owner)],
         },
         "spec": owner.spec.template.get("spec") or {},
     }
 
 
-def owner_reference(api_version: str, kind: str, owner: Object) -> OwnerReference:
+def owner_reference(kind: Resource[Any], owner: Object) -> OwnerReference:
     """Return an owner reference that makes ``owner`` the controller of an object."""
     meta = owner.metadata
-    return OwnerReference(api_version, kind, meta.name, meta.uid, True, True)
+    return OwnerReference(kind.api_version, kind.kind, meta.name, meta.uid, True, True)
 
 
-def controller_reference(api_version: str, kind: str, owner: Object) -> dict[str, Any]:
-    return msgspec.to_builtins(owner_reference(api_version, kind, owner))  # type: ignore[no-any-return]
+def controller_reference(kind: Resource[Any], owner: Object) -> dict[str, Any]:
+    return msgspec.to_builtins(owner_reference(kind, owner))  # type: ignore[no-any-return]
 
 
 def with_failure(

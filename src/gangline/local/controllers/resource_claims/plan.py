@@ -20,6 +20,7 @@ from gangline.api.core.devices import (
 )
 from gangline.api.core.pod import Pod, PodResourceClaim
 from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.resources import PODS
 from gangline.local.controllers.replica_sets.plan import controller_reference
 
 
@@ -62,7 +63,7 @@ def claim_body(pod: Pod, name: str, template: ResourceClaimTemplate) -> dict[str
             "generateName": f"{pod.metadata.name}-{name}-",
             "labels": metadata.labels,
             "annotations": {**metadata.annotations, POD_CLAIM_ANNOTATION: name},
-            "ownerReferences": [controller_reference("v1", "Pod", pod)],
+            "ownerReferences": [controller_reference(PODS, pod)],
         },
         "spec": template.spec.spec,
     }

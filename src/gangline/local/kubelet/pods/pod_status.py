@@ -27,7 +27,6 @@ from gangline.api.core.pod_status import (
 )
 from gangline.api.meta.conditions import FALSE, TRUE, is_condition_true, set_condition
 from gangline.api.meta.objects import Condition
-from gangline.api.resource_list import CPU, MEMORY, parse_resources
 from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, Conflict, NotFound
@@ -96,7 +95,6 @@ def build_pod_status(
         init_container_statuses=inits,
         container_statuses=mains,
         observed_generation=pod.metadata.generation or None,
-        qos_class=previous.qos_class or qos_class(pod),
     )
 
 
@@ -119,22 +117,6 @@ def pod_status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
     for container in [*wire.get("initContainerStatuses", ()), *wire.get("containerStatuses", ())]:
         _fill_required(container)
     return {"metadata": {"uid": uid}, "status": wire}
-
-
-def qos_class(pod: Pod) -> str:
-    containers = [*pod.spec.containers, *pod.spec.init_containers]
-    desired = [
-        (parse_resources(container.resources.requests), parse_resources(container.resources.limits))
-        for container in containers
-    ]
-    if not any(requests or limits for requests, limits in desired):
-        return "BestEffort"
-    guaranteed = all(
-        limits.get(name) and requests.get(name, limits[name]) == limits[name]
-        for requests, limits in desired
-        for name in (CPU, MEMORY)
-    )
-    return "Guaranteed" if guaranteed else "Burstable"
 
 
 def _fill_required(container: dict[str, Any]) -> None:

@@ -78,14 +78,6 @@ def _plain(value: Any, absent: str) -> Any:
     return json.loads(absent) if absent in ("0", "1", "true", "false") else absent
 
 
-def _of_containers(name: str) -> Callable[[Any, str], Any]:
-    def cell(pod: Any, _: str) -> str:
-        containers = objects_in((pod or {}).get("containers"))
-        return join_or_none(container.get(name, "") for container in containers)
-
-    return cell
-
-
 def _of_quota(limits: bool) -> Callable[[Any, str], Any]:
     def cell(status: Any, _: str) -> str:
         hard, used = subobject(status or {}, "hard"), subobject(status or {}, "used")
@@ -351,17 +343,16 @@ _CELLS: Mapping[str, Callable[[Any, str], Any]] = {
     "count": lambda items, _: len(items or ()),
     "data": lambda obj, _: len(subobject(obj, "data")) + len(subobject(obj, "binaryData")),
     "duration": _job_duration,
+    "each": lambda items, name: join_or_none(item.get(name, "") for item in objects_in(items)),
     "endpoints": _endpoints_text,
     "external": _external_addresses,
     "hosts": _hosts,
-    "images": _of_containers("image"),
     "labels": lambda labels, _: format_labels(labels),
     "limits": _of_quota(limits=True),
     "list": lambda items, _: join_or_none(items or ()),
     "job-state": _job_state,
     "metrics": _metrics_text,
     "modes": _modes,
-    "names": _of_containers("name"),
     "node-status": _node_status,
     "policy": _group_policy,
     "parts": _parts,

@@ -25,12 +25,6 @@ from gangline.sdk.advice import BRAIN_URL_VARIABLE, BrainClient, BrainUnavailabl
 SCRIPT = Path(__file__).parent / "brain_training.py"
 SEGMENT_S = 2
 RECORD_S = 0.02
-FAST_LEASE = (
-    "--leader-elect-lease-duration=4s",
-    "--leader-elect-renew-deadline=3s",
-    "--leader-elect-retry-period=500ms",
-)
-"""For a Brain that is killed or frozen: its successor waits for the lease."""
 FAST_GUARD: dict[str, float] = {
     "stable_evaluations": 2,
     "stable_s": 0,

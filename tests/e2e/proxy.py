@@ -1,14 +1,5 @@
-"""A proxy for an API server that injects faults.
+"""A proxy for an API server: of plain HTTP, and with a clock that seems to be ahead."""
 
-It forwards everything. Each write (any method but GET), or each about one job, is numbered; a test
-names a write and what is to happen there: the client's process is killed before the write reaches
-the server, or after it has taken effect but before the client hears of it.
-"""
-
-import os
-import signal
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from pathlib import Path
@@ -22,36 +13,13 @@ from gangline.kube.http.transport import tls_context
 
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "content-encoding"}
 
-Harm = Callable[[], None]
-
-
-@dataclass(slots=True)
-class Plan:
-    """Faults by number of the write; ``writes`` lists the forwarded writes, as ``METHOD path``."""
-
-    before: dict[int, Harm] = field(default_factory=dict)
-    after: dict[int, Harm] = field(default_factory=dict)
-    writes: list[str] = field(default_factory=list)
-    about: str = ""
-    """Only writes with this text in their path or body are counted."""
-    date_skew_s: float = 0.0
-    """Seconds that the server's clock seems to be ahead."""
-
-    def concerns(self, path: str, body: bytes) -> bool:
-        """Whether a write is counted."""
-        return self.about in path or self.about.encode() in body
-
-
-def kill(pid: int) -> Callable[[], None]:
-    """A fault that kills the process ``pid``."""
-    return lambda: os.kill(pid, signal.SIGKILL)
-
 
 class FaultyProxy:
-    """Serves the cluster of ``kubeconfig`` on a loopback port, with the faults of ``plan``."""
+    """Serves the cluster of ``kubeconfig`` on a loopback port."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        self.plan = Plan()
+        self.date_skew_s = 0.0
+        """Seconds that the server's clock seems to be ahead."""
         self.url = ""
         self._upstream = load_config(str(kubeconfig))
         self._headers: dict[str, str] = {}
@@ -104,12 +72,7 @@ class FaultyProxy:
         return path
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
-        number, body = 0, await request.read()
-        if request.method != "GET" and self.plan.concerns(request.path, body):
-            self.plan.writes.append(f"{request.method} {request.path}")
-            number = len(self.plan.writes)
-        if number in self.plan.before:
-            self.plan.before[number]()
+        body = await request.read()
         assert self._session is not None
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
         async with self._session.request(
@@ -118,15 +81,13 @@ class FaultyProxy:
             headers=headers | self._headers,
             data=body,
         ) as answer:
-            if number in self.plan.after:
-                self.plan.after[number]()
             response = web.StreamResponse(
                 status=answer.status,
                 headers={k: v for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP},
             )
-            if self.plan.date_skew_s:
+            if self.date_skew_s:
                 date = parsedate_to_datetime(answer.headers["Date"])
-                date += timedelta(seconds=self.plan.date_skew_s)
+                date += timedelta(seconds=self.date_skew_s)
                 response.headers["Date"] = format_datetime(date, usegmt=True)
             if encoding := answer.headers.get("Content-Encoding"):
                 response.headers["Content-Encoding"] = encoding

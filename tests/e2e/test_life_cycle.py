@@ -1,4 +1,4 @@
-"""A job's life on real kubelets: environment and outcome, restarts of containers and their limit.
+"""A job's life on real kubelets: restarts of containers and their limit.
 
 Other rules of the life cycle are those of tests/integration/operator and tests/unit/operator.
 """
@@ -6,30 +6,9 @@ Other rules of the life cycle are those of tests/integration/operator and tests/
 import pytest
 
 from e2e.jobs import fails_first, job, replica, until
-from e2e.scenario import Scenario, condition
+from e2e.scenario import Scenario
 
 FOREVER = "sleep 3600"
-
-
-async def test_a_job_succeeds_and_its_status_tells_the_story(scenario: Scenario) -> None:
-    shared = str(scenario.shared)
-    seen = 'echo "$RANK/$WORLD_SIZE $MASTER_ADDR:$MASTER_PORT" > /shared/$(hostname)'
-    await scenario.submit(
-        job("good", replica(seen, shared=shared), replica(seen, 2, shared=shared))
-    )
-    assert await scenario.outcome("good") == "Succeeded"
-    ended = await scenario.job("good")
-    assert ended.status.start_time
-    assert ended.status.completion_time
-    assert condition(ended, "Created") == "True"
-    assert condition(ended, "Running") != "True"
-    told = {path.name: path.read_text().strip() for path in scenario.shared.iterdir()}
-    address = "good-master-0:23456"
-    assert told == {
-        "good-master-0": f"0/3 {address}",
-        "good-worker-0": f"1/3 {address}",
-        "good-worker-1": f"2/3 {address}",
-    }
 
 
 @pytest.mark.parametrize(("role", "policy"), [("Master", "OnFailure"), ("Worker", "Always")])

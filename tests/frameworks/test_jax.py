@@ -4,24 +4,17 @@ import re
 
 import pytest
 
-from frameworks.training import RunningExample, Training
+from frameworks.training import ACCURACY, Training
 
 SLOWLY = ("--step-seconds", "0.05")
 """Leaves time for a kill: otherwise the training takes two seconds."""
-
-
-async def accuracy(job: RunningExample) -> float:
-    """The final output of process 0."""
-    output = re.search(r"test accuracy (\d\.\d+)", await job.log("worker-0"))
-    assert output is not None
-    return float(output.group(1))
 
 
 @pytest.mark.timeout(600)
 async def test_a_jaxjob_trains_on_tumours_over_three_processes(training: Training) -> None:
     job = await training.start("jax", "cancer")
     await job.succeeds()
-    assert await accuracy(job) >= 0.94
+    assert await job.number("worker-0", ACCURACY) >= 0.94
     losses = [
         re.findall(r"step \d+/300 loss \d\.\d+", await job.log(f"worker-{index}"))
         for index in range(3)
@@ -39,9 +32,7 @@ async def test_a_jaxjob_goes_on_from_its_checkpoint_when_a_process_is_killed(
     await job.says("worker-1", "step 100/300")
     job.kill("worker-1")
     ended = await job.succeeds()
-    assert await accuracy(job) >= 0.94
-    began = re.search(r"process 0 of 3 on \S+: starts at step (\d+)", await job.log("worker-0"))
-    assert began is not None
-    assert int(began.group(1)) >= 80
+    assert await job.number("worker-0", ACCURACY) >= 0.94
+    assert await job.number("worker-0", r"process 0 of 3 on \S+: starts at step (\d+)") >= 80
     if together:
         assert ended["status"]["restarts"]["total"] == 1

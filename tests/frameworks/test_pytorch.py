@@ -1,10 +1,8 @@
 """PyTorch: DistributedDataParallel over gloo, one master and two workers."""
 
-import re
-
 import pytest
 
-from frameworks.training import Training
+from frameworks.training import ACCURACY, Training
 
 
 @pytest.mark.timeout(600)
@@ -13,7 +11,5 @@ async def test_a_pytorchjob_trains_digits_with_distributed_data_parallel(
 ) -> None:
     job = await training.start("pytorch", "digits")
     await job.succeeds()
-    accuracy = re.search(r"test accuracy (\d\.\d+)", await job.log("master-0"))
-    assert accuracy is not None
-    assert float(accuracy.group(1)) >= 0.95
+    assert await job.number("master-0", ACCURACY) >= 0.95
     assert "rank 2 of 3" in await job.log("worker-1")

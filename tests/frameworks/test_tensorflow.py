@@ -1,24 +1,16 @@
 """TensorFlow: synchronous training over all processes, and over parameter servers."""
 
 import os
-import re
 import shutil
 
 import pytest
 
-from frameworks.training import RunningExample, Training
+from frameworks.training import ACCURACY, Training
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None,
     reason="TensorFlow listens on all addresses, so each pod needs a network of its own: root, ip",
 )
-
-
-async def accuracy(job: RunningExample) -> float:
-    """The final output of the chief."""
-    output = re.search(r"test accuracy (\d\.\d+)", await job.log("chief-0"))
-    assert output is not None
-    return float(output.group(1))
 
 
 @pytest.mark.timeout(600)
@@ -27,7 +19,7 @@ async def test_a_tfjob_trains_digits_with_multi_worker_mirrored_strategy(
 ) -> None:
     job = await training.start("tensorflow", "mirrored")
     await job.succeeds()
-    assert await accuracy(job) >= 0.95
+    assert await job.number("chief-0", ACCURACY) >= 0.95
     assert "rank 1 of 3" in await job.log("worker-0")
     assert "rank 2 of 3" in await job.log("worker-1")
 
@@ -40,10 +32,8 @@ async def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(
     await job.says("worker-1", "step 100/450")
     job.kill("worker-1")
     await job.succeeds()
-    assert await accuracy(job) >= 0.95
-    began = re.search(r"rank 0 of 3 on \S+: starts at step (\d+)", await job.log("chief-0"))
-    assert began is not None
-    assert int(began.group(1)) >= 100
+    assert await job.number("chief-0", ACCURACY) >= 0.95
+    assert await job.number("chief-0", r"rank 0 of 3 on \S+: starts at step (\d+)") >= 100
 
 
 @pytest.mark.timeout(600)
@@ -52,7 +42,7 @@ async def test_a_tfjob_trains_digits_with_parameter_server_strategy(training: Tr
     await job.succeeds()
     output = await job.log("chief-0")
     assert "weights on /job:ps/replica:0/task:0" in output
-    assert await accuracy(job) >= 0.93
+    assert await job.number("chief-0", ACCURACY) >= 0.93
     await job.runs_only(set())  # cleanPodPolicy has stopped the parameter servers
 
 
@@ -71,8 +61,7 @@ async def test_parameter_server_training_outlives(
     await job.says("chief-0", "step 500/2000")
     job.kill(killed)
     await job.succeeds()
-    assert await accuracy(job) >= 0.93
-    began = re.search(r"^starts at step (\d+)", await job.log("chief-0"), re.MULTILINE)
-    assert began is not None
-    assert (int(began.group(1)) > 0) == (goes_on_from > 0)
-    assert int(began.group(1)) >= goes_on_from
+    assert await job.number("chief-0", ACCURACY) >= 0.93
+    began = await job.number("chief-0", r"^starts at step (\d+)")
+    assert (began > 0) == (goes_on_from > 0)
+    assert began >= goes_on_from

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ NAMESPACE = "default"
 PATIENCE_S = 400.0
 """Time limit of a training; on two busy cores the import of a framework takes many seconds."""
 POLLED_EVERY_S = 0.25
+ACCURACY = r"test accuracy (\d\.\d+)"
+"""What the examples print at their end."""
 LAST_LINES = 25
 """Number of log lines per pod in the message of a failed test."""
 
@@ -134,6 +137,17 @@ class RunningExample:
     async def log(self, replica: str, *, previous: bool = False) -> str:
         """The log of a replica, such as ``worker-0``."""
         return await self._log(f"{self.name}-{replica}", previous=previous)
+
+    async def number(self, replica: str, pattern: str) -> float:
+        """The number that a replica has printed, which is the group of a pattern.
+
+        Raises:
+            AssertionError: the log does not contain it.
+        """
+        output = await self.log(replica)
+        found = re.search(pattern, output, re.MULTILINE)
+        assert found is not None, output
+        return float(found.group(1))
 
     async def says(
         self, replica: str, text: str, patience_s: float = PATIENCE_S, *, outlives: bool = False

@@ -54,7 +54,7 @@ def integration(kind: KindUnderTest) -> Integration:
     return Integration(
         f"/apis/{kind.api_version}/namespaces/{NAMESPACE}/{plural}",
         kind.specs,
-        (*(role for role, _ in kind.roles), kind.scaled),
+        kind.all_roles,
         ("suspend",) if elastic else ("runPolicy", "suspend"),
     )
 
@@ -85,7 +85,7 @@ def replicas_on(pods: Mapping[str, Pod], roles: tuple[str, ...], flavor: PodSetI
 async def test_kueue_admits_resizes_and_evicts_a_job(
     stage: Scene, api_server: ApiServer, kind: KindUnderTest
 ) -> None:
-    roles = (*(role for role, _ in kind.roles), kind.scaled)
+    roles = kind.all_roles
     total = sum(count for _, count in kind.roles) + 2
 
     async def runs(count: int, flavor: PodSetInfo) -> None:

@@ -1,8 +1,6 @@
 """The life of TrainJobs on a real API server.
 
 ``trainjob-N`` names a row of the acceptance table of TrainJobs.
-
-Takes 22 s: the runtimes are installed for each test.
 """
 
 from collections.abc import Mapping

@@ -166,9 +166,6 @@ SERVER: Manifest = {
 }
 
 EXAMPLES: dict[str, Manifest] = {
-    "trainer/multi-node": train_job(
-        TORCH_RUNTIME, trainer={"numNodes": 3, "command": ["torchrun", "--no-python", "true"]}
-    ),
     "trainer/runtime-patches": train_job(
         TORCH_RUNTIME,
         trainer={
@@ -187,18 +184,10 @@ EXAMPLES: dict[str, Manifest] = {
     "trainer/volcano, runtime": runtime(
         "ClusterTrainingRuntime", {"torch": {}}, [NODE], podGroupPolicy={"volcano": {}}
     ),
-    "trainer/volcano": train_job(
-        {**RUNTIME, "name": "torch-distributed-volcano"},
-        trainer={"numNodes": 4, "command": ["python3"], "resourcesPerNode": PER_NODE},
-    ),
     "trainer/own runtime of an earlier release": runtime(
         "TrainingRuntime",
         {"torch": {"numProcPerNode": "auto"}},
         [step("node", "trainer", {"resources": PER_NODE})],
-    ),
-    "trainer/own runtime, job": train_job(
-        {**RUNTIME, "kind": "TrainingRuntime", "name": "custom-runtime"},
-        trainer={"numNodes": 1, "image": "example:1", "command": ["python3"]},
     ),
     "trainer/steps, runtime": runtime(
         "TrainingRuntime",
@@ -290,12 +279,6 @@ EXAMPLES: dict[str, Manifest] = {
             "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": UTILIZATION}}],
         },
     ),
-    "training-operator/tensorflow/mnist_with_summaries": job(
-        "TFJob",
-        "tfReplicaSpecs",
-        {"Worker": role("tensorflow", 1, "Never", pod_volumes=[CLAIM], **mount("training", "/t"))},
-        runPolicy={"cleanPodPolicy": "None"},
-    ),
     "training-operator/tensorflow/keras-API": job(
         "TFJob",
         "tfReplicaSpecs",
@@ -311,7 +294,6 @@ EXAMPLES: dict[str, Manifest] = {
         },
         runPolicy={"cleanPodPolicy": "None"},
     ),
-    "training-operator/xgboost/iris": xgboost("xgboost", "Always"),
     "training-operator/xgboost/lightgbm": xgboost("xgboost", "Never"),
     "mpi-operator/v2beta1/pi": mpi(
         role("mpi-launcher", 1, "Never", command=["mpirun"], resources=CPU),

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from integration.elastic.launcher.conftest import Run
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 EVERYTHING = """
@@ -97,14 +95,6 @@ def read(path: Path) -> dict[str, Any]:
     return seen
 
 
-def written(run: Run, path: Path) -> dict[str, Any]:
-    """Wait for what a worker writes."""
-    while not path.exists():
-        assert run.process.poll() is None, run.output
-        time.sleep(0.05)
-    return read(path)
-
-
 def comparable(seen: dict[str, Any]) -> dict[str, Any]:
     environment = {k: v for k, v in seen["environment"].items() if k not in VARYING}
     # The hook of a worker needs some modules of the standard library.
@@ -158,25 +148,3 @@ def test_libraries_of_a_warm_worker_see_what_those_of_torchrun_see(
         warm, reference = (read(tmp_path / f"{name}-{rank}-0") for name in ("again", "theirs"))
         assert warm["mapped"]
         assert comparable(warm) == comparable(reference)
-
-
-def test_a_script_that_sets_a_variable_differently_starts_as_a_new_process(
-    launch, script, libraries, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("PYTHONPATH", str(libraries))
-    changing = SCRIPT.replace(
-        '"/of/the/script"', '"/of/" + os.environ["TORCHELASTIC_RESTART_COUNT"]'
-    )
-    flags = ["--standalone", "--nproc-per-node", "1", "--max-restarts", "2", script(changing)]
-    run = launch(*flags, tmp_path / "ours", 2)
-    run.until("spare interpreters are warm: 1")
-    os.kill(written(run, tmp_path / "ours-0-0")["pid"], signal.SIGKILL)
-    run.until("restart 1 of 2")
-    first = written(run, tmp_path / "ours-0-1")
-    os.kill(first["pid"], signal.SIGKILL)
-    assert run.wait() == 0, run.output
-    assert first["home"] == "/of/1"
-    assert read(tmp_path / "ours-0-2")["home"] == "/of/2"
-    assert "the script sets LIBRARY_HOME differently" in run.output
-    (kept,) = (tmp_path / "cache/gangline/imports").iterdir()
-    assert json.loads(kept.read_bytes())["varies"], "no later start imports them in vain"

@@ -36,24 +36,18 @@ from gangline.brain.advisers.view import DevicePeak, NodeCheckResult
 from gangline.brain.collection.job_digest import ContainerRun, merge_runs
 from gangline.brain.collection.server_use import SampleBuffer
 from gangline.brain.collection.step_progress import ReportedStep, StepProgress
-from gangline.brain.facts.belief import FUTURE_MS, believe, believe_report
+from gangline.brain.facts.belief import FUTURE_MS, believe
 from gangline.brain.facts.records import Outcome, PodRun, RankSpeed, RecordedJob, Run
 
 MAX_FACTS_BYTES = 64 * 1024
-MAX_PODS = 10_000
 MAX_SHORTAGES = 100
 WINDOW_MS = 60_000
-MAX_WINDOWS = 60
 FRESH_MS = 15 * 60_000
 """Older minutes say nothing about the present speed of a node."""
-_LONGEST_STEP_S = 86_400.0
-_MAX_RANK = 10**6
-_MAX_PARAMETERS = 10**15
 
 NO_FACTS = TrainingFacts(v=FACTS_VERSION)
 
-T = TypeVar("T")
-S = TypeVar("S", PodFacts, NodeFacts)
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,105 +76,58 @@ def digest_facts(text: str | bytes, now_ms: int) -> DigestedFacts:
     if document.get("v") != FACTS_VERSION:
         version = document.get("v")
         return DigestedFacts(problem=f"has version {version!r}, this program reads {FACTS_VERSION}")
-    return _Digestion(document, now_ms).digested()
+    return _digest(document, now_ms)
 
 
-class _Digestion:
-    """Entries of one document, and the number of those that were not believed."""
+def _digest(document: dict[str, Any], now_ms: int) -> DigestedFacts:
+    dropped = 0
 
-    def __init__(self, document: dict[str, Any], now_ms: int) -> None:
-        self._document, self._now_ms = document, now_ms
-        self._dropped = 0
-
-    def digested(self) -> DigestedFacts:
-        since = self._document.get("windowsSince")
-        since_ms = since if isinstance(since, int) else 0
-        minutes = self._entries("ranks", RankFacts, lambda rank: self._minutes(rank, since_ms))
-        segments = self._entries("segments", SegmentFacts, self._segment, -FACTS_MAX_SEGMENTS)
-        shortages = self._entries(
-            "deviceShortages", DeviceShortageFacts, self._shortage, -MAX_SHORTAGES
-        )
-        facts = TrainingFacts(
-            v=FACTS_VERSION,
-            segments=tuple(segments),
-            pods=tuple(self._entries("pods", PodFacts, _pod)),
-            nodes=tuple(self._entries("nodes", NodeFacts, believe_report)),
-            device_shortages=tuple(shortages),
-            model=next(self._entries("model", ModelShapeFacts, _model), None),
-            tunes_batch=self._document.get("tunesBatch") is True,
-        )
-        windows = tuple(window for windows in minutes for window in windows)
-        return DigestedFacts(facts, windows, self._dropped)
-
-    def _entries(
-        self,
-        name: str,
-        kind: type[Any],
-        believable: Callable[[Any], T | None],
-        most: int = MAX_PODS,
-    ) -> Iterator[T]:
-        """Yield entries under a name: the first of them, or the last if ``most`` is negative."""
-        entries = self._document.get(name)
-        if entries is None:
-            return
-        entries = [entries] if isinstance(entries, dict) and kind is ModelShapeFacts else entries
-        if not isinstance(entries, list):
-            self._dropped += 1
-            return
-        for entry in entries[:most] if most > 0 else entries[most:]:
+    def believed(entries: Any, kind: type[S], most: int = 0) -> tuple[S, ...]:
+        nonlocal dropped
+        found: list[S] = []
+        if entries is not None and not isinstance(entries, list):
+            dropped += 1
+            entries = None
+        for entry in (entries or ())[-most:]:
             try:
-                record = believable(msgspec.convert(entry, kind))
+                record, impossible = believe(msgspec.convert(entry, kind), now_ms)
             except (msgspec.ValidationError, ValueError, OverflowError):
-                record = None
-            if record is None:
-                self._dropped += 1
-            else:
-                yield record
+                record, impossible = None, [kind.__name__]
+            dropped += bool(impossible)
+            found += [] if record is None else [record]
+        return tuple(found)
 
-    def _minutes(self, rank: RankFacts, since_ms: int) -> list[RankSpeed] | None:
-        """Return the minutes of one node; None if they are not believable."""
-        if not (
-            rank.name
-            and 0 <= rank.rank < _MAX_RANK
-            and 0 < since_ms <= self._now_ms + FRESH_MS
-            and len(rank.compute_seconds) <= MAX_WINDOWS
-            and all(x is None or 1e-6 <= x <= _LONGEST_STEP_S for x in rank.compute_seconds)
-            and all(x is None or 0 <= x <= _LONGEST_STEP_S for x in rank.sync_seconds)
-        ):
-            return None
-        waits: Sequence[float | None] = rank.sync_seconds or [None] * len(rank.compute_seconds)
-        return [
-            RankSpeed(
+    since, model = document.get("windowsSince"), document.get("model")
+    ranks = believed(document.get("ranks"), RankFacts)
+    facts = TrainingFacts(
+        v=FACTS_VERSION,
+        segments=believed(document.get("segments"), SegmentFacts, FACTS_MAX_SEGMENTS),
+        pods=believed(document.get("pods"), PodFacts),
+        nodes=believed(document.get("nodes"), NodeFacts),
+        device_shortages=believed(
+            document.get("deviceShortages"), DeviceShortageFacts, MAX_SHORTAGES
+        ),
+        model=next(iter(believed(None if model is None else [model], ModelShapeFacts)), None),
+        tunes_batch=document.get("tunesBatch") is True,
+    )
+    windows: tuple[RankSpeed, ...] = ()
+    if isinstance(since, int) and 0 < since <= now_ms + FRESH_MS:
+        windows = tuple(window for rank in ranks for window in _minutes(rank, since))
+    return DigestedFacts(facts, windows, dropped)
+
+
+def _minutes(rank: RankFacts, since_ms: int) -> Iterator[RankSpeed]:
+    waits: Sequence[float | None] = rank.sync_seconds or [None] * len(rank.compute_seconds)
+    for index, (compute, wait) in enumerate(zip(rank.compute_seconds, waits, strict=False)):
+        if compute is not None:
+            yield RankSpeed(
                 pod=rank.name,
                 rank=rank.rank,
-                gpu_model=rank.device_model[:128],
+                gpu_model=rank.device_model,
                 window_ms=since_ms + index * WINDOW_MS,
                 compute_s=compute,
                 wait_s=wait,
             )
-            for index, (compute, wait) in enumerate(zip(rank.compute_seconds, waits, strict=False))
-            if compute is not None
-        ]
-
-    def _segment(self, segment: SegmentFacts) -> SegmentFacts | None:
-        believed, impossible = believe(segment, self._now_ms)
-        self._dropped += bool(believed and impossible)
-        return believed
-
-    def _shortage(self, shortage: DeviceShortageFacts) -> DeviceShortageFacts | None:
-        believed = believe_report(shortage)
-        return believed and replace(believed, at=min(believed.at, self._now_ms))
-
-
-def _pod(pod: PodFacts) -> PodFacts | None:
-    believed = believe_report(pod)
-    is_whole = believed == pod and pod.since <= pod.until
-    return believed if is_whole else None
-
-
-def _model(shape: ModelShapeFacts) -> ModelShapeFacts | None:
-    amounts = [x for x in msgspec.structs.astuple(shape) if x is not None]
-    return shape if amounts and all(0 < x < _MAX_PARAMETERS for x in amounts) else None
 
 
 def device_peaks(

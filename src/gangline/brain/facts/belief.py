@@ -20,8 +20,10 @@ from gangline.api.jobs.training_facts import (
     GOOD,
     WARM_UP,
     DeviceShortageFacts,
+    ModelShapeFacts,
     NodeFacts,
     PodFacts,
+    RankFacts,
     RestartFacts,
     SegmentFacts,
     StepSeconds,
@@ -31,13 +33,11 @@ from gangline.brain.facts.records import (
     NodeSpeed,
     PlannedSize,
     PodRun,
-    Record,
     RecordedJob,
     RoleSize,
     Wishes,
 )
 
-R = TypeVar("R", bound=Record)
 S = TypeVar("S", bound=msgspec.Struct)
 
 CLUSTER_LENGTH: Final = 128
@@ -69,7 +69,10 @@ _MAX_COUNT: Final = 1_000_000
 _MIN_STEP_S: Final = 1e-5
 _MAX_STEP_S: Final = 7 * 86_400.0
 
+_MAX_PARAMETERS: Final = 10**15
 _MAX_MODELS: Final = 16
+MAX_WINDOWS: Final = 60
+"""Minutes of one rank."""
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -80,6 +83,7 @@ _BYTES: Final[Range] = (1, _MAX_BYTES)
 _CPU: Final[Range] = (0, _MAX_MILLICORES)
 _ANY: Final[Range] = (0, _MAX_INTEGER)
 _SECONDS: Final[Range] = (0.0, _MAX_STEP_S)
+_SHAPE: Final[Range] = (1, _MAX_PARAMETERS)
 
 _RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
     RecordedJob: {
@@ -127,6 +131,8 @@ _RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
         "cpu_millis_max": _CPU,
     },
     NodeFacts: {"at": _TIME, "factor": (1e-6, 1e6)},
+    RankFacts: {"rank": _COUNT},
+    ModelShapeFacts: dict.fromkeys(ModelShapeFacts.__struct_fields__, _SHAPE),
     DeviceShortageFacts: {"micro_batch": (1, _MAX_INTEGER), "at": _TIME},
     PodRun: {
         "rank": _COUNT,
@@ -170,7 +176,7 @@ _ESSENTIAL: Final = frozenset(
 empty."""
 
 
-def believe(record: R, now_ms: int) -> tuple[R | None, list[str]]:
+def believe(record: S, now_ms: int) -> tuple[S | None, list[str]]:
     """Return what is possible of a record, or None, and the names of what was dropped."""
     believed, dropped = _believe(record)
     checked: Any = believed
@@ -182,12 +188,21 @@ def believe(record: R, now_ms: int) -> tuple[R | None, list[str]]:
         case PodRun(ended_ms=int(ended_ms), started_ms=started_ms) if ended_ms < started_ms:
             checked = None
             dropped.append("PodRun.ended_ms")
+        case PodFacts() if dropped or believed.until < believed.since:
+            checked = None
+            dropped.append("PodFacts.until")
+        case DeviceShortageFacts():
+            checked = replace(believed, at=min(believed.at, now_ms))
+        case RankFacts():
+            means, waits = believed.compute_seconds, believed.sync_seconds
+            if (
+                len(means) > MAX_WINDOWS
+                or any(x is not None and not 0 < x <= _MAX_STEP_S for x in means)
+                or any(x is not None and not 0 <= x <= _MAX_STEP_S for x in waits)
+            ):
+                checked = None
+                dropped.append("RankFacts.compute_seconds")
     return checked, dropped
-
-
-def believe_report(report: S) -> S | None:
-    """Return a part of a master's document, without what is impossible; None if it says nothing."""
-    return _believe(report)[0]
 
 
 def _believe_segment(segment: SegmentFacts, dropped: list[str], now_ms: int) -> SegmentFacts | None:

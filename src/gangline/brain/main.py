@@ -142,7 +142,7 @@ class _Leadership:
         )
         history = JobHistory(store, self.cluster, retention)
         await history.lead(settings.identity)
-        watched = await history.known_uids()
+        watched = [job.uid for job in await history.known_jobs()]
         async with asyncio.TaskGroup() as tasks:
             if settings.digest_names:
                 log.info("records of jobs are not written: they would show names")

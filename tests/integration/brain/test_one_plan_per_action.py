@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brain_records import not_none
 from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.resources import ELASTIC_JOBS, SCALE_PLANS
 from gangline.brain.advisers.advice import Advice, GuardAction, Reason, Verdict, What
@@ -20,6 +20,7 @@ from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import ClusterState
 from gangline.brain.publication.plans import Actuator
 from gangline.brain.store.engine import Store, open_store
+from gangline.brain.store.reader import Reader
 from gangline.kube.client.client import ApiClient
 from gangline.local.custom_resources import install_definitions
 
@@ -82,7 +83,7 @@ class Brain:
 
     async def cycle(self, run: Run, now_ms: int) -> None:
         """What an evaluation does with the actions of a job."""
-        actions = not_none(await self.history.actions(JOB.uid, 0))
+        actions = await self.history.read(partial(Reader.actions, uid=JOB.uid)) or []
         state = job_state(AdviserView(now_ms=now_ms, run=run), None, actions, [])
         job = EvaluatedJob(self.job, run, actions, await self.plans(), ALLOWED, now_ms, state)
         await self.trials.resume(job)
@@ -191,6 +192,6 @@ async def test_rollback_is_made_once(
     plans = {each.metadata.name: each for each in await last.plans()}
     assert sorted(plans) == ["train-brain-1", "train-brain-2"]
     assert plans["train-brain-2"].spec.replica_resource_specs["worker"].replicas == 4
-    records = not_none(await last.history.actions(JOB.uid, 0))
+    records = await last.history.read(partial(Reader.actions, uid=JOB.uid)) or []
     assert records[0].verdict == Verdict.ROLLED_BACK
     assert records[1].rollback_of == 1

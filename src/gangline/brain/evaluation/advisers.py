@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -39,6 +39,8 @@ from gangline.brain.publication.publisher import remaining_s
 from gangline.sizing.hardware import find_device
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_NAMED_RUNS = 10
 FAMILY_LEVEL = 2
@@ -96,76 +98,52 @@ def _model_memory(model: str) -> int | None:
 
 
 class Fitted(NamedTuple):
-    run: Run
-    similar: SimilarRuns
-    prediction_error: float
+    """The throughput of a job; segments close every five minutes only."""
+
+    of: tuple[object, ...]
+    """What it was fitted to."""
     model: ThroughputModel | None
     choices: tuple[Choice, ...]
     """Predicted goodput by number of workers; empty where it is not known."""
 
-    def is_of(self, view: AdviserView) -> bool:
-        return (
-            self.run.job == view.run.job
-            and self.run.segments == view.run.segments
-            and self.similar == view.similar
-            and self.prediction_error == view.prediction_error
-        )
-
 
 class Advised(NamedTuple):
-    """All advice on one job, one piece for each subject, and the sizes that it may have."""
+    """All advice on one job, one piece for each subject, and its fit."""
 
     advice: list[Advice]
     fitted: Fitted
 
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        return self.fitted.choices
-
 
 def advise(view: AdviserView, earlier: Fitted | None = None) -> Advised:
-    """Return all advice on one job.
-
-    Args:
-        view: the job.
-        known: its fit in an earlier evaluation; segments close every five minutes only.
-    """
-    by_subject: dict[tuple[str, str, int, str], Advice] = {}
-    fitted = earlier if earlier is not None and earlier.is_of(view) else _fitted(view)
+    """Return all advice on one job, of which an earlier evaluation may have a fit."""
+    fitted_to = (view.run.job, view.run.segments, view.similar, view.prediction_error)
+    if earlier is not None and earlier.of == fitted_to:
+        fitted = earlier
+    else:
+        model = _attempted(view, partial(_fit, view))
+        choices = None
+        if model is not None and view.run.job.kind == "ElasticJob":
+            choices = _attempted(view, partial(size_choices, view, model))
+        fitted = Fitted(fitted_to, model, tuple(choices or ()))
     plain = (start.advise, rightsize.advise, advise_checkpoints, advise_stragglers, advise_servers)
     advisers = [partial(adviser, view) for adviser in plain]
     if view.run.segments:
         advisers.append(partial(advise_workers, view, fitted.model, fitted.choices or None))
         advisers.append(partial(advise_batch, view, fitted.model))
+    by_subject: dict[tuple[str, str, int, str], Advice] = {}
     for adviser in advisers:
-        for advice in _advice_of(adviser, view):
+        for advice in _attempted(view, adviser) or ():
             by_subject.setdefault(advice.key, advice)
     return Advised(list(by_subject.values()), fitted)
 
 
-def _fitted(view: AdviserView) -> Fitted:
-    model = _fit(view) if view.run.segments else None
-    choices = _choices(view, model)
-    return Fitted(view.run, view.similar, view.prediction_error, model, choices)
-
-
-def _choices(view: AdviserView, model: ThroughputModel | None) -> tuple[Choice, ...]:
-    if model is None or view.run.job.kind != "ElasticJob":
-        return ()
+def _attempted(view: AdviserView, work: Callable[[], T]) -> T | None:
     try:
-        return tuple(size_choices(view, model))
-    except (ArithmeticError, ValueError):
-        log.exception("sizes could not be predicted", extra={"job": view.run.job.name})
-        return ()
-
-
-def _advice_of(adviser: Callable[[], list[Advice]], view: AdviserView) -> list[Advice]:
-    try:
-        return adviser()
+        return work()
     except (ArithmeticError, ValueError, LookupError, TypeError):
         job = view.run.job
         log.exception("an adviser failed", extra={"job": f"{job.namespace}/{job.name}"})
-        return []
+        return None
 
 
 def _fit(view: AdviserView) -> ThroughputModel | None:
@@ -174,15 +152,13 @@ def _fit(view: AdviserView) -> ThroughputModel | None:
     Ages are counted from the newest segment on. The weights of all segments shrink alike with time,
     so the present time has no effect.
     """
+    if not view.run.segments:
+        return None
     family = view.similar.runs if view.similar.level <= 1 else ()
     past = [segment for run in reversed(family) for segment in run.segments]
-    try:
-        now_ms = max(segment.until for segment in (*view.run.segments, *past))
-        data = observations(fitted_segments(view.run.segments, past), now_ms)
-        return fit_throughput(data, job_prior([view.run, *family]))
-    except (ArithmeticError, ValueError):
-        log.exception("the throughput could not be fitted")
-        return None
+    now_ms = max(segment.until for segment in (*view.run.segments, *past))
+    data = observations(fitted_segments(view.run.segments, past), now_ms)
+    return fit_throughput(data, job_prior([view.run, *family]))
 
 
 def evidence(advice: Advice, job: RecordedJob, similar: SimilarRuns) -> AdviceEvidence:

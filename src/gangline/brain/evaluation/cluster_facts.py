@@ -130,9 +130,10 @@ class ClusterHealth:
         models = {node.name: node.gpu_model for node in nodes}
         today = self._days.records(models, now_ms)
         self._history.add_speeds(today)
-        stored = await self._history.node_speeds(now_ms // DAY_MS - HISTORY_DAYS)
+        since_day = now_ms // DAY_MS - HISTORY_DAYS
+        stored = await self._history.read(lambda r, cluster: r.node_speeds(cluster, since_day))
         # Days of today take the place of older computations of them.
-        days = {(speed.node, speed.day): speed for speed in (*stored, *today)}
+        days = {(speed.node, speed.day): speed for speed in (*(stored or ()), *today)}
         self._speeds = tuple(days[key] for key in sorted(days))
 
     def view(self, nodes: tuple[NodeCapacity, ...], price: float) -> ClusterView:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -63,7 +64,7 @@ from gangline.brain.publication.publisher import (
     run_time_estimate_s,
     write_estimate,
 )
-from gangline.brain.store.reader import MAX_RECENT_ACTIONS
+from gangline.brain.store.reader import MAX_RECENT_ACTIONS, Reader
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import ApiError
@@ -189,7 +190,7 @@ class Evaluator:
         if deleted:
             log.info("finished plans were deleted", extra={"plans": deleted})
         running = {job.meta.uid for job in self._collector.running()}
-        for action in await self._history.open_actions():
+        for action in await self._history.read(Reader.open_actions) or ():
             if action.job not in running:
                 # The job ended first: nothing can be concluded from it.
                 ended = replace(action, verdict=Verdict.OVERTAKEN, judged_ms=now_ms)
@@ -220,7 +221,9 @@ class Evaluator:
 
     async def _observe_cluster(self, view: ClusterView) -> None:
         now_ms = self._now_ms()
-        stored = await self._history.recent_actions(now_ms - DAY_MS)
+        stored = await self._history.read(
+            lambda r, cluster: r.recent_actions(cluster, now_ms - DAY_MS)
+        )
         recent = stored or []
         self._actions = _by_job(recent)
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
@@ -297,7 +300,9 @@ class Evaluator:
         if self._actions is not None:
             actions = self._actions.get(uid, [])
         else:
-            actions = await self._history.actions(uid, now_ms - DAY_MS) or []
+            since_ms = now_ms - DAY_MS
+            read = partial(Reader.actions, uid=uid, since_ms=since_ms)
+            actions = await self._history.read(read) or []
         plans = self._collector.plans.by_index("job", f"{run.job.namespace}/{run.job.name}")
         state = self._state_of(watched, view, actions, plans)
         view = replace(
@@ -320,7 +325,7 @@ class Evaluator:
         run, permission = job.run, job.permission
         job.memory.fitted = advised.fitted
         if run.job.kind == "ElasticJob" and permission.may_change(What.WORKERS):
-            sized = allocation_job(run, advised.choices, job.state)
+            sized = allocation_job(run, advised.fitted.choices, job.state)
             self._members += [sized] if sized is not None else []
         advice = with_allocation(self._round, run.job.uid, advised.advice)
         group = self._collector.pod_group_of(run.job.uid)

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 from zlib import crc32
@@ -25,7 +26,7 @@ from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError
-from gangline.brain.store.reader import HistoryFilter, Reader
+from gangline.brain.store.reader import Reader
 from gangline.brain.store.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -111,9 +112,12 @@ class JobHistory:
     def ended_runs(self) -> list[Run]:
         return list(self._ended.values())
 
-    async def node_speeds(self, since_day: int) -> list[NodeSpeed]:
-        """Return the days of all nodes; empty if they are not known."""
-        return await self._read(lambda r: r.node_speeds(self._cluster, since_day)) or []
+    async def read(self, work: Callable[[Reader, str], T]) -> T | None:
+        """Ask the store about this cluster; returns None while it is away."""
+        try:
+            return await self._store.query(lambda reader: work(reader, self._cluster))
+        except StoreError:
+            return None
 
     async def flush(self) -> bool:
         """Write what was added. Returns False if it stays in memory."""
@@ -127,31 +131,22 @@ class JobHistory:
             log.info("a fact was not stored: %s", refused)
         return True
 
-    async def known_uids(self) -> list[str]:
-        """Return the uids of unfinished jobs that an earlier process has watched."""
-        return [job.uid for job in await self._read(lambda r: r.running_jobs(self._cluster)) or ()]
+    async def known_jobs(self) -> list[RecordedJob]:
+        """Return unfinished jobs that an earlier process has watched."""
+        return await self.read(lambda r, cluster: r.running_jobs(cluster)) or []
 
     async def end_vanished(self, present: Collection[str], now_ms: int) -> int:
         """Mark jobs as deleted that the API server does not have any more; return their number.
 
         When they were deleted is not known: ``now_ms`` stands for it.
         """
-        jobs = await self._read(lambda r: r.running_jobs(self._cluster)) or ()
         vanished = [
             replace(job, outcome=Outcome.DELETED, finished_ms=now_ms, observed_ms=now_ms)
-            for job in jobs
+            for job in await self.known_jobs()
             if job.uid not in present
         ]
         self.add(Run(job=job) for job in vanished)
         return len(vanished)
-
-    async def finished_jobs(self, asked: HistoryFilter) -> tuple[RecordedJob, ...]:
-        """Return ended jobs, the latest first; none while they are not known."""
-        page = await self._read(lambda r: r.history(asked))
-        return page.jobs if page else ()
-
-    async def earlier(self, uid: str) -> Run | None:
-        return await self._read(lambda r: r.run(self._cluster, uid))
 
     async def similar(self, run: Run, now_ms: int) -> SimilarRuns:
         """Return similar runs: of the store, or of memory while it is away."""
@@ -191,18 +186,6 @@ class JobHistory:
             for uid in [uid for uid in cache if uid not in kept]:
                 del cache[uid]
 
-    async def actions(self, uid: str, since_ms: int) -> list[GuardAction] | None:
-        """Return the actions of a job; None if they are not known."""
-        return await self._read(lambda r: r.actions(self._cluster, uid, since_ms=since_ms))
-
-    async def recent_actions(self, since_ms: int) -> list[GuardAction] | None:
-        """Return the actions of all jobs, oldest first; None if they are not known."""
-        return await self._read(lambda r: r.recent_actions(self._cluster, since_ms))
-
-    async def open_actions(self) -> list[GuardAction]:
-        """Return actions without a verdict; empty if they are not known."""
-        return await self._read(lambda r: r.open_actions(self._cluster)) or []
-
     async def begin_action(self, action: GuardAction) -> GuardAction | None:
         """Store an action before it happens; None if it may not happen."""
         return await self._act(
@@ -230,12 +213,6 @@ class JobHistory:
     def may_act(self) -> bool:
         """Whether this process has the newest fencing number, as far as it knows."""
         return self._fence is not None and not self.problem
-
-    async def _read(self, work: Callable[[Reader], T]) -> T | None:
-        try:
-            return await self._store.query(work)
-        except StoreError:
-            return None
 
     async def _act(self, failure: str, work: Callable[[Writer, int], T]) -> T | None:
         """Write as the leader; None if this process is none, or the store failed."""
@@ -273,7 +250,7 @@ class FactFlow:
             if uid in self._earlier_loaded:
                 continue
             self._earlier_loaded.add(uid)
-            earlier = await self._history.earlier(uid)
+            earlier = await self._history.read(partial(Reader.run, uid=uid))
             for pod in earlier.pods if earlier else ():
                 watched.observations.earlier[pod.role, pod.rank, pod.started_ms] = pod
             for segment in earlier.segments[-FACTS_MAX_SEGMENTS:] if earlier else ():

@@ -62,8 +62,8 @@ class ManifestAdviser:
             stem=job.stem,
             outcome=Outcome.SUCCEEDED,
         )
-        past = await self._history.finished_jobs(named)
-        return why_not_counted(job, past, now_ms)
+        page = await self._history.read(lambda r, _: r.history(named))
+        return why_not_counted(job, page.jobs if page else (), now_ms)
 
     def _run(self, manifest: Mapping[str, Any]) -> Run:
         version, name = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))

@@ -4,6 +4,7 @@ The API server and the publisher are replaced: they record what is written to th
 """
 
 import json
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Mode, Wishes
 from gangline.brain.guard.policy import BrainPolicyRule, Policy
 from gangline.brain.guard.state import DEFAULTS
+from gangline.brain.store.reader import Reader
 from gangline.kube.errors import Unreachable
 
 NOW_MS = 1_790_000_000_000
@@ -130,4 +132,4 @@ class ScaledJob:
 
     async def actions(self) -> list[GuardAction]:
         """The actions of the job, as the history has them."""
-        return await self.history.actions(self.uid, 0) or []
+        return await self.history.read(partial(Reader.actions, uid=self.uid)) or []

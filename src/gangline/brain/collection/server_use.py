@@ -1,46 +1,24 @@
 """CPU and memory of pods from the metrics API, and of parameter servers by the minute."""
 
 import asyncio
-import logging
 from bisect import insort
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gangline.api.quantity import QuantityError, parse_quantity
 from gangline.brain.advisers.view import ServerUse
 from gangline.kube.client.client import ApiClient
-from gangline.kube.errors import ApiError, NotFound
+from gangline.sdk.usage import pod_usage
 
-log = logging.getLogger(__name__)
-
-PATH = "/apis/metrics.k8s.io/v1beta1/pods"
 POLL_S = 30.0
-ABSENT_POLL_S = 300.0
-"""Interval while the cluster does not serve the metrics API."""
 MAX_SAMPLES = 512
 
 
 class PodSample(NamedTuple):
-    namespace: str
-    pod: str
     memory_bytes: int
     cpu_millis: int
-
-
-def parse_samples(listing: Any) -> Iterator[PodSample]:
-    """Yield the readings of a ``PodMetricsList``; entries that cannot be read are left out."""
-    for item in listing.get("items") or () if isinstance(listing, dict) else ():
-        try:
-            meta = item["metadata"]
-            usages = [container["usage"] for container in item["containers"]]
-            memory = sum(parse_quantity(usage["memory"]).value for usage in usages)
-            cpu = sum(parse_quantity(usage["cpu"]).milli for usage in usages)
-            yield PodSample(meta["namespace"], meta["name"], memory, cpu)
-        except (KeyError, TypeError, QuantityError):
-            continue
 
 
 class SampleBuffer:
@@ -72,15 +50,14 @@ async def poll_usage(
 ) -> None:
     """Call ``receive`` with the readings by namespace and pod, until cancelled."""
     while True:
-        wait_s = every_s
-        try:
-            listing = await client.request_json("GET", PATH)
-            receive({(one.namespace, one.pod): one for one in parse_samples(listing)})
-        except NotFound:
-            wait_s = max(every_s, ABSENT_POLL_S)
-        except ApiError as error:
-            log.debug("cannot read the metrics API: %s", error)
-        await asyncio.sleep(wait_s)
+        usage = await pod_usage(client, None)
+        receive(
+            {
+                pod: PodSample(round(used.memory), round(1000 * used.cpu))
+                for pod, used in usage.items()
+            }
+        )
+        await asyncio.sleep(every_s)
 
 
 MINUTE_MS = 60_000

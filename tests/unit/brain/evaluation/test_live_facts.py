@@ -184,7 +184,7 @@ def test_device_memory_of_a_known_model_need_not_be_reported() -> None:
 
 def test_a_server_that_moved_begins_again() -> None:
     servers = ServerTable()
-    sample = PodSample("team", "ps-0", GIB, 3900)
+    sample = PodSample(GIB, 3900)
     servers.add(0, "node-0", (4000, None), sample, NOW - MINUTE)
     servers.add(0, "node-1", (8000, None), sample, NOW)
     (use,) = servers.use({0})

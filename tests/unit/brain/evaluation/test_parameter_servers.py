@@ -146,7 +146,7 @@ class ServedJob:
             self.collector.receive_steps("uid-1", written_steps(self.files.read()))
             for rank, cores in enumerate(self.cores_per_step):
                 use = min(round(1000 * cores * self.rate), self.limits[rank])
-                sample = PodSample("vision", f"ps-{rank}", GIB, use)
+                sample = PodSample(GIB, use)
                 limits = self.limits[rank], 4 * GIB
                 self.watched.servers.add(rank, "small", limits, sample, self.now_ms)
             if minute % 3 == 2:

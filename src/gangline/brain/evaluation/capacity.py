@@ -81,10 +81,7 @@ class FreeCapacity:
         if limit is None or not 0 <= now_ms - limit.at_ms <= MEMORY_MS:
             self._limits.pop(uid, None)
             return ()
-        return tuple(
-            Bound(what=What.WORKERS, role=role, high=limit.workers, name=CAPACITY)
-            for role in ("", "worker")
-        )
+        return (Bound(what=What.WORKERS, role="worker", high=limit.workers, name=CAPACITY),)
 
     def reason(self, uid: str, held: Reason | None) -> Reason | None:
         """Return why a job is held, with the scheduler's reason if capacity is the limit."""

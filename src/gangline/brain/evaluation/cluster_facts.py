@@ -55,46 +55,45 @@ class NodeDays:
     """Collects the present day; another day begins anew."""
 
     def __init__(self) -> None:
-        self._day = -1
-        self._scores: dict[str, dict[str, float]] = {}
+        self._begin(-1)
+
+    def _begin(self, day: int) -> None:
+        self._day = day
+        self._scores: dict[str, dict[str, float]] = defaultdict(dict)
         """By node and job: its latest score."""
-        self._failed_checks: dict[str, set[int]] = {}
-        self._failures: dict[str, set[tuple[str, int]]] = {}
+        self._failed_checks: dict[str, set[int]] = defaultdict(set)
+        self._failures: dict[str, set[tuple[str, int]]] = defaultdict(set)
 
     def add(
         self, run: Run, speeds: Iterable[RankSpeed], checks: Iterable[NodeCheckResult], now_ms: int
     ) -> None:
         """Add what is known of one job now; repeated facts change nothing."""
-        day = now_ms // DAY_MS
+        day, uid = now_ms // DAY_MS, run.job.uid
         if day != self._day:
-            self._day = day
-            self._scores, self._failed_checks, self._failures = {}, {}, {}
-        uid = run.job.uid
+            self._begin(day)
         for node, score in node_scores(speeds).items():
-            self._scores.setdefault(node, {})[uid] = score
+            self._scores[node][uid] = score
         for check in checks:
             if check.slow and check.at_ms // DAY_MS == day:
-                self._failed_checks.setdefault(check.node, set()).add(check.at_ms)
+                self._failed_checks[check.node].add(check.at_ms)
         for pod in run.pods:
             if is_node_failure(pod) and (pod.ended_ms or 0) // DAY_MS == day:
-                self._failures.setdefault(pod.node, set()).add((uid, pod.rank))
+                self._failures[pod.node].add((uid, pod.rank))
 
     def records(self, models: Mapping[str, str], now_ms: int) -> list[NodeSpeed]:
         """Return the day of each node of which anything is known; ``models`` are by node."""
-        nodes = {*self._scores, *self._failed_checks, *self._failures} - {""}
-        by_node = {node: list(self._scores.get(node, {}).values()) for node in sorted(nodes)}
         return [
             NodeSpeed(
                 node=node,
                 gpu_model=models.get(node, ""),
                 day=self._day,
-                score=fmean(scores) if scores else 1.0,
-                jobs=len(scores),
-                checks_failed=len(self._failed_checks.get(node, ())),
-                failures=len(self._failures.get(node, ())),
+                score=fmean(self._scores[node].values() or [1.0]),
+                jobs=len(self._scores[node]),
+                checks_failed=len(self._failed_checks[node]),
+                failures=len(self._failures[node]),
                 observed_ms=now_ms,
             )
-            for node, scores in by_node.items()
+            for node in sorted({*self._scores, *self._failed_checks, *self._failures} - {""})
         ]
 
 

@@ -148,15 +148,13 @@ def _with_failed_rollbacks(
 
 
 def _bounds(job: RecordedJob) -> Iterable[Bound]:
-    # Advice on workers names the role or the job as one: both are bound.
-    for role in ("", "worker"):
-        yield Bound(
-            what=What.WORKERS,
-            role=role,
-            low=job.workers_min,
-            high=job.workers_max,
-            written=job.workers_asked,
-        )
+    yield Bound(
+        what=What.WORKERS,
+        role="worker",
+        low=job.workers_min,
+        high=job.workers_max,
+        written=job.workers_asked,
+    )
     for size in job.roles:
         for what, written in ((What.MEMORY, size.memory_bytes), (What.CPU, size.cpu_millis)):
             if written is not None:

@@ -34,29 +34,33 @@ from gangline.brain.guard.state import (
 _STEPPED = frozenset({What.WORKERS, What.MEMORY, What.PS_MEMORY})
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The value that may be set, its gain, and the name of the limit that changed it."""
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The value to set; or why not."""
 
-    value: float | None
-    choice: Choice | None
-    gain: float | None
-    gain_low: float | None
+    value: float | None = None
+    """The advised value, or what limits leave of it."""
+    predicted: Choice | None = None
+    gain: float | None = None
+    gain_low: float | None = None
     limited_by: str = ""
     """``bound``, ``capacity``, ``person``, ``step`` or ``written``; empty: the advised value."""
+    held_because: Reason | None = None
+
+    @property
+    def act(self) -> bool:
+        return self.held_because is None
 
 
-def limited_target(advice: Advice, job: GuardJobState, permission: Permission) -> Target:
-    """Return the value nearest to the advised one that bounds and steps allow."""
-    if advice.value is None or advice.was is None:
-        return Target(value=advice.value, choice=None, gain=advice.gain, gain_low=advice.gain_low)
-    low, high, by = _interval(advice, job, permission)
-    value = min(max(advice.value, low), high)
-    limited_by = "" if value == advice.value else by[value]
-    if advice.choices:
-        return _chosen(advice, low, high, limited_by)
-    return Target(
-        value=value, choice=None, gain=advice.gain, gain_low=advice.gain_low, limited_by=limited_by
-    )
+def _limited(advice: Advice, job: GuardJobState, permission: Permission) -> Decision:
+    """The value nearest to the advised one that bounds and steps allow."""
+    value, limited_by = advice.value, ""
+    if advice.value is not None and advice.was is not None:
+        low, high, by = _interval(advice, job, permission)
+        value = min(max(advice.value, low), high)
+        limited_by = "" if value == advice.value else by[value]
+        if advice.choices:
+            return _chosen(advice, low, high, limited_by)
+    return Decision(value=value, gain=advice.gain, gain_low=advice.gain_low, limited_by=limited_by)
 
 
 def _interval(
@@ -94,7 +98,7 @@ def _interval(
     return min(low, high), high, {low: low_by, high: high_by}
 
 
-def _chosen(advice: Advice, low: float, high: float, limited_by: str) -> Target:
+def _chosen(advice: Advice, low: float, high: float, limited_by: str) -> Decision:
     """The choice farthest from the present value on the way to the advised one."""
     was = advice.was or 0.0
     up = direction(advice.was, advice.value)
@@ -104,13 +108,13 @@ def _chosen(advice: Advice, low: float, high: float, limited_by: str) -> Target:
         if low <= choice.value <= high and direction(was, choice.value) == up
     ]
     if not possible:
-        return Target(value=was, choice=None, gain=None, gain_low=None, limited_by=limited_by)
+        return Decision(value=was, limited_by=limited_by)
     choice = max(possible, key=lambda choice: abs(choice.value - was))
     # Fewer workers are judged by goodput per worker, more by goodput.
     size = min(choice.value / was, 1.0) if advice.what is What.WORKERS else 1.0
-    return Target(
+    return Decision(
         value=choice.value,
-        choice=choice,
+        predicted=choice,
         # A probe is made for what is possible, not for what is likely.
         gain=advice.gain if advice.probe else choice.goodput / size - 1,
         gain_low=choice.low / size - 1,
@@ -131,7 +135,7 @@ _MODE_LIMITS = {"policy": "PolicyForbids", "job": "JobForbids", "dry-run": "DryR
 
 class Case(msgspec.Struct, frozen=True):
     advice: Advice
-    target: Target
+    target: Decision
     job: GuardJobState
     cluster: ClusterState
     permission: Permission
@@ -140,14 +144,6 @@ class Case(msgspec.Struct, frozen=True):
     @property
     def settings(self) -> GuardSettings:
         return self.permission.guard
-
-    @property
-    def direction(self) -> int:
-        """1 for more, -1 for less."""
-        return direction(self.advice.was, self.target.value)
-
-
-Check = Callable[[Case], Reason | None]
 
 
 def not_permitted(case: Case) -> Reason | None:
@@ -344,7 +340,7 @@ def blocked(case: Case) -> Reason | None:
 
     The count starts again after a day without a rollback.
     """
-    key = (case.job.family, case.advice.what, case.direction)
+    key = (case.job.family, case.advice.what, direction(case.advice.was, case.target.value))
     count, until_ms, length_s, settings = 0, 0, 0.0, case.settings
     for action in case.cluster.rolled_back:
         if (action.family, action.what, action.direction) == key and action.judged_ms is not None:
@@ -412,7 +408,7 @@ def _field(changed: Advice | GuardAction) -> tuple[What, str, str, int | None]:
     return changed.what, changed.role, changed.target, changed.rank
 
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Callable[[Case], Reason | None], ...] = (
     not_permitted,
     not_fit_to_act,
     not_stable,
@@ -427,19 +423,6 @@ CHECKS: tuple[Check, ...] = (
     in_flight,
     already_changed,
 )
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The value to set; or why not."""
-
-    value: float | None = None
-    """The advised value, or what limits leave of it."""
-    predicted: Choice | None = None
-    held_because: Reason | None = None
-
-    @property
-    def act(self) -> bool:
-        return self.held_because is None
 
 
 def observe(job: GuardJobState, advice: list[Advice], now_ms: int) -> GuardJobState:
@@ -464,13 +447,11 @@ def decide(
     advice: Advice, job: GuardJobState, cluster: ClusterState, permission: Permission, now_ms: int
 ) -> Decision:
     """Decide whether ``advice`` is applied now. The first check that holds is the reason."""
-    target = limited_target(advice, job, permission)
+    target = _limited(advice, job, permission)
     case = Case(advice, target, job, cluster, permission, now_ms)
-    for check in CHECKS:
-        reason = check(case)
-        if reason is not None:
-            return Decision(held_because=reason)
-    return Decision(value=target.value, predicted=target.choice)
+    reasons = (check(case) for check in CHECKS)
+    reason = next((reason for reason in reasons if reason is not None), None)
+    return target if reason is None else Decision(held_because=reason)
 
 
 def decide_rollback(
@@ -495,13 +476,13 @@ def decide_rollback(
         reason=because("RollBack"),
         urgent=True,
     )
-    target = Target(value=action.before, choice=None, gain=None, gain_low=None)
+    back = Decision(value=action.before)
     recent = replace(job, last_segment_ms=now_ms)
-    case = Case(advice, target, recent, cluster, permission, now_ms)
+    case = Case(advice, back, recent, cluster, permission, now_ms)
     reason = not_permitted(case) or not_fit_to_act(case)
     if reason is None and (action.rolled_back or action.rollback_of):
         reason = because("RolledBackOnce")
-    return Decision(value=action.before if reason is None else None, held_because=reason)
+    return back if reason is None else Decision(held_because=reason)
 
 
 def begin_action(

@@ -45,8 +45,6 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     middle: float
     high: float
-    segments: int
-    """Segments after the change."""
 
 
 def moments(logs: Sequence[float]) -> Baseline | None:
@@ -76,13 +74,7 @@ def compare(before: Baseline | None, after: Baseline | None) -> Ratio | None:
         low=math.exp(difference - radius),
         middle=math.exp(difference),
         high=math.exp(difference + radius),
-        segments=after.count,
     )
-
-
-def lower_bound(goodput: Baseline) -> float:
-    """The lower end of the range of the mean goodput, relative to that mean."""
-    return math.exp(-_deviation(goodput) * _Z / math.sqrt(goodput.count))
 
 
 def sequential_radius(count: int) -> float:
@@ -155,22 +147,24 @@ def judge(
 ) -> Judgement:
     """Judge ``action``, also one that was kept less than an hour ago."""
     if action.verdict in (Verdict.ROLLED_BACK, Verdict.OVERTAKEN) or action.rollback_of:
-        return _judgement(action.verdict, "TrialOver")
+        return _judged(action, action.verdict, "TrialOver")
     if events.overtaken or action.at_ms > now_ms + _CLOCK_MS:
         # No segment can be told to be from after a time that a wrong clock has set.
-        return _judgement(Verdict.OVERTAKEN, "TrialOvertaken")
+        return _judged(action, Verdict.OVERTAKEN, "TrialOvertaken")
     if events.oom:
-        return _judgement(Verdict.ROLLED_BACK, "TrialOutOfMemory")
+        return _judged(action, Verdict.ROLLED_BACK, "TrialOutOfMemory")
     new = _new_segments(action, segments)
     if not new and _unformed(action, now_ms, events, settings):
-        return _judgement(Verdict.ROLLED_BACK, "TrialNoWorld")
+        return _judged(action, Verdict.ROLLED_BACK, "TrialNoWorld")
     logs = [log_goodput(segment) for segment in new]
     if action.verdict is Verdict.PENDING:
         ratio = compare(action.baseline, moments(logs))
-        return _judge_trial(action, new, ratio, now_ms, settings)
+        return _judged(action, *_judge_trial(action, new, ratio, now_ms, settings), ratio)
     # The latest segments alone: those of the trial were good, or it would not have been kept.
     ratio = compare(action.baseline, moments(logs[-settings.watch_segments :]))
-    return _watch(action, ratio, now_ms, settings)
+    if _is_worse_later(action, ratio, now_ms, settings):
+        return _judged(action, Verdict.ROLLED_BACK, "TrialWorseLater", ratio)
+    return _judged(action, action.verdict, "TrialOver")
 
 
 def _judge_trial(
@@ -179,7 +173,7 @@ def _judge_trial(
     ratio: Ratio | None,
     now_ms: int,
     settings: GuardSettings,
-) -> Judgement:
+) -> tuple[Verdict, str]:
     started_ms = new[0].since if new else action.at_ms
     late = now_ms - started_ms >= settings.trial_s * 1000
     enough = (
@@ -187,39 +181,37 @@ def _judge_trial(
         and len(new) >= settings.trial_segments
     )
     if ratio is None:
-        if not late:
-            return _judgement(Verdict.PENDING, "TrialPending")
-        return _judgement(Verdict.UNCLEAR, "TrialNotMeasured")
+        return (Verdict.UNCLEAR, "TrialNotMeasured") if late else (Verdict.PENDING, "TrialPending")
     least, price = _least(action, settings), _price(action, settings)
     # Until its end a trial is decided by what is certain, then by the estimate.
     reached = ratio.middle if late or enough else ratio.high
     if reached < least:
-        return _measured(action, Verdict.ROLLED_BACK, "TrialWorse", ratio)
+        return Verdict.ROLLED_BACK, "TrialWorse"
     if reached < price:
-        return _measured(action, Verdict.ROLLED_BACK, "TrialNotWorthPrice", ratio)
+        return Verdict.ROLLED_BACK, "TrialNotWorthPrice"
     predicted = max(action.predicted.low, least) if action.predicted else 1.0
     if ratio.low >= predicted and ratio.middle >= price:
-        return _measured(action, Verdict.KEPT, "TrialAsPredicted", ratio)
+        return Verdict.KEPT, "TrialAsPredicted"
     if not (late or enough):
-        return _measured(action, Verdict.PENDING, "TrialPending", ratio)
+        return Verdict.PENDING, "TrialPending"
     expected = action.predicted.low if action.predicted else math.inf
     if ratio.low >= least and ratio.middle >= expected:
         # Certainly not worse, and where it was predicted to be: more time would show no more.
-        return _measured(action, Verdict.KEPT, "TrialAsPredicted", ratio)
-    return _measured(action, Verdict.UNCLEAR, "TrialUnclear", ratio)
+        return Verdict.KEPT, "TrialAsPredicted"
+    return Verdict.UNCLEAR, "TrialUnclear"
 
 
-def _watch(
+def _is_worse_later(
     action: GuardAction, ratio: Ratio | None, now_ms: int, settings: GuardSettings
-) -> Judgement:
+) -> bool:
     """The hour after a trial: worse than the lower end of the baseline is taken back after all."""
     judged_ms = action.judged_ms or action.at_ms
     if ratio is None or action.baseline is None or now_ms - judged_ms > settings.watch_s * 1000:
-        return _judgement(action.verdict, "TrialOver")
-    least = _least(action, settings) / settings.tolerance * lower_bound(action.baseline)
-    if ratio.high < least:
-        return _measured(action, Verdict.ROLLED_BACK, "TrialWorseLater", ratio)
-    return _measured(action, action.verdict, "TrialOver", ratio)
+        return False
+    # The lower end of the range of the mean goodput, relative to that mean.
+    before = action.baseline
+    lower = math.exp(-_deviation(before) * _Z / math.sqrt(before.count))
+    return ratio.high < _least(action, settings) / settings.tolerance * lower
 
 
 def _least(action: GuardAction, settings: GuardSettings) -> float:
@@ -265,15 +257,14 @@ def _settings(segment: SegmentFacts) -> tuple[int, int, int | None, int | None, 
     )
 
 
-def _judgement(verdict: Verdict, code: str, **arguments: str | float) -> Judgement:
-    return Judgement(verdict=verdict, why=because(code, **arguments))
-
-
-def _measured(action: GuardAction, verdict: Verdict, code: str, ratio: Ratio) -> Judgement:
-    arguments: Arguments = {"measured": ratio.middle - 1}
-    surprise = None
-    if action.predicted is not None:
-        predicted = action.predicted
+def _judged(
+    action: GuardAction, verdict: Verdict, code: str, ratio: Ratio | None = None
+) -> Judgement:
+    arguments: Arguments = {}
+    surprise, predicted = None, action.predicted
+    if ratio is not None:
+        arguments["measured"] = ratio.middle - 1
+    if ratio is not None and predicted is not None:
         arguments["predicted"] = predicted.goodput - 1
         inside = min(max(ratio.middle, predicted.low), predicted.high)
         surprise = math.log(ratio.middle / inside)

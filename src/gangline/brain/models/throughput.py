@@ -242,12 +242,13 @@ def weights_of(data: Sequence[StepObservation]) -> Array:
     return np.array([e.steps / e.step_s**2 * 0.5 ** (e.age_days / _HALF_LIFE_DAYS) for e in data])
 
 
-def seen_range(data: Sequence[StepObservation]) -> SeenRange:
+def _seen_range(data: Sequence[StepObservation]) -> SeenRange:
     at = [observation.configuration for observation in data]
+    nodes, procs, micro_batches, _ = (sorted(values) for values in zip(*at, strict=True))
     return SeenRange(
-        procs=(min(c.procs for c in at), max(c.procs for c in at)),
-        nodes=(min(c.nodes for c in at), max(c.nodes for c in at)),
-        micro_batch=(min(c.micro_batch for c in at), max(c.micro_batch for c in at)),
+        procs=(procs[0], procs[-1]),
+        nodes=(nodes[0], nodes[-1]),
+        micro_batch=(micro_batches[0], micro_batches[-1]),
         intra=any(c.nodes == 1 and c.procs > 1 for c in at),
         configurations=frozenset(at),
     )
@@ -308,15 +309,6 @@ _LEAST_NOISE = 0.005
 _MOST_LEFT_OUT = 12
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitted:
-    coefficients: Array
-    gamma: float
-    covariance: Array
-    alternatives: tuple[Array, ...]
-    """Other coefficients that the data does not exclude: where a column was never varied."""
-
-
 def fit_throughput(
     data: Sequence[StepObservation], prior: Prior = NO_PRIOR
 ) -> ThroughputModel | None:
@@ -327,18 +319,12 @@ def fit_throughput(
     """
     if not data:
         return None
-    fitted = _fit(data, prior)
+    fit = _fitted(data, prior)
     error = _left_out_error(data, prior)
-    return ThroughputModel(
-        coefficients=fitted.coefficients,
-        gamma=fitted.gamma,
-        error=error,
-        seen=seen_range(data),
-        draws=_draws(fitted),
-    )
+    return ThroughputModel(fit.coefficients, fit.gamma, error, _seen_range(data), fit.draws())
 
 
-def _fit(data: Sequence[StepObservation], prior: Prior, *, ranges: bool = True) -> _Fitted:
+def _fitted(data: Sequence[StepObservation], prior: Prior, *, ranges: bool = True) -> "_Fit":
     separate = [
         observation
         for observation in data
@@ -348,16 +334,18 @@ def _fit(data: Sequence[StepObservation], prior: Prior, *, ranges: bool = True) 
     complete = {observation.configuration for observation in separate} == {
         e.configuration for e in data
     }
+    fit = _Fit(prior, ranges)
     if complete:
-        return _fit_parts(data, separate, prior, ranges)
-    return _fit_steps(data, prior, ranges)
+        _fit_parts(fit, data, separate)
+    else:
+        _fit_steps(fit, data)
+    return fit
 
 
 def _fit_parts(
-    data: Sequence[StepObservation], apart: Sequence[StepObservation], prior: Prior, ranges: bool
-) -> _Fitted:
+    parts: "_Fit", data: Sequence[StepObservation], apart: Sequence[StepObservation]
+) -> None:
     """Fit computing, exchange, and then the fixed part for each g."""
-    parts = _Parts(prior, ranges)
     rows = np.array([columns(observation.configuration)[0] for observation in apart])
     compute = np.array([(e.compute_s or 0.0) / e.configuration.accumulation for e in apart])
     weights = weights_of(apart)
@@ -372,10 +360,9 @@ def _fit_parts(
             sync = np.array([observation.sync_s or 0.0 for observation in chosen])
             parts.add(group, rows, sync, weights_of(chosen))
     parts.fill(data)
-    gamma, fixed = _search_gamma(data, parts.coefficients)
-    for observation in (parts.coefficients, *parts.alternatives):
-        observation[FIXED] = fixed
-    return _Fitted(parts.coefficients, gamma, parts.covariance, tuple(parts.alternatives))
+    parts.gamma, fixed = _search_gamma(data, parts.coefficients)
+    for coefficients in (parts.coefficients, *parts.alternatives):
+        coefficients[FIXED] = fixed
 
 
 def _search_gamma(data: Sequence[StepObservation], coefficients: Array) -> tuple[float, float]:
@@ -395,9 +382,8 @@ def _search_gamma(data: Sequence[StepObservation], coefficients: Array) -> tuple
     return float(GAMMAS[best]), float(fixed[best])
 
 
-def _fit_steps(data: Sequence[StepObservation], prior: Prior, ranges: bool) -> _Fitted:
+def _fit_steps(parts: "_Fit", data: Sequence[StepObservation]) -> None:
     """Fit step times alone, g = 1: all columns together."""
-    parts = _Parts(prior, ranges)
     places = [observation.configuration for observation in data]
     compute, exchange, fixed = (np.array(part) for part in zip(*map(columns, places), strict=True))
     counts = np.array([at.accumulation for at in places])
@@ -408,18 +394,19 @@ def _fit_steps(data: Sequence[StepObservation], prior: Prior, ranges: bool) -> _
     used = [int(column) for column in np.flatnonzero(np.abs(matrix).sum(axis=0))]
     parts.add(used, matrix, np.array([observation.step_s for observation in data]), weights)
     parts.fill(data)
-    return _Fitted(parts.coefficients, 1.0, parts.covariance, tuple(parts.alternatives))
 
 
-class _Parts:
-    """Coefficients, covariance and alternatives while groups of columns are fitted."""
+class _Fit:
+    """Coefficients, fitted one group of columns after the other."""
 
     def __init__(self, prior: Prior, ranges: bool) -> None:
         self.prior = prior
         self.ranges = ranges
         self.coefficients = np.zeros(8)
+        self.gamma = 1.0
         self.covariance = np.zeros((8, 8))
         self.alternatives: list[Array] = []
+        """Other coefficients that the data does not exclude: where a column was never varied."""
 
     def add(self, group: list[int], rows: Array, values: Array, weights: Array) -> None:
         root = np.sqrt(weights)
@@ -507,6 +494,14 @@ class _Parts:
                 other[X1] *= scale
                 self.alternatives.append(other)
 
+    def draws(self) -> Array:
+        """Coefficients drawn about the best ones and, in turn, about the alternatives."""
+        centres = np.array([self.coefficients, *self.alternatives])
+        values, vectors = np.linalg.eigh(self.covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        centre = centres[np.arange(DRAWS) % len(centres)]
+        return np.asarray(np.maximum(centre + _deviations() @ root.T, 0.0))
+
 
 def _left_out_error(data: Sequence[StepObservation], prior: Prior) -> float:
     """Root mean square of the errors at each configuration, fitted to the others."""
@@ -521,8 +516,8 @@ def _left_out_error(data: Sequence[StepObservation], prior: Prior) -> float:
     errors = []
     for left in chosen[::step]:
         rest = [observation for observation in merged if observation.configuration != left]
-        fitted = _fit(rest, prior, ranges=False)
-        predicted = float(step_times(fitted.coefficients[None, :], fitted.gamma, [left])[0, 0])
+        fit = _fitted(rest, prior, ranges=False)
+        predicted = float(step_times(fit.coefficients[None, :], fit.gamma, [left])[0, 0])
         errors.append(math.log(max(predicted, 1e-12) / _merged(groups[left]).step_s))
     # The median is not moved by one configuration at the edge, which is an extrapolation there.
     robust = 1.4826 * float(np.median(np.abs(errors)))
@@ -550,15 +545,6 @@ def _merged(group: Sequence[StepObservation]) -> StepObservation:
         sync_s=mean([observation.sync_s for observation in group]),
         age_days=0.0,
     )
-
-
-def _draws(fitted: _Fitted) -> Array:
-    """Coefficients drawn about the best ones and, in turn, about the alternatives."""
-    centres = np.array([fitted.coefficients, *fitted.alternatives])
-    values, vectors = np.linalg.eigh(fitted.covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    centre = centres[np.arange(DRAWS) % len(centres)]
-    return np.asarray(np.maximum(centre + _deviations() @ root.T, 0.0))
 
 
 @cache

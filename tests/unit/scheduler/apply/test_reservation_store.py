@@ -15,7 +15,7 @@ from gangline.scheduler.apply.reservation_store import (
 )
 from gangline.scheduler.types import GroupKey, NodeName, PodKey, Reservation
 from unit.kube.fake_server import connected
-from unit.scheduler.builders import cluster, decide, gang, group, node, pod
+from unit.scheduler.builders import group
 
 
 def noted(text: str) -> PodGroup:
@@ -65,20 +65,3 @@ async def test_reservation_that_is_too_large_for_an_annotation_is_removed_and_no
                 of_group.append(write[1] is not None)
         task.cancel()
     assert of_group == [True, False, True]
-
-
-def test_the_plan_for_the_first_in_line_stays_where_it_was() -> None:
-    state = cluster(
-        node("a", cpu=4),
-        node("b", cpu=4),
-        group("old", 2),
-        pod("o0", cpu=3, group="old", on="a"),
-        pod("o1", cpu=2, group="old", on="b"),
-        *gang("large", 1, age=1, cpu=4),
-    )
-    first = decide(state).reservations
-    assert first["d/large"].nodes == ((PodKey("d/large-worker-0"), NodeName("b")),)
-    state.reservations = dict(first)
-    state.remove_pod(PodKey("d/o0"))
-    state.set_pod(pod("o0", cpu=1, group="old", on="a"))
-    assert decide(state).reservations == first

@@ -18,13 +18,6 @@ def used_cpu(state: SchedulerCache, name: str = "a") -> int:
     return int(nodes.used[nodes.columns["cpu"], nodes.rows[NodeName(name)]])
 
 
-def test_assumed_pod_holds_resources_and_is_not_pending() -> None:
-    state = cluster(node("a"), pod("p", cpu=2))
-    state.assume(P, A)
-    assert used_cpu(state) == 2000
-    assert not state.pending
-
-
 def test_event_older_than_the_binding_does_not_undo_it() -> None:
     state = cluster(node("a"), pod("p", cpu=2))
     state.assume(P, A)
@@ -40,14 +33,6 @@ def test_event_of_the_api_server_ends_the_assumption() -> None:
     assert (used_cpu(state, "a"), used_cpu(state, "b")) == (0, 2000)
     state.forget_assumed(P, "uid-p")
     assert used_cpu(state, "b") == 2000
-
-
-def test_a_failed_binding_lets_the_pod_wait_again() -> None:
-    state = cluster(node("a"), pod("p", cpu=2))
-    state.assume(P, A)
-    state.forget_assumed(P, "uid-p")
-    assert used_cpu(state) == 0
-    assert set(state.pending) == {P}
 
 
 def test_a_failed_binding_of_a_former_pod_of_the_name_means_nothing() -> None:
@@ -68,24 +53,12 @@ def test_deleted_pod_releases_its_resources() -> None:
     state.remove_pod(P)
 
 
-def test_pods_seen_before_their_node_are_counted_when_it_comes() -> None:
-    state = cluster(pod("p", cpu=2, on="a"))
-    state.set_node(node("a"))
-    assert used_cpu(state) == 2000
-
-
 def test_a_node_that_comes_back_still_has_its_pods() -> None:
     state = cluster(node("a"), pod("p", cpu=2, on="a"))
     state.remove_node(A)
     state.remove_node(A)
     state.set_node(node("a"))
     assert used_cpu(state) == 2000
-
-
-def test_finished_pod_releases_its_resources() -> None:
-    state = cluster(node("a"), pod("p", cpu=2, on="a"))
-    state.set_pod(pod("p", cpu=2, on="a", phase="Succeeded"))
-    assert used_cpu(state) == 0
 
 
 def test_rows_of_removed_nodes_are_used_again() -> None:

@@ -111,6 +111,7 @@ def test_only_pods_of_our_schedulers_wait_for_us() -> None:
     assert not pod(spec={"nodeName": "n"}).is_pending
     assert not pod(spec={"schedulingGates": [{"name": "g"}]}).is_pending
     assert not pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}).is_pending
+    assert not pod(status={"phase": "Failed"}).is_pending
 
 
 def test_ended_pod_holds_no_resources() -> None:

@@ -8,10 +8,7 @@ from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.preemption.reservations import LOST_MEMBER_RESERVATION_S
 from gangline.scheduler.types import (
     CycleResult,
-    LabelExpression,
     NetworkTopologyRule,
-    NodeTerm,
-    PlacementConstraints,
     QueueInfo,
     TaintInfo,
 )
@@ -82,21 +79,6 @@ def test_missing_role_is_named_in_the_message() -> None:
     assert "'ps'" in message(decision, "job")
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        pytest.param({"is_gated": True}, id="gated"),
-        pytest.param({"is_ours": False}, id="another scheduler's"),
-        pytest.param({"is_terminating": True}, id="being deleted"),
-        pytest.param({"phase": "Failed"}, id="failed before it had a node"),
-    ],
-)
-def test_pods_that_are_not_pending_for_this_scheduler_are_ignored(facts: dict[str, object]) -> None:
-    decision = decide(cluster(node("a"), pod("p", **facts)))  # type: ignore[arg-type]
-    assert not decision.bindings
-    assert not decision.pending_reasons
-
-
 def test_unusable_nodes_have_kubernetes_messages() -> None:
     state = cluster(
         node("cordoned", unschedulable=True),
@@ -122,15 +104,6 @@ def test_cluster_without_nodes_has_its_message() -> None:
 def test_too_many_pods_is_a_reason_of_its_own() -> None:
     state = cluster(node("a", pods=1), pod("there", on="a"), pod("p"))
     assert "1 Too many pods" in pod_message(decide(state), "p")
-
-
-def test_preferred_affinity_decides_between_nodes() -> None:
-    term = NodeTerm(labels=(LabelExpression("zone", "In", ("b",)),))
-    wish = PlacementConstraints(preferred=((10, term),))
-    state = cluster(
-        node("a", labels={"zone": "a"}), node("b", labels={"zone": "b"}), pod("p", constraints=wish)
-    )
-    assert placed(decide(state)) == {"p": "b"}
 
 
 def test_resources_outside_the_reservation_are_used() -> None:

@@ -211,23 +211,6 @@ def test_running_members_of_the_gang_do_not_end_for_it() -> None:
     assert places(checked_cycle(state, NOW), "g") == {}
 
 
-@pytest.mark.parametrize(
-    ("facts", "ends"),
-    [
-        pytest.param({}, False, id="it may run for ever"),
-        pytest.param({"max_run_time_s": 60.0, "started_at": NOW}, True, id="it has a deadline"),
-        pytest.param({"belongs_to_job": True}, True, id="it belongs to a Job"),
-        pytest.param({"is_terminating": True}, True, id="it is ending"),
-    ],
-)
-def test_single_pods_that_end_some_time_make_room(facts: dict[str, object], ends: bool) -> None:
-    alone = pod("alone", cpu=1, on="n0", preemptable=False, **facts)  # type: ignore[arg-type]
-    state = cluster(node("n0", cpu=1), alone, *gang("wants", 1))
-    decision = checked_cycle(state, NOW)
-    assert not decision.bindings
-    assert bool(places(decision, "wants")) == ends
-
-
 def test_extra_pods_have_no_part_in_the_reservation_if_they_do_not_fit() -> None:
     members = [pod(f"wants-{n}", cpu=2, group="wants") for n in range(3)]
     state = cluster(
@@ -237,16 +220,6 @@ def test_extra_pods_have_no_part_in_the_reservation_if_they_do_not_fit() -> None
         *members,
     )
     assert set(places(checked_cycle(state, NOW), "wants")) == {"0", "1"}
-
-
-def test_only_the_first_of_several_pending_gangs_gets_a_reservation() -> None:
-    state = cluster(
-        node("n0", cpu=4),
-        *busy("runs", "n0", 4),  # type: ignore[arg-type]
-        *gang("first", 1, age=1, cpu=4),
-        *gang("second", 1, age=2, cpu=1),
-    )
-    assert set(checked_cycle(state, NOW).reservations) == {"d/first"}
 
 
 class NothingIsEvicted:

@@ -8,7 +8,6 @@ from gangline.scheduler.placement.gang import gang_capacity, placing_order
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
 from gangline.scheduler.types import (
-    GroupKey,
     InterPodRules,
     NodeInfo,
     PlacementConstraints,
@@ -17,7 +16,6 @@ from gangline.scheduler.types import (
 )
 from unit.scheduler.builders import (
     GPU,
-    checked_cycle,
     cluster,
     gang,
     group,
@@ -315,17 +313,3 @@ def test_pods_with_few_nodes_come_first_then_large_ones_and_extra_pods_last() ->
         if each.shape is shape
     ]
     assert order == ["bound", "large", "memory", "small", "extra"]
-
-
-def test_whether_a_gang_can_ever_start_follows_pods_that_it_must_avoid() -> None:
-    """A pod that may run for ever keeps it off, a gang in its place ends some time."""
-    state = cluster(
-        host("n0", cpu=1),
-        pod("noisy", on="n0", labels=NOISY, preemptable=False),
-        *gang("quiet", 1, constraints=QUIET_PLACE),
-    )
-    assert GroupKey("d/quiet") not in checked_cycle(state).reservations
-    state.remove_pod(pod("noisy").key)
-    state.set_group(group("calm", 1))
-    state.set_pod(pod("calm-0", group="calm", on="n0", preemptable=False))
-    assert GroupKey("d/quiet") in checked_cycle(state).reservations

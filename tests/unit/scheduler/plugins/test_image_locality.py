@@ -1,6 +1,7 @@
 """Image locality: its scores, and that nothing is decoded while it has no weight."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,7 +35,7 @@ from gangline.scheduler.types import (
     shape_of,
 )
 from gangline.scheduler.wire import IMAGED_PODS, LEAN_PODS, ImagedPod, LeanPod, slim_pod
-from unit.scheduler.builders import RecordingListener, change_node, cluster, decide, gang, node, pod
+from unit.scheduler.builders import RecordingListener, change_node, cluster, decide, node, pod
 
 MIB = 2**20
 COUNTED = ScoreWeights(images=1)
@@ -113,13 +114,6 @@ def test_pods_go_to_the_node_that_has_their_image() -> None:
     pods = of(pod("p"), "train:latest"), of(pod("q"), "serve"), of(pod("r"), "other")
     assert where(cluster(*nodes, *pods, weights=ONLY_IMAGES)) == {"p": "b", "q": "c", "r": "a"}
     assert where(cluster(*nodes, *pods)) == {"p": "a", "q": "a", "r": "a"}
-
-
-def test_a_gang_packs_where_its_image_is() -> None:
-    group, *members = gang("g", 3, cpu=2)
-    pods = [of(cast("PodInfo", each), "train") for each in members]
-    state = cluster(has("a"), has("b", train=900), group, *pods, weights=COUNTED)
-    assert set(where(state).values()) == {"b"}
 
 
 def test_pods_of_a_bucket_score_the_images_of_all() -> None:
@@ -258,12 +252,14 @@ def test_informers_decode_images_only_if_they_have_a_weight(
 class Listed:
     """A cluster of two nodes, of which one has the images of the one pod."""
 
-    async def list(self, resource: Resource[Any]) -> SimpleNamespace:
+    async def list(
+        self, resource: Resource[Any], transform: Callable[[Any], Any] = lambda read: read
+    ) -> SimpleNamespace:
         bare = {**RAW_NODE["status"], "images": []}
         nodes = [{"metadata": {"name": "a"}, "status": bare}, RAW_NODE]
         raw = {"nodes": nodes, "pods": [RAW_POD]}.get(resource.plural, [])
         read = [decode_object(resource.type, json.dumps(each).encode()) for each in raw]
-        return SimpleNamespace(items=read)
+        return SimpleNamespace(items=list(map(transform, read)))
 
 
 @pytest.mark.parametrize(("weights", "goes_to"), [(ScoreWeights(), "a"), (COUNTED, "b")])

@@ -60,13 +60,6 @@ def test_pods_go_where_those_are_that_they_must_be_near_to() -> None:
     assert "4 node(s) didn't match pod affinity rules" in decision.pending_reasons[0].message
 
 
-def test_the_first_of_pods_that_must_be_near_each_other_may_start() -> None:
-    near = gang(3, cpu=3, constraints=wanting(affinity=(web("zone"),)), labels=WEB)
-    nodes = counts(decide(cluster(*hosts(4, cpu=6), *near)))
-    assert nodes.total() == 3
-    assert set(nodes) in ({"n0", "n1"}, {"n2", "n3"})
-
-
 def test_too_few_places_count_as_uneven() -> None:
     even = wanting(spread=(SpreadTerm(web("zone"), max_skew=1, min_domains=3),))
     assert not decide(cluster(*hosts(4), *gang(3, constraints=even, labels=WEB))).bindings

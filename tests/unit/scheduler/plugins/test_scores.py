@@ -97,12 +97,6 @@ def test_balance_counts_for_nothing_unless_it_is_asked_for() -> None:
     assert where(state) == {"cpu-used": 1}
 
 
-def test_pods_that_ask_for_nothing_go_anywhere() -> None:
-    state = half_used(EVEN)
-    state.set_pod(pod("new", cpu=0))
-    assert sum(where(state).values()) == 1
-
-
 WISH = TaintInfo("old", "", "PreferNoSchedule")
 
 

@@ -66,12 +66,6 @@ def test_holder_of_the_same_or_higher_priority_stays(priority: int) -> None:
     assert "would not fit" not in message
 
 
-def test_member_that_holds_the_claim_is_evicted_with_its_complete_gang() -> None:
-    holders = [group("g", 2), user("g-0", group="g", on="a"), pod("g-1", group="g", on="b")]
-    state = with_claim(cluster(node("a"), node("b"), *holders, user("p", 10)))
-    assert evicted(decide(state)) == ["g-0", "g-1"]
-
-
 def test_gang_runs_on_without_the_member_that_holds_the_claim_if_it_can() -> None:
     holders = [group("g", 1), user("g-0", group="g", on="a"), pod("g-1", group="g", on="b")]
     state = with_claim(cluster(node("a"), node("b"), *holders, user("p", 10)))

@@ -146,16 +146,6 @@ def test_one_eviction_after_the_other_frees_a_shared_attachment_once() -> None:
     assert found.after([unit("victim", victim)]).free[column, 0] == 1
 
 
-def test_attachments_of_another_driver_are_of_no_use() -> None:
-    victim = using("victim", "other0", group="victim", on="n0")
-    busy = using("busy", "c0", on="n0", preemptable=False)
-    state = attaching(
-        cluster(node("n0", cpu=16), victim, busy, using("new", "new", priority=9)),
-        "other0", "c0", "new", n0=1,
-    )  # fmt: skip
-    assert not checked_cycle(state).evictions
-
-
 @pytest.mark.parametrize(
     ("facts", "minimum", "ends"),
     [

@@ -103,16 +103,6 @@ def test_few_gangs_that_free_much_are_broken_rather_than_many_cheap_ones() -> No
     ) == {"a": 2, "b": 2}
 
 
-def test_cheap_gangs_are_broken_if_they_are_not_more() -> None:
-    assert evicted(
-        nodes(2, "n0"),
-        nodes(1, "n1", "n2"),
-        runs("a", "n0", cost=90, cpu=2),
-        *(runs(f"small{n}", f"n{n + 1}", cost=n + 1) for n in range(2)),
-        wants(1),
-    ) == {"small0": 1}
-
-
 def test_limit_is_eased_first_where_a_budget_allows_one_victim() -> None:
     """The cheapest victim on a node would use the budget that the queue's own victim needs."""
     covered = (("app", "covered"),)
@@ -200,16 +190,6 @@ def test_gang_whose_eviction_frees_nothing_that_lacks_is_spared() -> None:
         runs("cpu", "n0", cost=99, cpu=4),
         wants(4),
     ) == {"cpu": 1}
-
-
-def test_free_room_of_a_node_is_used_beside_its_victims() -> None:
-    assert evicted(
-        nodes(4, "n0", "n1"),
-        runs("a", "n0", cost=9),
-        runs("b", "n0", cost=1, cpu=2),
-        runs("c", "n1", cost=5, cpu=4),
-        wants(3),
-    ) == {"b": 1}
 
 
 def test_pods_of_two_shapes_each_get_their_victims() -> None:

@@ -189,22 +189,6 @@ def test_usage_of_a_sibling_counts_for_the_share_of_their_parent() -> None:
     assert served == ["d/first", "d/small", "d/large"]
 
 
-def test_minimum_of_a_gang_is_served_before_pods_that_an_older_gang_does_not_need() -> None:
-    state = cluster(
-        node("n", cpu=1),
-        group("older", 0, age=0),
-        pod("older-0", group="older"),
-        group("newer", 1, age=1),
-        pod("newer-0", group="newer"),
-    )
-    gangs, _ = pending_gangs(state, 0.0)
-    tree = QueueTree(state.queues, state.nodes, state.usage, state.pending_usage)
-    order = SchedulingOrder(gangs, tree)
-    first = order.pop()
-    assert first is not None
-    assert first.gang.name == "d/newer"
-
-
 Facts = NodeInfo | PodInfo | PodGroupInfo | QueueInfo
 GANGS, NAMESPACES = FairnessPolicy(gangs=True), FairnessPolicy(namespaces=True)
 

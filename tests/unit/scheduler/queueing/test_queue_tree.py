@@ -11,7 +11,6 @@ from gangline.api.volcano.scheduling import (
     HIERARCHY_WEIGHTS_ANNOTATION,
     Queue,
 )
-from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import queue_info
 from gangline.scheduler.queueing.queue_tree import (
     HierarchyPosition,
@@ -28,7 +27,6 @@ from gangline.scheduler.queueing.queue_tree import (
 from gangline.scheduler.reporting.warnings import unreadable_queue_fields
 from gangline.scheduler.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
 from unit.scheduler.builders import cluster, decide, group, node, placed, pod, request
-from unit.scheduler.oracle.check import check_result
 
 Facts = PodGroupInfo | PodInfo
 
@@ -340,43 +338,3 @@ def test_of_two_weights_for_one_queue_the_first_by_name_holds_in_any_order() -> 
     ]
     assert arranged(*both) == arranged(*both[::-1])
     assert arranged(*both)["root/eng"].weight == 2.0
-
-
-TREE = (
-    annotated_queue("dev", "root/eng/dev", "1/3/1"),
-    annotated_queue("prod", "root/eng/prod", "1/3/2"),
-    annotated_queue("sales", "root/sales", "1/1"),
-)
-
-
-def crowded() -> SchedulerCache:
-    """12 CPU, and three queues that would each take all of it, one CPU at a time."""
-    state = cluster(node("n", cpu=12))
-    state.queues |= arranged(*TREE)
-    for name in ("dev", "prod", "sales"):
-        for index in range(12):
-            state.set_group(group(f"{name}-{index}", 1, queue=name))
-            state.set_pod(pod(f"{name}-{index}", cpu=1, group=f"{name}-{index}"))
-    return state
-
-
-def test_weights_divide_level_by_level() -> None:
-    state = crowded()
-    decision = decide(state)
-    check_result(state, decision, 0.0)
-    got = [str(binding.group).removeprefix("d/").partition("-")[0] for binding in decision.bindings]
-    # A quarter for sales; of the others' nine two thirds for prod.
-    assert {name: got.count(name) for name in ("dev", "prod", "sales")} == {
-        "dev": 3,
-        "prod": 6,
-        "sales": 3,
-    }
-
-
-def test_unrequested_share_is_distributed_to_siblings_first() -> None:
-    state = crowded()
-    for key in [key for key in state.pods if key.startswith("d/dev")]:
-        state.remove_pod(key)
-    decision = decide(state)
-    got = [str(binding.group) for binding in decision.bindings]
-    assert sum(name.startswith("d/prod") for name in got) == 9

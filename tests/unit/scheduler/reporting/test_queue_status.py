@@ -75,11 +75,6 @@ def test_queues_export_what_they_deserve_use_and_borrow(crowded: SchedulerCache)
     assert found["free"][GPU,] == 2.0
 
 
-def test_nodes_that_are_not_ready_have_no_capacity(crowded: SchedulerCache) -> None:
-    crowded.set_node(node("n2", cpu=32, ready=False))
-    assert exported(crowded, 1000.0)["capacity"]["cpu",] == 32.0
-
-
 def test_gangs_that_are_placed_after_the_cycle_are_not_counted(crowded: SchedulerCache) -> None:
     reasons = decide(crowded, 1000.0).pending_reasons
     for name in ("old-worker-0", "old-worker-1", "single"):

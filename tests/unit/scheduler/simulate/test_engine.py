@@ -50,12 +50,6 @@ def simulated(cluster: SimulatedCluster, jobs: list[TraceJob], **settings: objec
     return simulation
 
 
-def test_time_passes_from_event_to_event() -> None:
-    runs = simulated(uniform_cluster(1, 1, "0", 0), [job("a", 0, 10), job("b", 1, 5)]).history.runs
-    assert (runs["a"].first_started, runs["a"].ended) == (0, 10)
-    assert (runs["b"].first_started, runs["b"].ended) == (10, 15)
-
-
 def test_a_quantum_decides_at_most_so_late() -> None:
     jobs = [job(f"j{index}", index, 1) for index in range(30)]
     runs = simulated(uniform_cluster(1, 64, "0", 0), jobs, quantum_s=5).history.runs

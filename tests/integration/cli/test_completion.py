@@ -1,4 +1,7 @@
-"""Shell completion through the protocol of the completion scripts."""
+"""Shell completion through the protocol of the completion scripts.
+
+Takes 30 s: each word that is completed is a process.
+"""
 
 import asyncio
 import os
@@ -184,42 +187,12 @@ def at_a_shell(api_server: ApiServer, folder: Path) -> dict[str, str]:
     return environment | {"PATH": f"{folder}:{environment['PATH']}", "TERM": "xterm"}
 
 
-async def run_shell(environment: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
-    return await asyncio.to_thread(
-        subprocess.run,
-        args,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-
-
-async def test_the_script_for_bash_completes_a_job(
-    api_server: ApiServer, client: ApiClient, tmp_path: Path
-) -> None:
-    await fill(client)
-    press = (
-        'eval "$(gangline completion bash)"; COMP_WORDS=(gangline get di); COMP_CWORD=2; '
-        '"$(complete -p gangline | sed "s/.*-F \\([^ ]*\\).*/\\1/")" gangline di get; '
-        'echo "${COMPREPLY[@]}"'
-    )
-    done = await run_shell(at_a_shell(api_server, tmp_path), "bash", "-c", press)
-    assert done.stdout == "digits\n", done.stderr
-
-
-@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
-async def test_fish_completes_a_job(
-    api_server: ApiServer, client: ApiClient, tmp_path: Path
-) -> None:
-    await fill(client)
-    press = 'gangline completion fish | source; complete -C "gangline get di"'
-    done = await run_shell(at_a_shell(api_server, tmp_path), "fish", "-c", press)
-    assert done.stdout.split() == ["digits"], done.stderr
-
-
+PRESS_IN_BASH = r"""
+eval "$(gangline completion bash)"; COMP_WORDS=(gangline get di); COMP_CWORD=2
+"$(complete -p gangline | sed "s/.*-F \([^ ]*\).*/\1/")" gangline di get
+echo "${COMPREPLY[@]}" > "$HOME/line"
+"""
+PRESS_IN_FISH = 'gangline completion fish | source; complete -C "gangline get di" > $HOME/line'
 PRESS_IN_ZSH = r"""
 zmodload zsh/zpty
 zpty typed zsh -f -i
@@ -232,11 +205,33 @@ until [[ -e $HOME/line ]]; do zpty -r -t typed fragment; sleep 0.1; done
 """
 """Keys pressed in an interactive shell on a terminal; the last one writes down the line so far."""
 
+SHELLS = [
+    pytest.param("bash", ("-c", PRESS_IN_BASH), "digits\n", id="bash"),
+    pytest.param("fish", ("-c", PRESS_IN_FISH), "digits\n", id="fish"),
+    pytest.param("zsh", ("-f", "-c", PRESS_IN_ZSH), "gangline get digits ", id="zsh"),
+]
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
-async def test_zsh_completes_a_job(
-    api_server: ApiServer, client: ApiClient, tmp_path: Path
+
+@pytest.mark.parametrize(("shell", "arguments", "line"), SHELLS)
+async def test_a_shell_completes_a_job(
+    api_server: ApiServer,
+    client: ApiClient,
+    tmp_path: Path,
+    shell: str,
+    arguments: tuple[str, ...],
+    line: str,
 ) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
     await fill(client)
-    done = await run_shell(at_a_shell(api_server, tmp_path), "zsh", "-f", "-c", PRESS_IN_ZSH)
-    assert (tmp_path / "line").read_text() == "gangline get digits ", done
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [shell, *arguments],
+        env=at_a_shell(api_server, tmp_path),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert (tmp_path / "line").read_text() == line, done

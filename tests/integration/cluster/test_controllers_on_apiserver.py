@@ -115,42 +115,6 @@ async def test_indirect_dependents_are_deleted_with_their_owner(
         await until(absent(controllers, CONFIG_MAPS, name))
 
 
-async def test_orphaned_dependents_stay_without_their_reference(controllers: ApiClient) -> None:
-    await family(controllers)
-    await controllers.delete(CONFIG_MAPS, "parent", NS, propagation="Orphan")
-    await until(absent(controllers, CONFIG_MAPS, "parent"))
-    child = await controllers.get(CONFIG_MAPS, "child", NS)
-    assert child.metadata.owner_references == []
-    await controllers.get(CONFIG_MAPS, "grandchild", NS)
-
-
-async def test_in_the_foreground_an_owner_outlives_a_dependent_that_is_held(
-    controllers: ApiClient,
-) -> None:
-    await controllers.create(CONFIG_MAPS, config_map("parent"), NS)
-    parent = await owner_reference(controllers, "parent")
-    held = config_map("held", parent, finalizers=["example.com/hold"])
-    await controllers.create(CONFIG_MAPS, held, NS)
-    await controllers.delete(CONFIG_MAPS, "parent", NS, propagation="Foreground")
-
-    async def going() -> bool:
-        found = await controllers.get(CONFIG_MAPS, "held", NS)
-        return found.metadata.deletion_timestamp is not None
-
-    await until(going)
-    await controllers.get(CONFIG_MAPS, "parent", NS)
-    await controllers.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, NS)
-    await until(absent(controllers, CONFIG_MAPS, "parent"))
-
-
-async def test_dependent_of_a_deleted_owner_is_deleted(controllers: ApiClient) -> None:
-    await controllers.create(CONFIG_MAPS, config_map("parent"), NS)
-    parent = await owner_reference(controllers, "parent")
-    await controllers.delete(CONFIG_MAPS, "parent", NS)
-    await controllers.create(CONFIG_MAPS, config_map("late", parent), NS)
-    await until(absent(controllers, CONFIG_MAPS, "late"))
-
-
 async def test_namespace_is_emptied_before_its_deletion(controllers: ApiClient) -> None:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "room"}}
     await controllers.create(NAMESPACES, body)
@@ -226,30 +190,6 @@ async def test_a_deployment_keeps_its_size_and_passes_on_its_end(controllers: Ap
     assert (await controllers.list(REPLICA_SETS, NS)).items == []
 
 
-async def test_an_orphaned_deployment_is_taken_over_by_its_successor(
-    controllers: ApiClient,
-) -> None:
-
-    async def owned() -> set[str]:
-        pods = (await controllers.list(PODS, NS, labels="app=web")).items
-        return {p.metadata.uid for p in pods if p.metadata.controller is not None}
-
-    async def cast_off() -> bool:
-        pods = (await controllers.list(PODS, NS, labels="app=web")).items
-        return bool(pods) and not await owned()
-
-    await controllers.create(DEPLOYMENTS, workload(1), NS)
-    before = await until(owned)
-    await controllers.delete(DEPLOYMENTS, "web", NS, propagation="Orphan")
-    await until(absent(controllers, DEPLOYMENTS, "web"))
-    (kept,) = (await controllers.list(REPLICA_SETS, NS)).items
-    await controllers.delete(REPLICA_SETS, kept.metadata.name, NS, propagation="Orphan")
-    await until(cast_off)
-
-    await controllers.create(DEPLOYMENTS, workload(1), NS)
-    assert await until(owned) == before
-
-
 async def test_relabelled_pod_is_released_and_replaced(controllers: ApiClient) -> None:
     await controllers.create(REPLICA_SETS, workload(1), NS)
 
@@ -317,23 +257,6 @@ async def test_claim_gets_a_folder_that_is_deleted_with_it(
     assert not folder.exists()
 
 
-async def test_a_claim_that_a_pod_runs_with_outlives_its_deletion(controllers: ApiClient) -> None:
-    await controllers.create(PERSISTENT_VOLUME_CLAIMS, CLAIM, NS)
-    mounted = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
-    await controllers.create(PODS, pod("user", volumes=mounted), NS)
-
-    async def protected() -> bool:
-        found = await controllers.get(PERSISTENT_VOLUME_CLAIMS, "data", NS)
-        return bool(found.metadata.finalizers) and found.status.phase == "Bound"
-
-    await until(protected)
-    await controllers.delete(PERSISTENT_VOLUME_CLAIMS, "data", NS)
-    found = await controllers.get(PERSISTENT_VOLUME_CLAIMS, "data", NS)
-    assert found.metadata.deletion_timestamp is not None
-    await controllers.delete(PODS, "user", NS, grace_seconds=0)
-    await until(absent(controllers, PERSISTENT_VOLUME_CLAIMS, "data"))
-
-
 async def make_node(client: ApiClient, name: str) -> None:
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     await client.create(NODES, body)
@@ -365,38 +288,6 @@ async def test_a_taint_without_a_time_evicts_when_it_is_no_longer_tolerated(
 
     await until(evicted)
     await controllers.delete(NODES, "n2")
-
-
-async def test_pods_leave_a_node_that_falls_silent_when_they_tolerate_it_no_longer(
-    controllers: ApiClient,
-) -> None:
-    await make_node(controllers, "n1")
-    patient = [{"operator": "Exists"}]
-    hasty = [
-        {
-            "key": "node.kubernetes.io/unreachable",
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": 0,
-        }
-    ]
-    await controllers.create(PODS, pod("stays", nodeName="n1", tolerations=patient), NS)
-    await controllers.create(PODS, pod("goes", nodeName="n1", tolerations=hasty), NS)
-    await become_ready(controllers, "goes", "10.1.0.2")
-
-    async def evicted() -> bool:
-        found = await controllers.get(PODS, "goes", NS)
-        marks = [c.reason for c in found.status.conditions if c.type == "DisruptionTarget"]
-        return bool(found.metadata.deletion_timestamp) and marks == ["DeletionByTaintManager"]
-
-    await until(evicted)
-    node = await controllers.get(NODES, "n1")
-    assert {c.status for c in node.status.conditions if c.type == "Ready"} == {"Unknown"}
-    assert (await controllers.get(PODS, "stays", NS)).metadata.deletion_timestamp is None
-
-    await controllers.delete(NODES, "n1")
-    await until(absent(controllers, PODS, "goes"))
-    await until(absent(controllers, PODS, "stays"))
 
 
 async def test_a_budget_counts_the_pods_that_are_ready(controllers: ApiClient) -> None:

@@ -1,4 +1,7 @@
-"""The cause of a failure is the same in conditions, lists, waits and the diagnosis."""
+"""The cause of a failure is the same in conditions, lists, waits and the diagnosis.
+
+Takes 40 s: each report is a process, and a node is switched off and on.
+"""
 
 import asyncio
 import json

@@ -156,16 +156,6 @@ class Scene:
         await self.until(holds, f"{name} is {type_}")
         return await self.job(name)
 
-    async def until_wrong(self, name: str) -> PyTorchJob:
-        """Wait until a job says that it cannot be carried out."""
-
-        async def wrong() -> bool:
-            reported = (await self.job(name)).status.conditions
-            return any(c.type in ("Stalled", "InvalidSpec") for c in reported)
-
-        await self.until(wrong, f"{name} says what is wrong")
-        return await self.job(name)
-
     async def until_gone(self, resource: Resource[Any], name: str) -> None:
         """Wait until an object is no more."""
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import CONFIG_MAPS, PODS, SERVICES
+from gangline.api.resources import PODS, SERVICES
 from gangline.kube.errors import NotFound
 from integration.operator.cluster import NAMESPACE, Scene
 from unit.operator import paddle_jobs
@@ -51,25 +51,6 @@ class Job:
 
     async def pods(self) -> set[str]:
         return {pod.metadata.name for pod in (await self.client.list(PODS, NAMESPACE)).items}
-
-    async def place(self, name: str, address: str) -> None:
-        """Give a pod an address, as its kubelet does."""
-        status = {"status": {"podIP": address, "podIPs": [{"ip": address}]}}
-        await self.client.patch(PODS, f"train-{name}", status, NAMESPACE, subresource="status")
-
-    async def map(self) -> dict[str, str] | None:
-        """What the job's ConfigMap says; None while it says nothing."""
-        try:
-            return (await self.client.get(CONFIG_MAPS, "train", NAMESPACE)).data or None
-        except NotFound:
-            return None
-
-    async def until_told(self, endpoints: str | None) -> None:
-        async def reported() -> bool:
-            found = await self.map()
-            return (found and found["PADDLE_TRAINER_ENDPOINTS"]) == endpoints
-
-        await self.stage.until(reported, f"replicas are reported {endpoints}")
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ borrow from each other. Each queue deserves 20 processors, may borrow up to 120,
 50,000 of them in 1,000 queues in 1,179 s, about 24 ms for each job.
 
 All queues compete from the first moment on, and the run ends when all jobs have ended, as Kueue's.
-``--queues``, ``--jobs`` and ``--until`` make a short run.
+``--queues``, ``--jobs`` and ``--until`` make a short run; ``--idle`` adds queues without a job,
+which should cost nothing.
 """
 
 import argparse
@@ -40,8 +41,8 @@ DESERVED, MOST, NODE = 20, 120, 32
 QUANTUM_S = 0.05
 
 
-def cluster(queues: int) -> SimulatedCluster:
-    """The cluster has what all queues deserve."""
+def cluster(queues: int, idle: int = 0) -> SimulatedCluster:
+    """The cluster has what all queues with jobs deserve."""
     nodes = uniform_cluster(max(1, queues * DESERVED // NODE), NODE, "256Gi", 0).nodes
     cohorts = max(1, queues // COHORT)
     return SimulatedCluster(
@@ -55,7 +56,7 @@ def cluster(queues: int) -> SimulatedCluster:
                     deserved=(("cpu", 1000 * DESERVED),),
                     capability=(("cpu", 1000 * MOST),),
                 )
-                for number in range(queues)
+                for number in range(queues + idle)
             ),
         ),
     )
@@ -77,17 +78,17 @@ def jobs(queues: int) -> Iterator[TraceJob]:
                 )
 
 
-def measure(queues: int, limit: int, until_s: float) -> str:
+def measure(queues: int, limit: int, until_s: float, idle: int = 0) -> str:
     """Simulate jobs until a moment; return one line with the processor time for each arrival."""
     in_time = (job for job in jobs(queues) if job.arrival <= until_s)
     arrivals = sorted(in_time, key=lambda job: (job.arrival, job.name))[:limit]
-    simulation = Simulation(cluster(queues), arrivals, quantum_s=QUANTUM_S)
+    simulation = Simulation(cluster(queues, idle), arrivals, quantum_s=QUANTUM_S)
     begun = time.process_time()
     history = simulation.run(until_s)
     spent_s = time.process_time() - begun
     ended = sum(run.ended is not None for run in history.runs.values())
     return (
-        f"{len(arrivals):,} jobs in {queues:,} queues: {ended:,} ended, "
+        f"{len(arrivals):,} jobs in {queues:,} queues beside {idle:,} idle ones: {ended:,} ended, "
         f"{history.decisions:,} cycles, {history.evictions:,} evictions; "
         f"{spent_s / len(arrivals) * 1000:.2f} ms of processor time for each job "
         f"(Kueue, published: {KUEUE_MS} ms)"
@@ -100,12 +101,14 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=1000)
     parser.add_argument("--jobs", type=int, help="default: 50 for each queue")
     parser.add_argument("--until", type=float, default=math.inf, help="simulated seconds")
+    parser.add_argument("--idle", type=int, default=0, help="queues without a job")
     given = parser.parse_args(sys.argv[1:] if __name__ == "__main__" else [])
     if given.queues < 1 or (given.jobs is not None and given.jobs < 1):
         parser.error("--queues and --jobs must be at least 1")
     if given.until < 0:
         parser.error("--until must not be negative")
-    print(measure(given.queues, given.jobs or given.queues * JOBS_PER_QUEUE, given.until))
+    limit = given.jobs or given.queues * JOBS_PER_QUEUE
+    print(measure(given.queues, limit, given.until, given.idle))
 
 
 if __name__ == "__main__":

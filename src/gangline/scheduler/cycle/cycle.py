@@ -153,7 +153,9 @@ class _Cycle:
         self.state = state
         self.now = now
         self.scratch = ScratchAllocation(state.nodes)
-        self.tree = QueueTree.of(state)
+        asking = {gang.queue for gang in gangs}
+        asking.update(state.groups[key].queue for key in state.joining_groups)
+        self.tree = QueueTree.of(state, asking)
         state.queue_structure = self.tree.structure
         fairness = policy.fairness
         shares = NamespaceShares(state, self.tree) if fairness.namespaces else None
@@ -358,11 +360,8 @@ class _Cycle:
 
     def _is_skipped(self, gang: PendingGang) -> bool:
         """Handle a gang for which nothing but backfill is possible; return whether it is one."""
-        failure = (
-            self._unschedulable.get((self._equivalence_key(gang), gang.queue, gang.priority))
-            if self._unschedulable
-            else None
-        )
+        key = (self._equivalence_key(gang), gang.queue, gang.priority)
+        failure = self._unschedulable.get(key) if self._unschedulable else None
         has_own = gang.id in self.preemptors or gang.id in self._restart_placements
         if failure is not None and not has_own and not self._is_limited(gang):
             # The run time is not part of the equivalence key: the gang may backfill nevertheless.

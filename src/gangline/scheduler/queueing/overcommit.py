@@ -129,7 +129,12 @@ class _Budget:
         for group in self.candidates:
             waiting.by_queue[group.queue].update(dict(group.min_resources))
         self.tree = QueueTree(
-            state.queues, state.nodes, state.usage, waiting, state.schedulable_capacity()
+            state.queues,
+            state.nodes,
+            state.usage,
+            waiting,
+            state.schedulable_capacity(),
+            state.queue_structure,
         )
         factors = np.full(len(self.tree.columns), self.policy.factor or 1.0)
         for name, factor in self.policy.factors:

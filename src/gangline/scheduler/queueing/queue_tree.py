@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -325,6 +326,20 @@ class QueueStructure:
             for name, info in self.queues.items()
         }
         """Which resources the deserved amount of each queue names."""
+        self._guaranteed = [name for name, info in self.queues.items() if info.guarantee]
+
+    def taking_part(self, names: Iterable[str]) -> list[str]:
+        """Return these queues, those with a guarantee and the default one, with all of their
+        ancestors.
+        """
+        listed = {""}
+        for name in chain(names, self._guaranteed, (DEFAULT_QUEUE,)):
+            above = name if name in self.queues else ""
+            while above not in listed:
+                listed.add(above)
+                parent = self.parents.get(above, "")
+                above = parent if parent in self.queues else ""
+        return sorted(listed - {""})
 
     def is_current(self, queues: Mapping[str, QueueInfo], nodes: NodeTable) -> bool:
         """Return whether neither the queues nor the resources have changed."""
@@ -358,19 +373,22 @@ class QueueTree:
 
     Args:
         structure: the structure of an earlier tree; it is used again while it is current.
+        asking: queues of the gangs to serve. Then queues are left out that have neither usage nor
+            requests nor a guarantee: they change no limit and no fair share of the others. None:
+            all queues.
     """
 
     @classmethod
-    def of(cls, state: SchedulerCache) -> "QueueTree":
+    def of(cls, state: SchedulerCache, asking: Iterable[str] | None = None) -> "QueueTree":
         """Return the tree of the present state; the structure of the last cycle is used again."""
-        structure = state.queue_structure
         return cls(
             state.queues,
             state.nodes,
             state.usage,
             state.pending_usage,
             state.schedulable_capacity(),
-            structure if isinstance(structure, QueueStructure) else None,
+            state.queue_structure,
+            asking,
         )
 
     def __init__(
@@ -380,9 +398,10 @@ class QueueTree:
         running: UsageLedger,
         waiting: UsageLedger,
         obtainable: NDArray[np.bool_] | None = None,
-        structure: QueueStructure | None = None,
+        structure: object = None,
+        asking: Iterable[str] | None = None,
     ) -> None:
-        if structure is None or not structure.is_current(queues, nodes):
+        if not (isinstance(structure, QueueStructure) and structure.is_current(queues, nodes)):
             structure = QueueStructure(queues, nodes)
         self.structure = structure
         self.columns = structure.columns
@@ -400,7 +419,12 @@ class QueueTree:
         """Results of ``request_claim``, and at which revisions."""
         self._tops: dict[str, QueueAttributes] = {}
         """The highest ancestor of each queue below the root."""
-        self._build_tree()
+        names: Iterable[str] = structure.queues
+        if asking is not None:
+            ledgers = chain(running.by_queue.items(), waiting.by_queue.items())
+            using = (name for name, amounts in ledgers if any(amounts.values()))
+            names = structure.taking_part(chain(asking, using))
+        self._build_tree(names)
         self._sum_usage(self.root, running, waiting)
         self.total = self._schedulable_capacity(nodes, running)
         self.root.fair_share = self.total
@@ -504,10 +528,11 @@ class QueueTree:
         zero = self.structure.zero
         return QueueAttributes(info, zero, zero, zero, self.structure.unlimited, zero)
 
-    def _build_tree(self) -> None:
-        for name, info in self.structure.queues.items():
-            self.queues[name] = self._attributes_of(info)
-        for name in self.structure.queues:
+    def _build_tree(self, names: Iterable[str]) -> None:
+        listed = list(names)
+        for name in listed:
+            self.queues[name] = self._attributes_of(self.structure.queues[name])
+        for name in listed:
             attributes = self.queues[name]
             parent = self.structure.parents.get(name, "")
             attributes.parent = self.queues.get(parent, self.root)

@@ -1,5 +1,6 @@
-"""Log lines as text and as JSON, with the fields of their context."""
+"""Logs of components, and their event loop."""
 
+import gc
 import io
 import json
 import logging
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from gangline.cli.component_logging import start_logging
+from gangline.cli.event_loop import gc_disabled
 from gangline.kube.log_fields import log_fields
 
 log = logging.getLogger("gangline.test")
@@ -60,3 +62,13 @@ def test_values_that_json_lacks_are_written_as_text() -> None:
     start_logging("info", stream, form="json")
     log.info("odd", extra={"error": ValueError("no"), "msg_": object})
     assert json.loads(stream.getvalue())["error"] == "no"
+
+
+def test_garbage_collection_is_enabled_after_short_work() -> None:
+    assert gc.isenabled()
+    with gc_disabled():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="as expected"), gc_disabled():
+        raise ValueError("as expected")
+    assert gc.isenabled()

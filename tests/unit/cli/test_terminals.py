@@ -77,14 +77,3 @@ async def test_colours_are_for_terminals_that_want_them(
     assert b"\x1b[36m[master-0]" in coloured
     plain = await asyncio.to_thread(on_a_terminal, environment | {"NO_COLOR": "1"}, *args)
     assert plain == "[master-0] 损失 0.5\r\n".encode()
-
-
-async def test_rows_are_complete_on_narrow_terminal(
-    world: tuple[FakeApi, dict[str, str]],
-) -> None:
-    environment = world[1] | {"PYTHONIOENCODING": "utf-8", "COLUMNS": "40"}
-    shown = await asyncio.to_thread(on_a_terminal, environment, "list", "-o", "wide")
-    head, row = shown.decode().splitlines()
-    assert head.endswith("REASON")
-    assert row.startswith("digits")
-    assert row.endswith("内存不足")

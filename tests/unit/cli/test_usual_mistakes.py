@@ -150,16 +150,6 @@ async def test_a_leftover_config_map_takes_the_new_job_away_again(
     assert list(api.objects) == left
 
 
-async def test_one_job_that_is_missing_does_not_keep_the_others(api: FakeApi, typed: Typed) -> None:
-    add_job(api, "first")
-    add_job(api, "last")
-    result = await typed("delete", "first", "none", "last")
-    assert result.code == ExitCode.NOT_FOUND
-    assert result.out == "first deleted\nlast deleted\n"
-    assert "(2 of 3 deleted)" in result.err
-    assert not api.objects
-
-
 @pytest.mark.parametrize("args", [("get",), ("logs",), ("delete",), ("top", "job"), ("suspend",)])
 async def test_name_of_two_kinds_requires_type(
     api: FakeApi, typed: Typed, args: tuple[str, ...]

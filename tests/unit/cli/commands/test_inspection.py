@@ -8,7 +8,6 @@ import click
 import msgspec
 import pytest
 
-from gangline.api.core.core import Event
 from gangline.api.core.node import Node
 from gangline.api.core.service import Service
 from gangline.api.core.storage import PersistentVolumeClaim
@@ -25,14 +24,14 @@ from gangline.cli.commands.top_job import (
 )
 from gangline.cli.commands.wait import has_reached
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.render.jobs import current_time, event_table
+from gangline.cli.render.jobs import current_time
 from gangline.cli.render.jsonpath import render_template
 from gangline.cli.render.log_lines import LogLineWriter
 from gangline.cli.render.nodes import SparklineHistory, sparkline
 from gangline.cli.render.output import without_rounding_errors
 from gangline.sdk.addresses import service_address
 from gangline.sdk.client import UnknownKind, resolve_kinds
-from gangline.sdk.events import EventRecord, newest_mount_failure, read_events
+from gangline.sdk.events import EventRecord, newest_mount_failure
 from gangline.sdk.jobs import Job, JobState, Replica
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
@@ -147,24 +146,6 @@ def test_mount_failure_is_that_of_the_jobs_pods_or_of_its_tensorboard() -> None:
     board = newest_mount_failure(events, "digits", tensorboard=True)
     assert board == "FailedMount: of digits-tensorboard-x"
     assert newest_mount_failure(events[3:], "digits") == ""
-
-
-def test_events_of_a_job_include_objects_named_after_it() -> None:
-    names = ["digits", "digits-worker-1", "digits-tensorboard-xyz", "digits-2", "digits-2-worker-0"]
-    events = [
-        made(
-            Event,
-            involvedObject={"kind": "Pod", "name": name},
-            reason="R",
-            message="m",
-            lastTimestamp=(NOW + timedelta(seconds=number)).isoformat(),
-        )
-        for number, name in enumerate(names)
-    ]
-    found = read_events(reversed(events), "digits")
-    assert [each.subject for each in found] == [f"pod/{name}" for name in names[:3]]
-    assert event_table(found, NOW).splitlines()[0].split() == ["SOURCE", "TYPE", "AGE", "MESSAGE"]
-    assert "[R] m" in event_table(found, NOW)
 
 
 def test_claims_are_listed_with_their_annotations() -> None:

@@ -1,4 +1,4 @@
-"""Settings of operator and webhook from flags and environment variables; errors name the flag."""
+"""The settings that flags and variables of the operator and the Brain become."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from gangline.cli.commands.brain import brain_command, build_brain_settings
 from gangline.cli.commands.operator import (
     build_operator_settings,
     build_rate_limit,
@@ -248,3 +249,20 @@ def test_queue_access_requires_the_webhook() -> None:
     assert webhook("--webhook-queue-access=on").queue_access
     with pytest.raises(ValueError, match="requires --webhook on"):
         settings("--webhook-queue-access=on")
+
+
+def flags(*arguments: str) -> dict[str, object]:
+    values = brain_command.make_context("brain", ["--database=sqlite://", *arguments]).params
+    return {name: value for name, value in values.items() if name not in ("target", "debug")}
+
+
+def test_timing_of_the_election_is_set_as_that_of_the_operator() -> None:
+    given = flags("--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s")
+    settings = build_brain_settings(given)
+    assert settings.leader_election_timing == LeaderElectionTiming(4, 3.0, 2.0)
+    assert build_brain_settings(flags()).leader_election_timing == LeaderElectionTiming()
+
+
+def test_timing_with_which_two_could_lead_is_refused() -> None:
+    with pytest.raises(click.BadParameter, match="two replicas could lead"):
+        build_brain_settings(flags("--leader-elect-lease-duration=5s"))

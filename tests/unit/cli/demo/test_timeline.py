@@ -91,13 +91,6 @@ def test_headline_names_the_failure() -> None:
     assert "without a test accuracy" in summary_headline(DemoTimeline(100))
 
 
-def test_the_table_names_loss_and_phases() -> None:
-    table = dict(summary_rows(observed()))
-    assert table["killed"] == "worker-1, after step 42 of 100"
-    assert table["lost"] == "12 steps since the checkpoint of step 30; 3 restarts in total"
-    assert table["recovery, kill to the next step"] == "7.5 s"
-
-
 def test_milestones_that_never_happened_are_reported() -> None:
     assert dict(summary_rows(DemoTimeline(100)))["submission to the first step"] == "never"
 

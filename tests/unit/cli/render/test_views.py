@@ -10,7 +10,6 @@ import yaml
 
 from gangline.api.core.node import Node
 from gangline.api.core.pod import Pod
-from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.cli.render.jobs import format_job, job_data, job_table
 from gangline.cli.render.log_lines import LogLineWriter
 from gangline.cli.render.output import format_age, format_table, serialize
@@ -39,10 +38,6 @@ def a_job(name: str = "digits", **fields: Any) -> Job:
         "started": NOW - timedelta(minutes=3),
     }
     return Job(**facts | fields)
-
-
-def test_columns_are_as_wide_as_their_longest_cell() -> None:
-    assert format_table(["A", "LONG"], [["abc", 1], ["", None]]) == "A    LONG\nabc  1\nN/A  N/A"
 
 
 def test_a_line_break_does_not_tear_a_row_apart() -> None:
@@ -154,13 +149,6 @@ def test_nodes_count_what_their_living_pods_ask_for() -> None:
     assert view.allocated == {"cpu": 500, "nvidia.com/gpu": 1, "pods": 1}
 
 
-def test_log_lines_are_marked_with_their_replica(capsys: pytest.CaptureFixture[str]) -> None:
-    line = LogLine("2026-01-01T00:00:00Z", "worker-1", "hello")
-    LogLineWriter(marked=True, timestamps=False).write(line)
-    LogLineWriter(marked=False, timestamps=True).write(line)
-    assert capsys.readouterr().out == "[worker-1] hello\n2026-01-01T00:00:00Z hello\n"
-
-
 def test_lines_that_come_together_are_written_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -171,7 +159,3 @@ def test_lines_that_come_together_are_written_together(
     writer.write(lines[3])
     assert capsys.readouterr().out == "".join(f"[{e.replica}] {e.text}\n" for e in lines)
     assert writer.lines == 4
-
-
-def test_a_job_kind_reads_what_the_api_sends() -> None:
-    assert JOB_KINDS[0].resource.type is PyTorchJob

@@ -41,6 +41,10 @@ class KindUnderTest:
         kind = self.framework.kind
         return f"{kind.resource.group}/{self.version}" if self.version else kind.api_version
 
+    @property
+    def all_roles(self) -> tuple[str, ...]:
+        return (*(role for role, _ in self.roles), self.scaled)
+
     def job(
         self,
         workers: int,

@@ -126,11 +126,6 @@ def test_gang_restart_after_a_resize_has_its_own_cause() -> None:
     }
 
 
-def test_what_has_been_counted_is_not_counted_again() -> None:
-    observed = restarted(ObservedTermination(exit_code=1), times=2, before=2)
-    assert not metrics.count_restart_causes(observed, after(observed))
-
-
 def test_a_status_counts_what_is_new_in_it() -> None:
     def counted():
         labels = {"job_namespace": "team", "framework": "pytorch"}

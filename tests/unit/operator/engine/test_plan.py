@@ -1,6 +1,5 @@
-"""The engine's plans for an unfinished job: creation, counting, restarts, suspension, scaling."""
+"""The engine's plans for a job from its creation to its end and its clean-up."""
 
-import dataclasses
 from datetime import timedelta
 
 import pytest
@@ -9,6 +8,7 @@ from msgspec.structs import replace
 from gangline.api.jobs.kubeflow import JobStatus, RankBackoff
 from gangline.operator.engine.plan import MAX_CREATIONS
 from gangline.operator.engine.status import transition_events
+from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.model.plan import ReconcilePlan, TargetKind
 from unit.operator.builders import (
     NOW,
@@ -25,6 +25,7 @@ from unit.operator.builders import (
     message,
     read,
     restarts,
+    stored,
 )
 
 SERVICE = TargetKind.SERVICE
@@ -93,12 +94,6 @@ def test_a_replica_known_to_be_done_stays_done_while_its_pod_is_being_removed():
     leaving = a_pod("worker-0", "Succeeded", code=0, deleted=at(30))
     second = look(a_job(None, 2), done, WORKERS[1]).later(1, leaving, WORKERS[1])
     assert counts(second.decide(), "Worker") == (1, 1, 0)
-
-
-def test_a_resumed_job_begins_with_all_of_its_replicas():
-    done = look(a_job(None, 2), a_pod("worker-0", "Succeeded", code=0)).decide().status
-    held = look(a_job(None, 2, suspend=True), status=done).decide().status
-    assert created(look(a_job(None, 2), status=held).decide()) == ["worker-0", "worker-1"]
 
 
 def test_a_pod_on_its_way_out_is_waited_for():
@@ -214,18 +209,6 @@ def test_pod_that_its_node_refuses_is_replaced_after_a_delay_and_counts_nothing(
     assert fourth.decide().status.restarts.total == 0
 
 
-def test_refused_pod_of_a_gang_is_replaced_alone():
-    written = manifest(1, 1)
-    written["metadata"]["annotations"] = {"gangline.dev/restart": "gang"}
-    refused = a_pod("worker-0", "Failed", reason="OutOfmemory")
-    second = look(read(written), MASTER, refused).later(0, MASTER, refused)
-    assert deleted(second.decide()) == ["worker-0"]
-    leaving = replace(refused, metadata=replace(refused.metadata, deletion_timestamp=NOW))
-    third = second.later(0, MASTER, leaving)
-    assert third.decide().status.restarts.generation == 0
-    assert created(third.later(1, MASTER).decide()) == ["worker-0"]
-
-
 @pytest.mark.parametrize(
     ("policy", "code", "reported"),
     [("Never", 137, "exit code 137"), ("ExitCode", 2, "exit code 2")],
@@ -303,15 +286,6 @@ def test_resumed_job_waits_until_its_former_pods_have_ended(restart):
     assert (resumed.status.restarts.total, resumed.status.restarts.generation) == (0, 0)
 
 
-def test_resumed_job_deletes_a_former_pod_of_a_lost_node_by_force():
-    held = look(a_job(1, 0, suspend=True)).decide().status
-    former = a_pod("master-0", deleted=at(30))
-    case = look(a_job(1, 0), former, status=held, lost_nodes=frozenset({"node-1"}), now=at(31))
-    assert case.decide().requeue_after == timedelta(seconds=9)
-    overdue = dataclasses.replace(case, now=at(41)).decide()
-    assert [(d.name, d.force) for d in overdue.deletions] == [("train-master-0", True)]
-
-
 def test_scaling_down_removes_the_last_replicas_and_their_services():
     decision = look(a_job(1, 1), MASTER, *WORKERS, a_pod("worker-2", "Failed", code=1)).decide()
     assert deleted(decision) == ["worker-1", "worker-2"]
@@ -372,15 +346,6 @@ def test_a_pod_stuck_on_a_lost_node_is_deleted_by_force(lost, now, forced):
         assert decision.requeue_after == timedelta(seconds=1)
 
 
-def test_each_transition_emits_one_event():
-    failed = a_pod("worker-0", "Failed", code=1)
-    first = look(a_job(1, 1), MASTER, failed)
-    (reported,) = transition_events(first.status, first.decide().status)
-    assert (reported.reason, reported.warning) == ("PyTorchJobRestarting", True)
-    second = first.later(1, MASTER, failed)
-    assert not transition_events(second.status, second.decide().status)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [({}, {"suspend": True}, "PyTorchJobSuspended"), ({"suspend": True}, {}, "PyTorchJobResumed")],
@@ -389,3 +354,123 @@ def test_suspending_and_resuming_emit_events(before, after, reason):
     first = look(a_job(1, 0, **before)).decide().status
     second = look(a_job(1, 0, **after), status=first).decide().status
     assert [event.reason for event in transition_events(first, second)] == [reason]
+
+
+JOB = TargetKind.JOB
+
+
+@pytest.mark.parametrize(
+    ("roles", "pods", "succeeds"),
+    [
+        ((1, 2), [a_pod("master-0", "Succeeded", code=0), *WORKERS], True),
+        ((1, 2), [MASTER, a_pod("worker-0", "Succeeded", code=0)], False),
+        ((None, 2), [a_pod("worker-0", "Succeeded", code=0), WORKERS[1]], False),
+        ((None, 1), [a_pod("worker-0", "Succeeded", code=0)], True),
+        ((0, 1), [a_pod("worker-0", "Succeeded", code=0)], True),
+    ],
+    ids=["master", "worker only", "one of two", "all workers", "a master without replicas"],
+)
+def test_what_makes_a_job_a_success(roles, pods, succeeds):
+    decision = look(a_job(*roles), *pods).decide()
+    assert ("Succeeded" in conditions(decision.status)) is succeeds
+    assert (decision.status.completion_time is not None) is succeeds
+
+
+def test_one_worker_is_enough_for_an_elastic_job():
+    written = manifest(None, 3)
+    written["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 3}
+    job = PyTorchFramework().read(stored(written)).job
+    decision = look(job, a_pod("worker-0", "Succeeded", code=0), a_pod("worker-2", "Pending"))
+    assert "Succeeded" in conditions(decision.decide().status)
+
+
+def test_the_masters_success_outweighs_a_workers_failure_in_the_same_look():
+    pods = [a_pod("master-0", "Succeeded", code=0), a_pod("worker-0", "Failed", code=1)]
+    for order in (pods, pods[::-1]):
+        decision = look(a_job(1, 1, restart="Never"), *order).decide()
+        assert conditions(decision.status) == ["Created", "Succeeded"]
+
+
+def test_what_still_runs_counts_as_succeeded_in_a_success():
+    decision = look(a_job(1, 2), a_pod("master-0", "Succeeded", code=0), *WORKERS).decide()
+    assert counts(decision, "Worker") == (0, 2, 0)
+
+
+def test_an_end_makes_running_false_and_stands_last():
+    running = look(a_job(1, 0), MASTER)
+    ended = running.later(9, a_pod("master-0", "Succeeded", code=0)).decide().status
+    assert conditions(ended) == ["(Running)", "Created", "Succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "pods", "services"),
+    [
+        ("All", ["master-0", "worker-0", "worker-1"], ["master-0", "worker-0", "worker-1"]),
+        ("Running", ["worker-0"], ["worker-0"]),
+        ("None", [], []),
+        (None, [], []),
+    ],
+)
+@pytest.mark.parametrize("end", ["Succeeded", "Failed"])
+def test_pods_are_cleaned_up_once_the_end_is_stored(policy, pods, services, end):
+    leader = (
+        a_pod("master-0", "Succeeded", code=0)
+        if end == "Succeeded"
+        else a_pod("master-0", "Failed", code=1)
+    )
+    seen = (leader, a_pod("worker-0"), a_pod("worker-1", "Succeeded", code=0))
+    first = look(a_job(1, 2, restart="Never", cleanPodPolicy=policy), *seen)
+    assert conditions(first.decide().status)[-1] == end
+    assert not has_writes(first.decide())
+    second = first.later(1, *seen).decide()
+    assert sorted(deleted(second)) == pods
+    assert sorted(deleted(second, SERVICE)) == services
+    assert second.status == first.decide().status
+
+
+def test_a_finished_job_never_makes_a_pod_again():
+    first = look(a_job(1, 2), a_pod("master-0", "Succeeded", code=0))
+    assert not first.later(5).decide().creations
+
+
+def test_a_finished_job_ignores_suspend_and_mistakes():
+    done = look(a_job(1, 0), a_pod("master-0", "Succeeded", code=0)).decide().status
+    suspended = look(a_job(1, 0, suspend=True), status=done).decide()
+    wrong = look(a_job(1, 0), status=done, spec_errors="wrong").decide()
+    assert suspended.status == wrong.status == done
+
+
+@pytest.mark.parametrize(("count", "fails"), [(1, False), (2, True)])
+def test_backoff_limit_counts_restarts_in_place_over_all_pods(count, fails):
+    pods = [a_pod("master-0", restarts=1), a_pod("worker-0", restarts=count)]
+    decision = look(a_job(1, 1, backoffLimit=2), *pods).decide()
+    assert ("Failed" in conditions(decision.status)) is fails
+    if fails:
+        assert "failed 3 times: its backoff limit allows 2 restarts" in message(
+            decision.status, "Failed"
+        )
+
+
+@pytest.mark.parametrize(("elapsed", "fails"), [(0, False), (59, False), (60, True), (3600, True)])
+def test_the_deadline_ends_the_job(elapsed, fails):
+    case = look(a_job(1, 0, activeDeadlineSeconds=60), MASTER).later(elapsed, MASTER)
+    decision = case.decide()
+    assert ("Failed" in conditions(decision.status)) is fails
+    if not fails:
+        assert decision.requeue_after == timedelta(seconds=60 - elapsed)
+
+
+@pytest.mark.parametrize(("elapsed", "removed"), [(0, False), (29, False), (30, True), (99, True)])
+def test_the_time_to_live_removes_a_finished_job(elapsed, removed):
+    job = a_job(1, 0, ttlSecondsAfterFinished=30)
+    done = look(job, a_pod("master-0", "Succeeded", code=0))
+    decision = done.later(elapsed, *done.pods).decide()
+    assert bool(deleted(decision, JOB)) is removed
+    if not removed:
+        assert decision.requeue_after == timedelta(seconds=30 - elapsed)
+
+
+def test_a_permanent_exit_code_sets_the_time_that_the_time_to_live_counts_from():
+    job = a_job(1, 1, restart="ExitCode", ttlSecondsAfterFinished=0)
+    failed = look(job, MASTER, a_pod("worker-0", "Failed", code=1))
+    assert deleted(failed.later(0, MASTER).decide(), JOB)

@@ -155,14 +155,6 @@ def test_the_others_are_not_made_before_the_schedulers_address_is_known():
     assert created(world.decide()) == ["ps-0", "worker-0", "worker-1"]
 
 
-def test_service_stays_while_the_schedulers_pod_is_replaced():
-    job = a_job(Scheduler={**replica("mindspore", 1), "restartPolicy": "OnFailure"}, Worker=1)
-    case = look(job, a_pod("worker-0"), services=[scheduler_service()])
-    decision = case.decide()
-    assert created(decision) == ["scheduler-0"]
-    assert deleted(decision, TargetKind.SERVICE) == []
-
-
 def test_pods_carry_the_labels_by_which_upstreams_services_choose_them():
     job = a_job(Scheduler=1, Worker=1)
     labels = pod_of(job, "scheduler-0")["metadata"]["labels"]
@@ -260,11 +252,3 @@ def test_a_dynamic_job_that_restarts_together_does_not_fail():
     ]
     status = look(read_job(MindSporeFramework(), written), *pods).decide().status
     assert conditions(status)[-1] == "Restarting"
-
-
-def test_a_surplus_pod_that_fails_on_its_way_out_does_no_harm():
-    job = a_job(Scheduler=1, Worker=1)
-    pods = [a_pod("scheduler-0"), a_pod("worker-0"), a_pod("worker-1", "Failed", code=143)]
-    decision = look(job, *pods, services=[scheduler_service()]).decide()
-    assert conditions(decision.status)[-1] == "Running"
-    assert deleted(decision) == ["worker-1"]

@@ -4,15 +4,13 @@ from typing import Any
 
 import pytest
 
-from gangline.operator.engine import manifests
 from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.model.job import NormalizedJob, OwnsObjects
-from gangline.operator.model.plan import PlannedCreation, TargetKind
+from gangline.operator.model.plan import TargetKind
 from gangline.operator.model.replicas import ReplicaGang
 from unit.operator.builders import (
     SETTINGS,
     a_job,
-    created,
     look,
     manifest,
     read,
@@ -256,18 +254,6 @@ def test_pod_settings_of_the_user_stay():
     assert pod["spec"]["restartPolicy"] == "OnFailure"
 
 
-def test_building_leaves_the_template_as_it_was():
-    job = a_job(1, 1)
-    before = repr(job.roles)
-    for role in job.roles:
-        creation: PlannedCreation = manifests.build_pod(
-            job, role, 0, SETTINGS, ReplicaGang({}, ()), 0
-        )
-        creation.manifest["metadata"]["labels"]["changed"] = "yes"
-        creation.manifest["spec"]["containers"][0]["env"].append({"name": "CHANGED"})
-    assert repr(job.roles) == before
-
-
 @pytest.mark.parametrize(
     ("written", "policy"),
     [(None, "OnFailure"), ("Always", "Always"), ("Never", "Never"), ("ExitCode", "Never")],
@@ -344,11 +330,3 @@ def test_nothing_scales_a_job_that_names_no_metrics(policy):
     job = job_with(None, 2, **({"elasticPolicy": policy} if policy else {}))
     assert isinstance(job.rules, OwnsObjects)
     assert job.rules.owned_objects(job, ReplicaGang({}, ())) == []
-
-
-@pytest.mark.parametrize("change", [{}, {"suspend": True}])
-def test_the_autoscaler_is_made_for_a_live_job_and_not_for_a_suspended_one(change):
-    policy = {"minReplicas": 1, "maxReplicas": 4, "metrics": CPU}
-    job = job_with(None, 2, elasticPolicy=policy, runPolicy=change)
-    made = created(look(job).decide(), TargetKind.AUTOSCALER)
-    assert made == ([] if change else ["train"])

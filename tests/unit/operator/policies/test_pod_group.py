@@ -22,7 +22,6 @@ from unit.operator.builders import (
     a_pod,
     conditions,
     deleted,
-    has_writes,
     look,
     manifest,
     message,
@@ -32,7 +31,6 @@ from unit.operator.builders import (
 
 GROUP = TargetKind.POD_GROUP
 MASTER = a_pod("master-0")
-WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
 WITH_GROUP = EngineSettings(gang_scheduling=True)
 
 
@@ -118,12 +116,6 @@ def a_group(**spec: object) -> PodGroup:
     return PodGroup(metadata=meta, spec=PodGroupSpec(**spec))
 
 
-def test_a_group_that_fits_is_not_written_again():
-    have = a_group(min_member=2, min_task_member={"master": 1, "worker": 1}, queue="theirs")
-    case = look(a_job(1, 1), MASTER, WORKERS[0], settings=WITH_GROUP, pod_group=have)
-    assert not has_writes(case.decide())
-
-
 def test_a_group_follows_the_number_of_replicas_and_keeps_its_queue():
     have = a_group(min_member=2, min_task_member={"master": 1, "worker": 1}, queue="theirs")
     job = a_job(1, 2, schedulingPolicy={"queue": "ours"})
@@ -143,19 +135,6 @@ def test_group_is_deleted_when_the_job_needs_no_nodes(how):
         done = look(a_job(1, 0), a_pod("master-0", "Succeeded", code=0)).decide().status
         case = look(a_job(1, 0), status=done, settings=WITH_GROUP, pod_group=have)
     assert deleted(case.decide(), GROUP)
-
-
-def test_the_group_stays_while_pods_are_replaced():
-    have = a_group(min_member=2, min_task_member={"master": 1, "worker": 1})
-    failed = look(
-        a_job(1, 1),
-        MASTER,
-        a_pod("worker-0", "Failed", code=1),
-        settings=WITH_GROUP,
-        pod_group=have,
-    )
-    assert deleted(failed.later(0, *failed.pods).decide()) == ["worker-0"]
-    assert not deleted(failed.later(0, *failed.pods).decide(), GROUP)
 
 
 def test_a_gang_that_cannot_be_placed_in_time_fails_with_the_reason():

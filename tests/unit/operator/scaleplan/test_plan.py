@@ -122,16 +122,6 @@ def test_removed_ranks_come_back_once_the_specification_is_changed() -> None:
     assert ranks == {"0", "1", "2", "3"}
 
 
-def test_a_plan_is_carried_out_once_although_the_operator_dies_in_between() -> None:
-    world = up(role(2, ELASTIC))
-    world.plan(createPods=[{"type": "worker"}])
-    world.step(killed=True)
-    assert world.phases() == {"p": ""}
-    world.work()
-    assert len(workers(world)) == 3
-    assert world.phases() == {"p": "Succeeded"}
-
-
 def test_plans_are_carried_out_in_order_and_do_not_wait_for_pods_that_find_no_place() -> None:
     world = up(role(2, ELASTIC))
     world.plan("train-scaleplan-10", **sized(3))
@@ -275,16 +265,6 @@ def test_a_plan_for_a_job_that_has_ended_fails() -> None:
     world.plan(**sized(3))
     world.step()
     assert world.phases() == {"p": "Failed"}
-
-
-def test_a_suspended_job_is_scaled_when_it_is_resumed() -> None:
-    world = Planned(role(2, ELASTIC), suspend=True)
-    world.up()
-    world.plan(**sized(4))
-    world.step()
-    world._edit("suspend", False)
-    world.work()
-    assert len(workers(world)) == 4
 
 
 which = st.integers(0, 7)

@@ -83,15 +83,6 @@ def test_queues_of_jobs_groups_and_pods_are_reviewed_at_creation_and_change() ->
         assert len(rule["resources"]) == 1, "no subresource: pods/status is written all the time"
 
 
-def test_each_sort_has_a_name_and_a_path_of_its_own() -> None:
-    rules = [
-        desired_configuration(resource, SETTINGS, KINDS, (), 1)["webhooks"][0]
-        for resource in CONFIGURATION_RESOURCES
-    ]
-    assert len({webhook["name"] for webhook in rules}) == 2
-    assert len({webhook["clientConfig"]["service"]["path"] for webhook in rules}) == 2
-
-
 def test_failure_policy_is_ignore_by_default() -> None:
     assert hook()["failurePolicy"] == "Ignore"
     assert hook(failure_policy=FailurePolicy.FAIL)["failurePolicy"] == "Fail"

@@ -1,7 +1,6 @@
 """Defaults that the webhook writes: they change the manifest, never the behaviour."""
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import jsonpatch
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.validation.validate import check_manifest
+from gangline.local.apiserver.machinery.patches import merge_patch
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.main import all_frameworks
 from gangline.operator.model.job import JobRunPolicy, ReplicaRole
@@ -18,38 +18,19 @@ from gangline.operator.model.plan import EngineSettings, ObservedJob, ReconcileP
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook.defaults import JobDefaulter
 from unit.operator.builders import NOW, manifest, stored
+from unit.operator.kinds import KINDS, KindUnderTest
 
 Json = dict[str, Any]
+DrawnJob = tuple[KindUnderTest, Json]
 
 FRAMEWORKS = all_frameworks(OperatorSettings())
 DEFAULTING = JobDefaulter(FRAMEWORKS)
 
 
-@dataclass(frozen=True)
-class Sort:
-    """How jobs of a kind are written."""
-
-    kind: str
-    version: str
-    roles_at: str
-    roles: tuple[str, ...]
-    container: str
-
-
-SORTS = (
-    Sort("PyTorchJob", "kubeflow.org/v1", "pytorchReplicaSpecs", ("Master", "Worker"), "pytorch"),
-    Sort("TFJob", "kubeflow.org/v1", "tfReplicaSpecs", ("PS", "Worker", "Chief"), "tensorflow"),
-    Sort("JAXJob", "kubeflow.org/v1", "jaxReplicaSpecs", ("Worker",), "jax"),
-    Sort("XGBoostJob", "kubeflow.org/v1", "xgbReplicaSpecs", ("Master", "Worker"), "xgboost"),
-    Sort("MPIJob", "kubeflow.org/v1", "mpiReplicaSpecs", ("Launcher", "Worker"), "mpi"),
-    Sort("MPIJob", "kubeflow.org/v2beta1", "mpiReplicaSpecs", ("Launcher", "Worker"), "mpi"),
-    Sort(
-        "MSJob", "mindspore.gitee.com/v1", "msReplicaSpecs", ("Scheduler", "PS", "Worker"),
-        "mindspore",
-    ),
-    Sort("PaddleJob", "kubeflow.org/v1", "paddleReplicaSpecs", ("Master", "Worker"), "paddle"),
-    Sort("PaddleJob", "batch.paddlepaddle.org/v1", "", ("ps", "worker"), "paddle"),
-)  # fmt: skip
+SORTS = tuple(
+    kind for kind in KINDS.values() if kind.framework.kind.kind not in ("ElasticJob", "TrainJob")
+)
+"""The kinds of these tests: all roles have the fields of Kubeflow's."""
 
 POLICIES = st.sampled_from([None, "Always", "OnFailure", "Never", "ExitCode"])
 CLEAN_UP = st.sampled_from([None, "All", "Running", "None"])
@@ -60,8 +41,8 @@ def _given(**fields: Any) -> Json:
 
 
 @st.composite
-def replica_specs(draw: st.DrawFn, sort: Sort) -> Json:
-    container = {"name": sort.container, "image": "train:1"}
+def replica_specs(draw: st.DrawFn, sort: KindUnderTest) -> Json:
+    container = {"name": sort.framework.kind.container, "image": "train:1"}
     pod = {
         "containers": [container],
         **_given(restartPolicy=draw(st.sampled_from([None, "Never"]))),
@@ -69,28 +50,29 @@ def replica_specs(draw: st.DrawFn, sort: Sort) -> Json:
     return {
         **_given(
             replicas=draw(st.sampled_from([None, 1, 1, 2, 3])),
-            restartPolicy=draw(POLICIES) if sort.roles_at else None,
+            restartPolicy=draw(POLICIES) if sort.specs else None,
         ),
         "template": {"spec": pod},
     }
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> tuple[Sort, Json]:
+def jobs(draw: st.DrawFn) -> DrawnJob:
     """A random job of any kind with omitted fields; most are valid."""
     sort = draw(st.sampled_from(SORTS))
-    chosen = draw(st.lists(st.sampled_from(sort.roles), min_size=1, unique=True))
+    chosen = draw(st.lists(st.sampled_from(sort.all_roles), min_size=1, unique=True))
     spell = draw(st.sampled_from([str, str, str, str.lower, str.upper]))
-    roles = {spell(role) if sort.roles_at else role: draw(replica_specs(sort)) for role in chosen}
-    spec: Json = {sort.roles_at: roles} if sort.roles_at else roles
-    if sort.roles_at and draw(st.booleans()):
+    roles = {spell(role) if sort.specs else role: draw(replica_specs(sort)) for role in chosen}
+    spec: Json = {sort.specs: roles} if sort.specs else roles
+    if sort.specs and draw(st.booleans()):
         spec["runPolicy"] = _given(cleanPodPolicy=draw(CLEAN_UP), backoffLimit=draw(COUNTS))
-    if sort.kind == "MPIJob":
+    if sort.framework.kind.kind == "MPIJob":
         spec |= _given(cleanPodPolicy=draw(CLEAN_UP))
-    if sort.kind == "PyTorchJob" and draw(st.booleans()):
+    if sort.framework.kind.kind == "PyTorchJob" and draw(st.booleans()):
         spec["elasticPolicy"] = _given(minReplicas=draw(COUNTS), maxReplicas=draw(COUNTS))
     meta = {"name": "train", "namespace": "team", "uid": "job-uid"}
-    return sort, {"apiVersion": sort.version, "kind": sort.kind, "metadata": meta, "spec": spec}
+    named = {"apiVersion": sort.api_version, "kind": sort.framework.kind.kind}
+    return sort, {**named, "metadata": meta, "spec": spec}
 
 
 COUNTS = st.sampled_from([None, 1, 2, 3])
@@ -108,7 +90,7 @@ CHANGES = (
 
 
 @st.composite
-def later_change(draw: st.DrawFn, sort: Sort, job: Json) -> Json:
+def later_change(draw: st.DrawFn, sort: KindUnderTest, job: Json) -> Json:
     """A merge patch, as ``kubectl apply`` sends it when the user's file has changed."""
     role = draw(st.sampled_from(roles_of(sort, job)))
     table: dict[str, Json] = {
@@ -122,32 +104,19 @@ def later_change(draw: st.DrawFn, sort: Sort, job: Json) -> Json:
         "remove role": _at_role(sort, role, None),
         "run policy": {"runPolicy": None},
     }
-    change = draw(st.sampled_from(CHANGES if sort.roles_at else CHANGES[:1]))
+    change = draw(st.sampled_from(CHANGES if sort.specs else CHANGES[:1]))
     return {"spec": table[change]}
 
 
-def roles_of(sort: Sort, job: Json) -> list[str]:
+def roles_of(sort: KindUnderTest, job: Json) -> list[str]:
     """The roles of a job, with its spelling."""
-    specs = job["spec"].get(sort.roles_at, {}) if sort.roles_at else job["spec"]
-    roles = {role.lower() for role in sort.roles}
+    specs = job["spec"].get(sort.specs, {}) if sort.specs else job["spec"]
+    roles = {role.lower() for role in sort.all_roles}
     return sorted(key for key in specs if key.lower() in roles)
 
 
-def _at_role(sort: Sort, role: str, value: Json | None) -> Json:
-    return {sort.roles_at: {role: value}} if sort.roles_at else {role: value}
-
-
-def merged(target: Any, patch: Any) -> Any:
-    """JSON merge patch (RFC 7396)."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = merged(result.get(name), value)
-    return result
+def _at_role(sort: KindUnderTest, role: str, value: Json | None) -> Json:
+    return {sort.specs: {role: value}} if sort.specs else {role: value}
 
 
 def defaulted(job: Json) -> Json:
@@ -171,7 +140,7 @@ def done_with(job: Json) -> tuple[ReconcilePlan, JobRunPolicy, list[ReplicaRole]
 
 @given(jobs())
 def test_the_operator_does_the_same_with_and_without_defaults(
-    drawn: tuple[Sort, Json],
+    drawn: DrawnJob,
 ) -> None:
     _, job = drawn
     assert done_with(defaulted(job)) == done_with(job)
@@ -183,7 +152,7 @@ def test_a_later_change_means_the_same_with_and_without_defaults(data: st.DataOb
     plain, shown = job, defaulted(job)
     for _ in range(data.draw(st.integers(1, 3))):
         change = data.draw(later_change(sort, plain))
-        plain, shown = merged(plain, change), merged(shown, change)
+        plain, shown = merge_patch(plain, change), merge_patch(shown, change)
         if not roles_of(sort, plain):
             break
         assert done_with(shown) == done_with(plain), change
@@ -192,26 +161,28 @@ def test_a_later_change_means_the_same_with_and_without_defaults(data: st.DataOb
 
 
 @given(jobs())
-def test_a_second_apply_of_the_same_file_finds_nothing_to_do(drawn: tuple[Sort, Json]) -> None:
+def test_a_second_apply_of_the_same_file_finds_nothing_to_do(
+    drawn: DrawnJob,
+) -> None:
     """A client compares its file with the stored object: maps by field, lists completely."""
     _, job = drawn
-    assert merged(defaulted(job), job) == defaulted(job)
+    assert merge_patch(defaulted(job), job) == defaulted(job)
     assert DEFAULTING.patch_operations(defaulted(job)) == []
 
 
 @given(jobs())
-def test_defaults_cause_no_warning(drawn: tuple[Sort, Json]) -> None:
+def test_defaults_cause_no_warning(drawn: DrawnJob) -> None:
     _, job = drawn
     before, after = (check_manifest(written) for written in (job, defaulted(job)))
     assert list(map(str, after.warnings)) == list(map(str, before.warnings))
 
 
 def test_defaults_of_a_later_version_are_written_into_its_own_fields() -> None:
-    sort = next(sort for sort in SORTS if sort.version == "kubeflow.org/v2beta1")
+    sort = next(sort for sort in SORTS if sort.api_version == "kubeflow.org/v2beta1")
     pod = {"spec": {"containers": [{"name": "mpi", "image": "x"}]}}
     roles = {"Launcher": {"template": pod}, "Worker": {"replicas": 1, "template": pod}}
-    job = {"apiVersion": sort.version, "kind": sort.kind, "metadata": {"name": "train"},
-           "spec": {sort.roles_at: roles}}  # fmt: skip
+    job = {"apiVersion": sort.api_version, "kind": "MPIJob", "metadata": {"name": "train"},
+           "spec": {sort.specs: roles}}  # fmt: skip
     spec = defaulted(job)["spec"]
     assert (spec["runPolicy"], "cleanPodPolicy" in spec) == ({"cleanPodPolicy": "None"}, False)
 

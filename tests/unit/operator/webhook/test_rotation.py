@@ -142,13 +142,6 @@ def test_a_certificate_for_another_purpose_without_names_is_refused() -> None:
         read_certificate(pair.authority.pem, pair.key, [pair.authority])
 
 
-def test_the_first_copy_makes_a_certificate_and_the_others_keep_it() -> None:
-    made = step(None)
-    assert made.next is None
-    assert made.serving.names >= NAMES
-    assert step(made) == made
-
-
 def test_a_certificate_is_replaced_in_three_steps() -> None:
     first = step(None)
     due = NOW + 60 * DAY
@@ -194,11 +187,6 @@ def test_expired_certificate_is_replaced_immediately() -> None:
     ring = step(a_ring(), now=late)
     assert ring.serving.expires > late
     assert ring.next is None
-
-
-def test_an_expired_certificate_gives_way_to_the_next_one_that_is_there() -> None:
-    ring = a_ring(a_pair(), a_pair(NOW + 60 * DAY))
-    assert step(ring, now=NOW + 91 * DAY).serving == ring.next
 
 
 def test_a_certificate_for_other_names_is_replaced_by_one_for_all() -> None:

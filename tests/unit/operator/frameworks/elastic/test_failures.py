@@ -364,21 +364,6 @@ def test_pods_beyond_the_minimum_may_wait_as_long_as_they_like() -> None:
     assert not world.finished
 
 
-def test_what_has_not_failed_need_not_wait_for_what_has() -> None:
-    world = ElasticWorld(role(2, restartCount=9)).up()
-    for number in (1, 2, 3):
-        world.fail(world[f"worker-{number}"], 137)
-        world.settle()
-        world.wait(40)
-        world.settle()
-        world.start_all()
-        world.settle()
-    world.fail(world["worker-4"], 137)
-    world.remove_pod(world["master-0"])
-    world.settle()
-    assert world.names == ["master-1", "worker-0"], "the master at once, the worker after a pause"
-
-
 def test_a_pod_of_a_former_number_is_removed_when_it_shows_up_late() -> None:
     world = ElasticWorld(1).up()
     old = world["worker-0"]

@@ -231,22 +231,3 @@ def test_optional_and_older_fields_may_be_there_or_not(fields: dict[str, Any]) -
     assert ElasticWorld(role(2, restartPolicy="Always"), **fields).up().phase == "Running"
     assert ElasticWorld(role(2, pod={"restartPolicy": "Always"}), **fields).up().phase == "Running"
     assert ElasticWorld(2, **fields).up().phase == "Running"
-
-
-def test_failed_pod_is_replaced_for_every_restart_policy_of_the_template() -> None:
-    world = ElasticWorld(role(1, pod={"restartPolicy": "Always"}))
-    for pod in world.made(world.decide()).values():
-        assert pod["spec"]["restartPolicy"] == "Never"
-
-
-@pytest.mark.parametrize("field", ["suspend", "suspended"])
-def test_a_suspended_job_has_no_pods_until_it_is_resumed(field: str) -> None:
-    world = ElasticWorld(2, **{field: True}).up()
-    assert (world.names, world.phase) == ([], "Suspended")
-    world._edit(field, False)
-    assert len(world.up().names) == 3
-    world._edit(field, True)
-    world.after()
-    assert world.names == []
-    world._edit(field, False)
-    assert len(world.after().names) == 3

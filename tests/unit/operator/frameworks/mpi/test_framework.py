@@ -285,17 +285,6 @@ def test_the_launcher_is_made_when_all_workers_run():
     assert created(look(a_job(0)).decide()) == ["launcher"]
 
 
-def test_files_account_and_rights_are_there_from_the_start():
-    decision = look(a_job()).decide()
-    assert created(decision, TargetKind.CONFIG_MAP) == ["config"]
-    assert created(decision, TargetKind.SERVICE_ACCOUNT) == ["launcher"]
-    assert (
-        created(decision, TargetKind.ROLE)
-        == created(decision, TargetKind.ROLE_BINDING)
-        == ["launcher"]
-    )
-
-
 def test_a_gang_does_not_wait_for_the_launcher_that_waits_for_it():
     desired = pod_group.desired_spec(a_job(3))
     assert (desired.min_member, desired.min_task_member) == (3, {"worker": 3})

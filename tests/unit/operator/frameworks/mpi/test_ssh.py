@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gangline.api.job_resources import MPI_JOBS
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.volcano.scheduling import JOINING_PODS_ANNOTATION
 from gangline.operator.engine import apply
@@ -321,17 +320,3 @@ def test_the_version_is_stored_once(annotations: dict[str, str]) -> None:
     }
     manifest["metadata"]["annotations"] = {VERSION: value}
     assert not look(read_job(MPIFramework(), manifest)).decide().patches
-
-
-def test_the_definition_serves_both_versions_with_the_same_fields() -> None:
-    from gangline.api.crd import crd_manifests
-
-    first, second = crd_manifests()[f"kubeflow.org_{MPI_JOBS.plural}"]["spec"]["versions"]
-    assert [first["name"], second["name"]] == ["v1", "v2beta1"]
-    assert [first["storage"], second["storage"]] == [True, False]
-    fields = [
-        set(version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
-        for version in (first, second)
-    ]
-    assert fields[0] == fields[1]
-    assert "sshAuthMountPath" in fields[0]

@@ -7,7 +7,7 @@ import pytest
 from gangline.operator.frameworks.paddle.framework import PaddleFramework
 from gangline.operator.model.job import CleanPodPolicy, RestartPolicy
 from gangline.operator.model.plan import TargetKind
-from unit.operator.builders import a_service, conditions, created, deleted, look, stored
+from unit.operator.builders import conditions, created, deleted, look, stored
 from unit.operator.kubeflow_jobs import pod_of
 from unit.operator.paddle_jobs import a_job, environment, manifest, placed, role
 
@@ -282,13 +282,6 @@ def test_pods_are_cleaned_by_paddles_policies(policy, after_success, after_failu
     assert deleted(look(job, *lost).later(1, *lost).decide()) == after_failure
 
 
-def test_a_finished_job_is_not_brought_back_by_a_missing_pod():
-    case = look(a_job(worker=1, cleanPodPolicy="Never"), done("worker-0"))
-    after = case.later(1).decide()
-    assert created(after) == []
-    assert conditions(after.status)[-1] == "Succeeded"
-
-
 def test_the_bounds_of_a_jobs_life_are_read():
     bounds = {
         "backoffLimit": 3,
@@ -323,17 +316,6 @@ def test_the_finalizer_of_upstreams_operator_is_taken_off_and_none_is_added():
     assert patch.operations[-1]["value"] == ["example.com/mine"]
     assert created(decision) == []
     assert look(a_job(worker=1)).decide().patches == ()
-
-
-@pytest.mark.parametrize("missing", ["ps", "worker", "heter"])
-def test_a_role_that_is_taken_away_loses_its_pods_and_services(missing):
-    roles = {"ps": 1, "worker": 1, "heter": 1}
-    pods = up(*(f"{name}-0" for name in roles))
-    job = a_job(**{name: count for name, count in roles.items() if name != missing})
-    existing = [a_service(f"{name}-0") for name in roles]
-    decision = look(job, *pods, services=existing).decide()
-    assert deleted(decision) == [f"{missing}-0"]
-    assert deleted(decision, TargetKind.SERVICE) == [f"{missing}-0"]
 
 
 def test_a_role_without_replicas_is_as_good_as_none():

@@ -132,24 +132,6 @@ def test_the_status_has_the_shape_of_its_kind():
     assert msgspec.to_builtins(status) == merged
 
 
-@pytest.mark.parametrize("policy", ["Always", "Never", "OnCompletion", "OnFailure"])
-@pytest.mark.parametrize("phase", ["Completed", "Failed"])
-def test_final_counts_stay_while_pods_are_deleted(policy, phase):
-    job = a_job(ps=1, worker=2, cleanPodPolicy=policy)
-    last = DONE if phase == "Completed" else a_pod("worker-0", "Failed", code=1)
-    pods = [placed("ps-0"), last, placed("worker-1", "", "Succeeded", code=0)]
-    case = look(job, *pods)
-    end = case.decide()
-    assert end.kind_status is not None
-    assert end.kind_status["phase"] == phase
-    cleaning = case.later(1, *pods).decide()
-    gone = {deletion.uid for deletion in cleaning.deletions}
-    left = [pod for pod in pods if pod.uid not in gone]
-    cleaned = case.later(1, *pods).later(2, *left).decide()
-    assert end.kind_status == cleaning.kind_status == cleaned.kind_status
-    assert end.kind_status["worker"]["succeeded"] == (2 if phase == "Completed" else 1)
-
-
 @pytest.mark.parametrize(("phase", "end"), [("Completed", "Succeeded"), ("Failed", "Failed")])
 def test_a_job_that_upstream_finished_stays_finished(phase, end):
     written = manifest(worker=1)

@@ -56,21 +56,6 @@ def environment(pod: dict[str, Any]) -> dict[str, str]:
     return {v["name"]: v.get("value", "") for v in pod["spec"]["containers"][0]["env"]}
 
 
-@pytest.mark.parametrize(("size", "added"), [(4, ["-2", "-3"]), (2, [])])
-def test_new_nodes_join_and_the_others_are_left_alone(size: int, added: list[str]) -> None:
-    decision = plan({"numNodes": size}, *nodes(0, 1))
-    names = [pod["metadata"]["name"] for pod in created_pods(decision)]
-    assert names == [f"digits-node-0{suffix}" for suffix in added]
-    assert not [d.name for d in decision.deletions if d.target is TargetKind.POD]
-
-
-def test_last_nodes_leave_and_the_others_are_left_alone() -> None:
-    decision = plan({"numNodes": 2}, *nodes(0, 1, 2, 3))
-    assert created_pods(decision) == []
-    deleted = [d.name for d in decision.deletions if d.target is TargetKind.POD]
-    assert deleted == ["digits-node-2", "digits-node-3"]
-
-
 def test_variables_of_a_node_do_not_depend_on_the_number_of_nodes() -> None:
     first, other = created_pods(plan({"numNodes": 2}))
     assert first["spec"] == created_pods(plan({"numNodes": 4}))[0]["spec"]

@@ -140,14 +140,6 @@ def test_a_suspended_job_has_the_copy_of_its_runtime_and_nothing_else() -> None:
     assert list(made) == [COPY]
 
 
-def test_resuming_keeps_the_copy() -> None:
-    world = World(KINDS["TrainJob"].job(2))
-    world.settle()
-    world.suspend(True)
-    world.settle()
-    assert (TargetKind.CONFIG_MAP, "train-runtime-snapshot") in world.extras
-
-
 def test_claims_keys_and_host_file_are_the_jobs_own() -> None:
     tune = created(plan(observe(train_job("torchtune-llama3.2-1b"))))
     claim = tune[TargetKind.CLAIM, "initializer-digits"]
@@ -337,16 +329,6 @@ def test_role_that_waits_for_ready_pods_is_not_counted_under_any_policy() -> Non
 
 
 @pytest.mark.parametrize(
-    ("managed", "ignored"), [("kueue.x-k8s.io/multikueue", True), (None, False)]
-)
-def test_a_job_of_another_controller_is_left_alone(managed: str | None, ignored: bool) -> None:
-    observed = observe(train_job(managedBy=managed) if managed else train_job())
-    decision = plan(observed)
-    untouched = not decision.creations and decision.status == observed.status
-    assert (untouched, decision.kind_status is None) == (ignored, ignored)
-
-
-@pytest.mark.parametrize(
     ("status", "ignored"),
     [
         ({"jobsStatus": [{"name": "node", "active": 1}]}, True),
@@ -389,27 +371,6 @@ def test_a_running_job_has_no_condition() -> None:
     assert "conditions" not in decision.kind_status
     assert decision.kind_status["gangline"]["phase"] == "Running"
     assert [step["name"] for step in decision.kind_status["jobsStatus"]] == ["prepare", "node"]
-
-
-def test_suspended_is_reported_when_the_pods_are_gone_and_removed_on_resume() -> None:
-    world = World(KINDS["TrainJob"].job(1))
-    world.settle()
-    world.start_all()
-    world.suspend(True)
-    first = world.decide().kind_status
-    assert first is not None
-    assert (first["gangline"]["phase"], first.get("conditions")) == ("Suspending", None)
-    world.settle()
-    world.finish_terminating()
-    gone = world.decide().kind_status
-    assert gone is not None
-    assert [(condition["type"], condition["status"]) for condition in gone["conditions"]] == [
-        ("Suspended", "True")
-    ]
-    world.suspend(False)
-    resumed = world.decide().kind_status
-    assert resumed is not None
-    assert "conditions" not in resumed
 
 
 def test_ends_have_upstreams_conditions() -> None:

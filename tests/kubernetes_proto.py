@@ -98,8 +98,8 @@ def encode_body(obj: Mapping[str, Any], *extra: bytes) -> bytes:
     name = name if name in messages() else f"{META}.{kind}"
     content = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
     raw = encode_message(name, content) + b"".join(extra)
-    type_ = _piece(1, api_version.encode()) + _piece(2, kind.encode())
-    return b"k8s\x00" + _piece(1, type_) + _piece(2, raw) + _piece(3, b"") + _piece(4, b"")
+    type_ = piece(1, api_version.encode()) + piece(2, kind.encode())
+    return b"k8s\x00" + piece(1, type_) + piece(2, raw) + piece(3, b"") + piece(4, b"")
 
 
 def encode_message(name: str, obj: Mapping[str, Any]) -> bytes:
@@ -134,13 +134,13 @@ def _encode_field(number: int, field: ProtoField, left: dict[str, Any]) -> bytes
         if not _is_inlined(field):
             return b""
         part = {each: left.pop(each) for each in _json_names(field.type) & set(left)}
-        return _piece(number, encode_message(field.type, part)) if part else b""
+        return piece(number, encode_message(field.type, part)) if part else b""
     value = left.pop(name)
     if field.label == "map":
         entries = (
-            _piece(1, key.encode()) + _value(2, field.type, each) for key, each in value.items()
+            piece(1, key.encode()) + _value(2, field.type, each) for key, each in value.items()
         )
-        return b"".join(_piece(number, entry) for entry in entries)
+        return b"".join(piece(number, entry) for entry in entries)
     values = value if field.label == "repeated" else [value]
     return b"".join(_value(number, field.type, each) for each in values)
 
@@ -148,12 +148,12 @@ def _encode_field(number: int, field: ProtoField, left: dict[str, Any]) -> bytes
 def _value(number: int, type_: str, value: Any) -> bytes:
     match type_:
         case "string":
-            return _piece(number, value.encode())
+            return piece(number, value.encode())
         case "bytes":
-            return _piece(number, base64.b64decode(value))
+            return piece(number, base64.b64decode(value))
         case "bool" | "int32" | "int64":
             return varint(number << 3) + varint(int(value) & (1 << 64) - 1)
-    return _piece(number, b"".join(_special(type_.rpartition(".")[2], type_, value)))
+    return piece(number, b"".join(_special(type_.rpartition(".")[2], type_, value)))
 
 
 def _special(name: str, type_: str, value: Any) -> Iterator[bytes]:
@@ -165,15 +165,15 @@ def _special(name: str, type_: str, value: Any) -> Iterator[bytes]:
             yield varint(1 << 3) + varint(int(moment.timestamp()))
             yield varint(2 << 3) + varint(moment.microsecond * 1000)
         case "Quantity":
-            yield _piece(1, str(value).encode())
+            yield piece(1, str(value).encode())
         case "IntOrString":
             text = isinstance(value, str)
             yield varint(1 << 3) + varint(int(text))
-            yield _piece(3, value.encode()) if text else varint(2 << 3) + varint(value)
+            yield piece(3, value.encode()) if text else varint(2 << 3) + varint(value)
         case "FieldsV1" | "RawExtension":
-            yield _piece(1, json.dumps(value).encode())
+            yield piece(1, json.dumps(value).encode())
         case "ExtraValue":
-            yield from (_piece(1, each.encode()) for each in value)
+            yield from (piece(1, each.encode()) for each in value)
         case _:
             yield encode_message(type_, value)
 
@@ -186,5 +186,5 @@ def varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def _piece(number: int, raw: bytes) -> bytes:
+def piece(number: int, raw: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(raw)) + raw

@@ -1,5 +1,7 @@
-"""Lists and watches in protobuf, and in JSON where a server does not have it."""
+"""Lists and watches in JSON and protobuf, and what is decoded although it does not fit."""
 
+import json
+from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -7,13 +9,29 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from gangline.api.resources import (
+    HYPERNODES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    STORAGE_CLASSES,
+)
 from gangline.kube.client.client import ApiClient
 from gangline.kube.client.collection import Collection, Selection
+from gangline.kube.client.decoding import decode_event, decode_object, decode_page
 from gangline.kube.errors import ApiError, Forbidden, Gone
 from gangline.scheduler.wire import LEAN_PODS, LeanPod
 from unit.kube.fake_server import (
     Answer,
     FakeServer,
+    Thing,
+    ThingSpec,
     answering,
     binary,
     hanging_up,
@@ -180,3 +198,60 @@ async def test_watch_that_is_refused_in_protobuf_is_read_in_json(
 
     answers += [refusing, streaming(msgspec.json.encode(JSON_EVENT) + b"\n")]
     assert await events(pods(client)) == [("ADDED", "7")]
+
+
+KINDS = [
+    HYPERNODES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    STORAGE_CLASSES,
+]
+
+
+def structs_within(kind: type) -> Iterator[type[msgspec.Struct]]:
+    seen: set[object] = set()
+    left: list[object] = [msgspec.inspect.type_info(kind)]
+    while left:
+        found = left.pop()
+        if isinstance(found, msgspec.inspect.StructType):
+            if found.cls in seen:
+                continue
+            seen.add(found.cls)
+            yield found.cls
+        if isinstance(found, msgspec.inspect.Field | msgspec.inspect.Type):
+            left += [getattr(found, name) for name in found.__struct_fields__]
+        elif isinstance(found, tuple):
+            left += found
+
+
+@pytest.mark.parametrize("kind", [each.type for each in KINDS], ids=lambda kind: kind.__name__)
+def test_a_field_that_is_null_was_not_given(kind: type) -> None:
+    structs = list(structs_within(kind))
+    assert len(structs) > 2
+    for struct in structs:
+        names = [field.encode_name for field in msgspec.structs.fields(struct)]
+        assert decode_object(struct, json.dumps(dict.fromkeys(names)).encode()) == struct()
+
+
+def test_nulls_are_ignored_in_lists_and_watches() -> None:
+    thing = '{"metadata": {"name": "a", "labels": null}, "spec": null}'
+    expected = Thing(metadata=msgspec.convert({"name": "a"}, type(Thing().metadata)))
+    _, items, malformed = decode_page(Thing, f'{{"items": [{thing}]}}'.encode())
+    assert (items, malformed) == ([expected], [])
+    event = decode_event(Thing, f'{{"type": "ADDED", "object": {thing}}}'.encode())
+    assert not isinstance(event, bytes)
+    assert (event.type, event.object) == ("ADDED", expected)
+
+
+def test_what_does_not_fit_is_refused_also_beside_a_null() -> None:
+    with pytest.raises(msgspec.ValidationError, match="Expected `int`"):
+        decode_object(ThingSpec, b'{"size": "x", "other": null}')
+    with pytest.raises(msgspec.ValidationError, match="Expected `int`"):
+        decode_object(ThingSpec, b'{"size": "x"}')

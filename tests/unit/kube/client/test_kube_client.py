@@ -57,28 +57,10 @@ async def test_objects_of_any_kind_arrive_as_dicts_or_bytes(client, server):
     assert json.loads(bytes(await client.get(raw, "a", "default")))["x"] == [1]
 
 
-async def test_long_lists_are_read_in_pages(client, server):
-    for number in range(7):
-        await server.put(f"t-{number}")
-    listing = await client.list(THINGS, "default", limit=3)
-    assert [thing.metadata.name for thing in listing] == [f"t-{n}" for n in range(7)]
-    assert listing.resource_version == "7"
-    assert len(server.seen) == 3
-
-
 async def test_listed_objects_have_api_version_and_kind(client, server):
     await server.put("a")
     (thing,) = await client.list(THINGS)
     assert (thing.kind, thing.api_version) == ("Thing", "v1")
-
-
-async def test_list_that_expires_between_pages_is_read_without_pages(client, server):
-    for number in range(3):
-        await server.put(f"t-{number}")
-    server.faults.extend([answering({"metadata": {"continue": "2"}, "items": []})])
-    server.faults.append(failing(410, "Expired"))
-    assert len(await client.list(THINGS, limit=2)) == 3
-    assert "limit" not in server.seen[-1].query
 
 
 async def test_a_list_without_items_is_empty(client, server):

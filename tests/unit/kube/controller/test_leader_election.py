@@ -153,16 +153,6 @@ async def test_stopped_leader_may_not_write_until_it_has_renewed(monkeypatch):
 
 
 @virtual_time
-async def test_work_that_ends_by_itself_ends_the_election_and_frees_the_lease():
-    async with team() as members:
-        await members.join("a")
-        await asyncio.sleep(5)
-        members.ends["a"].set()
-        await asyncio.wait_for(members.tasks["a"], 5)
-        assert members.server.holder == ""
-
-
-@virtual_time
 async def test_work_that_fails_passes_its_error_on_and_frees_the_lease():
     async def broken():
         raise ZeroDivisionError("a bug")

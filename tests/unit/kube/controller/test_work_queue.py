@@ -33,32 +33,6 @@ async def test_a_key_waits_once():
 
 
 @virtual_time
-async def test_a_key_that_is_held_comes_back_after_it_is_done():
-    queue = WorkQueue()
-    queue.add("a")
-    key = await queue.get()
-    queue.add("a")
-    queue.add("a")
-    assert len(queue) == 0
-    queue.done(key)
-    assert await drain(queue) == ["a"]
-    assert queue.idle
-
-
-@virtual_time
-async def test_the_earliest_of_several_times_counts():
-    queue = WorkQueue()
-    began = now()
-    queue.add_after("a", 30)
-    queue.add_after("a", 10)
-    queue.add_after("a", 20)
-    assert await queue.get() == "a"
-    assert now() - began == pytest.approx(10, abs=0.1)
-    queue.done("a")
-    assert queue.idle
-
-
-@virtual_time
 async def test_adding_now_takes_the_place_of_adding_later():
     queue = WorkQueue()
     queue.add_after("a", 30)

@@ -120,21 +120,6 @@ async def test_a_connection_that_the_server_closes_is_not_used_again():
         assert len(peers) == 3
 
 
-async def test_a_connection_that_was_closed_at_rest_costs_nothing():
-    async def once(peer: Peer) -> None:
-        await peer.heard()
-        peer.say(OK)  # and closes the connection without announcing it
-
-    async with serving(once) as (client, peers):
-        await client.transport.send(POST)
-        connections = client.transport._connections
-        assert connections is not None
-        async with asyncio.timeout(60):
-            await asyncio.wait([connection.closed for connection in connections._open])
-        await client.transport.send(POST)
-        assert len(peers) == 2
-
-
 @virtual_time
 async def test_a_connection_that_rested_too_long_is_not_used_again():
     async with serving(obliging) as (client, peers):

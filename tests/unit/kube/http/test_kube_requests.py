@@ -1,12 +1,22 @@
-"""The request of each verb."""
+"""Requests as data, the guard of writes, and streams that cannot begin."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import aclosing
+from contextvars import Context
+from typing import TypeVar
 
 import pytest
 
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.meta.resource import Resource
+from gangline.kube import errors
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import ClusterConfig
 from gangline.kube.http import request as build
 from gangline.kube.http.request import PatchKind
-from unit.kube.fake_server import THINGS, Thing
+from gangline.kube.write_guard import LeadershipExpired, guarded_context
+from unit.kube.fake_server import THINGS, Thing, connected
 
 NODES = Resource(dict, "", "v1", "nodes", "Node", namespaced=False)
 JOBS = Resource(dict, "kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
@@ -150,3 +160,78 @@ def test_binding_names_the_pod_that_is_meant():
         b'"metadata":{"name":"p","namespace":"ns","uid":"u"},'
         b'"target":{"apiVersion":"v1","kind":"Node","name":"n"}}'
     )
+
+
+T = TypeVar("T")
+
+
+async def inside(context: Context, work: Awaitable[T]) -> T:
+    """Await in a task that is started by a task of this context."""
+
+    async def start() -> T:
+        return await asyncio.ensure_future(work)
+
+    return await asyncio.get_running_loop().create_task(start(), context=context)
+
+
+async def test_only_writes_of_the_former_leader_are_refused() -> None:
+    leads = True
+    context = guarded_context(lambda: leads)
+    async with connected() as (server, client):
+        await server.put("a")
+        change = {"metadata": {"labels": {"x": "1"}}}
+        await inside(context, client.patch(THINGS, "a", change, "default"))
+        leads = False
+        for write in (
+            client.patch(THINGS, "a", change, "default"),
+            client.create(THINGS, {"metadata": {"name": "b"}}, "default"),
+            client.delete(THINGS, "a", "default"),
+        ):
+            with pytest.raises(LeadershipExpired):
+                await inside(context, write)
+        await inside(context, client.get(THINGS, "a", "default"))
+        assert len((await inside(context, client.list(THINGS, "default"))).items) == 1
+        await client.delete(THINGS, "a", "default")  # not guarded
+
+
+async def test_guard_is_asked_when_a_connection_is_there() -> None:
+    """The time to connect counts: the first answer of the guard may be too old."""
+    answers = iter([False])
+    async with connected() as (_, client):
+        with pytest.raises(LeadershipExpired):
+            await inside(
+                guarded_context(lambda: next(answers)),
+                client.create(THINGS, {"metadata": {"name": "b"}}, "default"),
+            )
+        assert not (await client.list(THINGS, "default")).items
+
+
+async def first_of(client):
+    async with aclosing(client.watch(THINGS)) as events:
+        return await anext(events)
+
+
+async def test_watch_without_a_server_raises_with_the_cause(unused_tcp_port):
+    async with ApiClient(ClusterConfig(f"http://127.0.0.1:{unused_tcp_port}")) as client:
+        with pytest.raises(
+            errors.Unreachable,
+            match=r"cannot be reached: Connection refused\. Is the cluster running",
+        ):
+            await first_of(client)
+
+
+async def test_exec_without_a_server_raises_with_the_cause(unused_tcp_port):
+    async with ApiClient(ClusterConfig(f"http://127.0.0.1:{unused_tcp_port}")) as client:
+        with pytest.raises(errors.Unreachable, match="cannot be reached: Connection refused"):
+            await client.exec("a", "default", ["true"])
+
+
+async def test_a_watch_of_a_server_that_speaks_no_tls_is_refused(server):
+    async with ApiClient(ClusterConfig(server.url.replace("http", "https"))) as client:
+        with pytest.raises(errors.Unreachable, match="https"):
+            await first_of(client)
+
+
+async def test_a_client_that_is_not_open_has_no_streams():
+    with pytest.raises(RuntimeError, match="not open"):
+        await first_of(ApiClient(ClusterConfig("http://127.0.0.1:1")))

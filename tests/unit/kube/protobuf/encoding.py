@@ -2,20 +2,9 @@
 
 from collections.abc import Iterable
 
+from kubernetes_proto import piece, varint
+
 MEDIA = "application/vnd.kubernetes.protobuf"
-
-
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def piece(number: int, raw: bytes) -> bytes:
-    """Return a field whose value is bytes, a text or a message."""
-    return varint(number << 3 | 2) + varint(len(raw)) + raw
 
 
 def number(field: int, value: int) -> bytes:

@@ -96,24 +96,6 @@ def test_job_of_one_node_sends_its_facts(launch: Launch, brain: Brain, train: Pa
     check(facts, 1)
 
 
-def test_master_of_several_nodes_sends_their_facts(
-    launch: Launch, brain: Brain, train: Path, free_port: int
-) -> None:
-    nodes = [
-        launch(
-            "--nnodes", "2", "--node-rank", str(rank), "--rdzv-backend", "c10d",
-            "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-id", "job", "--no-standby",
-            "--brain", brain.url, train,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    assert [node.wait() for node in nodes] == [0, 0], nodes[0].output
-    path, _, facts = brain.posts[-1]
-    assert path == "/v1/facts"
-    check(facts, 2)
-    assert len({post[2]["uid"] for post in brain.posts}) == 1
-
-
 def test_brain_that_never_answers_does_not_end_the_training(launch: Launch, train: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts connections, and no more
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"

@@ -123,22 +123,6 @@ async def test_nodes_are_checked_through_a_master_that_was_killed_meanwhile(
     assert all(one.results[0].bandwidth > 0 for one in reports)
 
 
-async def test_the_partner_of_a_node_that_dies_does_not_wait_for_it(
-    master: MasterProcess, patient: Patient, tmp_path: Path
-) -> None:
-    nodes = [
-        asyncio.create_task(checked(master, node, 2, patient(f"node{node}"))) for node in range(2)
-    ]
-    await asyncio.gather(begun(tmp_path, "node0"), begun(tmp_path, "node1"))
-    nodes[1].cancel()
-    async with asyncio.timeout(120):  # the processes themselves would wait endlessly
-        report = await nodes[0]
-    assert report.groups == ((0, 1), (0,))
-    assert [outcome.test for outcome in report.results] == ["partner", ""]
-    assert report.verdict.passed
-    assert "node 1 failed presence" in report.verdict.faulty[1]
-
-
 async def test_no_node_waits_for_a_dead_process(master: MasterProcess, patient: Patient) -> None:
     modules = [patient("dies", dying=[1]), patient("lives")]
     nodes = (checked(master, node, 2, module, 2) for node, module in enumerate(modules))

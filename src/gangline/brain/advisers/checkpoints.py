@@ -12,9 +12,9 @@ import math
 from gangline.brain.advisers.advice import Advice, Confidence, Unit, What, because
 from gangline.brain.advisers.view import AdviserView, Exposure
 from gangline.brain.advisers.workers import present_segment
+from gangline.sizing.storage import FAILURE_GPU_HOURS
 
-PRIOR = Exposure(failures=1.0, gpu_hours=30_000.0)
-"""As ``gangline.sizing.storage.FAILURE_GPU_HOURS``."""
+PRIOR = Exposure(failures=1.0, gpu_hours=FAILURE_GPU_HOURS)
 _MOST_FAILURES = 4.0
 LEAST_CHANGE = 0.25
 """Relative change of the interval below which there is nothing to advise."""

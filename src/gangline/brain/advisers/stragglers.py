@@ -11,12 +11,16 @@ the step without its wait, wherever waits are reported.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
+from typing import Any, TypeVar
 
 from gangline.brain.advisers.advice import Advice, Arguments, Confidence, Reason, What, because
 from gangline.brain.advisers.view import AdviserView
 from gangline.brain.facts.records import NodeSpeed, RankSpeed
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 SLOW = 0.10
 Z = 3.5
@@ -33,17 +37,15 @@ _HISTORY_DAYS = 30
 
 def advise_stragglers(view: AdviserView) -> list[Advice]:
     """Advise checks of slow nodes, evictions after a check, or name what else is slow."""
-    advice: list[Advice] = []
-    for speeds in _by_model(view.rank_speeds):
-        advice += _advise_ranks(view, speeds)
-    return advice
+    by_model = _grouped(view.rank_speeds, lambda speed: speed.gpu_model)
+    return [item for speeds in by_model.values() for item in _advise_ranks(view, speeds)]
 
 
-def _by_model(speeds: Iterable[RankSpeed]) -> Iterable[list[RankSpeed]]:
-    by_model: dict[str, list[RankSpeed]] = defaultdict(list)
-    for speed in speeds:
-        by_model[speed.gpu_model].append(speed)
-    return by_model.values()
+def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    groups: dict[K, list[T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
 
 
 def node_factor(speeds: Iterable[NodeSpeed], today: int) -> tuple[float, int]:
@@ -70,7 +72,7 @@ def node_scores(speeds: Iterable[RankSpeed]) -> dict[str, float]:
     1.0 is the median, 0.9 is slower. Nodes of one device model are compared, at least four ranks.
     """
     scores: dict[str, list[float]] = defaultdict(list)
-    for group in _by_model(speeds):
+    for group in _grouped(speeds, lambda speed: speed.gpu_model).values():
         nodes = {speed.rank: speed.node for speed in group}
         for window in _windows(group):
             if len(window) < LEAST_RANKS:
@@ -86,11 +88,8 @@ def suspected_nodes(speeds: Iterable[NodeSpeed], today: int) -> dict[str, tuple[
 
     With the factor and the number of jobs of each, as ``node_factor`` does.
     """
-    by_node: dict[str, list[NodeSpeed]] = defaultdict(list)
-    for speed in speeds:
-        by_node[speed.node].append(speed)
     suspected = {}
-    for node, days in sorted(by_node.items()):
+    for node, days in sorted(_grouped(speeds, lambda speed: speed.node).items()):
         factor, jobs = node_factor(days, today)
         failed = sum(day.checks_failed for day in days if today - day.day <= HALF_LIFE_DAYS)
         if (factor < NODE_FACTOR and jobs >= NODE_JOBS) or failed:
@@ -108,22 +107,47 @@ def _advise_ranks(view: AdviserView, speeds: Sequence[RankSpeed]) -> list[Advice
         return []
     group = _slow_group(windows, ranks)
     if group > GROUP_SHARE * len(ranks):
-        reason = because("SlowGroup", slow=group, ranks=len(ranks))
-        return [_node_advice("", None, reason)]
-    return [
-        advice
-        for rank in sorted(ranks)
-        if (slower := _slow_in(windows, rank)) is not None
-        and (advice := _rank_advice(view, rank, nodes[rank], slower, len(ranks)))
-    ]
+        return [_advice(None, because("SlowGroup", slow=group, ranks=len(ranks)))]
+    advice = []
+    for rank in sorted(ranks):
+        slower, node = _slow_in(windows, rank), nodes[rank]
+        if slower is None:
+            continue
+        known: Arguments = {"rank": rank, "node": node, "slower": slower, "ranks": len(ranks)}
+        checks = [
+            check.slow
+            for check in view.node_checks
+            if check.node == node and view.now_ms - check.at_ms <= CHECK_AGE_MS
+        ]
+        if checks and not checks[-1]:
+            # The check found nothing: the rank has more work than the others.
+            advice.append(_advice(rank, because("SlowRankGoodNode", **known)))
+            continue
+        code, confidence = (
+            ("SlowRankConfirmed", Confidence.HIGH) if checks else ("SlowRank", Confidence.MEDIUM)
+        )
+        # All ranks wait for the slowest one, so its excess is what the job gains.
+        reason = because(code, **known)
+        advice.append(_advice(rank, reason, node, confidence=confidence, gain=slower))
+    return advice
+
+
+def _advice(rank: int | None, reason: Reason, node: str = "", **more: Any) -> Advice:
+    """Advice on a node; a warning without one."""
+    return Advice(
+        what=What.NODE if node else What.WARNING,
+        role="worker",
+        rank=rank,
+        target=node or reason.code,
+        reason=reason,
+        **more,
+    )
 
 
 def _windows(speeds: Sequence[RankSpeed]) -> list[dict[int, float]]:
     """Own times by rank for each window, oldest first."""
-    grouped: dict[int, list[RankSpeed]] = defaultdict(list)
-    for speed in speeds:
-        grouped[speed.window_ms].append(speed)
-    return [_own_times(grouped[window]) for window in sorted(grouped)]
+    by_window = _grouped(speeds, lambda speed: speed.window_ms)
+    return [_own_times(window) for _, window in sorted(by_window.items())]
 
 
 def _own_times(speeds: Sequence[RankSpeed]) -> dict[int, float]:
@@ -161,48 +185,6 @@ def _slow_group(windows: Sequence[dict[int, float]], ranks: set[int]) -> int:
     return sum(slow[rank] >= NEEDED for rank in ranks)
 
 
-def _rank_advice(
-    view: AdviserView, rank: int, node: str, slower: float, ranks: int
-) -> Advice | None:
-    arguments: Arguments = {
-        "rank": rank,
-        "node": node,
-        "slower": slower,
-        "ranks": ranks,
-    }
-    checks = [
-        check.slow
-        for check in view.node_checks
-        if check.node == node and view.now_ms - check.at_ms <= CHECK_AGE_MS
-    ]
-    if checks and not checks[-1]:
-        # The check found nothing: the rank has more work than the others.
-        return _node_advice("", rank, because("SlowRankGoodNode", **arguments))
-    code, confidence = (
-        ("SlowRankConfirmed", Confidence.HIGH) if checks else ("SlowRank", Confidence.MEDIUM)
-    )
-    # All ranks wait for the slowest one, so its excess is what the job gains.
-    return _node_advice(node, rank, because(code, **arguments), confidence, gain=slower)
-
-
-def _node_advice(
-    node: str,
-    rank: int | None,
-    reason: Reason,
-    confidence: Confidence = Confidence.MEDIUM,
-    gain: float | None = None,
-) -> Advice:
-    return Advice(
-        what=What.NODE if node else What.WARNING,
-        role="worker",
-        rank=rank,
-        target=node or reason.code,
-        reason=reason,
-        confidence=confidence,
-        gain=gain,
-    )
-
-
 def _by_history(view: AdviserView, ranks: dict[str, int]) -> list[Advice]:
     """Few ranks: only a node that was slow in other jobs is named."""
     today = view.now_ms // 86_400_000
@@ -214,5 +196,5 @@ def _by_history(view: AdviserView, ranks: dict[str, int]) -> list[Advice]:
         factor, jobs = suspected[node]
         slower = max(1 / factor - 1, 0.0)
         reason = because("SlowNode", node=node, slower=slower, jobs=jobs)
-        advice.append(_node_advice(node, rank, reason))
+        advice.append(_advice(rank, reason, node))
     return advice

@@ -39,11 +39,6 @@ def test_m9_linear_leak_is_foretold(minutes: int) -> None:
     assert arguments["needed_bytes"] == pytest.approx(14 * GIB, rel=0.05)
 
 
-def test_m9_leak_that_the_job_outruns_is_no_alarm() -> None:
-    values = 8 * GIB + 2.0 * GIB / 60 * (np.arange(60) - 59.0)
-    assert codes(advise(watched(values, remaining_s=3000))) == []
-
-
 def alarms(correlation: float, runs: int) -> int:
     """Alarms of flat noise in a job that runs for another day."""
     random = np.random.default_rng(5)
@@ -56,19 +51,29 @@ def alarms(correlation: float, runs: int) -> int:
     return count
 
 
-def test_m9_flat_noise_is_no_alarm_in_1000_runs() -> None:
-    assert alarms(0.0, 1000) == 0
+@pytest.mark.parametrize(
+    ("correlation", "runs", "most"),
+    [pytest.param(0.0, 1000, 0, id="M9: flat"), pytest.param(0.9, 500, 5, id="ten minutes long")],
+)
+def test_noise_is_hardly_an_alarm(correlation: float, runs: int, most: int) -> None:
+    assert alarms(correlation, runs) <= most
 
 
-def test_noise_that_lasts_for_ten_minutes_is_hardly_an_alarm() -> None:
-    assert alarms(0.9, 500) <= 5
+CACHES = 8 * GIB - 3 * GIB * np.exp(-np.arange(120) / 40)
+LEAK = 8 * GIB + 2.0 * GIB / 60 * (np.arange(60) - 59.0)
 
 
-def test_caches_that_fill_and_stop_are_no_leak() -> None:
-    values = 8 * GIB - 3 * GIB * np.exp(-np.arange(120) / 40)
-    values += np.random.default_rng(1).normal(0, 0.3 * GIB, 120)
-    assert codes(advise(watched(values, remaining_s=20 * 3600))) == []
-
-
-def test_few_samples_are_no_trend() -> None:
-    assert codes(advise(watched(8 * GIB + 0.1 * GIB * np.arange(7.0)))) == []
+@pytest.mark.parametrize(
+    ("values", "remaining_s"),
+    [
+        pytest.param(LEAK, 3000, id="M9: the job outruns the leak"),
+        pytest.param(
+            CACHES + np.random.default_rng(1).normal(0, 0.3 * GIB, 120),
+            20 * 3600,
+            id="caches fill and stop",
+        ),
+        pytest.param(8 * GIB + 0.1 * GIB * np.arange(7.0), 3 * 3600, id="few samples"),
+    ],
+)
+def test_what_is_no_leak_is_no_alarm(values: np.ndarray, remaining_s: float) -> None:
+    assert codes(advise(watched(values, remaining_s))) == []

@@ -29,42 +29,39 @@ def model(billions: float, sequence: int | None = None) -> ModelShapeFacts:
     return ModelShapeFacts(params=round(billions * 1e9), sequence=sequence)
 
 
+GPU = RoleSize(role="worker", since_ms=0, replicas=1, gpus=8, gpu_model="H100")
+A100 = msgspec.structs.replace(GPU, gpu_model="A100")
+OF_ONE_BILLION = Run(job=a_job(model=model(1.0)))
+ON_GPUS = Run(job=a_job(model=model(7.0, 4096), roles=(GPU,)))
+
+
+def elsewhere(billions: float, sequence: int, gpu: RoleSize = GPU) -> dict[str, object]:
+    return {"namespace": "b", "model": model(billions, sequence), "roles": (gpu,)}
+
+
 @pytest.mark.parametrize(
-    ("changes", "level"),
+    ("job", "changes", "level"),
     [
-        pytest.param({"spec_digest": "spec"}, 0, id="same specification"),
-        pytest.param({}, 1, id="same family"),
-        pytest.param({"command_digest": "x"}, 2, id="other command"),
-        pytest.param({"owner": "bob"}, 2, id="A7: other owner"),
-        pytest.param({"owner": "bob", "spec_digest": "spec"}, 2, id="A7: same spec, other owner"),
-        pytest.param({"stem": "x"}, None, id="other name, size of the model unknown"),
-        pytest.param({"kind": "PyTorchJob"}, None, id="other kind"),
-        pytest.param({"namespace": "b"}, None, id="other namespace"),
-        pytest.param({"cluster": "b", "spec_digest": "spec"}, None, id="other cluster"),
-        pytest.param({"image": IMAGE_OF_ANOTHER_PROJECT}, None, id="other image"),
+        pytest.param(JOB, {"spec_digest": "spec"}, 0, id="same specification"),
+        pytest.param(JOB, {}, 1, id="same family"),
+        pytest.param(JOB, {"command_digest": "x"}, 2, id="other command"),
+        pytest.param(JOB, {"owner": "bob"}, 2, id="A7: other owner"),
+        pytest.param(JOB, {"owner": "bob", "spec_digest": "spec"}, 2, id="A7: owner, same spec"),
+        pytest.param(JOB, {"stem": "x"}, None, id="other name, size of the model unknown"),
+        pytest.param(JOB, {"kind": "PyTorchJob"}, None, id="other kind"),
+        pytest.param(JOB, {"namespace": "b"}, None, id="other namespace"),
+        pytest.param(JOB, {"cluster": "b", "spec_digest": "spec"}, None, id="other cluster"),
+        pytest.param(JOB, {"image": IMAGE_OF_ANOTHER_PROJECT}, None, id="other image"),
+        pytest.param(OF_ONE_BILLION, {"stem": "x", "model": model(1.2)}, 3, id="nearly the size"),
+        pytest.param(OF_ONE_BILLION, {"stem": "x", "model": model(1.3)}, None, id="larger model"),
+        pytest.param(OF_ONE_BILLION, {"stem": "x"}, None, id="unknown model"),
+        pytest.param(ON_GPUS, elsewhere(8.0, 4096), 4, id="nearest model on the same GPU"),
+        pytest.param(ON_GPUS, elsewhere(7.0, 16384), None, id="longer sequence"),
+        pytest.param(ON_GPUS, elsewhere(8.0, 4096, A100), None, id="other GPU"),
     ],
 )
-def test_a7_levels_of_similarity(changes: dict[str, object], level: int | None) -> None:
-    assert similarity_level(JOB, a_run("past", **changes)) == level
-
-
-def test_level_three_needs_a_known_model_of_nearly_the_same_size() -> None:
-    job = Run(job=a_job(model=model(1.0)))
-    assert similarity_level(job, a_run("p", stem="x", model=model(1.2))) == 3
-    assert similarity_level(job, a_run("p", stem="x", model=model(1.3))) is None
-    assert similarity_level(job, a_run("p", stem="x")) is None
-
-
-def test_level_four_is_the_nearest_model_of_any_namespace_on_the_same_gpu() -> None:
-    gpu = (RoleSize(role="worker", since_ms=0, replicas=1, gpus=8, gpu_model="H100"),)
-    job = Run(job=a_job(model=model(7.0, 4096), roles=gpu))
-    near = a_run("p", namespace="b", model=model(8.0, 4096), roles=gpu)
-    assert similarity_level(job, near) == 4
-    far = a_run("p", namespace="b", model=model(7.0, 16384), roles=gpu)
-    assert similarity_level(job, far) is None
-    other_gpu = (msgspec.structs.replace(gpu[0], gpu_model="A100"),)
-    a100 = a_run("p", namespace="b", model=model(8.0, 4096), roles=other_gpu)
-    assert similarity_level(job, a100) is None
+def test_a7_levels_of_similarity(job: Run, changes: dict[str, object], level: int | None) -> None:
+    assert similarity_level(job, a_run("past", **changes)) == level
 
 
 def test_a2_two_runs_are_too_few_where_a_further_level_has_more() -> None:

@@ -68,26 +68,35 @@ class Published(Writes):
         self.events.append(message)
 
 
-class ScaledJob:
+class EvaluatedCluster:
+    """An evaluator with its history, and the clock of all of them."""
+
+    def __init__(self, store: Any, client: Any, writes: Any, *rules: BrainPolicyRule) -> None:
+        self.now_ms, self.writes = NOW_MS, writes
+        self.collector: Any = Collector(client, DigestSettings("c", store.digest), clock=self.clock)
+        self.history = JobHistory(store, "c")
+        policies: Any = SimpleNamespace(policy=Policy(rules))
+        self.evaluator = Evaluator(
+            client, self.collector, self.history, policies, writes, writes, clock=self.clock
+        )
+
+    def clock(self) -> float:
+        return self.now_ms / 1000
+
+    async def evaluate(self) -> None:
+        if not self.history.may_act:
+            await self.history.lead("test")
+        await self.evaluator.cycle()
+
+
+class ScaledJob(EvaluatedCluster):
     """An elastic job of 3 to 6 workers that a Brain may change, and its clock."""
 
     def __init__(self, store: Any, **guard: Any) -> None:
-        self.now_ms, self.plans = NOW_MS, Plans()
-        client: Any = self.plans
-        self.collector = Collector(client, DigestSettings("c", store.digest), clock=self.clock)
-        policies: Any = SimpleNamespace(
-            policy=Policy(
-                rules=(
-                    BrainPolicyRule(mode=Mode.APPLY, guard=msgspec.structs.replace(GUARD, **guard)),
-                )
-            )
-        )
-        self.history = JobHistory(store, "c")
-        self.writes: Any = Published()
-        self.evaluator = Evaluator(
-            client, self.collector, self.history, policies, self.writes, self.writes,
-            clock=self.clock,
-        )  # fmt: skip
+        self.plans = Plans()
+        settings = msgspec.structs.replace(GUARD, **guard)
+        rule = BrainPolicyRule(mode=Mode.APPLY, guard=settings)
+        super().__init__(store, self.plans, Published(), rule)
         watched = watched_job(0, FEW, NOW_MS)
         self.uid = watched.meta.uid
         job = watched.observations.job
@@ -96,9 +105,6 @@ class ScaledJob:
         watched.observations.job = msgspec.structs.replace(job, workers_min=FEW, wishes=wishes)
         self.collector.jobs[self.uid] = watched
         self.report(FEW, step_s=1.0, count=4)
-
-    def clock(self) -> float:
-        return self.now_ms / 1000
 
     def report(self, nodes: int, step_s: float, count: int = 1, **seen: Any) -> None:
         """Let segments of five minutes pass; ``seen`` are further fields of theirs."""
@@ -122,7 +128,7 @@ class ScaledJob:
         """Evaluate ``count`` times, ten seconds apart; returns the sizes planned so far."""
         for _ in range(count):
             self.now_ms += 10_000
-            await self.evaluator.cycle()
+            await self.evaluate()
         return self.plans.sizes
 
     def workers_item(self) -> AdviceItem:

@@ -10,16 +10,11 @@ import msgspec
 import pytest
 from benchmarks.brain.load import AGE_MS, MINUTE_MS, Writes, ended_run, facts, watched_job
 
-from gangline.brain.collection.collector import Collector
-from gangline.brain.collection.job_digest import DigestSettings
 from gangline.brain.evaluation import evaluator
-from gangline.brain.evaluation.evaluator import Evaluator
-from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Outcome
-from gangline.brain.guard.policy import Policy
 from gangline.brain.store.engine import Store, open_store
+from unit.brain.evaluation.scaled_job import NOW_MS, EvaluatedCluster
 
-NOW_MS = 1_790_000_000_000
 JOBS, PODS = 7, 3
 
 
@@ -34,38 +29,25 @@ class Published(Writes):
         self.items[target.metadata.uid] = (mode, msgspec.to_builtins(items), away)
 
 
-class Brain:
+class Brain(EvaluatedCluster):
     """An evaluator of jobs whose watches are replaced by a clock and documents of facts."""
 
     def __init__(self, store: Store, numbers: list[int]) -> None:
-        self.now_ms = NOW_MS
-        self.published = Published()
-        self.numbers = numbers
-        client: Any = SimpleNamespace(transport=SimpleNamespace(clock_skew_s=lambda: 0.0))
-        settings = DigestSettings(cluster="c", digest=store.digest)
-        self.collector = Collector(client, settings, clock=self.clock)
-        self.history = JobHistory(store, "c")
-        writes: Any = self.published
-        policies: Any = SimpleNamespace(policy=Policy())
-        self.evaluator = Evaluator(
-            client, self.collector, self.history, policies, writes, writes,
-            clock=self.clock,
-        )  # fmt: skip
+        client = SimpleNamespace(transport=SimpleNamespace(clock_skew_s=lambda: 0.0))
+        self.published, self.numbers = Published(), numbers
+        super().__init__(store, client, self.published)
         for number in numbers:
             watched = watched_job(number, PODS, NOW_MS)
             self.collector.jobs[watched.meta.uid] = watched
             text = facts(number, PODS, NOW_MS, 6, NOW_MS - AGE_MS)
             self.collector.receive_facts(watched.meta.uid, text)
 
-    def clock(self) -> float:
-        return self.now_ms / 1000
-
     async def cycle(self) -> None:
         self.now_ms += 5 * MINUTE_MS
         for number, uid in zip(self.numbers, self.collector.jobs, strict=True):
             text = facts(number, PODS, self.now_ms, 1, NOW_MS - AGE_MS)
             self.collector.receive_facts(uid, text)
-        await self.evaluator.cycle()
+        await self.evaluate()
 
     def end(self, uid: str) -> None:
         observed = self.collector.jobs[uid].observations
@@ -81,7 +63,6 @@ async def a_brain(path: Path, numbers: list[int]) -> AsyncIterator[Brain]:
     store = open_store(f"sqlite:///{path}", secret=b"a secret", clock_ms=lambda: NOW_MS)
     async with store:
         brain = Brain(store, numbers)
-        await brain.history.lead("test")
         store.write.runs(ended_run(number, n, PODS, NOW_MS) for number in (0, 1) for n in range(3))
         yield brain
 
@@ -143,7 +124,7 @@ async def test_more_facts_than_memory_holds_are_written_in_parts(tmp_path: Path)
         store = brain.history._store
         store.buffer.capacity = 30  # a job has 11 facts
         await brain.cycle()
-        assert store.dropped["buffer"] == 0
+        assert store.buffer.dropped == 0
         for number in range(JOBS):
             run = store.read.run("c", f"uid-{number}")
             assert run is not None

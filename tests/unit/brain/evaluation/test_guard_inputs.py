@@ -14,9 +14,8 @@ from unit.brain.evaluation.scaled_job import FEW, MANY, ScaledJob
 SLOW_RESTART: dict[str, Any] = {"restarts": {"count": 2, "seconds": {"starting": 300, "lost": 500}}}
 
 
-async def job_of(store: Store, **seen: Any) -> ScaledJob:
+def job_of(store: Store, **seen: Any) -> ScaledJob:
     job = ScaledJob(store)
-    await job.history.lead("test")
     if seen:
         job.report(FEW, 1.0, **seen)
     return job
@@ -38,13 +37,13 @@ async def test_cost_of_a_restart_is_what_the_master_reports(
     store: Store, seen: dict[str, Any], cost_s: float | None
 ) -> None:
     """Before the first restart: a minute, and half of the steps between two checkpoints."""
-    job = await job_of(store, **seen)
+    job = job_of(store, **seen)
     await job.cycles(1)
     assert state_of(job).restart_cost_s == cost_s
 
 
 async def test_judged_change_has_its_cost_and_surprise_in_the_history(store: Store) -> None:
-    job = await job_of(store, **SLOW_RESTART)
+    job = job_of(store, **SLOW_RESTART)
     await job.cycles()
     job.report(MANY, step_s=3.0)
     await job.cycles(2)
@@ -57,7 +56,7 @@ async def test_judged_change_has_its_cost_and_surprise_in_the_history(store: Sto
 
 
 async def test_mistakes_in_annotations_are_reported_once(store: Store) -> None:
-    job = await job_of(store)
+    job = job_of(store)
     watched = job.collector.jobs[job.uid]
     watched.problems = ("gangline.dev/brain: 'yes' is none of off, advise, apply",)
     await job.cycles(2)
@@ -78,7 +77,6 @@ def test_prediction_error_is_the_root_mean_square_of_a_family() -> None:
 async def test_hold_of_the_cool_down_is_as_long_as_the_reported_restarts(store: Store) -> None:
     """Ten costs of a restart after a change that was kept; the segments are five minutes long."""
     job = ScaledJob(store, cooldown_restarts=10)
-    await job.history.lead("test")
     job.report(FEW, 1.0, **SLOW_RESTART)
     assert await job.cycles(1) == [MANY]
     job.report(MANY, step_s=3.0, **SLOW_RESTART)
@@ -92,7 +90,7 @@ async def test_hold_of_the_cool_down_is_as_long_as_the_reported_restarts(store: 
 
 async def test_hold_of_the_spent_time_counts_the_reported_restarts(store: Store) -> None:
     """Two restarts of 400 s, of a job that is less than two hours old; its share is 5 %."""
-    job = await job_of(store, **SLOW_RESTART)
+    job = job_of(store, **SLOW_RESTART)
     assert await job.cycles(1) == [MANY]
     job.report(MANY, step_s=3.0, **SLOW_RESTART)
     await job.cycles(2)

@@ -1,8 +1,6 @@
 """What the evaluation gives to the history, and when it reads similar runs again."""
 
 import random
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,20 +10,12 @@ from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Run
 from gangline.brain.store.batch import FactBuffer, facts_of
-from gangline.brain.store.engine import Store, open_store
+from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import StoreUnavailable
 from gangline.brain.store.reader import Reader
 from gangline.brain.store.writer import Written
 
 CLUSTER = "cluster"
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with open_store(
-        f"sqlite:///{tmp_path}/brain.db", secret=b"a secret", clock_ms=lambda: NOW_MS
-    ) as opened:
-        yield opened
 
 
 def a_state(choose: random.Random, segments: int) -> Run:

@@ -20,21 +20,17 @@ from gangline.api.job_resources import JOB_KINDS
 from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.quantity import parse_quantity
 from gangline.api.resources import ELASTIC_JOBS
-from gangline.brain.collection.collector import Collector, WatchedJob
-from gangline.brain.collection.job_digest import ContainerRun, DigestSettings, end_of_deleted
+from gangline.brain.collection.collector import WatchedJob
+from gangline.brain.collection.job_digest import ContainerRun, end_of_deleted
 from gangline.brain.collection.live_facts import JobObservations
 from gangline.brain.collection.server_use import PodSample
 from gangline.brain.collection.step_progress import written_steps
-from gangline.brain.evaluation.evaluator import Evaluator
-from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Mode, NodeCapacity, RoleSize, Wishes
-from gangline.brain.guard.policy import BrainPolicyRule, Policy
+from gangline.brain.guard.policy import BrainPolicyRule
 from gangline.brain.guard.state import GuardSettings
-from gangline.brain.store.engine import open_store
 from gangline.sdk.event_files import EventFolder
-from unit.brain.evaluation.scaled_job import Published
+from unit.brain.evaluation.scaled_job import NOW_MS, EvaluatedCluster, Published
 
-NOW_MS = 1_790_000_000_000
 MINUTE_MS = 60_000
 GIB = 2**30
 
@@ -52,49 +48,38 @@ def event(at_ms: int, step: int) -> bytes:
     return struct.pack("<QI", len(data), 0) + data + b"\0" * 4
 
 
-class ServedJob:
+class ServedJob(EvaluatedCluster):
     """A job, its cluster and its clock."""
 
     def __init__(
         self, folder: Path, store: Any, workers: int, cores_per_step: Sequence[float], most: int
     ) -> None:
-        self.now_ms, self.step, self.workers = NOW_MS, 0.0, 0
+        self.step, self.workers = 0.0, 0
         self.cores_per_step = cores_per_step
         self.most = float("inf")
         self.limits = [2000] * len(cores_per_step)
         self.plans: list[dict[str, Any]] = []
         self.transport = SimpleNamespace(clock_skew_s=lambda: 0.0)
         self.file, self.files = folder / "events.out.tfevents.1", EventFolder(folder)
-        collector: Any = Collector(
-            self, DigestSettings("cluster", store.digest), clock=lambda: self.now_ms / 1000
-        )
+        guard = GuardSettings(stable_evaluations=1, stable_s=0)
+        rule = BrainPolicyRule(mode=Mode.APPLY, guard=guard)
+        super().__init__(store, self, Published(), rule)
         self.nodes = (NodeCapacity(name="big", cpu_millis=16_000, memory_bytes=64 * GIB),)
-        collector.nodes = lambda: self.nodes
+        self.collector.nodes = lambda: self.nodes
         wishes = Wishes(mode=Mode.APPLY)
         role = RoleSize(role="worker", since_ms=NOW_MS, replicas=workers, cpu_millis=1000)
         job = a_running_job(
-            strategy="ps", wishes=wishes, workers_min=1, workers_max=most, workers_asked=workers,
-            roles=(role,), submitted_ms=NOW_MS, started_ms=NOW_MS, finished_ms=None,
+            cluster="c", strategy="ps", wishes=wishes, roles=(role,),
+            workers_min=1, workers_max=most, workers_asked=workers, submitted_ms=NOW_MS, started_ms=NOW_MS, finished_ms=None,
         )  # fmt: skip
         meta = ObjectMeta(name=job.name, namespace=job.namespace, uid=job.uid)
         kind = next(kind for kind in JOB_KINDS if kind.resource is ELASTIC_JOBS)
         stored = Object(api_version=kind.resource.api_version, kind="ElasticJob", metadata=meta)
         self.watched = WatchedJob(kind, meta, JobObservations(job=job), stored=stored)
-        collector.jobs[job.uid] = self.watched
-        self.collector, self.published = collector, Published()
+        self.collector.jobs[job.uid] = self.watched
         for rank in range(len(cores_per_step)):
             self._start("ps", rank)
         self._scale(workers)
-        guard = GuardSettings(stable_evaluations=1, stable_s=0)
-        policies: Any = SimpleNamespace(
-            policy=Policy((BrainPolicyRule(mode=Mode.APPLY, guard=guard),))
-        )
-        writes: Any = self.published
-        self.history = JobHistory(store, "cluster")
-        self.evaluator = Evaluator(
-            self, collector, self.history, policies, writes, writes,
-            clock=lambda: self.now_ms / 1000,
-        )  # type: ignore[arg-type]  # fmt: skip
 
     def _start(self, role: str, rank: int) -> None:
         run = ContainerRun(pod=f"{role}-{rank}", role=role, rank=rank, started_ms=self.now_ms)
@@ -137,7 +122,6 @@ class ServedJob:
 
     async def runs(self, minutes: int) -> None:
         """Let time pass: steps are written, the CPU of servers is read, the Brain evaluates."""
-        await self.history.lead("tests")
         for minute in range(minutes):
             self.now_ms += MINUTE_MS
             self.step += 60 * self.rate
@@ -150,7 +134,7 @@ class ServedJob:
                 limits = self.limits[rank], 4 * GIB
                 self.watched.servers.add(rank, "small", limits, sample, self.now_ms)
             if minute % 3 == 2:
-                await self.evaluator.cycle()
+                await self.evaluate()
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -159,15 +143,8 @@ class ServedJob:
         return tuple(sizes["worker"]["replicas"] for sizes in roles if "worker" in sizes)
 
     def sentence(self, what: str) -> str:
-        (item,) = [item for item in self.published.items if item.what == what]
+        (item,) = [item for item in self.writes.items if item.what == what]
         return item.sentence + item.held_because
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Any:
-    with_clock = open_store(f"sqlite:///{tmp_path}/brain.db", clock_ms=lambda: NOW_MS)
-    yield with_clock
-    with_clock.close()
 
 
 async def test_hot_server_moves_to_what_a_node_has_free(tmp_path: Path, store: Any) -> None:

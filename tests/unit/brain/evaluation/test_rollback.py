@@ -19,10 +19,8 @@ from unit.brain.evaluation.scaled_job import FEW, MANY, ScaledJob
 
 
 @pytest.fixture
-async def scaled(store: Store) -> ScaledJob:
-    job = ScaledJob(store)
-    await job.history.lead("test")
-    return job
+def scaled(store: Store) -> ScaledJob:
+    return ScaledJob(store)
 
 
 async def test_w9_size_of_a_rollback_is_planned_once_however_short_the_cool_down(

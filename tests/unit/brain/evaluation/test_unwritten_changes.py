@@ -28,7 +28,6 @@ async def test_change_without_a_place_is_held_with_the_reason_and_counts_nowhere
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ScaledJob(store, cooldown_s=9)
-    await job.history.lead("test")
     place = NothingToWrite(job, monkeypatch)
     # More often than the job may be changed in a day.
     for tried in range(1, 6):
@@ -49,7 +48,6 @@ async def test_change_without_a_place_is_held_with_the_reason_and_counts_nowhere
 
 async def test_next_try_waits_for_the_pause(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     job = ScaledJob(store, cooldown_s=25)
-    await job.history.lead("test")
     place = NothingToWrite(job, monkeypatch)
     tries, left = [], []
     for _ in range(6):
@@ -62,7 +60,6 @@ async def test_next_try_waits_for_the_pause(store: Store, monkeypatch: pytest.Mo
 
 async def test_change_is_applied_once_the_api_server_has_taken_it(store: Store) -> None:
     job = ScaledJob(store)
-    await job.history.lead("test")
     job.plans.is_away = True
     assert await job.cycles(1) == []
     item = job.workers_item()
@@ -77,7 +74,6 @@ async def test_change_is_applied_once_the_api_server_has_taken_it(store: Store) 
 async def grown(store: Store) -> ScaledJob:
     """A job whose growth has made it slower, which the next evaluation finds."""
     job = ScaledJob(store)
-    await job.history.lead("test")
     assert await job.cycles(1) == [MANY]
     job.report(MANY, step_s=3.0)
     return job
@@ -112,7 +108,6 @@ async def test_change_that_the_history_refuses_is_held_with_that_reason(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ScaledJob(store)
-    await job.history.lead("test")
 
     async def refuse(_record: object) -> None:
         return None

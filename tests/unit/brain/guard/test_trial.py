@@ -1,6 +1,7 @@
 """Judgement of actions by segments: kept, rolled back, unclear; and how many mistakes it makes."""
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,6 +26,14 @@ PENDING = make_action(verdict=Verdict.PENDING, judged_ms=None, at_ms=NOW, baseli
 WARM = NOW + 2 * MINUTE
 
 
+VERDICTS = {
+    "TrialAsPredicted": Verdict.KEPT,
+    "TrialUnclear": Verdict.UNCLEAR,
+    "TrialPending": Verdict.PENDING,
+    "TrialOvertaken": Verdict.OVERTAKEN,
+} | dict.fromkeys(("TrialWorse", "TrialNotWorthPrice", "TrialOutOfMemory"), Verdict.ROLLED_BACK)
+
+
 def judge_rates(
     *rates: float, action=PENDING, now: int | None = None, form_s: float = 120.0, **events
 ) -> Judgement:
@@ -41,62 +50,54 @@ def judge_rates(
     return result
 
 
-def test_a_growth_as_predicted_is_kept() -> None:
-    assert judge_rates(146, 144, 145).verdict is Verdict.KEPT
+FREE = msgspec.structs.replace(PENDING, floor=0.0)
+MICRO_BATCH = make_action(
+    verdict=Verdict.PENDING, at_ms=NOW, baseline=BEFORE, what=What.MICRO_BATCH
+)
 
 
-def test_w9_a_loss_instead_of_a_gain_is_rolled_back_within_fifteen_minutes() -> None:
-    result = judge_rates(90, 91, 89)
-    assert result.verdict is Verdict.ROLLED_BACK
-    assert result.surprise is not None
-    assert result.surprise == pytest.approx(math.log(0.9 / 1.2), abs=0.01)
+@pytest.mark.parametrize(
+    ("rates", "how", "code", "surprise"),
+    [
+        pytest.param((146, 144, 145), {}, "TrialAsPredicted", 0.0, id="growth as predicted"),
+        pytest.param((90, 91, 89), {}, "TrialWorse", math.log(0.9 / 1.2), id="W9: loss"),
+        pytest.param((60,), {"action": FREE}, "TrialWorse", None, id="large loss, one segment"),
+        pytest.param((90,), {"action": FREE}, "TrialPending", None, id="loss, one segment"),
+        pytest.param((98,) * 3, {"action": FREE}, "TrialUnclear", None, id="3 % less"),
+        pytest.param((95,) * 3, {"action": FREE}, "TrialWorse", None, id="5 % less"),
+        # Twice the workers at a floor of 0.5 must give 1.4 times the goodput.
+        pytest.param((115,) * 3, {}, "TrialNotWorthPrice", None, id="less than its price"),
+        pytest.param((150,) * 3, {"oom": True}, "TrialOutOfMemory", None, id="out of memory"),
+        pytest.param((220,) * 3, {}, "TrialAsPredicted", math.log(2.2 / 1.6), id="W11: more"),
+        pytest.param((99, 101, 100), {"action": MICRO_BATCH}, "TrialUnclear", None, id="undecided"),
+        pytest.param((60,) * 3, {"overtaken": True}, "TrialOvertaken", None, id="overtaken"),
+    ],
+)
+def test_a_trial_is_judged_by_its_segments(
+    rates: tuple[float, ...], how: dict[str, Any], code: str, surprise: float | None
+) -> None:
+    result = judge_rates(*rates, **how)
+    assert (result.why.code, result.verdict) == (code, VERDICTS[code])
+    if surprise is not None:
+        assert result.surprise == pytest.approx(surprise, abs=0.01)
 
 
-def test_a_large_loss_is_rolled_back_after_one_segment() -> None:
-    free = msgspec.structs.replace(PENDING, floor=0.0)
-    assert judge_rates(60, action=free).verdict is Verdict.ROLLED_BACK
-    assert judge_rates(90, action=free).verdict is Verdict.PENDING
-
-
-def test_three_percent_less_is_not_worse_and_five_percent_less_is() -> None:
-    free = msgspec.structs.replace(PENDING, floor=0.0)
-    assert judge_rates(98, 98, 98, action=free).verdict is Verdict.UNCLEAR
-    result = judge_rates(95, 95, 95, action=free)
-    assert (result.verdict, result.why.code) == (Verdict.ROLLED_BACK, "TrialWorse")
-
-
-def test_a_growth_that_gains_less_than_its_price_is_rolled_back() -> None:
-    """Twice the workers at a floor of 0.5 must give 1.4 times the goodput."""
-    result = judge_rates(115, 115, 115)
-    assert result.verdict is Verdict.ROLLED_BACK
-    assert result.why.code == "TrialNotWorthPrice"
-
-
-def test_w10_a_world_that_does_not_form_is_rolled_back_after_twice_the_usual_time() -> None:
-    for after, verdict in ((100_000, Verdict.PENDING), (130_000, Verdict.ROLLED_BACK)):
-        result = judge_rates(now=NOW + after, formed=False, form_s=60.0)
-        assert result.verdict is verdict
-    assert result.why.code == "TrialNoWorld"
-
-
-def test_a_world_that_only_segments_can_show_gets_the_time_that_they_need() -> None:
-    assert judge_rates(now=NOW + 7 * MINUTE, form_s=60.0).verdict is Verdict.PENDING
-    assert judge_rates(now=NOW + 9 * MINUTE, form_s=60.0).verdict is Verdict.ROLLED_BACK
-
-
-def test_rank_that_ran_out_of_memory_rolls_back_whatever_was_gained() -> None:
-    assert judge_rates(150, 150, 150, oom=True).verdict is Verdict.ROLLED_BACK
-
-
-def test_w11_a_gain_beyond_the_range_is_kept_and_a_surprise() -> None:
-    result = judge_rates(220, 220, 220)
-    assert result.verdict is Verdict.KEPT
-    assert result.surprise == pytest.approx(math.log(2.2 / 1.6))
-
-
-def test_an_undecided_trial_ends_after_fifteen_minutes_as_unclear() -> None:
-    action = make_action(verdict=Verdict.PENDING, at_ms=NOW, baseline=BEFORE, what=What.MICRO_BATCH)
-    assert judge_rates(99, 101, 100, action=action).verdict is Verdict.UNCLEAR
+@pytest.mark.parametrize(
+    ("formed", "waits_s", "fails_s"),
+    [
+        pytest.param(False, 100, 130, id="W10: twice the usual time"),
+        pytest.param(None, 7 * 60, 9 * 60, id="only segments can show it"),
+    ],
+)
+def test_a_world_that_does_not_form_is_rolled_back(
+    formed: bool | None, waits_s: int, fails_s: int
+) -> None:
+    early, late = (
+        judge_rates(now=NOW + 1000 * after_s, formed=formed, form_s=60.0)
+        for after_s in (waits_s, fails_s)
+    )
+    assert early.verdict is Verdict.PENDING
+    assert (late.verdict, late.why.code) == (Verdict.ROLLED_BACK, "TrialNoWorld")
 
 
 def test_fewer_workers_are_judged_by_what_was_predicted_for_them() -> None:
@@ -127,10 +128,6 @@ def test_warm_up_and_other_sizes_do_not_count() -> None:
     warm = make_segments([10, 10, 10], WARM, quality=WARM_UP)
     other = make_segments([10, 10, 10], WARM, nodes=4)
     assert judge(PENDING, warm + other, NOW + 3 * MINUTE).verdict is Verdict.PENDING
-
-
-def test_an_overtaken_trial_concludes_nothing() -> None:
-    assert judge_rates(60, 60, 60, overtaken=True).verdict is Verdict.OVERTAKEN
 
 
 def test_baseline_needs_three_good_segments_of_the_present_settings() -> None:

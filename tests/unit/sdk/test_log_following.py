@@ -1,16 +1,27 @@
-"""Followed logs: every line of fast replicas arrives, and readers stop with their consumer."""
+"""Following the logs of a job: lines, their queue, and where following continues."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gangline.kube.client.client import ApiClient
 from gangline.kube.client.decoding import split_lines
 from gangline.kube.config.config import load_config
 from gangline.sdk.client import JobClient
-from gangline.sdk.logs import ALL_LOGS, MAX_QUEUED_LINES, LogFollower, follow_logs, read_logs
+from gangline.sdk.logs import (
+    ALL_LOGS,
+    MAX_QUEUED_LINES,
+    LineQueue,
+    LogFollower,
+    LogLine,
+    LogPosition,
+    follow_logs,
+    read_logs,
+)
 from unit.cli.fake_api import FakeApi, serving
 
 JOB = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/digits"
@@ -104,3 +115,97 @@ async def test_states_of_a_bar_are_yielded_before_its_line_ends() -> None:
 
     parts = [part async for part in split_lines(chunks(), bars=True)]
     assert parts == [b"a", b"T \r 10\r", b"\r 10%\r", b"\r 10%\r 20%\r", b"\r 20%"]
+
+
+TIMES = ["2026-01-01T00:00:00.1Z", "2026-01-01T00:00:00.2Z", "2026-01-01T00:00:01.3Z"]
+lines = st.lists(
+    st.builds(
+        LogLine, st.sampled_from(TIMES), st.just("worker-0"), st.sampled_from(["a", "b", "c"])
+    ),
+    max_size=12,
+).map(lambda found: sorted(found, key=lambda line: line.time))
+
+
+@given(lines, st.lists(st.integers(0, 12), max_size=4))
+def test_lines_that_are_sent_again_are_returned_once(
+    written: list[LogLine], breaks: list[int]
+) -> None:
+    """Each break resumes at the second of the last line, as ``sinceTime`` does."""
+    position = LogPosition()
+    passed: list[LogLine] = []
+    for length in [*sorted(breaks), len(written)]:
+        position.resume()
+        second = position.last[:19]
+        again = [line for line in written[:length] if line.time[:19] >= second]
+        passed += [line for line in again if position.is_new(line)]
+    assert passed == written
+
+
+def test_equal_lines_of_one_time_are_all_passed_on() -> None:
+    position = LogPosition()
+    line = LogLine(TIMES[0], "worker-0", "again")
+    assert [position.is_new(line) for _ in range(3)] == [True, True, True]
+    position.resume()
+    assert [position.is_new(line) for _ in range(4)] == [False, False, False, True]
+
+
+async def test_all_queued_lines_form_one_batch() -> None:
+    queue: LineQueue[str] = LineQueue()
+    batches = queue.batches()
+    for line in ("a", "b", "c"):
+        await queue.put(line)
+    assert await anext(batches) == ["a", "b", "c"]
+    await queue.put("d")
+    assert await anext(batches) == ["d"]
+    await queue.put("e")
+    queue.close()
+    assert [batch async for batch in batches] == [["e"]]
+
+
+async def test_an_empty_line_is_not_the_end() -> None:
+    queue: LineQueue[str] = LineQueue()
+    for line in ("a", "", "b"):
+        await queue.put(line)
+    queue.close()
+    assert [batch async for batch in queue.batches()] == [["a", "", "b"]]
+
+
+async def test_readers_wait_for_a_slow_taker_and_nothing_is_lost() -> None:
+    queue: LineQueue[tuple[int, int]] = LineQueue(5)
+
+    async def read(reader: int) -> None:
+        for number in range(100):
+            await queue.put((reader, number))
+
+    async def read_all() -> None:
+        await asyncio.gather(*(read(reader) for reader in range(3)))
+        queue.close()
+
+    reading = asyncio.create_task(read_all())
+    taken: list[tuple[int, int]] = []
+    async for batch in queue.batches():
+        assert 0 < len(batch) <= 5
+        taken += batch
+    await reading
+    for reader in range(3):
+        assert [number for of, number in taken if of == reader] == list(range(100))
+
+
+async def test_closing_full_queue_does_not_wait() -> None:
+    queue: LineQueue[int] = LineQueue(2)
+    for number in range(2):
+        await queue.put(number)
+    queue.close()
+    assert [batch async for batch in queue.batches()] == [[0, 1]]
+
+
+async def test_waiting_consumer_is_woken_by_close() -> None:
+    queue: LineQueue[int] = LineQueue()
+
+    async def take() -> list[list[int]]:
+        return [batch async for batch in queue.batches()]
+
+    waiting = asyncio.create_task(take())
+    await asyncio.sleep(0)
+    queue.close()
+    assert await waiting == []

@@ -28,12 +28,6 @@ def test_another_reason_leaves_the_transition_time():
     assert (after[0].reason, after[0].last_transition_time) == ("Better", NOW)
 
 
-def test_another_status_moves_the_transition_time():
-    before = set_condition([], READY, NOW)
-    after = set_condition(before, Condition(type="Ready", status="False"), LATER)
-    assert (after[0].status, after[0].last_transition_time) == ("False", LATER)
-
-
 def test_the_same_condition_changes_nothing():
     before = set_condition([], READY, NOW)
     assert set_condition(before, READY, LATER) == before

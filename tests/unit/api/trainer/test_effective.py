@@ -200,15 +200,6 @@ def test_claim_of_a_source_is_mounted_in_its_initializer_only() -> None:
     }
 
 
-def test_claim_of_the_runtime_is_mounted_by_name() -> None:
-    role = effective(train_job("torchtune-llama3.2-1b")).find_role("node")
-    assert role is not None
-    claim = {"claimName": "initializer-digits"}
-    assert role.template["spec"]["volumes"] == [
-        {"name": "initializer", "persistentVolumeClaim": claim}
-    ]
-
-
 @pytest.mark.parametrize(
     ("trainer", "command"),
     [

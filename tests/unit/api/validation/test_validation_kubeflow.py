@@ -238,24 +238,6 @@ def test_the_run_policy(kind, field, value, expected):
 
 @every_kind
 @pytest.mark.parametrize(
-    ("field", "value", "where", "expected"),
-    [
-        ("minAvailable", 9, "minAvailable", "at most"),
-        ("minAvailable", -1, "minAvailable", "at least 0"),
-        ("queue", "My Queue", "queue", "DNS name"),
-        ("priorityClass", "high_er", "priorityClass", "'high-er'"),
-        ("minResources", {"cpu": "-1"}, "minResources.cpu", "0 or more"),
-        ("minResources", {"cpu": "many"}, "minResources.cpu", "many"),
-        ("scheduleTimeoutSeconds", -1, "scheduleTimeoutSeconds", "at least 0"),
-    ],
-)
-def test_errors_in_the_scheduling_policy(kind, field, value, where, expected):
-    written = job(kind, runPolicy={"schedulingPolicy": {field: value}})
-    assert expected in messages(written)[f"spec.runPolicy.schedulingPolicy.{where}"]
-
-
-@every_kind
-@pytest.mark.parametrize(
     ("before", "after", "where"),
     [
         ({}, {"managedBy": "kueue.x-k8s.io/multikueue"}, "managedBy"),
@@ -280,16 +262,6 @@ def test_what_cannot_be_changed(kind, before, after, where):
 @every_kind
 def test_a_change_of_the_number_of_workers_is_allowed(kind):
     assert list(errors_of_change(job(kind), job(kind, {**KINDS[kind][2], "Worker": 1}))) == []
-
-
-@every_kind
-def test_all_errors_are_reported_together(kind):
-    written = job(kind, runPolicy={"backoffLimit": -1, "cleanPodPolicy": "none"})
-    written["metadata"]["name"] = "train_digits"
-    worker(written)["restartPolicy"] = "Onfailure"
-    pod(written)["containers"][0]["image"] = ""
-    pod(written)["volumes"] = [{"name": "data"}, {"name": "data"}]
-    assert len(messages(written)) == 6
 
 
 @pytest.mark.parametrize(

@@ -27,18 +27,6 @@ def test_a_usual_job_gives_no_reason(kind):
 
 
 @every_kind
-@pytest.mark.parametrize("own", ["ExitCode", None])
-def test_a_restart_policy_in_the_template_does_not_count(kind, own):
-    written = usual(kind)
-    pod(written)["restartPolicy"] = "Always"
-    if own:
-        worker(written)["restartPolicy"] = own
-    messages = advice(written)[path(kind, ".Worker.template.spec.restartPolicy")]
-    assert f"give {path(kind)}.Worker.restartPolicy only" in messages
-    assert own is None or f"'{own}', takes precedence" in messages
-
-
-@every_kind
 def test_equal_restart_policies_cause_no_warning(kind):
     written = usual(kind)
     worker(written)["restartPolicy"] = pod(written)["restartPolicy"] = "OnFailure"

@@ -70,7 +70,8 @@ class ServedJob(EvaluatedCluster):
         role = RoleSize(role="worker", since_ms=NOW_MS, replicas=workers, cpu_millis=1000)
         job = a_running_job(
             cluster="c", strategy="ps", wishes=wishes, roles=(role,),
-            workers_min=1, workers_max=most, workers_asked=workers, submitted_ms=NOW_MS, started_ms=NOW_MS, finished_ms=None,
+            workers_min=1, workers_max=most, workers_asked=workers,
+            submitted_ms=NOW_MS, started_ms=NOW_MS, finished_ms=None,
         )  # fmt: skip
         meta = ObjectMeta(name=job.name, namespace=job.namespace, uid=job.uid)
         kind = next(kind for kind in JOB_KINDS if kind.resource is ELASTIC_JOBS)

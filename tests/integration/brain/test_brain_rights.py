@@ -86,7 +86,7 @@ async def policy_is_followed(client: ApiClient, brain: BrainProcess) -> None:
     [message] = await until(events, 30.0, brain.said)
     assert message.startswith("the last policy without mistakes stays in force: ")
     places = [mistake.partition(":")[0] for mistake in message.partition(": ")[2].split("; rules")]
-    assert places == ["rules[0].mode", "[0].may", "[1].budgets.speed"]
+    assert places == ["rules[0].may[0]", "[0].mode", "[1].budgets.speed"]
     assert await is_withdrawn()
     await write_policy(client, "rules: [{mode: advise}]")
     await advice_on(client, "train-2", brain)

@@ -12,6 +12,7 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -45,7 +46,6 @@ from gangline.brain.collection.job_digest import (
     MODEL_LABELS,
     RANK_LABEL,
     ROLE_LABEL,
-    ContainerRun,
     DigestSettings,
     digest_job,
     digest_pod,
@@ -204,8 +204,6 @@ class Collector:
         self._excluded: set[str] = set()
         self._job_listeners: list[JobListener] = []
         self._usage_listeners: list[UsageListener] = []
-        self._pending_pods: dict[str, dict[str, Pod]] = {}
-        """Pods whose job has not been observed yet, by uid of the job and of the pod."""
         scope = list(namespaces) or None
         self._kinds = [(kind, Informer[Any](client, kind.resource, scope)) for kind in JOB_KINDS]
         self.pods: Informer[Pod] = Informer(
@@ -240,7 +238,7 @@ class Collector:
         self._namespaces: Informer[Namespace] = Informer(client, NAMESPACES)
         self._namespaces.add_listener(self._on_namespace)
         for kind, informer in self._kinds:
-            informer.add_listener(self._job_listener(kind))
+            informer.add_listener(partial(self._on_job, kind))
         self.pods.add_listener(self._on_pod)
         self._facts.add_listener(self._on_facts)
 
@@ -268,7 +266,8 @@ class Collector:
             # Order: a namespace that is excluded must be known before its jobs.
             tasks.create_task(self._namespaces.run())
             await self._namespaces.wait_for_sync()
-            for informer in self._informers():
+            own = (self.pods, self._nodes, self._facts, self.plans, self.groups, self.queues)
+            for informer in (*(informer for _, informer in self._kinds), *own):
                 tasks.create_task(informer.run())
             tasks.create_task(poll_usage(self._client, self._on_usage, self._usage_s))
 
@@ -353,17 +352,6 @@ class Collector:
     def excludes(self, namespace: str) -> bool:
         return namespace in self._excluded
 
-    def _informers(self) -> list[Informer[Any]]:
-        return [
-            *(informer for _, informer in self._kinds),
-            self.pods,
-            self._nodes,
-            self._facts,
-            self.plans,
-            self.groups,
-            self.queues,
-        ]
-
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         name = (new or old).metadata.name  # type: ignore[union-attr]
         if new is not None and new.metadata.labels.get(BRAIN_ANNOTATION) == "off":
@@ -381,15 +369,12 @@ class Collector:
                         self._observe_job(kind, job)
                         self._notify(kind, None, job)
 
-    def _job_listener(self, kind: JobKind) -> Callable[[Any, Any], None]:
-        def listen(old: Any, new: Any) -> None:
-            if new is not None:
-                self._observe_job(kind, new)
-            elif old is not None:
-                self._on_deleted_job(old)
-            self._notify(kind, old, new)
-
-        return listen
+    def _on_job(self, kind: JobKind, old: Any, new: Any) -> None:
+        if new is not None:
+            self._observe_job(kind, new)
+        elif old is not None:
+            self._on_deleted_job(old)
+        self._notify(kind, old, new)
 
     def _notify(self, kind: JobKind, old: Any, new: Any) -> None:
         if not self.excludes((new or old).metadata.namespace):
@@ -420,15 +405,13 @@ class Collector:
             self._changed.add(meta.uid)
         if record.outcome is not Outcome.RUNNING and job.ended_at is None:
             job.ended_at = time.monotonic()
-        for pod in self._pending_pods.pop(meta.uid, {}).values():
-            self._observe_pod(pod)
-        for pod in self.pods.by_index("job", meta.uid):
-            self._observe_pod(pod)
         if (reported := reported_step(kind.status(stored).trainer_status)) is not None:
             self.receive_steps(meta.uid, [reported])
-        # The watches have no common order: facts may arrive before their job.
+        # The watches have no common order: pods and facts may arrive before their job.
+        for pod in self.pods.by_index("job", meta.uid) if is_new else ():
+            self._on_pod(None, pod)
         for facts in self._facts.by_index("job", meta.uid) if is_new else ():
-            self._read_facts(facts)
+            self._on_facts(None, facts)
 
     def _on_deleted_job(self, stored: Any) -> None:
         job = self.jobs.get(stored.metadata.uid)
@@ -443,42 +426,27 @@ class Collector:
             self._changed.add(stored.metadata.uid)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if new is not None:
-            self._observe_pod(new)
-        elif old is not None:
-            self._pending_pods.get(_controller_uid(old), {}).pop(old.metadata.uid, None)
-            at_ms = round(self._clock() * 1000)
-            self._add_runs(old, [end_of_deleted(run, at_ms) for run in digest_pod(old)])
-
-    def _observe_pod(self, pod: Pod) -> None:
-        uid = _controller_uid(pod)
-        if uid not in self.jobs:
-            if not self.excludes(pod.metadata.namespace) and len(self._pending_pods) < 10_000:
-                self._pending_pods.setdefault(uid, {})[pod.metadata.uid] = pod
-            return
-        self._add_runs(pod, digest_pod(pod))
-
-    def _add_runs(self, pod: Pod, runs: list[ContainerRun]) -> None:
-        uid = _controller_uid(pod)
+        pod = new or old
+        uid = _controller_uid(pod) if pod is not None else ""
         job = self.jobs.get(uid)
-        for run in runs if job else ():
-            assert job is not None
-            if job.observations.add_run(run):
-                self._changed.add(uid)
+        if pod is None or job is None:
+            return
+        runs = digest_pod(pod)
+        if new is None:
+            at_ms = round(self._clock() * 1000)
+            runs = [end_of_deleted(run, at_ms) for run in runs]
+        if any([job.observations.add_run(run) for run in runs]):
+            self._changed.add(uid)
 
     def _on_node(self, _: Node | None, new: Node | None) -> None:
         if new is not None:
             self._node_sizes[new.metadata.name] = node_size(new)
 
-    def _on_facts(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
-        if new is not None and not self.excludes(new.metadata.namespace):
-            self._read_facts(new)
-
-    def _read_facts(self, facts: ConfigMap) -> None:
-        text, uid = facts.data.get(FACTS_KEY, ""), _owner_uid(facts)
-        if not text or not uid:
+    def _on_facts(self, _: ConfigMap | None, facts: ConfigMap | None) -> None:
+        if facts is None or self.excludes(facts.metadata.namespace):
             return
-        if problem := self.receive_facts(uid, text):
+        text, uid = facts.data.get(FACTS_KEY, ""), _owner_uid(facts)
+        if text and uid and (problem := self.receive_facts(uid, text)):
             where = f"{facts.metadata.namespace}/{facts.metadata.name}"
             log.info("facts were not read: %s", problem, extra={"configmap": where})
 
@@ -494,23 +462,18 @@ class Collector:
                 runs = [run for run in digest_pod(pod) if run.ended_ms is None]
                 if sample is None or not runs or not sample.memory_bytes:
                     continue
-                self._add_sample(job, runs[-1], sample, now_ms)
-                if runs[-1].role == PS:
+                run = runs[-1]
+                job.observations.polled.setdefault(run.key, SampleBuffer()).add(sample)
+                memory = job.memory.setdefault((run.role, run.rank), [])
+                used = sample.memory_bytes
+                memory.append(
+                    MemorySample(role=run.role, rank=run.rank, at_ms=now_ms, memory_bytes=used)
+                )
+                del memory[:-MEMORY_SAMPLES]
+                if run.role == PS:
                     limits = pod_limits(pod)
-                    job.servers.add(runs[-1].rank, pod.spec.node_name, limits, sample, now_ms)
+                    job.servers.add(run.rank, pod.spec.node_name, limits, sample, now_ms)
                 self._changed.add(uid)
-
-    def _add_sample(
-        self, job: WatchedJob, run: ContainerRun, sample: PodSample, now_ms: int
-    ) -> None:
-        job.observations.polled.setdefault(run.key, SampleBuffer()).add(sample)
-        memory = job.memory.setdefault((run.role, run.rank), [])
-        memory.append(
-            MemorySample(
-                role=run.role, rank=run.rank, at_ms=now_ms, memory_bytes=sample.memory_bytes
-            )
-        )
-        del memory[:-MEMORY_SAMPLES]
 
 
 def _owner_uid(item: Object) -> str:

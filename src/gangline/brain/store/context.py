@@ -6,8 +6,8 @@ similarity.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 @dataclass
 class Context:
-    """Shared by the threads of one store. ``dropped`` counts facts that were not believed."""
+    """Shared by the threads of one store."""
 
     database: Database
     keys: Keys
@@ -83,7 +83,6 @@ class Context:
     """Digests of owners and names are stored in their place."""
     load_secret: Callable[[], bytes] | None = None
     """Where the secret of ``keys`` comes from, once the database can be reached."""
-    dropped: dict[str, int] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Connect, migrate, and load the secret, unless that has happened.
@@ -118,11 +117,8 @@ class Context:
                 possible_text(fact.cluster, CLUSTER_LENGTH) and possible_text(fact.uid, UID_LENGTH)
             ):
                 record, dropped = None, [f"{type(fact.record).__name__}.uid"]
-            for name in dropped:
-                self.dropped[name] = self.dropped.get(name, 0) + 1
-            if record is None:
-                refused.append(f"{dropped[-1]} is impossible: the record was dropped")
-            else:
+            refused += [f"{name} is impossible" for name in dropped]
+            if record is not None:
                 stored = self.private(record) if isinstance(record, RecordedJob) else record
                 believed.append(Fact(fact.cluster, fact.uid, stored))
         return believed, refused
@@ -151,38 +147,33 @@ class Context:
         keys = zip(LEVEL_COLUMNS, self.keys.levels(job), strict=True)
         return rows.row_of(job, tables.job) | dict(keys)
 
-    def marks(self, job: RecordedJob) -> dict[str, str]:
-        """Digests by which a job may have been forgotten, by what they are of."""
-        return {
-            "owner": self.mark("owner", job.cluster, job.owner),
-            "namespace": self.mark("namespace", job.cluster, job.namespace),
-            "job": self.mark("job", job.cluster, job.namespace, job.name),
-        }
-
     def forgotten_uids(self, connection: Connection, cluster: str, uids: set[str]) -> set[str]:
         """Return those UIDs whose jobs were forgotten."""
         digests = {self.mark("uid", cluster, uid): uid for uid in uids}
-        if not digests:
-            return set()
-        column = tables.forgotten.c.digest
-        marks = connection.execute(select(column).where(column.in_(sorted(digests)))).scalars()
-        return {digests[digest] for digest in marks}
+        return {digests[digest] for digest in self._times(connection, digests)}
 
     def mark(self, what: str, *parts: str) -> str:
         return self.keys.digest("forgotten", what, *parts)
 
     def forgotten(self, connection: Connection, jobs: Sequence[RecordedJob]) -> set[str]:
         """UIDs of those jobs that were submitted before their owner, name or namespace went."""
-        digests = {job.uid: set(self.marks(job).values()) for job in jobs}
-        if not digests:
-            return set()
-        column = tables.forgotten.c
-        query = select(column.digest, column.at_ms).where(
-            column.digest.in_(sorted(set().union(*digests.values())))
-        )
-        times = dict(connection.execute(query).all())
+        digests = {
+            job.uid: {
+                self.mark("owner", job.cluster, job.owner),
+                self.mark("namespace", job.cluster, job.namespace),
+                self.mark("job", job.cluster, job.namespace, job.name),
+            }
+            for job in jobs
+        }
+        times = self._times(connection, set().union(*digests.values()))
         return {
             job.uid
             for job in jobs
             if any(times.get(digest, -1) >= job.submitted_ms for digest in digests[job.uid])
         }
+
+    def _times(self, connection: Connection, digests: Collection[str]) -> dict[str, int]:
+        """Return when what the digests are of was forgotten, of those that were."""
+        column = tables.forgotten.c
+        query = select(column.digest, column.at_ms).where(column.digest.in_(sorted(digests)))
+        return dict(connection.execute(query).all()) if digests else {}

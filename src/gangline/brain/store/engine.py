@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import msgspec
@@ -119,14 +118,6 @@ class Store:
         return self.problem is None
 
     @property
-    def dropped(self) -> dict[str, int]:
-        """Facts that were not stored, by reason; ``buffer`` counts those that it had no place for.
-
-        The numbers only grow.
-        """
-        return dict(self._context.dropped) | {"buffer": self.buffer.dropped}
-
-    @property
     def damage(self) -> str:
         """Which damaged file was replaced by an empty one since the start; empty: none."""
         return self._context.database.damage
@@ -191,12 +182,7 @@ class Store:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
 

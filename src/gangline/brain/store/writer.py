@@ -6,7 +6,6 @@ lose each other's records. Each transaction for actions carries the leader's fen
 raises ``Fenced`` if another Brain leads.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -125,40 +124,36 @@ class Writer:
 
         def transaction(connection: Connection) -> None:
             check_fence(connection, cluster, fence)
-            column = tables.action.c.id
-            connection.execute(
-                update(tables.action).where(column == action.id).values(_action_row(action))
-            )
+            changed = update(tables.action).where(tables.action.c.id == action.id)
+            connection.execute(changed.values(_action_row(action)))
 
         self._context.write(transaction)
 
     def _write_facts(self, facts: Sequence[Fact], connection: Connection) -> Written:
         """Write facts of any cluster within one transaction."""
         written = Written()
-        by_cluster: dict[str, list[Fact]] = defaultdict(list)
-        for fact in facts:
-            by_cluster[fact.cluster].append(fact)
-        for cluster in sorted(by_cluster):
+        for cluster in sorted({fact.cluster for fact in facts}):
             lock_cluster(connection, cluster)
-            self._write_cluster(connection, cluster, by_cluster[cluster], written)
+            of_cluster = [fact for fact in facts if fact.cluster == cluster]
+            self._write_cluster(connection, cluster, of_cluster, written)
         return written
 
     def _write_cluster(
         self, connection: Connection, cluster: str, facts: Sequence[Fact], written: Written
     ) -> None:
-        jobs = [((cluster, fact.uid), fact.record) for fact in facts if fact.key[0] is RecordedJob]
+        jobs = [((cluster, f.uid), f.record) for f in facts if isinstance(f.record, RecordedJob)]
         self._write_records(connection, RecordedJob, jobs, written)
-        others = [fact for fact in facts if fact.key[0] is not RecordedJob]
-        ids = rows.job_ids(connection, cluster, {fact.uid for fact in others if fact.uid})
-        orphans = [fact for fact in others if fact.uid and fact.uid not in ids]
+        others = [fact for fact in facts if not isinstance(fact.record, RecordedJob)]
+        owners: dict[str, int | str] = {"": cluster}  # of days of nodes
+        owners |= rows.job_ids(connection, cluster, {fact.uid for fact in others if fact.uid})
+        orphans = [fact for fact in others if fact.uid not in owners]
         forgotten = self._context.forgotten_uids(connection, cluster, {o.uid for o in orphans})
         written.orphans += [fact for fact in orphans if fact.uid not in forgotten]
         for kind in (SegmentFacts, PodRun, NodeSpeed):
-            owners = ((fact, ids.get(fact.uid) if fact.uid else cluster) for fact in others)
             records = [
-                ((owner, *fact.record.key), fact.record)
-                for fact, owner in owners
-                if owner is not None and isinstance(fact.record, kind)
+                ((owners[fact.uid], *fact.record.key), fact.record)
+                for fact in others
+                if fact.uid in owners and isinstance(fact.record, kind)
             ]
             self._write_records(connection, kind, records, written)
 

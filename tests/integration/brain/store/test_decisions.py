@@ -1,11 +1,5 @@
 """Actions: one at a time for each job, and only by the leader (G4)."""
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from functools import partial
 
 import msgspec
@@ -79,57 +73,6 @@ def test_former_leader_is_fenced(store: Store, fence: int) -> None:
         with pytest.raises(Fenced, match="its fencing number is 2, mine 1"):
             write()
     store.write.update_action("cluster", open_action, fence=newer)
-
-
-FROZEN = """
-import sys
-from brain_records import NOW_MS
-from gangline.brain.advisers.advice import GuardAction, What
-from gangline.brain.store.engine import open_store
-from gangline.brain.store.errors import ActionOpen, Fenced
-
-store = open_store(sys.argv[1], secret=b"a secret of the tests")
-fence = store.write.lead("cluster", "frozen")
-print("leads", flush=True)
-sys.stdin.readline()  # frozen and thawed here
-action = GuardAction(job="uid-1", family="f", what=What.WORKERS, at_ms=NOW_MS)
-try:
-    print("acted", store.write.begin_action("cluster", action, fence=fence).id)
-except (ActionOpen, Fenced) as error:
-    print(type(error).__name__)
-"""
-
-
-@contextlib.contextmanager
-def brain(program: str, address: str) -> Iterator["subprocess.Popen[str]"]:
-    with subprocess.Popen(
-        [sys.executable, "-c", program, address],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": "tests:."},
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def test_leader_that_was_frozen_does_not_act_when_it_is_thawed(store: Store, address: str) -> None:
-    store.write.facts([job_fact(JOB)])
-    with brain(FROZEN, address) as frozen:
-        assert frozen.stdout is not None
-        assert frozen.stdin is not None
-        assert frozen.stdout.readline() == "leads\n"
-        frozen.send_signal(signal.SIGSTOP)
-        begun = store.write.begin_action(
-            "cluster", ACTION, fence=store.write.lead("cluster", "brain-1")
-        )
-        frozen.send_signal(signal.SIGCONT)
-        frozen.stdin.write("\n")
-        frozen.stdin.flush()
-        assert frozen.stdout.read() == "Fenced\n"
-    assert store.read.actions("cluster", "uid-1") == [begun]
 
 
 def test_of_two_that_act_at_the_same_time_one_does(store: Store, fence: int) -> None:

@@ -12,7 +12,6 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -48,20 +47,6 @@ _DRIVERS: Final = {
     "mysql": ("mysql+pymysql", "pymysql", "gangline[brain-mysql]"),
     "mariadb": ("mariadb+pymysql", "pymysql", "gangline[brain-mysql]"),
 }
-
-
-class Fault(Enum):
-    """What an error of a driver means for its caller."""
-
-    TRANSIENT = "transient"
-    """The transaction lost against another one: run it again."""
-    UNAVAILABLE = "unavailable"
-    FULL = "full"
-    CORRUPT = "corrupt"
-    RIGHTS = "rights"
-    MISSING = "missing"
-    """No such database, or no such folder."""
-    OTHER = "other"
 
 
 def parse_address(address: str) -> URL:
@@ -174,88 +159,62 @@ def _mysql_connected(connection: Any, _record: object) -> None:
         cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
 
 
-_SQLITE: Final = {
-    sqlite3.SQLITE_BUSY: Fault.TRANSIENT,
-    sqlite3.SQLITE_LOCKED: Fault.TRANSIENT,
-    sqlite3.SQLITE_FULL: Fault.FULL,
-    sqlite3.SQLITE_IOERR: Fault.FULL,
-    sqlite3.SQLITE_CORRUPT: Fault.CORRUPT,
-    sqlite3.SQLITE_NOTADB: Fault.CORRUPT,
-    sqlite3.SQLITE_READONLY: Fault.RIGHTS,
-    sqlite3.SQLITE_PERM: Fault.RIGHTS,
-    sqlite3.SQLITE_CANTOPEN: Fault.MISSING,
-}
-_POSTGRES: Final = {
-    "40001": Fault.TRANSIENT,
-    "40P01": Fault.TRANSIENT,
-    "23503": Fault.TRANSIENT,  # an image or node was deleted, or used again, meanwhile
-    "53100": Fault.FULL,
-    "53300": Fault.UNAVAILABLE,
-    "57P01": Fault.UNAVAILABLE,
-    "57P02": Fault.UNAVAILABLE,
-    "57P03": Fault.UNAVAILABLE,
-    "57014": Fault.UNAVAILABLE,  # the statement took longer than its limit
-    "28000": Fault.RIGHTS,
-    "28P01": Fault.RIGHTS,
-    "42501": Fault.RIGHTS,
-    "25006": Fault.RIGHTS,  # the server is a read-only standby
-    "3D000": Fault.MISSING,
-}
-_MYSQL: Final = {
-    1213: Fault.TRANSIENT,
-    1205: Fault.TRANSIENT,
-    1020: Fault.TRANSIENT,
-    1451: Fault.TRANSIENT,  # an image or node was deleted, or used again, meanwhile
-    1452: Fault.TRANSIENT,
-    1021: Fault.FULL,
-    1114: Fault.FULL,
-    1040: Fault.UNAVAILABLE,
-    1053: Fault.UNAVAILABLE,
-    1077: Fault.UNAVAILABLE,
-    1079: Fault.UNAVAILABLE,
-    1927: Fault.UNAVAILABLE,
-    2002: Fault.UNAVAILABLE,
-    2003: Fault.UNAVAILABLE,
-    2006: Fault.UNAVAILABLE,
-    2013: Fault.UNAVAILABLE,
-    1044: Fault.RIGHTS,
-    1045: Fault.RIGHTS,
-    1142: Fault.RIGHTS,
-    1290: Fault.RIGHTS,
-    1698: Fault.RIGHTS,
-    1049: Fault.MISSING,
-}
+class Conflict(StoreUnavailable):
+    """The transaction lost against another one: run it again."""
 
 
-def classify(error: DBAPIError) -> Fault:
+class Damaged(StoreError):
+    """The file is not a database, or its pages contradict each other."""
+
+
+_CODES: Final[dict[type[StoreError], tuple[int | str, ...]]] = {
+    Conflict: (
+        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, 1213, 1205, 1020, "40001", "40P01",
+        1451, 1452, "23503",  # a job was deleted meanwhile
+    ),
+    StoreUnavailable: (
+        1040, 1053, 1077, 1079, 1927, 2002, 2003, 2006, 2013, "53300", "57P01", "57P02", "57P03",
+        "57014",  # the statement took longer than its limit
+    ),
+    StoreFull: (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, 1021, 1114, "53100"),
+    Damaged: (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
+    NoRights: (
+        sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, 1044, 1045, 1142, 1290, 1698,
+        "28000", "28P01", "42501", "25006",  # the server is a read-only standby
+    ),
+    BadAddress: (sqlite3.SQLITE_CANTOPEN, 1049, "3D000"),
+}  # fmt: skip
+"""What the codes of errors mean: small ones of SQLite, others of MySQL, texts of PostgreSQL."""
+_BY_CODE: Final = {code: kind for kind, codes in _CODES.items() for code in codes}
+
+
+def classify(error: DBAPIError) -> type[StoreError] | None:
+    """Return what an error of a driver means for its caller; None: it is a mistake of ours."""
     origin: Any = error.orig
     if isinstance(origin, sqlite3.Error):
-        code = getattr(origin, "sqlite_errorcode", 0) & 0xFF
-        return _SQLITE.get(code, Fault.OTHER)
+        return _BY_CODE.get(getattr(origin, "sqlite_errorcode", 0) & 0xFF)
     number = origin.args[0] if origin is not None and origin.args else None
-    if isinstance(number, int) and number in _MYSQL:
-        return _MYSQL[number]
+    if isinstance(number, int) and number in _BY_CODE:
+        return _BY_CODE[number]
     if error.connection_invalidated:
-        return Fault.UNAVAILABLE
+        return StoreUnavailable
     state = getattr(origin, "sqlstate", None)  # PyMySQL has one as well, but not for connections
     if state is not None:
-        return _POSTGRES.get(state, Fault.UNAVAILABLE if state[:2] == "08" else Fault.OTHER)
-    if isinstance(number, int):
-        return Fault.OTHER
-    return _classify_connecting(str(origin))
+        return _BY_CODE.get(state, StoreUnavailable if state[:2] == "08" else None)
+    return None if isinstance(number, int) else _classify_connecting(str(origin))
 
 
-def _classify_connecting(text: str) -> Fault:
+def _classify_connecting(text: str) -> type[StoreError] | None:
     # psycopg has no code for an error before the connection is there, only the server's message.
     if "does not exist" in text and "database" in text:
-        return Fault.MISSING
+        return BadAddress
     for mark in ("password authentication failed", "no password supplied", "role", "pg_hba.conf"):
         if mark in text:
-            return Fault.RIGHTS
+            return NoRights
     for mark in ("connection", "server", "timeout", "timed out", "translate host name", "resolve"):
         if mark in text:
-            return Fault.UNAVAILABLE
-    return Fault.OTHER
+            return StoreUnavailable
+    return None
 
 
 _LOCK: Final = 7238941
@@ -395,15 +354,18 @@ class Database:
             try:
                 result = work()
             except DBAPIError as exc:
-                fault = classify(exc)
-                if fault is Fault.TRANSIENT and attempt < ATTEMPTS:
+                kind, is_last = classify(exc), attempt == ATTEMPTS
+                if kind is Conflict and not is_last:
                     time.sleep(_FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.5))
                     continue
-                if fault is Fault.CORRUPT and self._set_aside(exc) and attempt < ATTEMPTS:
+                if kind is Damaged and self._set_aside(exc) and not is_last:
                     continue
-                problem = self._named(fault, exc)
-                if problem is None:
+                if kind is None:
                     raise
+                text = f"{self._name}: {str(exc.orig).strip()}"
+                if kind is StoreFull:
+                    text += "; no facts are written until there is space"
+                problem = kind(text)
                 self._report(problem)
                 raise problem from exc
             except PoolTimeout as exc:
@@ -417,22 +379,6 @@ class Database:
     @property
     def _name(self) -> str:
         return f"database {printable(self.url)}"
-
-    def _named(self, fault: Fault, error: DBAPIError) -> StoreError | None:
-        text = f"{self._name}: {str(error.orig).strip()}"
-        match fault:
-            case Fault.UNAVAILABLE | Fault.TRANSIENT:
-                return StoreUnavailable(text)
-            case Fault.FULL:
-                return StoreFull(f"{text}; no facts are written until there is space")
-            case Fault.RIGHTS:
-                return NoRights(text)
-            case Fault.MISSING:
-                return BadAddress(text)
-            case Fault.CORRUPT:
-                return StoreError(text)
-            case _:
-                return None
 
     def _report(self, problem: StoreError) -> None:
         is_known = self.problem is not None and type(self.problem) is type(problem)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cache
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -64,7 +64,7 @@ def load_actions(connection: Connection, query: Select[Any]) -> list[GuardAction
     ]
 
 
-S = TypeVar("S", bound=msgspec.Struct)
+S = TypeVar("S", SegmentFacts, PodRun)
 
 MAX_SEGMENTS: Final = 200
 """Of a run, the last ones: 16 hours of 5 minutes each."""
@@ -113,8 +113,9 @@ def load_jobs(
 def load_runs(connection: Connection, jobs: Sequence[StoredJob]) -> list[Run]:
     """Add the last segments and the pod runs of each job."""
     ids = [number for number, _ in jobs]
-    segments = _load(connection, _LAST_SEGMENTS, ids)
-    pods = _load(connection, _FIRST_PODS, ids)
+    segment, pod_run = tables.segment.c, tables.pod_run.c
+    segments = _load(connection, SegmentFacts, ids, MAX_SEGMENTS, segment.since_ms.desc())
+    pods = _load(connection, PodRun, ids, MAX_PODS, pod_run.role, pod_run.rank, pod_run.number)
     return [
         Run(
             job=job,
@@ -127,41 +128,21 @@ def load_runs(connection: Connection, jobs: Sequence[StoredJob]) -> list[Run]:
     ]
 
 
-class _RowsOfJobs(NamedTuple, Generic[S]):
-    """Some rows of each job, in the order of an index."""
-
-    kind: type[S]
-    table: Table
-    order: tuple[ColumnElement[Any], ...]
-    most: int
-    """Of each job."""
-
-
-_LAST_SEGMENTS: Final = _RowsOfJobs(
-    SegmentFacts, tables.segment, (tables.segment.c.since_ms.desc(),), MAX_SEGMENTS
-)
-_FIRST_PODS: Final = _RowsOfJobs(
-    PodRun,
-    tables.pod_run,
-    (tables.pod_run.c.role, tables.pod_run.c.rank, tables.pod_run.c.number),
-    MAX_PODS,
-)
-
-
-def _load(connection: Connection, asked: _RowsOfJobs[S], ids: Sequence[int]) -> dict[int, list[S]]:
-    """Return records by the number of their job."""
+def _load(
+    connection: Connection, kind: type[S], ids: Sequence[int], most: int, *order: ColumnElement[Any]
+) -> dict[int, list[S]]:
+    """Return the first records of each job, by the number of the job, in the order of an index."""
     loaded: dict[int, list[S]] = defaultdict(list)
     if not ids:
         return loaded
-    column = asked.table.c
-    number = func.row_number().over(partition_by=column.job_id, order_by=asked.order)
-    numbered = select(column.id, number.label("number"))
-    numbered_rows = numbered.where(column.job_id.in_(ids)).subquery()
+    column = (tables.segment if kind is SegmentFacts else tables.pod_run).c
+    number = func.row_number().over(partition_by=column.job_id, order_by=order)
+    numbered = select(column.id, number.label("number")).where(column.job_id.in_(ids)).subquery()
     query = (
         select(column.job_id, column.body)
-        .join(numbered_rows, column.id == numbered_rows.c.id)
-        .where(numbered_rows.c.number <= asked.most)
+        .join(numbered, column.id == numbered.c.id)
+        .where(numbered.c.number <= most)
     )
     for job_id, body in connection.execute(query):
-        loaded[job_id].append(msgspec.json.decode(body, type=asked.kind))
+        loaded[job_id].append(msgspec.json.decode(body, type=kind))
     return loaded

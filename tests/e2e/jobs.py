@@ -53,13 +53,10 @@ def job(
     }
 
 
-def fails_first(code: int = 1, key: str = "") -> str:
-    """A command that exits with ``code`` the first time and succeeds afterwards.
-
-    What it remembers lies in /shared, so it outlives the container and the pod.
-    """
-    mark = f"/shared/{key or '$(hostname)'}.seen"
-    return f'if [ -e "{mark}" ]; then exit 0; fi; touch "{mark}"; exit {code}'
+def fails_first() -> str:
+    """A command that fails the first time in a pod's name and succeeds afterwards."""
+    mark = "/shared/$(hostname).seen"
+    return f'if [ -e "{mark}" ]; then exit 0; fi; touch "{mark}"; exit 1'
 
 
 def until(mark: str) -> str:

@@ -1,36 +1,18 @@
-"""An operator with a jumping clock, pods that do not end, a second operator.
+"""Pods that do not end, and a second operator.
 
-Takes 25 s: pods that do not end, and the lease of a killed operator, are waited for.
+Takes 15 s: pods that do not end, and the lease of a killed operator, are waited for.
 """
 
 import contextlib
 import signal
-from collections.abc import AsyncIterator
 
-import pytest
-
-import set_clock
-from e2e.clusters import ClusterUnderTest
-from e2e.jobs import fails_first, job, replica, until
-from e2e.proxy import FaultyProxy
+from e2e.jobs import job, replica, until
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
 from gangline.api.resources import LEASES, PODS
 from gangline.kube.errors import NotFound
 
 FOREVER = "sleep 3600"
-
-
-@pytest.fixture
-async def proxy(cluster: ClusterUnderTest) -> AsyncIterator[FaultyProxy]:
-    """A proxy for the API server, used only by the operator."""
-    proxy = FaultyProxy(cluster.component_config("operator"))
-    await proxy.start()
-    try:
-        yield proxy
-    finally:
-        cluster.stop_component("operator", signal.SIGKILL)
-        await proxy.stop()
 
 
 async def test_a_pod_that_never_ends_terminating_holds_up_its_own_replica_only(
@@ -68,33 +50,6 @@ async def test_a_pod_that_never_ends_terminating_holds_up_its_own_replica_only(
         await eventually(_freed(scenario, "held"), "all pods are gone")
 
 
-@pytest.mark.parametrize("step", ["+3600", "-3600"])
-async def test_a_clock_that_jumps_by_an_hour_harms_no_job(
-    scenario: Scenario, proxy: FaultyProxy, step: str
-) -> None:
-    clock = scenario.shared / "clock"
-    scenario.cluster.stop_component("operator")
-    scenario.cluster.start_component(
-        "operator",
-        # The proxy uses plain HTTP: for a clock an hour back, a new certificate is not valid yet.
-        proxy.kubeconfig(scenario.shared),
-        environment=set_clock.variables(clock),
-    )
-    shared = str(scenario.shared)
-    worker = replica(fails_first(137), 2, restart="ExitCode", shared=shared)
-    await scenario.submit(job("timeless", replica(until("done"), shared=shared), worker))
-    await scenario.job_when(
-        "timeless", lambda job: job.status.restarts.total == 2, "both workers have failed once"
-    )
-    clock.write_text(step)
-    await scenario.job_when(
-        "timeless", lambda job: _succeeded(job, "Worker") == 2, "both workers are back"
-    )
-    scenario.let("done")
-    assert await scenario.outcome("timeless") == "Succeeded"
-    assert (await scenario.job("timeless")).status.restarts.total == 2
-
-
 async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_is_killed(
     scenario: Scenario,
 ) -> None:
@@ -126,11 +81,6 @@ async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_is_ki
         for name in "ab":
             if f"operator{name}" in cluster.components:
                 cluster.stop_component(f"operator{name}")
-
-
-def _succeeded(job: object, role: str) -> int:
-    counted = job.status.replica_statuses.get(role)
-    return counted.succeeded if counted else 0
 
 
 def _freed(scenario: Scenario, name: str):

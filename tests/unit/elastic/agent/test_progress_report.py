@@ -192,16 +192,6 @@ def test_report_survives_the_progress_file(report: TrainingReport) -> None:
     assert parsed == (None if report == TrainingReport() else report)
 
 
-def test_trainer_checkpointer_and_script_share_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "progress"
-    environment = {"GANGLINE_PROGRESS_FILE": str(path)}
-    TrainingReporter(environment).report(TrainingReport(batch_size=8, device_model="NVIDIA A100"))
-    StepReporter(environment).report_step(3)
-    progress = read_progress(path, tmp_path / "none")
-    assert progress.step == 3
-    assert progress.training == TrainingReport(batch_size=8, device_model="NVIDIA A100")
-
-
 def test_script_may_write_a_few_words_and_nonsense_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "progress"
     path.write_text(

@@ -1,10 +1,13 @@
-"""Spare interpreters: what they may import, and a hook that fails."""
+"""Spare interpreters: what they preload, and what is learned for the next start."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from gangline.elastic.agent.learned_modules import LearnedFile
 from gangline.elastic.agent.process import HOOK_FOLDER, HOOK_VARIABLE
 from gangline.elastic.agent.spare_pool import preloadable_modules
 from gangline.elastic.nodecheck.interpreters import imports_torch_first
@@ -65,3 +68,53 @@ def test_a_spare_whose_hook_fails_does_not_run_the_script(tmp_path):
 )
 def test_script_imports_torch_first(source: str, may: bool) -> None:
     assert imports_torch_first(source.encode()) is may
+
+
+MODULES = {"json": -1, "torch": 1}
+CHANGES = [{"UNUSED": "1"}, {"OMP_NUM_THREADS": "2", "HF_TOKEN": "hf_abc", "PATH": None}]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("import torch")
+    return path
+
+
+def open_file(script: Path, interpreter: str = "python") -> LearnedFile:
+    return LearnedFile(
+        [interpreter, "-u", str(script), "--lr", "1"], {"XDG_CACHE_HOME": str(script.parent)}
+    )
+
+
+def test_modules_are_kept_for_the_same_script_and_interpreter(script):
+    file = open_file(script)
+    file.keep(MODULES, CHANGES, {"wandb": "reads RANK"})
+    content = open_file(script).content
+    assert content.modules == {"json": -1, "torch": 0}
+    assert content.changes == [{"OMP_NUM_THREADS": "2", "PATH": None}], "no secret is written"
+    assert content.excluded == {"wandb": "reads RANK"}
+    assert file.path.stat().st_mode & 0o077 == 0
+    assert not open_file(script, "python3.12").content.modules
+    script.write_text("import os, torch")
+    assert not open_file(script).content.modules
+
+
+def test_a_script_that_varies_remains_without(script):
+    open_file(script).keep_none()
+    open_file(script).keep(MODULES, CHANGES, {})
+    assert not open_file(script).content.modules
+
+
+@pytest.mark.parametrize("change", ["", "[]", {"modules": {"torch": 7}}, {"modules": ["torch"]}])
+def test_a_broken_file_is_as_good_as_none(script, change):
+    file = open_file(script)
+    file.keep(MODULES, CHANGES, {})
+    text = file.path.read_text()
+    file.path.write_text(
+        change if isinstance(change, str) else json.dumps({**json.loads(text), **change})
+    )
+    broken = open_file(script)
+    assert not broken.content.modules
+    broken.keep(MODULES, CHANGES, {})
+    assert open_file(script).content.modules

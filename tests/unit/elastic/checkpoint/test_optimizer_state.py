@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.optim.lr_scheduler import StepLR
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gangline.elastic.checkpoint.checkpointer import load_objects, optional_paths
 from gangline.elastic.checkpoint.errors import UnsavableError
@@ -136,36 +135,6 @@ def test_a_restored_training_equals_an_uninterrupted_one(
     plain.run(range(STEPS))
     resumed.run(range(saved_after, STEPS))
     assert_equal(plain.result(), resumed.result())
-
-
-def test_loading_replaces_the_state_of_an_optimizer_that_has_stepped(tmp_path: Path) -> None:
-    create = OPTIMIZERS["Adam"]
-    plain, resumed = Training(create), Training(create)
-    save(resumed, tmp_path, 0)
-    resumed.run(range(7))
-    load(resumed, tmp_path, 0)
-    assert not resumed.optimizer.state
-    plain.run(range(STEPS))
-    resumed.run(range(STEPS))
-    assert_equal(plain.result(), resumed.result())
-
-
-def test_gradients_and_hooks_are_untouched() -> None:
-    training = Training(OPTIMIZERS["Adam"])
-    calls: list[str] = []
-    training.optimizer.register_step_post_hook(lambda *_: calls.append("optimizer"))
-    handle = register_optimizer_step_post_hook(lambda *_: calls.append("every"))
-    training.model(torch.ones(1, 6)).sum().backward()
-    weight = training.model.get_parameter("body.0.weight")
-    gradient = weight.grad
-    assert gradient is not None
-    before = gradient.clone()
-    state = training.state["training"].state_template()
-    handle.remove()
-    assert calls == []
-    assert weight.grad is gradient
-    assert torch.equal(gradient, before)
-    assert state["optimizer"]["state"]["body.0.weight"]["exp_avg"].shape == (8, 6)
 
 
 def test_two_optimizers(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from gangline.elastic.data.client import (
 from gangline.elastic.data.dataset import Shard, Stream
 from gangline.elastic.data.feed import ShardBatchSampler, batch_length, report_batches
 from gangline.elastic.data.torch_feed import ShardedRecords
-from gangline.elastic.shards.events import ForgetDataset, ReleaseWorker
+from gangline.elastic.shards.events import ForgetDataset
 
 
 @pytest.fixture
@@ -38,21 +38,6 @@ def a_client(source: LocalShardSource, worker: str = "n/0", size: int = 100) -> 
         source=source,
         worker=worker,
     )
-
-
-def test_a_plain_loop_sees_every_record_once(source: LocalShardSource) -> None:
-    client = a_client(source)
-    seen: list[int] = []
-    while shard := client.fetch_shard():
-        numbers = list(client.records(shard))
-        seen += numbers
-        for place in range(0, len(numbers), client.batch_size):
-            client.report_batch_done(len(numbers[place : place + client.batch_size]))
-    assert Counter(seen) == Counter(range(100))
-    assert client.ended
-    state = client.state()
-    assert state is not None
-    assert state.done_records == 100
 
 
 def test_a_new_process_of_the_same_name_gets_the_leases_of_the_old_one(
@@ -157,28 +142,6 @@ def test_a_torch_iterable_data_set_reads_shards_in_the_training_process_only() -
     for batch in report_batches(DataLoader(ShardedRecords(client, read), batch_size=4), client):
         seen += batch.tolist()
     assert seen == [float(one) for one in range(30)]
-
-
-def test_two_workers_share_the_data_and_take_over_from_a_lost_one(source: LocalShardSource) -> None:
-    lost = a_client(source, "lost/0")
-    lost.fetch_shard()
-    seen: list[int] = []
-
-    def work(name: str) -> None:
-        client = a_client(source, name)
-        for batch in report_batches(ShardBatchSampler(client), client):
-            seen.extend(batch)
-
-    threads = [threading.Thread(target=work, args=(f"n/{i}",)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    while len(seen) < 92:
-        threads[0].join(0.01)
-    assert all(thread.is_alive() for thread in threads)
-    source.apply(ReleaseWorker("lost"))
-    for thread in threads:
-        thread.join(60)
-    assert Counter(seen) == Counter(range(100))
 
 
 def test_a_stream_is_waited_for_until_it_is_closed(source: LocalShardSource) -> None:

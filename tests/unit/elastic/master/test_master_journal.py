@@ -26,14 +26,6 @@ async def test_a_new_journal_is_empty(tmp_path: Path) -> None:
     await journal.close()
 
 
-async def test_records_come_back_in_their_order(tmp_path: Path) -> None:
-    await written(tmp_path / "j", [b"one", b"", b"three"])
-    await written(tmp_path / "j", [b"four"])
-    journal = FileJournal(tmp_path / "j")
-    assert journal.read() == (b"", [b"one", b"", b"three", b"four"])
-    await journal.close()
-
-
 async def test_a_snapshot_replaces_all_records_before_it(tmp_path: Path) -> None:
     await written(tmp_path / "j", [b"old"])
     await written(tmp_path / "j", [b"new"], snapshot=b"all")

@@ -209,20 +209,6 @@ def test_partner_of_dead_node_is_notified_and_paired_again() -> None:
     assert set(verdict.faulty) == {3}
 
 
-def test_of_two_nodes_the_one_that_is_left_is_tested_alone() -> None:
-    coordinator, arrivals = begun(2)
-    coordinator.remove_node(1, 1.0)
-    assert coordinator.is_test_obsolete(asking(arrivals[0], 0))
-    coordinator.receive(result(arrivals[0], CheckGroup(round=0, members=()), passed=False), 1.0)
-    group = coordinator.answer(arrivals[0])
-    assert isinstance(group, CheckGroup)
-    assert [one.node_id for one in group.members] == [0]
-    coordinator.receive(result(arrivals[0], group, passed=True), 2.0)
-    verdict = coordinator.answer(arrivals[0])
-    assert isinstance(verdict, CheckVerdict)
-    assert verdict.passed
-
-
 def test_partner_of_locally_failing_node_is_notified() -> None:
     coordinator, arrivals = begun(2)
     failed = result(arrivals[0], CheckGroup(round=0, members=()), passed=False)

@@ -84,18 +84,6 @@ def test_local_failure_is_found_for_any_other_faulty_nodes(nodes: int) -> None:
             assert set(verdict.undecided) <= set(range(nodes)) - set(faulty)
 
 
-def test_random_faults_among_many_nodes_are_found() -> None:
-    chance = random.Random(7)
-    for _ in range(30):
-        nodes = chance.randint(9, 300)
-        count = chance.choice([0, 1, 2, 3, nodes // 10, nodes // 3, nodes // 2])
-        faulty = set(chance.sample(range(nodes), count))
-        verdict, rounds = conducted(nodes, broken(faulty))
-        assert set(verdict.faulty) == faulty
-        assert not verdict.undecided
-        assert len(rounds) <= (1 if not faulty else 12)
-
-
 def test_the_worst_case_of_one_faulty_node_in_each_pair_is_settled_quickly() -> None:
     chance = random.Random(3)
     for nodes in (4, 5, 6, 7, 64, 65, 510, 511, 512):

@@ -1,12 +1,22 @@
-"""A channel is established only between ends with the same secret and the same version."""
+"""The encrypted channel and its certificates."""
 
 import secrets
 import ssl
 
 import pytest
-from hypothesis import given
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gangline.elastic.protocol.certificate import SigningKey, derive_identity
 from gangline.elastic.protocol.channel import (
     MAX_FIRST_FRAME_BYTES,
     JobSecret,
@@ -124,11 +134,6 @@ def test_both_ends_compute_the_same_certificates() -> None:
     assert tls_end(SECRET, client=True).other_certificate == first
 
 
-def test_the_frame_does_not_contain_the_plain_content() -> None:
-    client, _ = established()
-    assert b"stop the job" not in client.encrypt_frame(b"stop the job")
-
-
 @pytest.mark.parametrize("which", ["repeated", "second", "reflected", "of another connection"])
 def test_only_the_next_frame_of_the_other_end_is_accepted(which: str) -> None:
     client, server = established()
@@ -189,3 +194,28 @@ def test_secret_without_a_variable_is_derived_and_not_private() -> None:
 def test_a_bad_secret_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="GANGLINE_JOB_SECRET"):
         read_job_secret({"GANGLINE_JOB_SECRET": text}, "a")
+
+
+@settings(max_examples=25)
+@given(seed=st.binary(min_size=32, max_size=32), message=st.binary(max_size=200))
+def test_public_keys_and_signatures_are_those_of_rfc_8032(seed: bytes, message: bytes) -> None:
+    ours, theirs = SigningKey(seed), Ed25519PrivateKey.from_private_bytes(seed)
+    assert ours.public == theirs.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    assert ours.sign(message) == theirs.sign(message)
+
+
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_a_certificate_is_signed_by_the_key_that_hkdf_derives(role: str) -> None:
+    secret = bytes(range(32))
+    identity = derive_identity(secret, role)
+    info = f"gangline elastic 2 {role}".encode()
+    assert identity.seed == HKDF(SHA256(), 32, None, info).derive(secret)
+    key = load_pem_private_key(identity.to_pem(), None)
+    assert isinstance(key, Ed25519PrivateKey)
+    certificate = x509.load_der_x509_certificate(identity.certificate)
+    assert certificate.public_key() == key.public_key()
+    certificate.verify_directly_issued_by(certificate)
+    assert certificate.subject.rfc4514_string() == "CN=gangline job"
+    assert certificate.not_valid_after_utc.year == 9999
+    constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert (constraints.critical, constraints.value.ca) == (True, True)

@@ -49,13 +49,6 @@ def restarted_nodes(rendezvous: Rendezvous) -> set[int]:
     return {node for node, _ in orders}
 
 
-def test_world_forms_immediately_when_all_nodes_wait() -> None:
-    rendezvous = Rendezvous()
-    answers = [come(rendezvous, a_join(node)) for node in range(4)]
-    assert answers[:3] == [None] * 3
-    assert nodes_of(answers[3]) == [0, 1, 2, 3]
-
-
 def test_with_the_minimum_the_last_call_is_waited_for() -> None:
     rendezvous = Rendezvous()
     come(rendezvous, a_join(0), now=0.0)
@@ -112,14 +105,6 @@ def test_members_that_live_are_waited_for_while_they_stop() -> None:
     assert rendezvous.answer(a_join(0, 2)) is None
     rendezvous.tick(100.0 + STOP_TIMEOUT_S)
     assert nodes_of(rendezvous.answer(a_join(0, 2))) == [0, 1]
-
-
-def test_the_minimum_holds_after_a_loss() -> None:
-    rendezvous, _ = a_world(0, 1)
-    rendezvous.leave(1, 100.0, "killed")
-    assert come(rendezvous, a_join(0, 2), 100.0) is None
-    rendezvous.tick(100.0 + TIMEOUT_S - 1)
-    assert rendezvous.answer(a_join(0, 2)) is None
 
 
 def test_timeout_names_missing_ranks() -> None:

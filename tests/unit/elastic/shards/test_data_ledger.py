@@ -300,30 +300,6 @@ def test_tables_cannot_be_extended() -> None:
     assert isinstance(ledger.apply(CloseStream("d"), 0.0).answer, EventRefused)
 
 
-def test_restoring_a_checkpoint_counts_each_record_once() -> None:
-    table = Table(name="d", shard_size=10, size=50, shuffle=Shuffle.SHARDS)
-    ledger = a_ledger(table)
-    trained: set[int] = set()
-    first, second = take(ledger, "a", count=2).shards
-    done(ledger, "a", first)
-    ledger.apply(
-        ShardReport("d", "a", progress=(ShardProgress(second.lease, second.start + 4),)), 0.0
-    )
-    trained |= {*range(first.start, first.end), *range(second.start, second.start + 4)}
-    checkpoint = ledger.checkpoint("d")
-    assert checkpoint is not None
-    third = take(ledger, "a").shards
-    done(ledger, "a", second, *third)
-    assert ledger.apply(RestorePosition(checkpoint), 0.0).changed
-    assert not done(ledger, "a", second, *third).changed
-    for shard in drained(ledger, "a"):
-        again = set(range(shard.start, shard.end))
-        assert not again & trained
-        trained |= again
-    assert trained == set(range(50))
-    assert ledger.states()[0].done_records == 50
-
-
 def test_a_checkpoint_restores_into_an_empty_ledger_but_not_into_another_data_set() -> None:
     checkpoint = a_ledger(Table(name="d", shard_size=10, size=50)).checkpoint("d")
     assert checkpoint is not None

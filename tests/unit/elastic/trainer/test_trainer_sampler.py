@@ -1,6 +1,7 @@
-"""The elastic sampler, loader and trainer in one process."""
+"""Samplers and loaders: shares of a batch, changes of the world, tuned settings."""
 
 import json
+import math
 import random
 from pathlib import Path
 
@@ -8,14 +9,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler, TensorDataset
+from torch.utils.data import DistributedSampler, TensorDataset, default_collate
 
+from gangline.elastic.agent.tuning_file import TuningFile
+from gangline.elastic.protocol.messages import LoaderValues, OptimizerValues, Tuning
 from gangline.elastic.trainer.loader import (
     ElasticBatchSampler,
     ElasticDataLoader,
     ElasticDistributedSampler,
 )
-from gangline.elastic.trainer.share import ShareError
+from gangline.elastic.trainer.share import Share, ShareError
 from gangline.elastic.trainer.trainer import ElasticTrainer
 
 
@@ -167,3 +170,77 @@ def test_samplers_of_a_thousand_random_interruptions_agree_on_what_is_left() -> 
                 own |= set(one)
             left.append(own)
         assert left[0] == left[1] == left[2]
+
+
+@given(world=st.integers(1, 64), more=st.integers(0, 500), micro=st.integers(1, 70))
+def test_shares_cover_the_batch_and_weights_add_up(world: int, more: int, micro: int) -> None:
+    total = world + more
+    shares = [Share(total, world, rank, micro) for rank in range(world)]
+    places = [p for one in shares for p in range(one.start, one.start + one.records)]
+    assert places == list(range(total))
+    for one in shares:
+        assert sum(one.micro_batches) == one.records
+        assert max(one.micro_batches) <= micro
+        assert max(one.micro_batches) - min(one.micro_batches) <= 1
+    weights = [one.weight(size) for one in shares for size in one.micro_batches]
+    assert math.fsum(weights) / world == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ((2, 3, 0, 1), "leaves some of 3"),
+        ((4, 2, 2, 1), "rank 2"),
+        ((4, 2, 0, 0), "at least one record"),
+    ],
+)
+def test_invalid_shares_are_refused(shares: tuple[int, int, int, int], message: str) -> None:
+    with pytest.raises(ShareError, match=message):
+        Share(*shares)
+
+
+DATA = TensorDataset(torch.arange(64.0))
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningFile:
+    path = tmp_path / "tuning.json"
+    monkeypatch.setenv("GANGLINE_TUNING_FILE", str(path))
+    monkeypatch.setenv("GANGLINE_PARALLEL_CONFIG", str(path))
+    return TuningFile(path, tunes_batch=True)
+
+
+def sizes(loader: ElasticDataLoader[torch.Tensor]) -> set[int]:
+    return {len(batch[0]) for batch in loader}
+
+
+def test_tuning_applies_from_the_next_pass_on(file: TuningFile) -> None:
+    sampler = ElasticDistributedSampler(DATA, 2, 0, global_batch_size=32)
+    loader = ElasticDataLoader(DATA, 4, sampler, collate_fn=default_collate)
+    batches = iter(loader)
+    assert len(next(batches)[0]) == 4
+    file.apply(Tuning(version=1, dataloader=LoaderValues(batch_size=8)))
+    assert {len(batch[0]) for batch in batches} == {4}
+    assert sizes(loader) == {8}
+    assert loader.num_workers == 0, "what is not tuned stays"
+
+
+def test_batch_size_stays_if_ranks_would_have_different_numbers_of_batches(
+    file: TuningFile,
+) -> None:
+    file.apply(Tuning(version=1, dataloader=LoaderValues(batch_size=8, pin_memory=False)))
+    several = ElasticDataLoader(DATA, 4, ElasticDistributedSampler(DATA, 2, 0))
+    single = ElasticDataLoader(DATA, 4, ElasticDistributedSampler(DATA, 1, 0))
+    assert (sizes(several), sizes(single)) == ({4}, {8})
+
+
+def test_settings_of_the_optimizer_are_returned_once(file: TuningFile) -> None:
+    sampler = ElasticDistributedSampler(DATA, 1, 0, global_batch_size=32)
+    model = torch.nn.Linear(1, 1)
+    trainer = ElasticTrainer(model, ElasticDataLoader(DATA, 4, sampler))
+    assert trainer.new_optimizer_config() is None
+    file.apply(Tuning(version=1, optimizer=OptimizerValues(learning_rate=0.5)))
+    config = trainer.new_optimizer_config()
+    assert config is not None
+    assert (config.learning_rate, config.weight_decay) == (0.5, None)
+    assert trainer.new_optimizer_config() is None

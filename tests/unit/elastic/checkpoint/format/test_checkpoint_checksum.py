@@ -1,7 +1,6 @@
 """Copies with checksums: the native code agrees with awscrt, and stays in bounds."""
 
 import shutil
-import threading
 from pathlib import Path
 
 import numpy
@@ -14,7 +13,6 @@ from gangline.elastic.checkpoint.format import checksum as sums
 from gangline.elastic.checkpoint.format.checksum import (
     ByteArray,
     NativeCopy,
-    checksum,
     combine_checksums,
     copy_in_blocks,
 )
@@ -78,30 +76,6 @@ def test_without_native_code_the_checksum_is_the_same(size: int, before: int, se
 )
 def test_sums_of_adjacent_chunks_combine(first: int, second: int, length: int) -> None:
     assert combine_checksums(first, second, length) == combine_crc64nvme(first, second, length)
-
-
-@needs_native
-@pytest.mark.parametrize("way", NativeCopy.WAYS, ids=NativeCopy.WAYS.get)
-def test_checksum_is_of_the_copy_during_concurrent_writes(way: int) -> None:
-    if way > native().best:
-        return
-    origin, place = row(1 << 22, 0), numpy.zeros(1 << 22, numpy.uint8)
-    ended = threading.Event()
-
-    def write_on() -> None:
-        value = 0
-        while not ended.is_set():
-            value = (value + 1) % 256
-            origin[:] = value
-
-    writer = threading.Thread(target=write_on)
-    writer.start()
-    try:
-        for _ in range(50):
-            assert native().copy(place, origin, 0, way) == checksum(place.data)
-    finally:
-        ended.set()
-        writer.join()
 
 
 @needs_native

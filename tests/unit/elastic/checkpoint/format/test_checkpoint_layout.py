@@ -1,6 +1,5 @@
 """What is saved is what is loaded, to the bit, from memory and storage, by us and by PyTorch."""
 
-import random
 import threading
 import warnings
 from typing import Any
@@ -51,19 +50,6 @@ def plain_load(rig: Any, state: dict[str, Any], into: dict[str, Any] | None) -> 
         warnings.simplefilter("ignore")  # a warning that there is no process group
         dcp.load(loaded, checkpoint_id=rig.folder / step_folder(7))
     return loaded
-
-
-def test_the_folder_opens_with_plain_pytorch(rig: Any) -> None:
-    state = {
-        "model": {"w": torch.randn(5, 3).t(), "scalar": torch.tensor(2.5)},
-        "numbers": [1, 2.5, "three"],
-        "random": (torch.get_rng_state(), random.getstate()),
-    }
-    rig.save(state, 7)
-    rig.persist(7)
-    loaded = plain_load(rig, state, blank(state))
-    assert equal(loaded["model"], state["model"])
-    assert equal(loaded["numbers"], state["numbers"])
 
 
 def test_random_states_of_numpy_are_restored(rig: Any) -> None:

@@ -33,7 +33,7 @@ from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.ring import SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import LocalTarget
-from unit.elastic.checkpoint.checkpoint_states import DTYPES, bits, blank, equal, trees, write_part
+from unit.elastic.checkpoint.checkpoint_states import DTYPES, bits, blank, equal, write_part
 
 STEP = 3
 MESHES = [(1,), (2,), (3,), (4,), (2, 2)]
@@ -237,20 +237,6 @@ def test_any_placements_are_loaded_into_any_others_from_memory_and_storage(
         for node in range(len(world.job_folders)):
             mine = [state for rank, state in enumerate(saved) if world.places[rank] == node]
             assert holds(MemorySource(world.held(node)), mine), "a node's own memory is enough"
-
-
-@settings(several, max_examples=10)
-@given(tree=trees(), world=st.integers(2, 3), nodes=st.integers(1, 2))
-def test_replicated_state_is_complete_in_the_memory_of_each_node(
-    tree: dict[str, Any], world: int, nodes: int
-) -> None:
-    with a_world(world, nodes) as several_ranks:
-        several_ranks.save([tree] * world)
-        for node in range(len(several_ranks.job_folders)):
-            source = MemorySource(several_ranks.held(node))
-            loaded = load_state(source, blank(tree))
-            source.close()
-            assert equal(loaded, tree)
 
 
 def test_a_dictionary_that_is_empty_on_one_rank_has_the_content_of_the_other() -> None:

@@ -63,18 +63,6 @@ def test_a_step_is_committed_by_one_of_two_savers(rig: Any, store: RemoteTarget)
     assert owner(store) == first
 
 
-def test_a_step_saved_again_after_a_restart_replaces_the_old_one(
-    rig: Any, store: RemoteTarget
-) -> None:
-    first = write(rig, store, 1.0)
-    assert commit.try_commit(store, STEP, first, 1)
-    second = write(rig, store, 2.0)
-    assert commit.committed_steps(store) == [], "while it is overwritten it is no step"
-    assert commit.try_commit(store, STEP, second, 1)
-    assert owner(store) == second
-    StorageSource(store, STEP).verify()
-
-
 def test_a_damaged_manifest_does_not_block_a_commit(rig: Any, store: RemoteTarget) -> None:
     store.put(f"{step_folder(STEP)}/{MANIFEST}", b"{}")
     assert commit.try_commit(store, STEP, write(rig, store, 1.0), 1)

@@ -194,13 +194,6 @@ def test_restart_ends_the_segment_and_begins_a_warm_up(training: Training) -> No
     ]
 
 
-def test_new_world_ends_the_segment(training: Training) -> None:
-    training.run(100)
-    training.restart(round_=2)
-    training.run(100)
-    assert [segment.round for segment in training.digest.segments] == [1, 1, 2]
-
-
 def test_clock_that_jumps_disturbs_the_segment(training: Training) -> None:
     training.run(60)
     training.clock_ms += 3_600_000

@@ -82,14 +82,6 @@ def test_a_number_is_added_once_however_often_it_is_sent() -> None:
     assert rig.apply(add, number=7, client="another") == msg.KeyValueReply(values=(b"6",))
 
 
-def test_a_number_is_added_once_after_a_restart_too() -> None:
-    rig = Rig()
-    add = msg.KeyValueAdd(key="x", amount=2)
-    rig.apply(add, number=7)
-    rig.core = rig.replayed()
-    assert rig.apply(add, number=7) == msg.KeyValueReply(values=(b"2",))
-
-
 def test_adding_to_a_text_is_refused() -> None:
     rig = Rig()
     rig.apply(msg.KeyValueSet(key="x", value=b"abc"))

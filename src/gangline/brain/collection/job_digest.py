@@ -21,8 +21,9 @@ from gangline.api.brain.job_advice import (
     MAYS,
     OWNER_ANNOTATION,
 )
+from gangline.api.core.container import ResourceRequirements
 from gangline.api.core.pod import Pod
-from gangline.api.core.pod_status import ContainerState, ContainerStatus
+from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
 from gangline.api.failure import DEVICE_OUT_OF_MEMORY, failure_of_exit, failure_of_pod
 from gangline.api.job_resources import MAIN_CONTAINERS
 from gangline.api.jobs.elastic import (
@@ -364,7 +365,28 @@ def digest_pod(pod: Pod) -> list[ContainerRun]:
     status = _main_status(pod)
     if place is None or status is None:
         return []
-    return [*_runs(pod, status, *place)]
+    role, rank = place
+    runs = []
+    for state, is_current in ((status.last_state, False), (status.state, True)):
+        end = state.terminated
+        started = end or state.running
+        if started is None or started.started_at is None:
+            continue
+        cause, oom = _cause(pod, status, end, is_current=is_current) if end else ("", False)
+        runs.append(
+            ContainerRun(
+                pod=pod.metadata.name,
+                role=role,
+                rank=rank,
+                node=pod.spec.node_name,
+                started_ms=to_ms(started.started_at) or 0,
+                ended_ms=to_ms(end.finished_at) if end else None,
+                cause=cause,
+                oom=oom,
+                limit_memory_bytes=parsed_amount(MEMORY, _resources(pod).limits.get(MEMORY)),
+            )
+        )
+    return runs
 
 
 def end_of_deleted(run: ContainerRun, at_ms: int) -> ContainerRun:
@@ -405,39 +427,9 @@ def _main_status(pod: Pod) -> ContainerStatus | None:
     return next(named, statuses[0] if statuses else None)
 
 
-def _runs(pod: Pod, status: ContainerStatus, role: str, rank: int) -> Iterator[ContainerRun]:
-    limit = _memory_limit(pod, status.name)
-    for state, is_current in ((status.last_state, False), (status.state, True)):
-        started = _started_ms(state)
-        if started is None:
-            continue
-        cause, oom = _cause(pod, status, state, is_current=is_current)
-        ended = state.terminated.finished_at if state.terminated else None
-        yield ContainerRun(
-            pod=pod.metadata.name,
-            role=role,
-            rank=rank,
-            node=pod.spec.node_name,
-            started_ms=started,
-            ended_ms=to_ms(ended),
-            cause=cause,
-            oom=oom,
-            limit_memory_bytes=limit,
-        )
-
-
-def _started_ms(state: ContainerState) -> int | None:
-    if state.running:
-        return to_ms(state.running.started_at)
-    return to_ms(state.terminated.started_at) if state.terminated else None
-
-
 def _cause(
-    pod: Pod, status: ContainerStatus, state: ContainerState, *, is_current: bool
+    pod: Pod, status: ContainerStatus, end: ContainerStateTerminated, *, is_current: bool
 ) -> tuple[str, bool]:
-    if state.terminated is None:
-        return "", False
-    end = state.terminated
     code = end.exit_code or (128 + end.signal if end.signal else 0)
     failure = failure_of_exit(code, end.reason, end.message)
     if is_current and pod.status.phase == "Failed":
@@ -455,15 +447,14 @@ def pod_limits(pod: Pod) -> tuple[int | None, int | None]:
 
     A request counts where there is no limit: it is what the pod is sure to have.
     """
+    resources = _resources(pod)
+    written = {**resources.requests, **resources.limits}
+    return parsed_amount(CPU, written.get(CPU)), parsed_amount(MEMORY, written.get(MEMORY))
+
+
+def _resources(pod: Pod) -> ResourceRequirements:
+    """Return the resources of the main container."""
     status = _main_status(pod)
     name = status.name if status is not None else ""
-    for container in pod.spec.containers:
-        if container.name == name:
-            written = {**container.resources.requests, **container.resources.limits}
-            return parsed_amount(CPU, written.get(CPU)), parsed_amount(MEMORY, written.get(MEMORY))
-    return None, None
-
-
-def _memory_limit(pod: Pod, container: str) -> int | None:
-    limits = (one.resources.limits for one in pod.spec.containers if one.name == container)
-    return parsed_amount(MEMORY, next(limits, {}).get(MEMORY))
+    written = (one.resources for one in pod.spec.containers if one.name == name)
+    return next(written, ResourceRequirements())

@@ -47,6 +47,7 @@ FRESH_MS = 15 * 60_000
 
 NO_FACTS = TrainingFacts(v=FACTS_VERSION)
 
+K = TypeVar("K")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -266,33 +267,27 @@ class JobObservations:
 
     def add_facts(self, digested: DigestedFacts) -> bool:
         """Join what the master reported. Returns whether anything is new."""
-        facts, changed = digested.facts, False
+        facts = digested.facts
         self.has_reports = self.has_reports or bool(facts.segments)
-        for segment in facts.segments:
-            # A segment is closed when it is reported; a copy with more steps is the later one.
-            stored = self.segments.get(segment.key)
-            if stored is None or stored.steps < segment.steps:
-                self.segments[segment.key] = segment
-                changed = True
+        # A segment is closed when it is reported; a copy with more steps is the later one.
+        changed = [
+            _put(self.segments, one.key, one, lambda one: one.steps) for one in facts.segments
+        ]
+        changed += [
+            _put(self.facts, (one.name, one.since), one, lambda one: one.until)
+            for one in facts.pods
+        ]
         self._drop_old_segments()
         self.windows = digested.windows
+        for check in facts.nodes:
+            _put(self.checks, check.name, check, lambda one: one.at)
         if facts.device_shortages and facts.device_shortages != self.shortages:
             self.shortages = facts.device_shortages
-            changed = True
-        for check in facts.nodes:
-            earlier = self.checks.get(check.name)
-            if earlier is None or earlier.at <= check.at:
-                self.checks[check.name] = check
-        for pod in facts.pods:
-            place = (pod.name, pod.since)
-            before = self.facts.get(place)
-            if before is None or before.until < pod.until:
-                self.facts[place] = pod
-                changed = True
+            changed.append(True)
         if facts.model is not None and facts.model != self.model:
             self.model = facts.model
-            changed = True
-        return changed
+            changed.append(True)
+        return any(changed)
 
     def add_steps(self, steps: Iterable[ReportedStep]) -> bool:
         """Take step numbers of a job with parameter servers. Returns whether a segment closed."""
@@ -394,6 +389,15 @@ class JobObservations:
             most = possible_use(run.limit_memory_bytes, self.nodes, run.node)
             pod_runs.append(_pod_run(run, number, usage.get(key), self.polled.get(key), most))
         return pod_runs
+
+
+def _put(stored: dict[K, S], key: K, new: S, progress: Callable[[S], int]) -> bool:
+    """Store what has progressed more than what is stored. Returns whether it has."""
+    before = stored.get(key)
+    is_later = before is None or progress(before) < progress(new)
+    if is_later:
+        stored[key] = new
+    return is_later
 
 
 def _usage_by_run(

@@ -8,6 +8,7 @@ restarted repeats none of them.
 import logging
 import re
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import NamedTuple
@@ -94,6 +95,12 @@ _GIB, _MIB = 2**30, 2**20
 _AMOUNT = re.compile(r"\d[\d.,]*( ?(%|[A-Za-z]+))?")
 
 _ORDER = tuple(What)
+_SHARED = [
+    name
+    for name in AdviceItem.__struct_fields__
+    if name in Advice.__struct_fields__ and name not in ("reason", "evidence")
+]
+"""Fields that an item has as its advice has them."""
 
 
 class AdviceChange(NamedTuple):
@@ -123,23 +130,13 @@ def advice_item(
     advice: Advice, sentence: str, evidence: AdviceEvidence, state: str, held_because: str = ""
 ) -> AdviceItem:
     return AdviceItem(
-        what=advice.what,
-        role=advice.role,
-        rank=advice.rank,
-        target=advice.target,
-        unit=advice.unit,
-        was=advice.was,
-        value=advice.value,
-        low=advice.low,
-        high=advice.high,
+        **{name: getattr(advice, name) for name in _SHARED},
         now=format_amount(advice.was, advice.unit),
         advised=format_amount(advice.value, advice.unit) or advice.target,
         sentence=sentence,
         reason=advice.reason.code,
         arguments=dict(advice.reason.arguments),
         evidence=evidence,
-        confidence=advice.confidence,
-        extrapolated=advice.extrapolated,
         state=state,
         held_because=held_because,
     )
@@ -284,10 +281,8 @@ class Publisher:
 
     async def _delete(self, advice: JobAdvice) -> None:
         meta = advice.metadata
-        try:
+        with suppress(NotFound):
             await self._client.delete(JOB_ADVICE, meta.name, meta.namespace, uid=meta.uid)
-        except NotFound:
-            log.debug("advice was deleted already", extra={"job": meta.name})
 
     def _on_stored(self, old: JobAdvice | None, new: JobAdvice | None) -> None:
         for uid in _job_uids(new or old):

@@ -159,16 +159,16 @@ def _mysql_connected(connection: Any, _record: object) -> None:
         cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
 
 
-class Conflict(StoreUnavailable):
+class TransactionConflict(StoreUnavailable):
     """The transaction lost against another one: run it again."""
 
 
-class Damaged(StoreError):
+class DamagedFile(StoreError):
     """The file is not a database, or its pages contradict each other."""
 
 
 _CODES: Final[dict[type[StoreError], tuple[int | str, ...]]] = {
-    Conflict: (
+    TransactionConflict: (
         sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, 1213, 1205, 1020, "40001", "40P01",
         1451, 1452, "23503",  # a job was deleted meanwhile
     ),
@@ -177,7 +177,7 @@ _CODES: Final[dict[type[StoreError], tuple[int | str, ...]]] = {
         "57014",  # the statement took longer than its limit
     ),
     StoreFull: (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, 1021, 1114, "53100"),
-    Damaged: (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
+    DamagedFile: (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
     NoRights: (
         sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, 1044, 1045, 1142, 1290, 1698,
         "28000", "28P01", "42501", "25006",  # the server is a read-only standby
@@ -355,10 +355,10 @@ class Database:
                 result = work()
             except DBAPIError as exc:
                 kind, is_last = classify(exc), attempt == ATTEMPTS
-                if kind is Conflict and not is_last:
+                if kind is TransactionConflict and not is_last:
                     time.sleep(_FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.5))
                     continue
-                if kind is Damaged and self._set_aside(exc) and not is_last:
+                if kind is DamagedFile and self._set_aside(exc) and not is_last:
                     continue
                 if kind is None:
                     raise

@@ -281,9 +281,7 @@ class BrainResizer:
     seed: int
     states: dict[str, GuardJobState] = field(default_factory=dict)
     cluster: ClusterState = field(
-        default_factory=lambda: ClusterState(
-            leader=True, lease_age_s=1.0, clock_skew_s=0.0, gpus=NODES * DEVICES
-        )
+        default_factory=lambda: ClusterState(leader=True, knows_time=True, gpus=NODES * DEVICES)
     )
     seen: dict[str, dict[int, list[SegmentFacts]]] = field(default_factory=dict)
     models: dict[str, tuple[int, ThroughputModel | None]] = field(default_factory=dict)

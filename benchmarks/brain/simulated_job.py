@@ -115,7 +115,7 @@ class SimulatedJob:
             restart_cost_s=self.restart_s + WARM_UP_S,
             gpus=self.size * self.each,
         )
-        self.cluster = ClusterState(leader=True, lease_age_s=1.0, clock_skew_s=0.0, gpus=10_000)
+        self.cluster = ClusterState(leader=True, knows_time=True, gpus=10_000)
         self.permission = Permission(mode=Mode.APPLY)
 
     @property

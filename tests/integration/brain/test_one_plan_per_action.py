@@ -39,7 +39,7 @@ JOB = RecordedJob(
     workers_asked=4,
 )
 ADVICE = Advice(what=What.WORKERS, role="worker", was=4, value=6, reason=Reason(code="Test"))
-LEADER = ClusterState(leader=True, lease_age_s=0.0, clock_skew_s=0.0)
+LEADER = ClusterState(leader=True, knows_time=True)
 ALLOWED = Permission(mode=Mode.APPLY)
 
 

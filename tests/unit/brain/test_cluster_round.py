@@ -109,11 +109,6 @@ def test_jobs_without_devices_or_sizes_are_left_to_their_own_adviser() -> None:
     assert make_member("u", 2, 0.0, sizes=False) is None
 
 
-def test_workers_of_two_devices_grow_by_two() -> None:
-    result = run_round([make_member("good", 2, 0.0, gpus=2)], 5)
-    assert result.advice["good"].value == 4
-
-
 def test_the_round_replaces_advice_on_workers_but_not_a_trial_to_learn() -> None:
     own = Advice(what=What.WORKERS, role="worker", value=9, reason=Reason(code="MoreWorkersGain"))
     probe = Advice(

@@ -342,7 +342,6 @@ TEMPLATES: dict[str, str] = {
     "ByHand": "Nothing sets {field:name} of a running job: it is advice for its owner.",
     "KindNotElastic": "Only an ElasticJob can be changed while it runs, not a {kind:name}.",
     "NotLeader": "Another Brain is the leader.",
-    "LeaseStale": "The lease of the leader was not renewed in time.",
     "ClockWrong": "The clock differs from that of the API server, or could not be compared.",
     "DatabaseDown": "The database of the history cannot be reached.",
     "NoSegments": "The job has not reported a closed segment yet.",

@@ -38,8 +38,6 @@ _LIMITS: dict[str, Any] = {
     },
 }
 """Of numbers by their type. Budgets are counts from 0 on, or shares."""
-_FIXED = ("lease_age_s", "clock_skew_s")
-"""Settings that no policy has: that a Brain leads, and knows the time, is no matter of taste."""
 
 
 def parse_policy(text: str) -> tuple[Policy | None, list[str]]:
@@ -77,9 +75,7 @@ def _schema() -> dict[str, Any]:
     for part, limits in _LIMITS.items():
         parts[part]["additionalProperties"] = False
         parts[part]["properties"] = {
-            name: field | limits[field["type"]]
-            for name, field in parts[part]["properties"].items()
-            if name not in _FIXED
+            name: field | limits[field["type"]] for name, field in parts[part]["properties"].items()
         }
     may = {"type": "array", "items": {"enum": list(MAYS)}}
     parts["BrainPolicyRule"]["properties"]["may"] = may

@@ -182,7 +182,7 @@ class Evaluator:
         """Delete outdated plans, and end trials of ended jobs, every ten minutes."""
         now, now_ms = time.monotonic(), self._now_ms()
         is_due = self._cleaned_at is None or now - self._cleaned_at >= CLEAN_UP_S
-        if not (is_due and self._facts.may_delete):
+        if not (is_due and self._facts.knows_time):
             return
         self._cleaned_at = now
         date = datetime.fromtimestamp(now_ms / 1000, UTC)
@@ -233,8 +233,7 @@ class Evaluator:
         self._trials.cluster = replace(
             self._trials.cluster,
             leader=self._is_leader() and self._history.may_act,
-            lease_age_s=0.0 if self._is_leader() else None,
-            clock_skew_s=self._client.transport.clock_skew_s(),
+            knows_time=self._facts.knows_time,
             database_up=stored is not None,
             resizes_under_way=sum(
                 plan.metadata.labels.get(BRAIN_PLAN_LABEL) == "true" for plan in under_way

@@ -36,7 +36,7 @@ T = TypeVar("T")
 REMEMBERED_RUNS = 500
 PRUNE_S = 3600.0
 MAX_SKEW_S = 60.0
-"""With a clock that differs more from the API server's, nothing is deleted by age."""
+"""With a clock that differs more from the API server's, nothing is deleted or changed."""
 CACHE_S = 300.0
 """Similar runs are read again after this time at the latest, or when a similar job has ended."""
 
@@ -266,14 +266,14 @@ class FactFlow:
             await self._history.flush()
 
     @property
-    def may_delete(self) -> bool:
-        """Whether the clock is right enough to delete by age."""
+    def knows_time(self) -> bool:
+        """Whether the clock is right enough to delete by age, and to change jobs."""
         skew = self._skew_s()
         return skew is not None and abs(skew) <= MAX_SKEW_S
 
     async def prune(self) -> None:
         now = time.monotonic()
         is_due = self._pruned_at is None or now - self._pruned_at >= PRUNE_S
-        if is_due and self.may_delete:
+        if is_due and self.knows_time:
             self._pruned_at = now
             await self._history.prune(round(self._clock() * 1000))

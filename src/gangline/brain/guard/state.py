@@ -10,8 +10,6 @@ FACTS_DELAY_S = 6 * 60
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
     segment_age_s: float = 7 * 60
-    lease_age_s: float = 15
-    clock_skew_s: float = 60
     stable_evaluations: int = 3
     stable_s: float = 60
     gain_low: float = 0.03
@@ -126,9 +124,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """The Brain and the cluster, as the guard sees them."""
 
     leader: bool = False
-    lease_age_s: float | None = None
-    clock_skew_s: float | None = None
-    """Against the API server; None: not known, which holds."""
+    knows_time: bool = False
+    """The clock agrees with that of the API server."""
     database_up: bool = True
     resizes_under_way: int = 0
     resizes_ms: tuple[int, ...] = ()

@@ -174,14 +174,6 @@ def test_b10_any_facts_give_finite_positive_numbers_and_lower_only_on_good_evide
         check(view, advice)
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.integers(0, 2**32))
-def test_same_facts_give_the_same_advice(seed: int) -> None:
-    view = a_random_view(seed)
-    assert rightsize.advise(view) == rightsize.advise(view)
-    assert start.advise(view) == start.advise(view)
-
-
 def test_b8_first_decision_is_not_always_to_grow() -> None:
     """One size was seen, and exchange takes most of its steps."""
     segments = tuple(

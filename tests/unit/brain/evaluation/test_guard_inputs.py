@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from gangline.brain.advisers.advice import Advice, GuardAction, Reason, What
+from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.evaluation.trials import prediction_errors
-from gangline.brain.guard.decide import decide, observe
 from gangline.brain.store.engine import Store
 from unit.brain.evaluation.scaled_job import FEW, MANY, ScaledJob
 
@@ -72,45 +71,3 @@ def test_prediction_error_is_the_root_mean_square_of_a_family() -> None:
     actions = [action("a", 0.3), action("a", -0.4), action("a", None), action("b", 0.0)]
     errors = prediction_errors([*actions, action("c", None)])
     assert errors == {"a": pytest.approx(math.sqrt(0.125)), "b": 0.0}
-
-
-async def test_hold_of_the_cool_down_is_as_long_as_the_reported_restarts(store: Store) -> None:
-    """Ten costs of a restart after a change that was kept; the segments are five minutes long."""
-    job = ScaledJob(store, cooldown_restarts=10)
-    job.report(FEW, 1.0, **SLOW_RESTART)
-    assert await job.cycles(1) == [MANY]
-    job.report(MANY, step_s=3.0, **SLOW_RESTART)
-    await job.cycles(2)
-    job.report(FEW, step_s=1.0, **SLOW_RESTART)
-    await job.cycles(1)
-    (back,) = [action_ for action_ in await job.actions() if action_.rollback_of]
-    left_s = 4000 - (job.now_ms - back.at_ms) / 1000
-    assert _held(job) == Reason(code="CoolDown", arguments={"left": left_s})
-
-
-async def test_hold_of_the_spent_time_counts_the_reported_restarts(store: Store) -> None:
-    """Two restarts of 400 s, of a job that is less than two hours old; its share is 5 %."""
-    job = job_of(store, **SLOW_RESTART)
-    assert await job.cycles(1) == [MANY]
-    job.report(MANY, step_s=3.0, **SLOW_RESTART)
-    await job.cycles(2)
-    job.report(FEW, step_s=1.0, **SLOW_RESTART)
-    await job.cycles(1)
-    age_s = (job.now_ms - state_of(job).started_ms) / 1000
-    assert _held(job) == Reason(
-        code="JobTimeSpent", arguments={"share": pytest.approx(800 / age_s)}
-    )
-
-
-def _held(job: ScaledJob) -> Reason | None:
-    """Why the guard holds six workers now."""
-    state, cluster = state_of(job), job.evaluator._trials.cluster
-    advice = Advice(
-        what=What.WORKERS, role="worker", was=FEW, value=MANY, reason=Reason(code="Better"),
-        gain=0.5, gain_low=0.4,
-    )  # fmt: skip
-    permission = job.evaluator._permission(
-        job.collector.jobs[job.uid], job.collector.jobs[job.uid].observations.job
-    )
-    state = observe(state, [advice], job.now_ms)
-    return decide(advice, state, cluster, permission, job.now_ms).held_because

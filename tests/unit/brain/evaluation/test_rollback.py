@@ -34,15 +34,6 @@ async def test_w9_size_of_a_rollback_is_planned_once_however_short_the_cool_down
     assert await scaled.cycles() == [MANY, FEW]
 
 
-async def test_direction_is_blocked_for_as_long_as_the_policy_says(scaled: ScaledJob) -> None:
-    await scaled.cycles()
-    scaled.report(MANY, step_s=3.0)
-    await scaled.cycles(2)
-    (action,) = [a for a in await scaled.actions() if a.judged_ms and a.rolled_back]
-    state = scaled.evaluator._trials.cluster
-    assert state.rolled_back == (action,)
-
-
 @pytest.mark.parametrize(("phase", "verdict"), [("Succeeded", "kept"), ("Failed", "overtaken")])
 def test_rollback_counts_unless_its_plan_failed(phase: str, verdict: str) -> None:
     job = RecordedJob(

@@ -72,7 +72,7 @@ def make_job(advice: Advice | None = None, **changes: Any) -> GuardJobState:
 
 def make_cluster(**changes: Any) -> ClusterState:
     """A leader with a clock that agrees, in a quiet cluster."""
-    state = ClusterState(leader=True, lease_age_s=2.0, clock_skew_s=0.5, gpus=1000)
+    state = ClusterState(leader=True, knows_time=True, gpus=1000)
     return msgspec.structs.replace(state, **changes)
 
 

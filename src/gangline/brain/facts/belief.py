@@ -30,11 +30,9 @@ from gangline.api.jobs.training_facts import (
 )
 from gangline.brain.facts.records import (
     Image,
-    NodeSpeed,
     PlannedSize,
     PodRun,
     RecordedJob,
-    RoleSize,
     Wishes,
 )
 
@@ -83,71 +81,28 @@ _BYTES: Final[Range] = (1, _MAX_BYTES)
 _CPU: Final[Range] = (0, _MAX_MILLICORES)
 _ANY: Final[Range] = (0, _MAX_INTEGER)
 _SECONDS: Final[Range] = (0.0, _MAX_STEP_S)
-_SHAPE: Final[Range] = (1, _MAX_PARAMETERS)
 
-_RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
-    RecordedJob: {
-        "submitted_ms": _TIME,
-        "started_ms": _TIME,
-        "finished_ms": _TIME,
-        "workers_min": _COUNT,
-        "workers_max": _COUNT,
-        "workers_asked": _COUNT,
-        "unit": (1, _MAX_COUNT),
-        "restarts": _COUNT,
-    },
-    RoleSize: {
-        "since_ms": (0, _LATEST_MS),
-        "replicas": _COUNT,
-        "cpu_millis": _CPU,
-        "memory_bytes": _BYTES,
-        "gpus": _COUNT,
-    },
-    PlannedSize: {"rank": _COUNT, "cpu_millis": _CPU, "memory_bytes": _BYTES},
-    SegmentFacts: {
-        "since": _TIME,
-        "until": _TIME,
-        "nodes": (1, _MAX_COUNT),
-        "procs": (1, _MAX_COUNT),
-        "steps": (1, _MAX_INTEGER),
-        "micro_batch": (1, _MAX_INTEGER),
-        "accumulation": (1, _MAX_INTEGER),
-        "global_batch": (1, _MAX_INTEGER),
-        "compute_seconds": _SECONDS,
-        "sync_seconds": _SECONDS,
-        "data_seconds": _SECONDS,
-        "save_seconds": (1e-9, _MAX_STEP_S),
-        "save_interval_seconds": (1e-9, _MAX_STEP_S),
-        "loader_workers": _COUNT,
-        "grad_sqr": (0.0, _MAX_REAL),
-        "grad_var": (0.0, _MAX_REAL),
-    },
-    StepSeconds: {"mean": (_MIN_STEP_S, _MAX_STEP_S), "m2": (0.0, _MAX_REAL)},
-    PodFacts: {
-        "rank": _COUNT,
-        "since": _TIME,
-        "until": _TIME,
-        "peak_memory_bytes": _BYTES,
-        "cpu_millis_max": _CPU,
-    },
-    NodeFacts: {"at": _TIME, "factor": (1e-6, 1e6)},
-    RankFacts: {"rank": _COUNT},
-    ModelShapeFacts: dict.fromkeys(ModelShapeFacts.__struct_fields__, _SHAPE),
-    DeviceShortageFacts: {"micro_batch": (1, _MAX_INTEGER), "at": _TIME},
-    PodRun: {
-        "rank": _COUNT,
-        "number": _COUNT,
-        "started_ms": _TIME,
-        "ended_ms": _TIME,
-        "limit_memory_bytes": _BYTES,
-        "peak_memory_bytes": _BYTES,
-        "cpu_p50_millis": _CPU,
-        "cpu_p95_millis": _CPU,
-        "cpu_max_millis": _CPU,
-    },
-    NodeSpeed: {"day": (10_957, 47_482), "score": (0.001, 1_000.0), "jobs": _COUNT},
+_RANGES: Final[Mapping[str, Range]] = {
+    **dict.fromkeys(("since", "until", "at"), _TIME),
+    **dict.fromkeys(("submitted_ms", "started_ms", "finished_ms", "ended_ms"), _TIME),
+    "since_ms": (0, _LATEST_MS),
+    "day": (10_957, 47_482),
+    **dict.fromkeys(("workers_min", "workers_max", "workers_asked", "replicas", "rank"), _COUNT),
+    **dict.fromkeys(("restarts", "number", "gpus", "jobs", "loader_workers"), _COUNT),
+    **dict.fromkeys(("unit", "nodes", "procs"), (1, _MAX_COUNT)),
+    **dict.fromkeys(("steps", "micro_batch", "accumulation", "global_batch"), (1, _MAX_INTEGER)),
+    **dict.fromkeys(("memory_bytes", "limit_memory_bytes", "peak_memory_bytes"), _BYTES),
+    **dict.fromkeys(("cpu_millis", "cpu_millis_p50", "cpu_millis_p95", "cpu_millis_max"), _CPU),
+    **dict.fromkeys(("cpu_p50_millis", "cpu_p95_millis", "cpu_max_millis"), _CPU),
+    **dict.fromkeys(("compute_seconds", "sync_seconds", "data_seconds"), _SECONDS),
+    **dict.fromkeys(("save_seconds", "save_interval_seconds"), (1e-9, _MAX_STEP_S)),
+    **dict.fromkeys(("grad_sqr", "grad_var", "m2"), (0.0, _MAX_REAL)),
+    **dict.fromkeys(ModelShapeFacts.__struct_fields__, (1, _MAX_PARAMETERS)),
+    "mean": (_MIN_STEP_S, _MAX_STEP_S),
+    "factor": (1e-6, 1e6),
+    "score": (0.001, 1_000.0),
 }
-"""Other numbers are between 0 and 2^53, or finite and below 1e60."""
+"""By the name of a field. Other numbers are between 0 and 2^53, or finite and below 1e60."""
 
 _LENGTHS: Final[Mapping[str, int]] = {
     "cluster": CLUSTER_LENGTH,
@@ -276,14 +231,12 @@ def possible_text(text: str, length: int) -> bool:
 
 def _believe(record: S) -> tuple[S | None, list[str]]:
     kind = type(record)
-    ranges = _RANGES.get(kind, {})
-
     dropped: list[str] = []
     unknown: dict[str, Any] = {}
     for field in _fields(kind):
         value = getattr(record, field.name)
         essential = field.required or (kind, field.name) in _ESSENTIAL
-        possible = _possible(field.name, value, ranges.get(field.name))
+        possible = _possible(field.name, value)
         if possible and not (value == "" and essential):
             continue
         dropped.append(f"{kind.__name__}.{field.name}")
@@ -304,7 +257,8 @@ def _unknown(field: msgspec.structs.FieldInfo) -> Any:
     return field.default
 
 
-def _possible(name: str, value: object, limits: Range | None) -> bool:
+def _possible(name: str, value: object) -> bool:
+    limits = _RANGES.get(name)
     match value:
         case bool() | None:
             return True

@@ -60,8 +60,8 @@ def open_store(
     Raises:
         BadAddress: the URL is wrong, or its driver or database is missing.
         NoRights: the server refuses the user, or the file may not be written.
-        NewerSchema: a newer version of Gangline has migrated the database.
-        OldSchema: the schema is older, and ``migrate`` is false.
+        WrongSchema: a newer version of Gangline has migrated the database, or the schema is older,
+            and ``migrate`` is false.
         StoreUnavailable: the server cannot be reached.
         StoreFull: the disk of the database is full.
     """

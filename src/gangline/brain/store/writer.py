@@ -9,7 +9,7 @@ raises ``Fenced`` if another Brain leads.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from gangline.brain.facts.merge import merge
 from gangline.brain.facts.records import NodeSpeed, PodRun, Record, RecordedJob, Run
 from gangline.brain.store.batch import MAX_ROWS, Fact, facts_of, jobs_first
 from gangline.brain.store.context import Context
-from gangline.brain.store.errors import ActionOpen, UnknownJob
+from gangline.brain.store.errors import ActionRefused
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.bulk import any_of, check_fence, lock_cluster, take_fence, upsert
 
@@ -38,19 +38,13 @@ class Written:
     """Facts of jobs that are not known yet; write them again after their job."""
 
 
-class _RowKind(NamedTuple):
-    """Table of a kind of records, and the columns that identify a row."""
-
-    table: Table
-    keys: tuple[str, ...]
-
-
-_KINDS: Final[dict[type[Record], _RowKind]] = {
-    RecordedJob: _RowKind(tables.job, ("cluster", "uid")),
-    SegmentFacts: _RowKind(tables.segment, ("job_id", "round", "since_ms")),
-    PodRun: _RowKind(tables.pod_run, ("job_id", "role", "rank", "number")),
-    NodeSpeed: _RowKind(tables.node_speed, ("cluster", "node", "day")),
+_KINDS: Final[dict[type[Record], tuple[Table, tuple[str, ...]]]] = {
+    RecordedJob: (tables.job, ("cluster", "uid")),
+    SegmentFacts: (tables.segment, ("job_id", "round", "since_ms")),
+    PodRun: (tables.pod_run, ("job_id", "role", "rank", "number")),
+    NodeSpeed: (tables.node_speed, ("cluster", "node", "day")),
 }
+"""Table of a kind of records, and the columns that identify a row."""
 
 
 class Writer:
@@ -98,20 +92,21 @@ class Writer:
         successor must create; the name of the plan makes a second one impossible.
 
         Raises:
-            ActionOpen: the job has an action without a verdict; the error holds it.
-            UnknownJob: the job is not stored yet.
+            ActionRefused: the job has an action without a verdict, or is not stored yet.
         """
 
         def transaction(connection: Connection) -> GuardAction:
             check_fence(connection, cluster, fence)
             job_id = rows.job_ids(connection, cluster, {action.job}).get(action.job)
             if job_id is None:
-                raise UnknownJob(cluster, action.job)
+                raise ActionRefused(f"job {action.job} of cluster {cluster!r} is not stored")
             pending = rows.action_query().where(
                 tables.action.c.job_id == job_id, tables.action.c.verdict == Verdict.PENDING
             )
             for open_action in rows.load_actions(connection, pending):
-                raise ActionOpen(open_action)
+                raise ActionRefused(
+                    f"action {open_action.id} of job {action.job} has no verdict yet"
+                )
             values = {"job_id": job_id, "at_ms": action.at_ms, **_action_row(action)}
             key = connection.execute(insert(tables.action).values(values)).inserted_primary_key
             assert key is not None, "the table has an id"

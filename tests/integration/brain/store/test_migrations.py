@@ -15,12 +15,7 @@ from sqlalchemy import create_engine, event, inspect, text
 from brain_records import a_run
 from gangline.brain.store.batch import facts_of
 from gangline.brain.store.engine import open_store
-from gangline.brain.store.errors import (
-    BadAddress,
-    NoRights,
-    OldSchema,
-    StoreUnavailable,
-)
+from gangline.brain.store.errors import BadAddress, NoRights, StoreUnavailable, WrongSchema
 from gangline.brain.store.sql import database as schema
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.database import Database, parse_address, upgrade
@@ -56,7 +51,7 @@ def test_g5_data_is_kept_from_start_to_start(address: str) -> None:
 
 
 def test_missing_schema_is_refused_without_migration(address: str) -> None:
-    with pytest.raises(OldSchema, match=r"does not exist.*gangline brain migrate"):
+    with pytest.raises(WrongSchema, match=r"does not exist.*gangline brain migrate"):
         open_store(address, migrate=False)
     open_store(address).close()
     open_store(address, migrate=False).close()
@@ -77,7 +72,7 @@ def test_migration_waits_for_another_one_and_never_runs_beside_it(
         connection.execute(text(f"SELECT GET_LOCK('gangline-{schema._LOCK}', 10)"))
         with pytest.raises(StoreUnavailable, match="another program has migrated it for 2 s"):
             open_store(address)
-        with pytest.raises(OldSchema, match="does not exist"):
+        with pytest.raises(WrongSchema, match="does not exist"):
             open_store(address, migrate=False)
     other.dispose()
     open_store(address).close()

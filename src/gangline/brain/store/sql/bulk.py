@@ -154,4 +154,6 @@ def check_fence(connection: Connection, cluster: str, fence: int) -> None:
     """
     current = lock_cluster(connection, cluster)
     if current != fence:
-        raise Fenced(cluster, fence, current)
+        raise Fenced(
+            f"another Brain leads {cluster!r}: its fencing number is {current}, mine {fence}"
+        )

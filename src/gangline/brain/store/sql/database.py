@@ -26,12 +26,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from gangline.brain.store.errors import (
     BadAddress,
-    NewerSchema,
     NoRights,
-    OldSchema,
     StoreError,
     StoreFull,
     StoreUnavailable,
+    WrongSchema,
 )
 
 WRITE: Final = "gangline_write"
@@ -228,8 +227,8 @@ def prepare(engine: Engine, *, migrate: bool) -> None:
     """Bring the schema up to date, or check that it is.
 
     Raises:
-        NewerSchema: the database's schema is newer than the program's.
-        OldSchema: it is older, and ``migrate`` is false.
+        WrongSchema: the database's schema is newer than the program's, or older, and ``migrate``
+            is false.
         StoreUnavailable: other programs have migrated it for five minutes.
     """
     newest = known_version()
@@ -237,9 +236,16 @@ def prepare(engine: Engine, *, migrate: bool) -> None:
         revision = MigrationContext.configure(connection).get_current_revision()
     stored = int(revision) if revision else 0
     if stored > newest:
-        raise NewerSchema(stored, newest)
+        raise WrongSchema(
+            f"the schema of the database has version {stored}, and this version of gangline knows "
+            f"versions up to {newest}: start a newer gangline, or restore a backup"
+        )
     if stored < newest and not migrate:
-        raise OldSchema(stored, newest)
+        state = f"has version {stored}" if stored else "does not exist"
+        raise WrongSchema(
+            f"the schema of the database {state}, and this version of gangline needs version "
+            f"{newest}: run `gangline brain migrate`, or start without --no-migrate"
+        )
     if stored < newest:
         upgrade(engine)
 
@@ -332,7 +338,7 @@ class Database:
         A SQLite file that is damaged is renamed aside, and a new one is begun.
 
         Raises:
-            BadAddress, NoRights, NewerSchema, OldSchema: trying again cannot help.
+            BadAddress, NoRights, WrongSchema: trying again cannot help.
             StoreUnavailable, StoreFull: at the moment.
         """
         if not self._ready:

@@ -7,7 +7,6 @@ holds.
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -60,35 +59,27 @@ CAPACITY = "capacity"
 MEMORY_MS = 300_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    workers: int
-    why: str
-    at_ms: int
-
-
 class FreeCapacity:
     """The largest sizes that jobs can have now, as far as the scheduler was asked."""
 
     def __init__(self, check: GrowthCheck | None) -> None:
         self._check = check
-        self._limits: dict[str, _Limit] = {}
-        """By uid of the job."""
+        self._limits: dict[str, tuple[int, int, Reason]] = {}
+        """When the scheduler was asked, workers, and why not more, by uid of the job."""
 
     def bounds(self, uid: str, now_ms: int) -> tuple[Bound, ...]:
         """Return the limits of the number of workers that are known now."""
-        limit = self._limits.get(uid)
-        if limit is None or not 0 <= now_ms - limit.at_ms <= MEMORY_MS:
+        at_ms, workers, _ = self._limits.get(uid, (None, 0, None))
+        if at_ms is None or not 0 <= now_ms - at_ms <= MEMORY_MS:
             self._limits.pop(uid, None)
             return ()
-        return (Bound(what=What.WORKERS, role="worker", high=limit.workers, name=CAPACITY),)
+        return (Bound(what=What.WORKERS, role="worker", high=workers, name=CAPACITY),)
 
     def reason(self, uid: str, held: Reason | None) -> Reason | None:
         """Return why a job is held, with the scheduler's reason if capacity is the limit."""
-        limit = self._limits.get(uid)
-        if limit is None or held is None or held.arguments.get("limit") != CAPACITY:
-            return held
-        return because("NoCapacity", workers=limit.workers, why=limit.why)
+        if uid in self._limits and held and held.arguments.get("limit") == CAPACITY:
+            return self._limits[uid][2]
+        return held
 
     async def lacks(
         self, uid: str, group: str, advice: Advice, value: float, now_ms: int
@@ -105,5 +96,7 @@ class FreeCapacity:
             return None
         if fits >= count:
             return None
-        self._limits[uid] = _Limit(round(was) + fits, why or "no node has room", now_ms)
-        return because("NoCapacity", workers=round(was) + fits, why=why)
+        workers = round(was) + fits
+        reason = because("NoCapacity", workers=workers, why=why or "no node has room")
+        self._limits[uid] = now_ms, workers, reason
+        return reason

@@ -64,6 +64,7 @@ def job_state(
     run, job = view.run, view.run.job
     now = datetime.fromtimestamp(view.now_ms / 1000, UTC)
     closed = [s.until for s in run.segments if s.until <= view.now_ms + FUTURE_MS]
+    failed = failed_plans(plans)
     void = tuple(action for action in actions if action.verdict is Verdict.VOID)
     actions = [action for action in actions if action.verdict is not Verdict.VOID]
     return GuardJobState(
@@ -75,7 +76,14 @@ def job_state(
         good_segments=len(present_segments(run.segments, max(closed, default=0))),
         bounds=tuple(_bounds(job)),
         streaks=before.streaks if before else (),
-        actions=tuple(_with_failed_rollbacks(job, actions, plans)),
+        # A rollback whose plan failed did not set its value. Other actions have a trial, which
+        # finds their failed plans.
+        actions=tuple(
+            replace(action, verdict=Verdict.OVERTAKEN)
+            if action.rollback_of and plan_name(job.name, action.id) in failed
+            else action
+            for action in actions
+        ),
         void=void,
         person_acts=_person_acts(before, plans),
         plan_open=any(is_under_way(plan, now) for plan in plans),
@@ -130,21 +138,6 @@ def record_person_edit(
         if was != value
     )
     return replace(state, person_acts=(*state.person_acts, *acts))
-
-
-def _with_failed_rollbacks(
-    job: RecordedJob, actions: Sequence[GuardAction], plans: Sequence[ScalePlan]
-) -> Iterable[GuardAction]:
-    """Yield the actions; a rollback whose plan failed did not set its value.
-
-    Other actions have a trial, which finds their failed plans.
-    """
-    failed = failed_plans(plans)
-    for action in actions:
-        if action.rollback_of and plan_name(job.name, action.id) in failed:
-            yield replace(action, verdict=Verdict.OVERTAKEN)
-        else:
-            yield action
 
 
 def _bounds(job: RecordedJob) -> Iterable[Bound]:

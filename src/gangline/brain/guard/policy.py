@@ -102,14 +102,13 @@ def effective_permission(
 ) -> Permission:
     """Return the lesser of policy and wish. A missing wish is ``advise``."""
     wishes, rule = job.wishes, _first_match(policy, job, labels)
-    ceiling = min(rule.mode, Mode.ADVISE, key=_ORDER.index) if dry_run else rule.mode
-    mode = min(ceiling, wishes.mode, key=_ORDER.index)
-    limited_by = "job" if _ORDER.index(wishes.mode) < _ORDER.index(ceiling) else "policy"
-    if limited_by == "policy" and ceiling is not rule.mode:
-        limited_by = "dry-run"
+    ceilings = {"policy": rule.mode} | ({"dry-run": Mode.ADVISE} if dry_run else {})
+    ceilings["job"] = wishes.mode
+    limited_by = min(ceilings, key=lambda name: _ORDER.index(ceilings[name]))
+    named = [fields for fields in (rule.may, wishes.may) if fields is not None]
     return Permission(
-        mode=mode,
-        may=_both(rule.may, wishes.may),
+        mode=ceilings[limited_by],
+        may=frozenset.intersection(*named) if named else None,
         named=wishes.named,
         budgets=rule.budgets,
         guard=rule.guard,
@@ -136,9 +135,3 @@ def _matches(selector: JobSelector, job: RecordedJob, labels: Mapping[str, str])
         not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
         for patterns, value in pairs
     ) and all(labels.get(key) == value for key, value in selector.labels.items())
-
-
-def _both(first: frozenset[str] | None, second: frozenset[str] | None) -> frozenset[str] | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return first & second

@@ -2,12 +2,16 @@
 
 import asyncio
 import random
+import secrets
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from gangline.elastic.agent.rendezvous import free_port
+from gangline.elastic.agent.rendezvous import WorldSpec, free_port
+from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
 from gangline.elastic.agent.store import AgentStore
+from gangline.elastic.agent.survivors import NodeSurvivors
 from gangline.elastic.survivors.coordinator import (
     HEARD_S,
     MAX_FAILED_SUCCESSORS,
@@ -38,6 +42,7 @@ from gangline.elastic.survivors.messages import (
     Ready,
     Replace,
     Start,
+    Train,
     Warm,
 )
 from gangline.elastic.survivors.orders import OrderClient
@@ -223,6 +228,15 @@ def test_losses_without_a_step_between_them_restart_all() -> None:
     assert slot == MAX_REPEATS + 2
 
 
+def test_successors_that_are_lost_whenever_they_are_restored_restart_all() -> None:
+    job = Job([0, 0])
+    orders: list[Order] = []
+    while not orders or not isinstance(orders[0], Fallback):
+        job.send(Warm(job.started[-1]))
+        orders = job.send(Lost(job.last_form.members[1], "Killed"))
+    assert job.last_form.epoch == MAX_REPEATS + 2
+
+
 def test_successors_that_end_early_are_started_a_few_times() -> None:
     job = Job([0, 0])
     for _ in range(MAX_FAILED_SUCCESSORS + 2):
@@ -255,7 +269,11 @@ def test_rank_is_replaced_on_purpose_when_a_successor_is_warm() -> None:
     assert job.send(Replace(1, "maintenance")) == []
     assert job.send(Warm(2)) == [KillRank(1, "maintenance")]
     hung = Job([0, 0])
-    assert hung.send(Replace(0, "hangs", is_urgent=True)) == [KillRank(0, "hangs")]
+    orders = hung.send(*[Replace(0, "hangs", is_urgent=True, epoch=1)] * 2, Warm(2), Lost(0))
+    assert [*filter(lambda order: isinstance(order, KillRank), orders)] == [
+        KillRank(0, "hangs")
+    ] * 2
+    assert hung.send(Replace(0, "hangs", is_urgent=True, epoch=1)) == []
 
 
 @pytest.mark.parametrize(
@@ -309,6 +327,25 @@ def test_groups_name_living_slots_in_any_order_of_events(seed: int) -> None:
     epochs = [order.epoch for order in job.orders if isinstance(order, Form)]
     assert epochs == sorted(set(epochs))
     assert not any(isinstance(order, Fallback) for order in job.orders[:-1])
+
+
+async def test_no_hang_is_looked_for_from_the_order_of_a_group_until_all_members_train() -> None:
+    group = SimpleNamespace(slots={}, workers=[], is_held=False)
+    coordinator = SimpleNamespace(listeners=[], agent="", close=lambda: None)
+    settings = AgentSettings(WorkerCommand((), True, "train.py"), 2, run_id=secrets.token_hex(8))
+    world = WorldSpec(0, 0, 1, 0, 2, "host", 20_000)
+    survivors = NodeSurvivors(settings, world, group, coordinator, {})  # type: ignore[arg-type]
+    job, held = Job([0, 0]), []
+    job.send(Lost(1), Warm(2))
+    job.form()
+    for order in job.orders:
+        survivors._follow(order)
+        held.append((order, group.is_held))
+    first, last = (at for at in job.orders if isinstance(at, Form))
+    assert [order for order, is_held in held if not is_held] == [
+        Train(first.epoch), Start(2, 0), Train(last.epoch), Start(3, 0)
+    ]  # fmt: skip
+    await survivors.close()
 
 
 async def test_followers_get_the_orders_before_and_after_they_connect() -> None:

@@ -279,18 +279,21 @@ class ProcessActivity:
     """Bytes that it has read and written."""
     switches: int
     """How often it has waited for something."""
+    is_runnable: bool = False
+    """True if it runs, or waits for a processor: on a busy machine it may get none for a while."""
 
 
 def have_worked(
     before: Mapping[int, ProcessActivity], after: Mapping[int, ProcessActivity], seconds: float
 ) -> bool:
     """Return whether one of the processes has worked, or has waited for storage in turns."""
+    if before.keys() != after.keys():  # one has started, or has done its work
+        return True
     for pid, activity in after.items():
-        if (then := before.get(pid)) is None:
-            return True
+        then = before[pid]
         if activity.ticks > then.ticks or activity.transferred > then.transferred:
             return True
-        if activity.switches - then.switches > _SWITCHES_PER_S * seconds:
+        if activity.is_runnable or activity.switches - then.switches > _SWITCHES_PER_S * seconds:
             return True
     return False
 

@@ -236,10 +236,12 @@ def _child_activity(worker: Worker) -> dict[int, ProcessActivity]:
                 for name in ("io", "status")
                 for line in (folder / name).read_text().splitlines()
             )
+            state, *fields = stat_fields(pid)
             activities[pid] = ProcessActivity(
-                sum(map(int, stat_fields(pid)[11:15])),
+                sum(map(int, fields[10:14])),
                 int(counts["rchar"]) + int(counts["wchar"]),
                 int(counts["voluntary_ctxt_switches"]),
+                is_runnable=state == "R",
             )
     return activities
 

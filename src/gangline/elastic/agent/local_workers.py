@@ -128,6 +128,7 @@ class LocalWorkers:
         self._exits: list[RankExit] = []
         self._usage: WorkerUsage | None = None
         self._stacks_task: asyncio.Task[list[RankStack]] | None = None
+        self._stacks_epoch = 0
         self._save_process: Process | None = None
         self._save_task: asyncio.Task[None] | None = None
         self._is_save_requested = False
@@ -149,6 +150,10 @@ class LocalWorkers:
     @property
     def survives(self) -> bool:
         return self._group is not None and self.are_kept()
+
+    @property
+    def epoch(self) -> int:
+        return self._group.epoch if self._group else 0
 
     def continue_in(self, world: WorldSpec) -> None:
         if self._tracker:
@@ -204,12 +209,16 @@ class LocalWorkers:
     async def rank_stacks(self) -> list[RankStack]:
         if self._group is None:
             return await self._stacks_task if self._stacks_task else []
-        if self._stacks_task is None or (
-            self._stacks_task.done() and working_ranks(self._stacks_task.result())
+        task = self._stacks_task
+        if task and (
+            self._stacks_epoch != self.epoch or (task.done() and working_ranks(task.result()))
         ):
+            task = None
+        if task is None:
             taken = rank_stacks(self._group, self._settings.hang.gather_s, self._settings.node_name)
-            self._stacks_task = asyncio.create_task(taken)
-        return await asyncio.shield(self._stacks_task)
+            task = self._stacks_task = asyncio.create_task(taken)
+            self._stacks_epoch = self.epoch
+        return await asyncio.shield(task)
 
     def exits(self) -> list[RankExit]:
         return self._group.exits() if self._group else self._exits

@@ -93,6 +93,11 @@ class WorkerControl(Protocol):
         """True if the workers keep running when nodes leave or join."""
         ...
 
+    @property
+    def epoch(self) -> int:
+        """Number of the present group of workers whose ranks are replaced; 0 for others."""
+        ...
+
     def continue_in(self, world: WorldSpec) -> None:
         """Report the workers, which keep running, as those of another world."""
         ...

@@ -41,6 +41,7 @@ from gangline.elastic.survivors.messages import (
     Refused,
     Replace,
     Start,
+    Train,
     Warm,
 )
 from gangline.elastic.survivors.orders import (
@@ -276,7 +277,7 @@ class NodeSurvivors:
                 return False
             self._asked_epoch = self._order.epoch  # a second request means that it has not helped
         for rank in ranks:
-            self._coordinator.send(Replace(rank, reason, is_urgent))
+            self._coordinator.send(Replace(rank, reason, is_urgent, self._order.epoch))
         return bool(ranks) and not self._is_over
 
     def _replace_on_request(self, rank: int, reason: str) -> str:
@@ -340,10 +341,12 @@ class NodeSurvivors:
             case Form():
                 if self._order is None:
                     self._run(self._server.listen())
-                self._order = order
+                self._order, self._group.is_held = order, True
                 self._seat_members()
             case Hold():
                 self._group.is_held = True
+            case Train():
+                self._group.is_held = False
             case Start(slot, node, seat) if node == self._node:
                 self._run(self._start(slot, seat))
             case KillRank(slot, reason):
@@ -351,7 +354,7 @@ class NodeSurvivors:
             case Fallback(reason, blamed, is_end) if not self._is_over:
                 level = logging.DEBUG if is_end else logging.INFO
                 log.log(level, "ranks are not replaced any more: %s", reason)
-                self._is_over = True
+                self._is_over, self._group.is_held = True, False
                 self._kill(blamed, reason)
         self._changed.set()
 
@@ -372,7 +375,7 @@ class NodeSurvivors:
         order, slots = self._order, self._group.slots
         if order is None or order.epoch == 1:
             return
-        self._group.is_held = False
+        self._group.epoch = order.epoch
         for rank, (slot, seat) in enumerate(zip(order.members, order.seats, strict=True)):
             if slot in slots:
                 local_rank = seat % self._settings.local_world_size

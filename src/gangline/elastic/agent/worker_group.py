@@ -108,8 +108,10 @@ class WorkerGroup:
         """All workers and successors by their slot, which for the first workers is the rank."""
         self.variables: Callable[[int], Mapping[str, str]] = lambda _slot: {}
         """Returns further variables of a slot."""
+        self.epoch = 0
+        """Number of the present process group of workers that keep running when one is lost."""
         self.is_held = False
-        """True while the workers wait for the successor of a lost one."""
+        """True while the workers form a process group, or wait for the successor of a lost one."""
         self.sessions: set[int] = set()
         """Sessions of all processes that were started: each leads one."""
 

@@ -15,7 +15,7 @@ all workers and agents read:
    tells the members who they are. Without one the world shrinks if enough members are left, else
    they `Hold` until there is a successor.
 4. Members form the group, exchange their steps, and restore those that are behind (`plan_restore`).
-   They send `Formed`. A loss meanwhile leads to a further epoch.
+   They send `Formed`, and `Train` follows. A loss meanwhile leads to a further epoch.
 5. A successor that becomes warm takes a vacant seat: `Form` again, the group grows. When a node is
    lost, all of its seats are vacant, until a node that has `Arrived` gets its `Place`.
 6. A member that has done all steps is `Finished`, and ends when the protocol has ended.
@@ -53,6 +53,7 @@ from gangline.elastic.survivors.messages import (
     Refused,
     Replace,
     Start,
+    Train,
     Warm,
 )
 
@@ -148,6 +149,9 @@ class EpochCoordinator:
     _deadline: float | None = None
     _last_step: int | None = None
     _repeats: int = 0
+    """Losses without a step between them."""
+    _proven: set[int] = field(default_factory=set)
+    """Slots that have been in a group which has formed."""
     _replaced: dict[int, str] = field(default_factory=dict)
     """Slots that end as soon as a successor is warm, with reasons."""
 
@@ -269,6 +273,7 @@ class EpochCoordinator:
             return []
         # All members have the same state, and train.
         self._deadline = None
+        self._proven |= {*self._members}
         loss, self._loss = self._loss, None
         reports = self._formed.values()
         step = max(report.step for report in reports)
@@ -284,7 +289,7 @@ class EpochCoordinator:
             )  # fmt: skip
         if None in self._seats and self._fill_seats():
             return [*self._reform(now), *self._refill()]
-        return []
+        return [Train(self.epoch)]
 
     # What agents report.
 
@@ -310,6 +315,8 @@ class EpochCoordinator:
             )
         if self._repeats >= MAX_REPEATS:
             return self._fall_back(f"{MAX_REPEATS + 1} losses at step {self._last_step}")
+        if not self._proven >= {*slots}:  # a successor, which may fail whenever it is restored
+            self._repeats += 1
         if self._loss is None:
             self._loss = _Loss(now)
         for slot in slots:
@@ -339,6 +346,8 @@ class EpochCoordinator:
     def _hear_replace(self, message: Replace) -> list[Order]:
         if not self.is_active or not 0 <= message.rank < len(self._members):
             return []
+        if message.is_urgent and message.epoch not in (0, self.epoch):
+            return []  # several agents have found the same rank, which is replaced by now
         slot = self._members[message.rank]
         if slot not in self._seats:
             return []

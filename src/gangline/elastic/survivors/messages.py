@@ -92,6 +92,8 @@ class Replace(msgspec.Struct, frozen=True, tag=True):
     reason: str
     is_urgent: bool = False
     """True if the rank is of no use any more: it is not waited for its successor."""
+    epoch: int = 0
+    """The group whose rank is meant; 0 for the present one."""
 
 
 class Arrived(msgspec.Struct, frozen=True, tag=True):
@@ -146,6 +148,12 @@ class Hold(msgspec.Struct, frozen=True, tag=True):
     """The epoch that has ended."""
 
 
+class Train(msgspec.Struct, frozen=True, tag=True):
+    """All members of an epoch have the same state. Until now the coordinator had limits of time."""
+
+    epoch: int
+
+
 class Start(msgspec.Struct, frozen=True, tag=True):
     """Start a successor on a node."""
 
@@ -180,4 +188,4 @@ class Fallback(msgspec.Struct, frozen=True, tag=True):
     is_end: bool = False
 
 
-Order = Form | Hold | Start | Place | KillRank | Fallback
+Order = Form | Hold | Train | Start | Place | KillRank | Fallback

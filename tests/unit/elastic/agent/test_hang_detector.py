@@ -7,10 +7,12 @@ from gangline.elastic.agent.hang_detector import (
     HangDetector,
     HangPhase,
     LearnedTimeout,
+    ProcessActivity,
     ProgressSample,
     RankStack,
     StackLocation,
     hang_failure,
+    have_worked,
     parse_stack_location,
 )
 from gangline.elastic.agent.settings import HangSettings
@@ -30,6 +32,21 @@ def test_the_main_thread_is_the_last_in_the_stacks():
     assert parse_stack_location(STACKS) == WAITS
     assert WAITS.is_waiting
     assert not LOADS.is_waiting
+
+
+@pytest.mark.parametrize(
+    ("after", "works"),
+    [
+        pytest.param({7: ProcessActivity(5, 90, 41)}, False, id="waits, and wakes up at times"),
+        pytest.param({7: ProcessActivity(6, 90, 40)}, True, id="computes"),
+        pytest.param({7: ProcessActivity(5, 91, 40)}, True, id="reads"),
+        pytest.param({7: ProcessActivity(5, 90, 60)}, True, id="waits for storage in turns"),
+        pytest.param({7: ProcessActivity(5, 90, 40, is_runnable=True)}, True, id="gets no time"),
+        pytest.param({}, True, id="has ended"),
+    ],
+)
+def test_child_works_although_its_parent_waits(after, works):
+    assert have_worked({7: ProcessActivity(5, 90, 40)}, after, seconds=1.0) is works
 
 
 @pytest.mark.parametrize("text", ["", "Thread 0x1 (most recent call first):\n"])

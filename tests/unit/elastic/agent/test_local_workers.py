@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gangline.elastic.agent import local_workers
+from gangline.elastic.agent.hang_detector import RankStack
 from gangline.elastic.agent.local_workers import LocalWorkers, RequestedSave
 from gangline.elastic.agent.logs import WorkerFiles
 from gangline.elastic.agent.membership.master_messages import EvictionSave
@@ -26,7 +27,7 @@ def group(folder: Path) -> Any:
     folder.mkdir()
     files = WorkerFiles(None, None, (), folder / "error.json", folder / "stacks.txt")
     worker = SimpleNamespace(files=files, process=SimpleNamespace(pid=os.getpid()))
-    return SimpleNamespace(workers=[worker], exits=list)
+    return SimpleNamespace(workers=[worker], exits=list, epoch=1)
 
 
 def reporter(of: Any) -> StepReporter:
@@ -56,6 +57,24 @@ def test_last_report_holds_steps_written_until_it_is_requested(tmp_path: Path) -
     workers.begin_attempt(second, world(1))
     report = workers.report()
     assert (report.attempt, report.step) == (1, None)
+
+
+async def test_stacks_are_collected_once_in_each_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[RankStack] = []
+
+    async def rank_stacks(*_: object) -> list[RankStack]:
+        seen.append(RankStack(len(seen)))
+        return seen[-1:]
+
+    monkeypatch.setattr(local_workers, "rank_stacks", rank_stacks)
+    workers = LocalWorkers(AgentSettings(WorkerCommand((), True, "train.py"), 1), {})
+    of = group(tmp_path / "0")
+    workers.begin_attempt(of, world(0))
+    assert [*await workers.rank_stacks(), *await workers.rank_stacks()] == [RankStack(0)] * 2
+    of.epoch = 2  # the rank that hung was replaced
+    assert await workers.rank_stacks() == [RankStack(1)]
 
 
 WAIT_S = 20.0

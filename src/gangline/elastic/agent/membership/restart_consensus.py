@@ -344,7 +344,7 @@ class Round:
 
 
 class _AttemptCollector(Generic[T]):
-    """As the leader, collects something of all nodes, once for each attempt."""
+    """As the leader, collects something of all nodes, once for each attempt and epoch."""
 
     _subject = ""
     _silence_level = logging.WARNING
@@ -352,13 +352,16 @@ class _AttemptCollector(Generic[T]):
     def __init__(self, peers: PeerTransport) -> None:
         self._peers = peers
         self._attempt: tuple[int, int] = (-1, -1)
+        self._epoch = 0
         self._task: asyncio.Task[tuple[T, ...]] | None = None
 
     async def gather_once(
         self, current_round: Round, attempt: int, node: WorkerControl
     ) -> tuple[T, ...]:
         is_known = self._attempt == (current_round.world.round, attempt)
+        is_known = is_known and self._epoch == node.epoch
         if self._task is None or not is_known or self._is_outdated(self._task):
+            self._epoch = node.epoch
             self._attempt = (current_round.world.round, attempt)
             self._task = asyncio.create_task(self._gather(current_round, attempt, node))
         return await asyncio.shield(self._task)

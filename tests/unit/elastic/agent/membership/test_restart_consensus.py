@@ -138,6 +138,7 @@ class Workers:
     """Workers whose stacks are collected once."""
 
     requests = 0
+    epoch = 0
 
     async def rank_stacks(self) -> Sequence[RankStack]:
         self.requests += 1
@@ -153,6 +154,8 @@ def test_stacks_are_recalled_for_their_attempt_only():
         assert await diagnosis.recall(3, 1) == await diagnosis.recall(2, 0) == ()
         assert (await diagnosis.gather_once(ALONE, 1, workers))[0].where == "request 2"
         assert await diagnosis.recall(3, 0) == ()
+        workers.epoch = 2  # the rank that hung was replaced
+        assert (await diagnosis.gather_once(ALONE, 1, workers))[0].where == "request 3"
 
     asyncio.run(scene())
 
@@ -171,6 +174,7 @@ class Node:
     attempt: int = ATTEMPT
     asked: int = 0
     is_silent: bool = False
+    epoch: int = 0
     peers: PeerTransport = field(init=False)
     search: RankExits = field(init=False)
     round: Round = field(init=False)

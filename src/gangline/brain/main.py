@@ -8,9 +8,11 @@ history and take over within seconds.
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from gangline.api.brain.job_advice import LEASE_NAME, RECORD_LEASE_NAME
@@ -37,6 +39,8 @@ from gangline.kube.probes import Address, Health, serve_probes
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 COMPONENT = "gangline-brain"
 BRAIN_CONFIG_MAP = "gangline-brain"
 """ConfigMap with the address of the HTTP API, under ``url``."""
@@ -54,7 +58,16 @@ async def run(
         BadSettings: the database is wrong, or an address cannot be served.
     """
     health = health or Health()
-    store = await _open(settings)
+    try:
+        store = await asyncio.to_thread(
+            open_store,
+            settings.database,
+            migrate=settings.migrate,
+            digest_names=settings.digest_names,
+            wait_for_server=True,
+        )
+    except StoreError as error:
+        raise BadSettings(f"--database: {error}") from error
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(store)
         health.extra_checks.append(lambda: store.healthy)
@@ -78,22 +91,18 @@ async def run(
                 log.warning("facts of the last seconds are not stored: %s", error)
 
 
-async def _open(settings: BrainSettings) -> Store:
-    try:
-        return await asyncio.to_thread(
-            open_store,
-            settings.database,
-            migrate=settings.migrate,
-            digest_names=settings.digest_names,
-            wait_for_server=True,
-        )
-    except StoreError as error:
-        raise BadSettings(f"--database: {error}") from error
-
-
 async def _serve(client: ApiClient, settings: BrainSettings, store: Store, health: Health) -> None:
-    cluster = await _cluster_identity(client)
-    await _wait_for_database(store)
+    # The uid of the namespace kube-system, which no two clusters share.
+    system = await _retried(
+        "cannot identify the cluster", lambda: client.get(NAMESPACES, "kube-system"), ApiError
+    )
+    cluster = system.metadata.uid
+    # The key of the digests is in the database.
+    await _retried(
+        "waiting for the database",
+        lambda: store.query(lambda reader: reader.running_jobs("", 1)),
+        StoreError,
+    )
     api = BrainApi(client, store, cluster)
     port = 0
     async with AsyncExitStack() as stack:
@@ -258,23 +267,13 @@ async def _write_config_map(
         return None
 
 
-async def _cluster_identity(client: ApiClient) -> str:
-    """Return the uid of the namespace kube-system, which no two clusters share."""
+async def _retried(
+    what: str, ask: Callable[[], Awaitable[T]], *errors: type[ApiError] | type[StoreError]
+) -> T:
+    """Return the first answer."""
     while True:
         try:
-            return (await client.get(NAMESPACES, "kube-system")).metadata.uid
-        except ApiError as error:
-            log.warning("cannot identify the cluster: %s", error)
+            return await ask()
+        except errors as error:
+            log.warning("%s: %s", what, error)
             await asyncio.sleep(RETRY_S)
-
-
-async def _wait_for_database(store: Store) -> None:
-    """Wait for the first answer: the key of the digests is in the database."""
-    while True:
-        try:
-            await store.query(lambda reader: reader.running_jobs("", 1))
-        except StoreError as error:
-            log.warning("waiting for the database: %s", error)
-            await asyncio.sleep(RETRY_S)
-        else:
-            return

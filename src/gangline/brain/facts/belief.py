@@ -29,7 +29,6 @@ from gangline.api.jobs.training_facts import (
     StepSeconds,
 )
 from gangline.brain.facts.records import (
-    Image,
     PlannedSize,
     PodRun,
     RecordedJob,
@@ -49,7 +48,7 @@ DIGEST_LENGTH: Final = 128
 """Digests, tags, models of devices."""
 REPOSITORY_LENGTH: Final = 512
 
-MAX_ROLES: Final = 64
+MAX_PARTS: Final = 64
 """Sizes of roles of one job."""
 MAX_WISHES_BYTES: Final = 4_096
 FUTURE_MS: Final = 10 * 60_000
@@ -73,6 +72,8 @@ MAX_WINDOWS: Final = 60
 """Minutes of one rank."""
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+_IMPOSSIBLE: Final = object()
 
 Range = tuple[float, float]
 _TIME: Final[Range] = (_EARLIEST_MS, _LATEST_MS)
@@ -136,8 +137,9 @@ def believe(record: S, now_ms: int) -> tuple[S | None, list[str]]:
     believed, dropped = _believe(record)
     checked: Any = believed
     match believed:
-        case RecordedJob():
-            checked = _believe_parts(believed, dropped)
+        case RecordedJob(finished_ms=int(finished_ms), submitted_ms=submitted_ms):
+            # Clocks of two machines.
+            checked = replace(believed, finished_ms=max(finished_ms, submitted_ms))
         case SegmentFacts():
             checked = _believe_segment(believed, dropped, now_ms)
         case PodRun(ended_ms=int(ended_ms), started_ms=started_ms) if ended_ms < started_ms:
@@ -161,10 +163,8 @@ def believe(record: S, now_ms: int) -> tuple[S | None, list[str]]:
 
 
 def _believe_segment(segment: SegmentFacts, dropped: list[str], now_ms: int) -> SegmentFacts | None:
-    times, missing = _believe(segment.step_seconds)
-    dropped += missing
-    if times is None or not segment.nodes <= segment.procs or segment.until < segment.since:
-        dropped.append("SegmentFacts.until" if times else "SegmentFacts.step_seconds")
+    if segment.procs < segment.nodes or segment.until < segment.since:
+        dropped.append("SegmentFacts.until")
         return None
     quality = segment.quality if segment.quality in (GOOD, WARM_UP) else DISTURBED
     if segment.until > now_ms + FUTURE_MS:
@@ -176,7 +176,7 @@ def _believe_segment(segment: SegmentFacts, dropped: list[str], now_ms: int) -> 
             for phase, seconds in restarts.seconds.items()
             if 0 <= seconds <= _MAX_STEP_S
         }
-        restarts = RestartFacts(max(0, restarts.count), lost)
+        restarts = RestartFacts(restarts.count, lost)
     changes = {
         "quality": quality,
         "memory_peak": _amounts(segment.memory_peak),
@@ -192,58 +192,46 @@ def _amounts(reported: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(possible.items())[:_MAX_MODELS])
 
 
-def _believe_parts(job: RecordedJob, dropped: list[str]) -> RecordedJob:
-    """Return the job with what is possible of its parts, and add the names of the others."""
-
-    def possible(part: S) -> S | None:
-        believed, missing = _believe(part)
-        dropped.extend(missing)
-        return believed
-
-    def possible_sizes(sizes: tuple[S, ...], name: str) -> tuple[S, ...]:
-        if len(sizes) > MAX_ROLES:
-            dropped.append(name)
-        believed = map(possible, sizes[:MAX_ROLES])
-        return tuple(size for size in believed if size is not None)
-
-    wishes = job.wishes
-    if not _encodable(wishes):
-        wishes = Wishes()
-        dropped.append("RecordedJob.wishes")
-    finished_ms = job.finished_ms
-    if finished_ms is not None:
-        finished_ms = max(finished_ms, job.submitted_ms)  # clocks of two machines
-    return replace(
-        job,
-        roles=possible_sizes(job.roles, "RecordedJob.roles"),
-        planned=possible_sizes(job.planned, "RecordedJob.planned"),
-        model=None if job.model is None else possible(job.model),
-        image=possible(job.image) or Image(),
-        wishes=wishes,
-        finished_ms=finished_ms,
-    )
-
-
 def possible_text(text: str, length: int) -> bool:
     """Whether every database stores and compares ``text`` as it is."""
     return len(text) <= length and text == text.strip() and not _CONTROL.search(text)
 
 
 def _believe(record: S) -> tuple[S | None, list[str]]:
+    """Return what is possible of a record and its parts, each by itself."""
     kind = type(record)
     dropped: list[str] = []
-    unknown: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for field in _fields(kind):
         value = getattr(record, field.name)
         essential = field.required or (kind, field.name) in _ESSENTIAL
-        possible = _possible(field.name, value)
-        if possible and not (value == "" and essential):
-            continue
-        dropped.append(f"{kind.__name__}.{field.name}")
-        if essential:
-            return None, dropped
-        unknown[field.name] = _unknown(field)
-    return (replace(record, **unknown) if unknown else record), dropped
+        believed, names = _believe_value(field.name, value)
+        dropped += names
+        if believed is _IMPOSSIBLE or (value == "" and essential):
+            dropped.append(f"{kind.__name__}.{field.name}")
+            if essential:
+                return None, dropped
+            changed[field.name] = _unknown(field)
+        elif believed is not value:
+            changed[field.name] = believed
+    return (replace(record, **changed) if changed else record), dropped
+
+
+def _believe_value(name: str, value: Any) -> tuple[Any, list[str]]:
+    """Return what is possible of a field, or ``_IMPOSSIBLE``, and what of its parts is not."""
+    match value:
+        case msgspec.Struct() if not isinstance(value, Wishes):
+            believed, dropped = _believe(value)
+            return _IMPOSSIBLE if believed is None else believed, dropped
+        case tuple() if value and isinstance(value[0], msgspec.Struct):
+            parts = [_believe(part) for part in value[:MAX_PARTS]]
+            dropped = [missing for _, names in parts for missing in names]
+            dropped += [f"{name}[{MAX_PARTS}]"] if len(value) > MAX_PARTS else []
+            possible = tuple(part for part, _ in parts if part is not None)
+            return (possible if dropped else value), dropped
+        case tuple():
+            return value, []
+    return (value if _possible(name, value) else _IMPOSSIBLE), []
 
 
 @cache
@@ -270,8 +258,6 @@ def _possible(name: str, value: object) -> bool:
         case float():
             low, high = limits or (-_MAX_REAL, _MAX_REAL)
             return math.isfinite(value) and low <= value <= high
-        case msgspec.Struct() | tuple():
-            return True  # checked by itself, or without a column of its own
         case _:
             return _encodable(value)
 

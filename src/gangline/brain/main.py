@@ -199,7 +199,7 @@ class _Leadership:
                 events,
                 dry_run=settings.dry_run,
                 growth_check=settings.growth_check and partial(settings.growth_check, client),
-                is_leader=lambda: self.elector.is_leader,
+                is_leader=lambda: self.elector.is_leader and self.elector.may_write,
             )
             for informer in (publisher.stored, policies.informer):
                 tasks.create_task(informer.run())

@@ -140,29 +140,6 @@ async def test_successor_leaves_one_plan(
     assert plans[0].metadata.owner_references[0].uid == job.metadata.uid
 
 
-async def test_frozen_leader_cannot_act_any_more(
-    client: ApiClient, store: Store, job: ElasticJob
-) -> None:
-    frozen, second = Brain(client, store, job), Brain(client, store, job)
-    await lead(frozen, "frozen")
-    await lead(second, "second")
-    await frozen.begin(Run(job=JOB))
-    assert await second.plans() == []
-    assert not frozen.history.may_act
-    await second.begin(Run(job=JOB))
-    assert len(await second.plans()) == 1
-
-
-async def test_open_action_admits_no_second_one(
-    client: ApiClient, store: Store, job: ElasticJob
-) -> None:
-    brain = Brain(client, store, job)
-    await lead(brain, "only")
-    await brain.begin(Run(job=JOB))
-    await brain.begin(Run(job=JOB))
-    assert [plan.metadata.name for plan in await brain.plans()] == ["train-brain-1"]
-
-
 @pytest.mark.parametrize("at", ["before the plan", "after the plan", ""])
 async def test_rollback_is_made_once(
     client: ApiClient, store: Store, job: ElasticJob, at: str

@@ -155,14 +155,6 @@ def test_c2_devices_on_other_nodes_do_not_help_a_pod_of_four() -> None:
     assert sizes["packed"] == 1
 
 
-def test_c3_devices_of_the_first_in_line_are_not_given_away() -> None:
-    """The caller leaves them out of the free devices; without free devices no job grows."""
-    jobs = [make_job("a", 2), make_job("b", 2)]
-    held = allocate(jobs, one_node(0), {"q": 12.0})
-    assert sum(held.sizes.values()) == 4
-    assert held.refused > 0.5
-
-
 def test_c4_shares_follow_the_entitlement_of_queues() -> None:
     jobs = [
         make_job("a", 4, queue="large", high=32),

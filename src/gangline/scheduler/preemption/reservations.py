@@ -82,10 +82,8 @@ def _row_earliest_start(
     node = state.nodes.infos[row]
     if node is None or not lacking:
         return now
-    ending = sorted(
-        ((latest_end(state, pod, now), pod.key, pod) for pod in state.pods_on(node.name)),
-        key=lambda entry: entry[:2],
-    )
+    # Keys are unique, so pods themselves are never compared.
+    ending = sorted((latest_end(state, pod, now), pod.key, pod) for pod in state.pods_on(node.name))
     for when, _, pod in ending:
         for name, amount in pod.shape.request:
             if name in lacking:

@@ -588,7 +588,6 @@ def test_a_pod_group_takes_precedence_and_its_removal_restores_the_annotations()
 @pytest.mark.parametrize("written", ["many", "-1", "0", "1e9", "999999999"])
 def test_an_unreadable_size_is_one(written: str) -> None:
     implied = annotated_pod("p", group_min_member=written).implied_group
-    assert implied is not None
     assert implied.min_member == 1
 
 
@@ -598,5 +597,4 @@ def test_an_unreadable_size_is_one(written: str) -> None:
 )
 def test_minimal_resources_are_json(written: str, amounts: tuple[tuple[str, int], ...]) -> None:
     implied = annotated_pod("p", queue_name="q", group_min_resources=written).implied_group
-    assert implied is not None
     assert implied.min_resources == amounts

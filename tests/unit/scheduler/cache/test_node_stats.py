@@ -77,7 +77,6 @@ def test_one_model_is_no_choice() -> None:
     assert table.models() is None
     table.set(node("d", gpu=1))
     models = table.models()
-    assert models is not None
     assert models.present == {"A", ""}
     rows = {name: models.masks["A"][row] for name, row in table.rows.items()}
     assert rows == {"a": True, "b": True, "c": True, "d": False}

@@ -192,7 +192,6 @@ class ClusterOracle:
     def _is_spread_domain(pod: PodInfo, spread: SpreadTerm, node: NodeInfo) -> bool:
         """Whether the policies of a constraint count a node."""
         constraints, relations = pod.shape.constraints, pod.shape.constraints.inter_pod
-        assert relations is not None
         labels = dict(node.labels)
         if not all(s.pods.topology_key in labels for s in relations.spread if s.hard):
             return False

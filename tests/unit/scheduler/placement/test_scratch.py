@@ -226,6 +226,7 @@ def test_shortages_count_the_eligible_nodes_with_too_little() -> None:
 
 def test_reserved_amounts_may_exceed_what_is_free_until_they_are_released() -> None:
     scratch = scratch_of(host("n0", cpu=4))
+    assert scratch.place_on_row(pod("placed", cpu=0.5), 0)
     wanted = pods(1, cpu=3)[0]
     demand = scratch.nodes.demand(wanted.shape.request)
     plan = [Placement((wanted,), 0, demand, unseen_pods=1)]
@@ -234,12 +235,14 @@ def test_reserved_amounts_may_exceed_what_is_free_until_they_are_released() -> N
     assert not scratch.has_capacity(plan[0])
     scratch.reserve(plan)
     assert scratch.free.min() < 0
+    assert (scratch.without_reservations().free == free).all()
     assert scratch.place(wanted.shape, [wanted]) == [wanted]
     scratch.release(plan)
     assert (scratch.free == free).all()
+    assert (scratch.without_reservations().free == free).all()
     scratch.charge_pod(wanted, 0)
     assert not scratch.has_capacity(Placement((wanted,), 0, demand))
-    assert scratch.since(0) == []
+    assert len(scratch.since(0)) == 1
 
 
 def test_fork_has_the_placements_and_changes_nothing_of_the_original() -> None:

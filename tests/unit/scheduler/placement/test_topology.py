@@ -196,3 +196,14 @@ def test_servers_and_their_workers_share_a_rack_where_no_node_takes_them_togethe
     assert where["d/ps-0"] != where["d/ps-1"]
     for server, workers in (("d/ps-0", (0, 2)), ("d/ps-1", (1, 3))):
         assert {where[f"d/worker-{index}"] for index in workers} == {where[server]}  # type: ignore[index]
+
+
+def test_servers_and_their_workers_stay_in_the_domain_of_the_running_member() -> None:
+    """No node takes them together, and the other rack would be the first to be tried."""
+    chief = pod("chief", cpu=0, group="job", role="chief", on="n3")
+    near = NetworkTopologyRule(tier=1)
+    nodes = [node(f"n{i}", cpu=2) for i in range(4)]
+    state = cluster(*nodes, *ps_job(1, 2), group("job", 4, network=near), chief)
+    for name, members in (("r1", ("n0", "n1")), ("r2", ("n2", "n3"))):
+        state.nodes.set_hypernode(leaf(name, *members))
+    assert nodes_of(decide(state)) == {"n2", "n3"}

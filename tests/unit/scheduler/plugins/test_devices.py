@@ -51,7 +51,6 @@ def state_with(*nodes: str, queue: QueueInfo | None = None) -> SchedulerCache:
 
 def amount(state: SchedulerCache, name: str) -> int:
     info = state.nodes.infos[state.nodes.rows[NodeName(name)]]
-    assert info is not None
     return dict(info.allocatable).get(GPUS, 0)
 
 
@@ -157,6 +156,19 @@ def test_alternatives_are_tried_in_order() -> None:
     add_user(state, "p", {"name": "gpu", "firstAvailable": sub})
     result = checked_cycle(state)
     assert [name for name, _ in result.devices["d/of-p"].devices] == ["gpu/one"]
+
+
+def test_devices_that_differ_in_a_constraint_of_another_claim_are_tried() -> None:
+    """Two claims have the first devices before the claim that needs two of one value."""
+    state = cluster(node("n1"))
+    add_class(state)
+    add_slice(state, "n1", [device(f"gpu-{n}", numa=numa) for n, numa in enumerate((0, 1, 1, 2))])
+    add_user(state, "a", age=1)
+    add_user(state, "b", age=2)
+    same = [{"matchAttribute": f"{DRIVER}/numa"}]
+    add_claim(state, "of-c", request(count=2), constraints=same, owner="c")
+    state.set_pod(user("c", "of-c", age=3))
+    assert placed(checked_cycle(state)).keys() == {"a", "b", "c"}
 
 
 def test_taint_rules_keep_claims_off_devices_that_they_do_not_tolerate() -> None:
@@ -308,8 +320,6 @@ def test_forecast_frees_the_devices_of_gangs_that_end() -> None:
     times = dict.fromkeys(gangs, RunTime(600.0, 600.0))
     forecast = Forecaster(state, NOW, run_times=times).forecast(gangs[2], samples=2)
     assert forecast.chance == 1.0
-    assert forecast.earliest_s is not None
-    assert forecast.latest_s is not None
     assert 0 < forecast.earliest_s <= forecast.latest_s <= 501
     assert len(state.devices.holders()) == 2
 

@@ -194,7 +194,6 @@ def test_terms_are_read() -> None:
         LeanPodSpec,
     )
     found = inter_pod_rules(spec, {"hash": "7"})
-    assert found is not None
     assert found.affinity[0].namespaces is None
     assert str(found.anti_affinity[0].selector) == "app=web,hash in (7)"
     assert (found.spread[0].max_skew, found.spread[0].hard) == (2, False)

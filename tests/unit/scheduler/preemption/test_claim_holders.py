@@ -4,10 +4,13 @@ import pytest
 
 from gangline.api.meta.selectors import EVERYTHING
 from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.placement.reservation_planner import ReservationPlanner
 from gangline.scheduler.plugins.volumes import CLAIM_IN_USE, ClaimInfo, VolumeInfo
+from gangline.scheduler.queueing.gangs import pending_gangs
 from gangline.scheduler.types import CycleResult, DisruptionBudgetInfo, PodInfo, PodKey
 from unit.scheduler.builders import checked_cycle as decide
 from unit.scheduler.builders import cluster, group, node, placed, pod
+from unit.scheduler.placement.test_gang import NothingIsEvicted
 
 
 def with_claim(state: SchedulerCache) -> SchedulerCache:
@@ -70,6 +73,16 @@ def test_gang_runs_on_without_the_member_that_holds_the_claim_if_it_can() -> Non
     holders = [group("g", 1), user("g-0", group="g", on="a"), pod("g-1", group="g", on="b")]
     state = with_claim(cluster(node("a"), node("b"), *holders, user("p", 10)))
     assert evicted(decide(state)) == ["g-0"]
+
+
+@pytest.mark.parametrize(("facts", "ends"), [({}, False), ({"max_run_time_s": 9.0}, True)])
+def test_gang_can_start_some_time_if_the_holder_of_its_claim_ends(
+    facts: dict[str, float], ends: bool
+) -> None:
+    holder = user("holder", on="a", **facts)
+    state = with_claim(cluster(node("a"), group("g", 1), user("g-0", group="g"), holder))
+    (gang,), _ = pending_gangs(state, 0.0)
+    assert ReservationPlanner(state.nodes, NothingIsEvicted()).is_possible(gang) is ends
 
 
 def test_disruption_budget_protects_the_holder() -> None:

@@ -358,7 +358,6 @@ def test_gain_is_the_number_of_further_pods_on_all_rows_that_units_free() -> Non
     )
     shape = found.options.of(found.work, found.chosen, pod("w", cpu=0, gpu=2))
     option = shape.by_row[found.rows["n0"]]
-    assert option is not None
     assert {unit.gang.id for unit in option.option.units} == {"d/a", "d/b"}
     assert option.gain == 2
 
@@ -367,7 +366,6 @@ def test_pods_that_fit_without_an_eviction_are_no_gain() -> None:
     found = world(devices(n0=1, n1=5), a=costs("a", ("n0", 1), ("n1", 2)))
     shape = found.options.of(found.work, found.chosen, pod("w", cpu=0, gpu=1))
     option = shape.by_row[found.rows["n0"]]
-    assert option is not None
     assert option.gain == 3
 
 
@@ -383,7 +381,6 @@ def test_rows_that_the_pod_may_not_use_are_no_gain(outside: str) -> None:
     shape = found.options.of(found.work, found.chosen, wants)
     assert shape.by_row.keys() == {found.rows["n0"]}
     option = shape.by_row[found.rows["n0"]]
-    assert option is not None
     assert option.gain == 1
 
 
@@ -397,12 +394,10 @@ def test_gains_are_counted_anew_after_a_change_of_free_amounts() -> None:
     )
     shape = found.options.of(found.work, found.chosen, pod("p", cpu=0, gpu=2))
     before = shape.by_row[found.rows["n0"]]
-    assert before is not None
     assert before.gain == 1
     found.choose("v")
     shape.update(RowOption(found.rows["n1"], (found.unit("v"),), NO_COST))
     after = shape.by_row[found.rows["n1"]]
-    assert after is not None
     assert [unit.gang.id for unit in after.option.units] == ["d/u"]
     assert after.gain == 2
 
@@ -468,7 +463,6 @@ def cheapest_victims(state: SchedulerCache, claimant: PodInfo) -> list[str]:
     search = RowSearch(Clearing(state, scratch, EndingPods(state)), rights, units)
     chosen = VictimSelection([], set[PodKey](), EvictionTally())
     found = search.option(scratch, chosen, claimant, state.nodes.rows[NodeName("n")])
-    assert found is not None
     return [each.key.removeprefix("d/") for each in pods_to_evict(found.units)]
 
 

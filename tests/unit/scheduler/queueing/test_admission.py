@@ -81,7 +81,6 @@ def test_every_limit_counts(queue: QueueInfo) -> None:
     owner = QueueInfo("owner", guarantee=request(cpu=7, pods=0))
     new = group("new", 2, queue="q", min_resources=request(cpu=2, pods=0))
     verdict = check_queue_limit(cluster(node("n1"), queue, top, owner, new), new)
-    assert verdict is not None
     assert verdict.reason == QUEUE_LIMIT
 
 
@@ -221,10 +220,8 @@ def test_namespaces_are_chosen_by_their_labels(
     namespaces = {"one": {"team": "x"}, "two": {"team": "y"}, "three": {}}
     facts = pod_info(msgspec.convert(raw, LeanPod), {}, frozenset(), namespaces)
     relations = facts.shape.constraints.inter_pod
-    assert relations is not None
     assert relations.anti_affinity[0].namespaces == meant
     unknown = pod_info(msgspec.convert(raw, LeanPod), {}, frozenset()).shape.constraints.inter_pod
-    assert unknown is not None
     assert unknown.anti_affinity[0].namespaces is None
 
 
@@ -390,7 +387,6 @@ def test_a_closed_queue_stops_new_gangs_only() -> None:
     assert check_admission(state, facts) is None
     state = cluster(node("n"), shut, facts, pod("job-0", group="job"))
     refused = check_admission(state, facts)
-    assert refused is not None
     assert refused.reason == "QueueClosed"
 
 

@@ -55,7 +55,6 @@ def test_a_gang_whose_pods_are_held_by_gates_says_so() -> None:
     assert (reason.reason, reason.pods[0][0]) == ("SchedulingGated", "d/g-2")
     assert "hold 2 of its 3 pods" in reason.message
     only_gated = held_by_gates(info, gated)
-    assert only_gated is not None
     assert not only_gated.pods
     assert held_by_gates(group("g", 1), [pod("g-2", group="g"), *gated]) is None
 

@@ -65,13 +65,6 @@ def test_message_names_the_shortage_and_the_users() -> None:
     assert message.endswith("First in queue 'default', waiting since 1970-01-01 00:01:30 UTC.")
 
 
-def test_the_message_of_a_pod_begins_as_kube_scheduler_puts_it() -> None:
-    state = cluster(node("n1", cpu=2), pod("there", on="n1"), *gang("job", 2))
-    message = pod_message(decide(state), "job-worker-0")
-    assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
-    assert "waiting since" not in message
-
-
 def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -> None:
     others = [thing for i in range(34) for thing in gang(f"g{i:02}", 1, age=i, cpu=4)]
     apart = [group("other", 1, queue="q"), pod("other-0", cpu=4, group="other")]

@@ -107,37 +107,6 @@ def test_time_spent_waiting_is_no_work_to_lose() -> None:
     assert (runs["other"].evicted, runs["waited"].evicted) == (0, 1)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_large_gang_starts_when_what_ran_before_has_drained(seed: int) -> None:
-    """Whatever small jobs keep coming: the bound is the end of what ran when it became first."""
-    random = Random(seed)
-    small = [
-        job(f"s{index}", random.uniform(0, 180), random.uniform(5, 60), random.choice([1, 1, 2, 3]))
-        for index in range(110)
-    ]
-    large = job("large", 100, 10, size=6, request=pod_request(4, 0, 0))
-    drained_by = 0.0
-
-    def note_what_runs(state: SchedulerCache, decision: CycleResult, now: float) -> None:
-        nonlocal drained_by
-        if drained_by or "sim/large" not in decision.reservations:
-            return
-        names = {str(p.group).removeprefix("sim/") for p in state.pods.values() if p.node}
-        names |= {str(b.group).removeprefix("sim/") for b in decision.bindings}
-        runs = simulation.history.runs
-        drained_by = max(
-            (now if (began := runs[name].started) is None else began) + runs[name].job.duration
-            for name in names
-        )
-
-    cluster = uniform_cluster(8, 4, "0", 0)
-    simulation = Simulation(cluster, [*small, large], watchers=[check_result, note_what_runs])
-    started = simulation.run().runs["large"].first_started
-    assert drained_by
-    assert started is not None
-    assert started <= drained_by
-
-
 def test_cycles_without_explanations_decide_the_same() -> None:
     """Dozens of equivalent gangs wait in each queue, and gangs with reservations before them."""
     random = Random(7)

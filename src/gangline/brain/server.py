@@ -185,7 +185,7 @@ class BrainApi:
     async def _run(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         run = await self._store.query(
-            lambda reader: reader.run_named(self._cluster, namespace, name)
+            lambda reader: reader.run(self._cluster, namespace=namespace, name=name)
         )
         run = await self._checked(request, run)
         return _json({"job": public_job(run.job), "segments": run.segments, "pods": run.pods})
@@ -194,11 +194,7 @@ class BrainApi:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         uid, records = request.query.get("uid", ""), self._store.records
         found = await self._store.query(
-            lambda _: (
-                records.read(self._cluster, uid)
-                if uid
-                else records.read_named(self._cluster, namespace, name)
-            )
+            lambda _: records.read(self._cluster, uid, namespace=namespace, name=name)
         )
         stored = await self._checked(request, found)
         if self.current_record is not None and (now := self.current_record(stored.job.uid)):

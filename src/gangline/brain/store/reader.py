@@ -40,7 +40,6 @@ from gangline.brain.store.sql.rows import (
     load_actions,
     load_jobs,
     load_runs,
-    named_query,
     run_query,
 )
 
@@ -126,14 +125,12 @@ class Reader:
 
     # Runs
 
-    def run(self, cluster: str, uid: str) -> Run | None:
-        return self._run(run_query(cluster, uid))
+    def run(
+        self, cluster: str, uid: str = "", *, namespace: str = "", name: str = ""
+    ) -> Run | None:
+        """Return a run by its uid, or of the jobs of a name the one that was submitted last."""
+        query = run_query(cluster, uid, namespace, self._context.private_name(name))
 
-    def run_named(self, cluster: str, namespace: str, name: str) -> Run | None:
-        """Return the job of this name that was submitted last; None if there is none."""
-        return self._run(named_query(cluster, namespace, self._context.private_name(name)))
-
-    def _run(self, query: Select[Any]) -> Run | None:
         def transaction(connection: Connection) -> Run | None:
             jobs = load_jobs(connection, query)
             return load_runs(connection, jobs)[0] if jobs else None

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Connection, Select, case, delete, func, select
+from sqlalchemy import Connection, case, delete, func, select
 
 from gangline.brain.facts.job_record import Curves, JobRecord, LogTail
 from gangline.brain.facts.records import RecordedJob
@@ -19,7 +19,7 @@ from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import lock_cluster, upsert
-from gangline.brain.store.sql.rows import job_ids, load_jobs, named_query, run_query
+from gangline.brain.store.sql.rows import job_ids, load_jobs, run_query
 from gangline.brain.store.sql.tables import job_log, job_record
 
 MAX_LOGS: Final = 64
@@ -85,12 +85,22 @@ class RecordStore:
 
         return self._context.write(transaction) if records else []
 
-    def read(self, cluster: str, uid: str) -> StoredRecord | None:
-        return self._read(run_query(cluster, uid))
+    def read(
+        self, cluster: str, uid: str = "", *, namespace: str = "", name: str = ""
+    ) -> StoredRecord | None:
+        """Return the record of a job: by its uid, or of those of a name the one submitted last."""
+        query = run_query(cluster, uid, namespace, self._context.private_name(name))
 
-    def read_named(self, cluster: str, namespace: str, name: str) -> StoredRecord | None:
-        """Return the record of the job of this name that was submitted last."""
-        return self._read(named_query(cluster, namespace, self._context.private_name(name)))
+        def transaction(connection: Connection) -> StoredRecord | None:
+            jobs = load_jobs(connection, query)
+            if not jobs:
+                return None
+            number, job = jobs[0]
+            of_job = select(job_record).where(job_record.c.job_id == number)
+            row = connection.execute(of_job).first()
+            return _stored(job, row, _logs(connection, number)) if row else StoredRecord(job=job)
+
+        return self._context.read(transaction)
 
     def usage(
         self, cluster: str, by: str, since_ms: int, until_ms: int, namespaces: Iterable[str] = ()
@@ -118,18 +128,6 @@ class RecordStore:
         rows = self._context.read(lambda connection: list(connection.execute(query)))
         used = [UsageRow(key, *map(int, numbers)) for key, *numbers in rows]
         return sorted(used, key=lambda row: (-row.gpu_seconds, -row.cpu_seconds, row.key))
-
-    def _read(self, query: Select[Any]) -> StoredRecord | None:
-        def transaction(connection: Connection) -> StoredRecord | None:
-            jobs = load_jobs(connection, query)
-            if not jobs:
-                return None
-            number, job = jobs[0]
-            of_job = select(job_record).where(job_record.c.job_id == number)
-            row = connection.execute(of_job).first()
-            return _stored(job, row, _logs(connection, number)) if row else StoredRecord(job=job)
-
-        return self._context.read(transaction)
 
 
 def _drop_old_logs(connection: Connection, job_id: int) -> None:

@@ -56,7 +56,7 @@ def test_run_comes_back_with_every_character(store: Store) -> None:
     written = store.write.runs([run])
     assert (written.refused, written.orphans) == ([], [])
     assert store.read.run("cluster", "uid-1") == run
-    assert store.read.run_named("cluster", "vision", "train-resnet-1") == run
+    assert store.read.run("cluster", namespace="vision", name="train-resnet-1") == run
     assert store.read.run("another", "uid-1") is None
 
 
@@ -101,7 +101,7 @@ def test_g7_names_are_distinct_by_their_bytes(store: Store) -> None:
     store.write.facts(map(job_fact, jobs))
     store.write.facts(Fact("cluster", jobs[0].uid, pod) for pod in pods)
     for job in jobs:
-        stored = not_none(store.read.run_named("cluster", "vision", job.name))
+        stored = not_none(store.read.run("cluster", namespace="vision", name=job.name))
         assert stored.job == job
         page = store.read.history(HistoryFilter(cluster="cluster", owner=job.owner))
         assert page.jobs == (job,)
@@ -262,7 +262,7 @@ def test_names_are_stored_as_digests_on_demand(address: str) -> None:
     assert "ada" not in rows
     assert "train-" not in rows
     assert len(store.read.history(HistoryFilter(cluster="cluster", owner="ada")).jobs) == 4
-    assert store.read.run_named("cluster", "vision", "train-of-ada") is not None
+    assert store.read.run("cluster", namespace="vision", name="train-of-ada") is not None
     similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
     assert (similar.level, len(similar.runs)) == (1, 3)
     store.close()

@@ -116,7 +116,7 @@ def test_readers_use_an_index(filled: Store) -> None:
     with Plans(filled) as plans:
         filled.read.similar_runs(asked, now_ms=NOW_MS)
         filled.read.run(CLUSTER, asked.uid)
-        filled.read.run_named(CLUSTER, asked.namespace, asked.name)
+        filled.read.run(CLUSTER, namespace=asked.namespace, name=asked.name)
         for fields in filters:
             filled.read.history(HistoryFilter(cluster=CLUSTER, **fields))
         filled.read.running_jobs(CLUSTER)

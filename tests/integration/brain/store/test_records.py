@@ -52,7 +52,7 @@ def test_record_that_is_written_again_is_one_record(store: Store) -> None:
         60,
     )
     write(store, a_row(1))
-    stored = not_none(store.records.read_named(CLUSTER, "vision", "train-resnet-1"))
+    stored = not_none(store.records.read(CLUSTER, namespace="vision", name="train-resnet-1"))
     assert stored.record == a_row(1).record
     assert (stored.spec, stored.logs) == (a_row(1).spec, a_row(1).logs)
 

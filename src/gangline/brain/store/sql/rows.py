@@ -81,14 +81,11 @@ def job_query() -> Select[Any]:
     return select(tables.job.c.id, tables.job.c.body)
 
 
-def run_query(cluster: str, uid: str) -> Select[Any]:
+def run_query(cluster: str, uid: str = "", namespace: str = "", name: str = "") -> Select[Any]:
+    """Select the run with a uid, or that of the job of this name that was submitted last."""
     job = tables.job.c
-    return job_query().where(job.cluster == cluster, job.uid == uid)
-
-
-def named_query(cluster: str, namespace: str, name: str) -> Select[Any]:
-    """Select the run of the job of this name, as it is stored, that was submitted last."""
-    job = tables.job.c
+    if uid:
+        return job_query().where(job.cluster == cluster, job.uid == uid)
     named = job_query().where(job.cluster == cluster, job.namespace == namespace, job.name == name)
     return named.order_by(job.submitted_ms.desc()).limit(1)
 

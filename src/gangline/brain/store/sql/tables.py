@@ -66,22 +66,16 @@ def text_column(name: str, length: int) -> Column[str]:
     return Column(name, String(length), nullable=False, server_default="")
 
 
-def number_column(name: str, *, default: int | None = None) -> Column[int]:
-    if default is None:
-        return Column(name, BigInteger, nullable=True)
-    return Column(name, BigInteger, nullable=False, server_default=str(default))
-
-
-def time_column(name: str) -> Column[int]:
-    return Column(name, BigInteger, nullable=False)
+def number_column(name: str, *, nullable: bool = False) -> Column[int]:
+    return Column(name, BigInteger, nullable=nullable)
 
 
 def _body() -> Column[str]:
     return Column("body", Leaf, nullable=False)
 
 
-def reference(name: str, table: str) -> Column[int]:
-    return Column(name, Id, ForeignKey(f"{table}.id"), nullable=False)
+def _job_id() -> Column[int]:
+    return Column("job_id", Id, ForeignKey("job.id"), nullable=False)
 
 
 def define_table(name: str, *parts: Any) -> Table:
@@ -91,9 +85,9 @@ def define_table(name: str, *parts: Any) -> Table:
 leader = define_table(
     "leader",
     Column("cluster", String(CLUSTER), primary_key=True),
-    Column("fence", BigInteger, nullable=False),
+    number_column("fence"),
     text_column("holder", NAME),
-    time_column("at_ms"),
+    number_column("at_ms"),
 )
 """One row for each cluster. Writers lock it, so that read-merge-write of two Brains cannot mix."""
 
@@ -112,16 +106,16 @@ job = define_table(
     text_column("kind", WORD),
     text_column("owner", NAME),
     text_column("queue", NAME),
-    time_column("submitted_ms"),
-    number_column("finished_ms"),
+    number_column("submitted_ms"),
+    number_column("finished_ms", nullable=True),
     text_column("outcome", WORD),
     Column("complete", Boolean(create_constraint=False), nullable=False),
     # Keyed hashes of what the levels of similarity compare: one index range for each level.
-    number_column("spec_key"),
-    number_column("family_key"),
-    number_column("base_key"),
-    number_column("image_key"),
-    number_column("model_key"),
+    number_column("spec_key", nullable=True),
+    number_column("family_key", nullable=True),
+    number_column("base_key", nullable=True),
+    number_column("image_key", nullable=True),
+    number_column("model_key", nullable=True),
     _body(),
     UniqueConstraint("cluster", "uid"),
     Index(None, "spec_key", "outcome", "complete", "finished_ms"),  # similar jobs, level 0
@@ -137,10 +131,10 @@ job = define_table(
 segment = define_table(
     "segment",
     id_column(),
-    reference("job_id", "job"),
-    number_column("round", default=0),
-    time_column("since_ms"),
-    time_column("until_ms"),
+    _job_id(),
+    number_column("round"),
+    number_column("since_ms"),
+    number_column("until_ms"),
     _body(),
     UniqueConstraint("job_id", "round", "since_ms"),
     Index(None, "job_id", "since_ms"),  # the last segments of a run
@@ -150,11 +144,11 @@ segment = define_table(
 pod_run = define_table(
     "pod_run",
     id_column(),
-    reference("job_id", "job"),
+    _job_id(),
     text_column("role", WORD),
-    number_column("rank", default=0),
-    number_column("number", default=0),
-    number_column("ended_ms"),
+    number_column("rank"),
+    number_column("number"),
+    number_column("ended_ms", nullable=True),
     _body(),
     UniqueConstraint("job_id", "role", "rank", "number"),
     Index(None, "ended_ms"),  # retention
@@ -173,8 +167,8 @@ node_speed = define_table(
 action = define_table(
     "action",
     id_column(),
-    reference("job_id", "job"),
-    time_column("at_ms"),
+    _job_id(),
+    number_column("at_ms"),
     text_column("verdict", WORD),
     _body(),
     Index(None, "job_id", "at_ms"),  # actions of a job
@@ -183,19 +177,19 @@ action = define_table(
 )
 
 forgotten = define_table(
-    "forgotten", Column("digest", String(DIGEST), primary_key=True), time_column("at_ms")
+    "forgotten", Column("digest", String(DIGEST), primary_key=True), number_column("at_ms")
 )
 """Salted digests of owners, namespaces and jobs; jobs submitted before ``at_ms`` do not return."""
 
 job_record = define_table(
     "job_record",
     id_column(),
-    reference("job_id", "job"),
-    time_column("at_ms"),
-    Column("size_bytes", BigInteger, nullable=False),
-    Column("gpu_seconds", BigInteger, nullable=False),
-    Column("cpu_seconds", BigInteger, nullable=False),
-    number_column("productive_seconds"),
+    _job_id(),
+    number_column("at_ms"),
+    number_column("size_bytes"),
+    number_column("gpu_seconds"),
+    number_column("cpu_seconds"),
+    number_column("productive_seconds", nullable=True),
     _body(),
     Column("spec", Blob, nullable=True),
     Column("curves", Blob, nullable=True),
@@ -211,13 +205,13 @@ row holds, so that the sum over all rows is read from an index."""
 job_log = define_table(
     "job_log",
     id_column(),
-    reference("job_id", "job"),
+    _job_id(),
     Column("pod", String(NAME), nullable=False),
-    Column("attempt", BigInteger, nullable=False),
+    number_column("attempt"),
     Column("container", String(WORD), nullable=False),
     Column("replica", String(NAME), nullable=False),
-    time_column("at_ms"),
-    Column("size_bytes", BigInteger, nullable=False),
+    number_column("at_ms"),
+    number_column("size_bytes"),
     Column("lines", Blob, nullable=False),
     UniqueConstraint("job_id", "pod", "attempt", "container"),
     Index(None, "at_ms", "size_bytes"),  # retention by age and by size

@@ -57,16 +57,16 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/cluster/test_cluster_detached.py::test_detached_cluster_starts_reports_status_and_stops",
     ),
     "frameworks": (
-        "integration/operator/test_operator_kubeflow_kinds.py::test_job_runs_and_succeeds_with_its_deciding_replicas[TFJob-roles0-ends0]",
+        "integration/operator/test_operator_kinds.py::test_job_runs_and_succeeds_with_its_deciding_replicas[TFJob-roles0-ends0]",
     ),
     "kinds": (
-        "integration/operator/test_operator_kubeflow_kinds.py::test_an_mpijob_from_its_workers_to_its_end",
+        "integration/operator/test_operator_kinds.py::test_an_mpijob_from_its_workers_to_its_end",
     ),
     "launcher": (
         "integration/elastic/launcher/test_launcher_one_node.py::test_a_killed_worker_is_replaced_together_with_its_peers",
     ),
     "mindspore": (
-        "integration/operator/test_operator_paddle_mindspore.py::test_mindspore_workers_get_the_address_of_the_schedulers_service",
+        "integration/operator/test_operator_kinds.py::test_mindspore_workers_get_the_address_of_the_schedulers_service",
     ),
     "monitoring": (
         "integration/operator/test_operator_flags.py::test_metrics_and_health_are_served_under_known_names",
@@ -79,7 +79,7 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/operator/test_operator_life.py::test_suspend_and_resume",
     ),
     "paddle": (
-        "integration/operator/test_operator_paddle_mindspore.py::test_job_completes_with_its_workers_and_keeps_its_status",
+        "integration/operator/test_operator_kinds.py::test_a_paddlejob_completes_with_its_workers_and_keeps_its_status",
     ),
     "plan": (
         "integration/sizing/test_planned_jobs.py::test_a_planned_job_is_accepted_and_knows_its_training",

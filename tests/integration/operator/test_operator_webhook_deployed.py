@@ -2,9 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,22 +17,10 @@ from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.settings import WebhookSettings
 from integration.operator.cluster import NAMESPACE, PATIENCE_S, install
 from integration.operator.process import apply, deployed, kubeconfig_of, operator
+from integration.operator.webhook import job, until
 from unit.operator.builders import manifest
 
 SYSTEM = "gangline-system"
-
-
-def job(name: str = "train", masters: int = 1) -> dict[str, Any]:
-    return manifest(masters, 1, name=name) | {"metadata": {"name": name, "namespace": NAMESPACE}}
-
-
-async def until(claim: Callable[[], Awaitable[bool]], what: str) -> None:
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await claim():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
 
 
 @pytest.mark.slow
@@ -71,7 +57,9 @@ async def test_it_works_with_the_rights_that_are_written_down_and_complains_with
 
         async def refused() -> bool:
             try:
-                await client.create(PYTORCH_JOBS, job("bad", 2), NAMESPACE)
+                await client.create(
+                    PYTORCH_JOBS, job("bad", spec=manifest(2, 1)["spec"]), NAMESPACE
+                )
             except Invalid:
                 return True
             await client.delete(PYTORCH_JOBS, "bad", NAMESPACE)

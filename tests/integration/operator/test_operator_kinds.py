@@ -1,4 +1,4 @@
-"""The life of Kubeflow's other kinds on a real API server."""
+"""The life of the other kinds on a real API server: Kubeflow's, PaddleJob, MSJob."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from gangline.api.resources import (
     CONFIG_MAPS,
     HORIZONTAL_POD_AUTOSCALERS,
     POD_GROUPS,
+    PODS,
     ROLES,
     SECRETS,
     SERVICE_ACCOUNTS,
@@ -16,9 +17,12 @@ from gangline.api.resources import (
 )
 from gangline.kube.errors import NotFound
 from integration.operator.cluster import NAMESPACE, Scene
-from unit.operator.kubeflow_jobs import job_manifest
+from unit.operator import paddle_jobs
+from unit.operator.kubeflow_jobs import job_manifest, replica
 
 MPI_V2: Resource[Any] = Resource(dict, "kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
+PADDLE: Resource[Any] = Resource(dict, "batch.paddlepaddle.org", "v1", "paddlejobs", "PaddleJob")
+MINDSPORE: Resource[Any] = Resource(dict, "mindspore.gitee.com", "v1", "msjobs", "MSJob")
 VERSION = "gangline.dev/api-version"
 JOB_LABEL = "training.kubeflow.org/job-name"
 SELECTOR = f"{JOB_LABEL}=train"
@@ -31,20 +35,21 @@ CPU = {
 class Job:
     """One job of any kind, as plain data."""
 
-    def __init__(self, stage: Scene, kind: str) -> None:
+    def __init__(self, stage: Scene, resource: Resource[Any]) -> None:
         self.stage = stage
-        self.kind = kind
-        self.resource: Resource[Any] = Resource(
-            dict, "kubeflow.org", "v1", f"{kind.lower()}s", kind
-        )
+        self.resource = resource
 
-    async def submit(self, written: dict[str, Any]) -> None:
-        written["metadata"] = {"name": "train"}
+    async def submit(self, written: dict[str, Any], **metadata: Any) -> None:
+        written["metadata"] = {"name": "train", **metadata}
         await self.stage.client.create(self.resource, written, NAMESPACE)
 
-    async def conditions(self) -> dict[str, dict[str, Any]]:
+    async def status(self) -> dict[str, Any]:
         job = await self.stage.client.get(self.resource, "train", NAMESPACE)
-        listed = job.get("status", {}).get("conditions", [])
+        status: dict[str, Any] = job.get("status") or {}
+        return status
+
+    async def conditions(self) -> dict[str, dict[str, Any]]:
+        listed = (await self.status()).get("conditions") or []
         return {each["type"]: each for each in listed if each["status"] == "True"}
 
     async def until(self, type_: str) -> dict[str, Any]:
@@ -53,15 +58,19 @@ class Job:
         async def holds() -> bool:
             return type_ in await self.conditions()
 
-        await self.stage.until(holds, f"{self.kind} is {type_}")
+        await self.stage.until(holds, f"{self.resource.kind} is {type_}")
         return (await self.conditions())[type_]
 
     async def change(self, spec: dict[str, Any]) -> None:
         await self.stage.client.patch(self.resource, "train", {"spec": spec}, NAMESPACE)
 
 
+def kubeflow(kind: str) -> Resource[Any]:
+    return Resource(dict, "kubeflow.org", "v1", f"{kind.lower()}s", kind)
+
+
 async def submitted(stage: Scene, kind: str, roles: dict[str, int | None], **spec: Any) -> Job:
-    job = Job(stage, kind)
+    job = Job(stage, kubeflow(kind))
     await stage.start_operator()
     await job.submit(job_manifest(kind, roles, **spec))
     return job
@@ -170,7 +179,7 @@ async def test_an_autoscaler_lives_as_long_as_the_job_runs(stage: Scene) -> None
 
 async def test_jobs_of_both_mpi_versions_run_side_by_side(stage: Scene) -> None:
     """The API server returns both as v1; each is run as the version that its user wrote."""
-    old, client = Job(stage, "MPIJob"), stage.client
+    old, client = Job(stage, kubeflow("MPIJob")), stage.client
     roles: dict[str, int | None] = {"Launcher": 1, "Worker": 1}
     modern = job_manifest("MPIJob", roles, runLauncherAsWorker=True)
     modern |= {"apiVersion": "kubeflow.org/v2beta1", "metadata": {"name": "modern"}}
@@ -234,3 +243,46 @@ async def test_jobs_of_both_mpi_versions_run_side_by_side(stage: Scene) -> None:
         return any((c["type"], c["status"]) == ("Succeeded", "True") for c in conditions)
 
     await stage.until(succeeded, "the modern job has succeeded")
+
+
+async def test_a_paddlejob_completes_with_its_workers_and_keeps_its_status(stage: Scene) -> None:
+    job = Job(stage, PADDLE)
+    await stage.start_operator()
+    await job.submit(paddle_jobs.manifest(ps=1, worker=1, intranet="Service"))
+    await job.until("Running")
+    running = await job.status()
+    assert (running["phase"], running["mode"]) == ("Running", "PS")
+    assert running["ps"]["running"] == 1
+    assert running["ps"]["refs"][0]["name"] == "train-ps-0"
+    await stage.kubelets.end("train-worker-0", 0)
+    await job.until("Succeeded")
+    await stage.until_pods({})
+    ended = await job.status()
+    assert (ended["phase"], ended["worker"]) == ("Completed", {"succeeded": 1})
+
+
+async def test_a_paddlejob_with_upstreams_finalizer_can_be_deleted(stage: Scene) -> None:
+    await stage.start_operator()
+    written = paddle_jobs.manifest(worker=1)
+    await Job(stage, PADDLE).submit(written, finalizers=["finalizers.paddlepaddle.org"])
+    await stage.until_pods({"worker-0": "Running"})
+    await stage.client.delete(PADDLE, "train", NAMESPACE)
+    await stage.until_gone(PADDLE, "train")
+
+
+async def test_mindspore_workers_get_the_address_of_the_schedulers_service(stage: Scene) -> None:
+    job = Job(stage, MINDSPORE)
+    await stage.start_operator()
+    roles = {"scheduler": replica("mindspore", 1), "Worker": replica("mindspore", 2)}
+    await job.submit({"spec": {"msReplicaSpecs": roles}})
+    await stage.until_pods(dict.fromkeys(["scheduler-0", "worker-0", "worker-1"], "Running"))
+    service = await stage.client.get(SERVICES, "train-scheduler-0", NAMESPACE)
+    for name in ("train-worker-0", "train-worker-1"):
+        pod = await stage.client.get(PODS, name, NAMESPACE)
+        reported = {each.name: each.value for each in pod.spec.containers[0].env}
+        assert reported["MS_SCHED_HOST"] == service.spec.cluster_ip
+        assert reported["MS_WORKER_NUM"] == "2"
+    await job.until("Running")
+    await stage.kubelets.end("train-worker-0", 0)
+    await job.until("Succeeded")
+    await stage.until_pods({"worker-0": "Succeeded"})

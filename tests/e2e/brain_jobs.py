@@ -1,11 +1,10 @@
 """A Brain beside the tested cluster, and the jobs that it observes, advises and changes."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -250,43 +249,24 @@ async def allow_all(scenario: Scenario, **guard: float) -> None:
 
 
 @contextmanager
-def brain(
-    scenario: Scenario,
-    folder: Path,
-    *arguments: str,
-    kubeconfig: Path | None = None,
-    copy: str = "",
-    environment: Mapping[str, str] | None = None,
-) -> Iterator[TestedBrain]:
-    """Run a Brain on the database of a folder until the end of the block.
-
-    Args:
-        scenario: the namespace that it watches.
-        folder: the database is in it.
-        arguments: further flags.
-        kubeconfig: another one than the administrator's.
-        copy: distinguishes one of several.
-        environment: further variables.
-    """
+def brain(scenario: Scenario, folder: Path) -> Iterator[TestedBrain]:
+    """Run a Brain for a scenario's namespace, with its database in ``folder``, within the block."""
     namespace = scenario.namespace
-    name = f"-{namespace}{copy}"
+    copy = f"-{namespace}"
     component = scenario.cluster.start_component(
         "brain",
-        kubeconfig or scenario.cluster.kubeconfig,
+        scenario.cluster.kubeconfig,
         arguments=[
             *("--database", f"sqlite:///{folder}/brain.db", "--namespace", namespace),
             *("--policy-namespace", namespace, "--leader-election-namespace", namespace),
-            *("--interval", "0.5", "--usage-interval", "1", *arguments),
+            *("--interval", "0.5", "--usage-interval", "1"),
         ],
-        copy=name,
-        environment=environment,
+        copy=copy,
     )
     try:
         yield TestedBrain(scenario, component)
     finally:
-        if component.alive:
-            component.process.send_signal(signal.SIGCONT)
-        scenario.cluster.stop_component(f"brain{name}")
+        scenario.cluster.stop_component(f"brain{copy}")
 
 
 async def address(tested: TestedBrain) -> None:

@@ -59,7 +59,8 @@ class ServedJob(EvaluatedCluster):
         self.most = float("inf")
         self.limits = [2000] * len(cores_per_step)
         self.plans: list[dict[str, Any]] = []
-        self.transport = SimpleNamespace(clock_skew_s=lambda: 0.0)
+        self.skew_s = 0.0
+        self.transport = SimpleNamespace(clock_skew_s=lambda: self.skew_s)
         self.file, self.files = folder / "events.out.tfevents.1", EventFolder(folder)
         guard = GuardSettings(stable_evaluations=1, stable_s=0)
         rule = BrainPolicyRule(mode=Mode.APPLY, guard=guard)
@@ -161,6 +162,19 @@ async def test_hot_server_moves_to_what_a_node_has_free(tmp_path: Path, store: A
     assert job.rate > before
     await job.runs(30)
     assert len(job.plans) == 1, "it has helped, and nothing is hot"
+
+
+async def test_nothing_is_changed_while_the_clock_differs_from_the_servers(
+    tmp_path: Path, store: Any
+) -> None:
+    job = ServedJob(tmp_path, store, 4, (0.65, 0.1), most=4)
+    job.skew_s = -120.0
+    await job.runs(22)
+    assert job.plans == []
+    assert "clock" in job.sentence("ps_cpu")
+    job.skew_s = 2.0
+    await job.runs(10)
+    assert len(job.plans) == 1
 
 
 async def test_hot_server_stays_and_the_advice_says_why(tmp_path: Path, store: Any) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import gc
 import json
+import time
 from contextlib import aclosing
+from email.utils import formatdate
 from typing import Any
 
 import msgspec
@@ -55,6 +57,16 @@ async def test_objects_of_any_kind_arrive_as_dicts_or_bytes(client, server):
     assert await client.get(ANY_THINGS, "a", "default") == {"kind": "Thing", "x": [1]}
     raw = Resource(msgspec.Raw, "", "v1", "things", "Thing")
     assert json.loads(bytes(await client.get(raw, "a", "default")))["x"] == [1]
+
+
+async def test_the_time_of_the_server_is_compared_with_the_own(client, server):
+    async def answer(request):
+        return web.json_response({}, headers={"Date": formatdate(time.time() + 3600, usegmt=True)})
+
+    assert client.transport.clock_skew_s() is None
+    server.routes["GET", THING] = answer
+    await client.get(THINGS, "a", "default")
+    assert client.transport.clock_skew_s() == pytest.approx(-3600, abs=600)
 
 
 async def test_listed_objects_have_api_version_and_kind(client, server):

@@ -9,7 +9,7 @@
     ├── StoreUnavailable   the server cannot be reached at the moment
     ├── StoreFull          the disk of the database is full
     ├── Fenced             another Brain leads since
-    └── ActionRefused      the job has an action without a verdict, or is not stored
+    └── ActionNotBegun     the job has an action without a verdict, or is not stored
 """
 
 
@@ -41,5 +41,5 @@ class Fenced(StoreError):
     """Another Brain has become leader of this cluster; this one must not act."""
 
 
-class ActionRefused(StoreError):
+class ActionNotBegun(StoreError):
     """The job has an open action, whose verdict a second one has to wait for, or is not stored."""

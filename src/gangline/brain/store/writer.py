@@ -21,7 +21,7 @@ from gangline.brain.facts.merge import merge
 from gangline.brain.facts.records import NodeSpeed, PodRun, Record, RecordedJob, Run
 from gangline.brain.store.batch import MAX_ROWS, Fact, facts_of, jobs_first
 from gangline.brain.store.context import Context
-from gangline.brain.store.errors import ActionRefused
+from gangline.brain.store.errors import ActionNotBegun
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.bulk import any_of, check_fence, lock_cluster, take_fence, upsert
 
@@ -92,19 +92,19 @@ class Writer:
         successor must create; the name of the plan makes a second one impossible.
 
         Raises:
-            ActionRefused: the job has an action without a verdict, or is not stored yet.
+            ActionNotBegun: the job has an action without a verdict, or is not stored yet.
         """
 
         def transaction(connection: Connection) -> GuardAction:
             check_fence(connection, cluster, fence)
             job_id = rows.job_ids(connection, cluster, {action.job}).get(action.job)
             if job_id is None:
-                raise ActionRefused(f"job {action.job} of cluster {cluster!r} is not stored")
+                raise ActionNotBegun(f"job {action.job} of cluster {cluster!r} is not stored")
             pending = rows.action_query().where(
                 tables.action.c.job_id == job_id, tables.action.c.verdict == Verdict.PENDING
             )
             for open_action in rows.load_actions(connection, pending):
-                raise ActionRefused(
+                raise ActionNotBegun(
                     f"action {open_action.id} of job {action.job} has no verdict yet"
                 )
             values = {"job_id": job_id, "at_ms": action.at_ms, **_action_row(action)}

@@ -8,7 +8,7 @@ import pytest
 from brain_records import NOW_MS, a_job, a_running_job, job_fact
 from gangline.brain.advisers.advice import Choice, GuardAction, Reason, Verdict, What
 from gangline.brain.store.engine import Store
-from gangline.brain.store.errors import ActionRefused, Fenced
+from gangline.brain.store.errors import ActionNotBegun, Fenced
 from gangline.brain.store.reader import HistoryFilter
 from integration.brain.store.conftest import run_together
 
@@ -40,7 +40,7 @@ def test_the_newest_actions_are_the_recent_ones(store: Store, fence: int) -> Non
 def test_action_is_open_until_its_verdict(store: Store, fence: int) -> None:
     begun = store.write.begin_action("cluster", ACTION, fence=fence)
     assert store.read.open_actions("cluster") == [begun]
-    with pytest.raises(ActionRefused, match="action 1 of job uid-1 has no verdict yet"):
+    with pytest.raises(ActionNotBegun, match="action 1 of job uid-1 has no verdict yet"):
         store.write.begin_action("cluster", ACTION, fence=fence)
     judged = msgspec.structs.replace(
         begun, verdict=Verdict.KEPT, why=Reason(code="TrialOver"), judged_ms=NOW_MS + 5, cost_ms=7
@@ -53,7 +53,7 @@ def test_action_is_open_until_its_verdict(store: Store, fence: int) -> None:
 
 
 def test_job_that_is_not_stored_gets_no_actions(store: Store, fence: int) -> None:
-    with pytest.raises(ActionRefused, match="job uid-9 of cluster 'cluster' is not stored"):
+    with pytest.raises(ActionNotBegun, match="job uid-9 of cluster 'cluster' is not stored"):
         store.write.begin_action(
             "cluster", msgspec.structs.replace(ACTION, job="uid-9"), fence=fence
         )
@@ -81,7 +81,7 @@ def test_of_two_that_act_at_the_same_time_one_does(store: Store, fence: int) -> 
         try:
             store.write.begin_action("cluster", ACTION, fence=fence)
             outcomes.append("acted")
-        except ActionRefused:
+        except ActionNotBegun:
             outcomes.append("open")
 
     run_together(*[act] * 4)

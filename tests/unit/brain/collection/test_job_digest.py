@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from gangline.api.job_resources import JOB_KINDS
-from gangline.api.names import family_of, name_stem
 from gangline.brain.collection.job_digest import DigestSettings, digest_job, parse_image
 from gangline.brain.facts.records import Image, Mode, Outcome, PlannedSize, RecordedJob
 
@@ -229,21 +228,6 @@ def test_range_of_workers_comes_from_nnodes_or_the_elastic_policy() -> None:
 )
 def test_parts_of_an_image(written: str, image: Image) -> None:
     assert parse_image(written) == image
-
-
-@pytest.mark.parametrize(
-    ("name", "stem"),
-    [
-        ("train-7", "train"),
-        ("train-7b-1", "train"),
-        ("train-x8k2p", "train"),
-        ("resnet50", "resnet50"),
-        ("7", "7"),
-    ],
-)
-def test_family_of_and_records_have_the_same_stem(name: str, stem: str) -> None:
-    assert name_stem(name) == stem
-    assert family_of("team", name) == f"team/{stem}"
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

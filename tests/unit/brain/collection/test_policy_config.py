@@ -17,6 +17,7 @@ rules:
   mode: apply
   may: workers, memory
   budgets: {actions_per_day: 2, wall_share: 0.01}
+  guard: {cooldown_s: 30, trial_segments: 2}
 - mode: off
 """
 
@@ -33,13 +34,17 @@ def test_policy_with_all_fields() -> None:
     assert first.may == {"workers", "memory"}
     assert (first.budgets.actions_per_day, first.budgets.wall_share) == (2, 0.01)
     assert first.budgets.resizes_per_hour == 20
+    guard = first.guard
+    assert (guard.cooldown_s, guard.trial_segments, guard.stable_s) == (30.0, 2, 60)
     assert second.mode is Mode.OFF
 
 
 def test_all_mistakes_are_named_with_their_places() -> None:
     policy, mistakes = parse_policy(
         "rules:\n- mode: sometimes\n  may: [all]\n  budgets: {wall_share: 5, speed: 1}\n"
-        "- include: {namespace: a}\n  exclude: {labels: [x]}\n- 3\nversion: 1\n"
+        "- include: {namespace: a}\n  exclude: {labels: [x]}\n- 3\n"
+        "- guard: {trial: 1, cooldown_s: -1, trial_segments: 1.5, trial_s: x, gain: true}\n"
+        "version: 1\n"
     )
     assert policy is None
     assert [mistake.partition(":")[0] for mistake in mistakes] == [
@@ -50,6 +55,11 @@ def test_all_mistakes_are_named_with_their_places() -> None:
         "rules[1].exclude[0].labels",
         "rules[1].include.namespace",
         "rules[2]",
+        "rules[3].guard.cooldown_s",
+        "rules[3].guard.gain",
+        "rules[3].guard.trial",
+        "rules[3].guard.trial_s",
+        "rules[3].guard.trial_segments",
         "version",
     ]
 
@@ -85,26 +95,3 @@ def test_last_policy_without_mistakes_stays_in_force() -> None:
     assert reports == [['rules: 7 is not of type "array"']]
     watch._on_change(None, None)
     assert watch.policy == Policy()
-
-
-def test_pauses_of_the_guard_are_settings_of_a_rule() -> None:
-    policy, mistakes = parse_policy(
-        "rules: [{mode: apply, guard: {cooldown_s: 30, trial_segments: 2}}]"
-    )
-    assert mistakes == []
-    assert policy is not None
-    guard = policy.rules[0].guard
-    assert (guard.cooldown_s, guard.trial_segments, guard.stable_s) == (30.0, 2, 60)
-
-
-def test_mistakes_in_the_guard_are_named_together() -> None:
-    written = "{lease_age_s: 1e6, cooldown_s: -1, trial_segments: 0.5, trial_s: soon, gain: true}"
-    policy, mistakes = parse_policy(f"rules: [{{guard: {written}}}]")
-    assert policy is None
-    assert {mistake.partition(":")[0] for mistake in mistakes} == {
-        "rules[0].guard.lease_age_s",
-        "rules[0].guard.cooldown_s",
-        "rules[0].guard.trial_segments",
-        "rules[0].guard.trial_s",
-        "rules[0].guard.gain",
-    }

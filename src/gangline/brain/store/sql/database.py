@@ -76,8 +76,6 @@ def parse_address(address: str) -> URL:
         )
     if kind != "sqlite" and not url.database:
         raise BadAddress(f"the address {printable(url)} names no database: append /NAME")
-    if kind in ("mysql", "mariadb"):
-        url = url.update_query_dict({"charset": "utf8mb4"})
     return url.set(drivername=name)
 
 
@@ -116,6 +114,9 @@ def make_engine(url: URL, readers: int) -> Engine:
                 "connect_timeout": _CONNECT_TIMEOUT_S,
                 "read_timeout": _STATEMENT_TIMEOUT_S,
                 "write_timeout": _STATEMENT_TIMEOUT_S,
+                "charset": "utf8mb4",
+                # Without it MySQL would cut what is too long and store 0 for what is no number.
+                "sql_mode": "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION",
             }
     engine = create_engine(
         url,
@@ -129,8 +130,6 @@ def make_engine(url: URL, readers: int) -> Engine:
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begins)
-    elif engine.dialect.name != "postgresql":
-        event.listen(engine, "connect", _mysql_connected)
     return engine
 
 
@@ -150,12 +149,6 @@ def _sqlite_begins(connection: Connection) -> None:
     # A deferred transaction that has read cannot become a writer while another one writes.
     writes = connection.get_execution_options().get(WRITE)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _mysql_connected(connection: Any, _record: object) -> None:
-    with connection.cursor() as cursor:
-        # Without it MySQL would cut what is too long and store 0 for what is no number.
-        cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
 
 
 class TransactionConflict(StoreUnavailable):

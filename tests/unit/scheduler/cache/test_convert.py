@@ -159,7 +159,7 @@ def test_a_group_has_the_default_queue_and_the_priority_of_its_class() -> None:
     }
     facts = convert.group_info(msgspec.convert(raw, PodGroup), {"high": 9})
     assert (facts.key, facts.min_member, facts.queue, facts.priority) == ("d/g", 3, "default", 9)
-    assert facts.min_task_member == (("ps", 1),)
+    assert (facts.min_task_member, facts.priority_class) == ((("ps", 1),), "high")
 
 
 def test_minimums_of_roles_that_exceed_that_of_the_gang_are_ignored() -> None:

@@ -141,13 +141,6 @@ def test_unlabelled_nodes_count_as_one_model() -> None:
     assert where(cluster(*nodes, *busy, *gang("g", 4, gpu=2))) == {"b": 2, "c": 2}
 
 
-def test_gang_returns_to_its_nodes_of_any_device_model() -> None:
-    places = ((PodKey("d/g-0"), NodeName("a")), (PodKey("d/g-1"), NodeName("b")))
-    facts = group("g", 2, previous_nodes=PreviousNodes(60.0, places))
-    pods = [pod(f"g-{index}", gpu=2, group="g") for index in range(2)]
-    assert where(cluster(of("A", "a"), of("B", "b"), facts, *pods)) == {"a": 1, "b": 1}
-
-
 @st.composite
 def mixed(draw: st.DrawFn) -> tuple[list[NodeInfo], list[PodInfo], int, int]:
     """Draw nodes of up to three models, what is in use on them, and a gang."""

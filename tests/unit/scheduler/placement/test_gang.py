@@ -243,17 +243,6 @@ def test_plan_of_one_gang_takes_nothing_from_that_of_another() -> None:
     assert all(planner.is_possible(each) for each in gangs)
 
 
-def test_running_members_leave_the_rest_of_their_node_to_the_gang() -> None:
-    state = cluster(
-        node("n0", cpu=2),
-        *busy("other", "n0", 1),  # type: ignore[arg-type]
-        group("g", 2),
-        pod("g-0", group="g", on="n0"),
-        pod("g-1", group="g"),
-    )
-    assert places(checked_cycle(state, NOW), "g") == {"1": "n0"}
-
-
 @pytest.mark.parametrize(("wanted", "possible"), [(1, True), (2, False)])
 def test_pods_that_may_be_evicted_count_once(wanted: int, possible: bool) -> None:
     class OneIsEvicted(NothingIsEvicted):

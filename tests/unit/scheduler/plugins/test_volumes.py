@@ -29,7 +29,6 @@ from gangline.scheduler.types import (
     LabelExpression,
     NodeInfo,
     NodeTerm,
-    PlacementConstraints,
     PodInfo,
 )
 from gangline.scheduler.wire import CSIDriver, CSIStorageCapacity, LeanPod, slim_pod
@@ -435,11 +434,3 @@ def test_only_publishing_drivers_are_considered() -> None:
 
     drivers = [driver("a", storageCapacity=True), driver("b", storageCapacity=False), driver("c")]
     assert read_capacities(drivers, []).publishing_drivers == {"a"}
-
-
-def test_a_pod_that_is_kept_to_other_nodes_waits() -> None:
-    state = wanting(left(in_zone("a"), 99))
-    state.set_pod(
-        pod("p", claims=("d/c",), constraints=PlacementConstraints(selector=(("zone", "b"),)))
-    )
-    assert place(state) is None

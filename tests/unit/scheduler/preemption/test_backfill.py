@@ -65,40 +65,6 @@ def test_no_backfill_if_the_start_of_the_reservation_is_unknown() -> None:
     assert not placed(decide(state, NOW))
 
 
-def test_sequence_of_short_jobs_does_not_delay_the_head_of_line() -> None:
-    state = cluster(node("n", cpu=4), *running(100), *gang("large", 1, cpu=4))
-    for second in range(0, 100, 10):
-        name = f"s{second}"
-        state.set_group(group(name, 1, age=second))
-        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=second, max_run_time_s=30.0))
-    now = NOW
-    ends: dict[str, float] = {}
-    while now < NOW + 100:
-        for key in [key for key, end in ends.items() if end <= now]:
-            state.remove_pod(state.pods[key].key)  # type: ignore[index]
-            del ends[key]
-        for binding in decide(state, now).bindings:
-            began = state.pods[binding.pod]
-            state.remove_pod(binding.pod)
-            state.set_pod(
-                pod(
-                    binding.pod.partition("/")[2],
-                    cpu=1,
-                    group=str(began.group).partition("/")[2],
-                    on="n",
-                    started_at=now,
-                    max_run_time_s=began.max_run_time_s,
-                )
-            )
-            ends[binding.pod] = now + began.max_run_time_s
-        now += 10
-    assert len(state.pending) > 1
-    assert all(end <= NOW + 100 for end in ends.values())
-    for key in [*ends, "d/old-0"]:
-        state.remove_pod(key)  # type: ignore[arg-type]
-    assert "d/large-worker-0" in placed(decide(state, NOW + 100))
-
-
 def test_run_times_are_read_from_pods_and_groups() -> None:
     raw = {
         "metadata": {"name": "p", "namespace": "d"},

@@ -92,17 +92,6 @@ def nodes(cpu: float, *names: str, **facts: object) -> list[Facts]:
     return [node(name, cpu=cpu, **facts) for name in names]  # type: ignore[arg-type]
 
 
-def test_few_gangs_that_free_much_are_broken_rather_than_many_cheap_ones() -> None:
-    assert evicted(
-        nodes(2, "n0", "n1"),
-        nodes(1, "n2", "n3", "n4", "n5"),
-        runs("a", "n0", "n0", cost=90),
-        runs("b", "n1", "n1", cost=90),
-        *(runs(f"small{n}", f"n{n + 2}", cost=1) for n in range(4)),
-        wants(1, 1, 1, 1),
-    ) == {"a": 2, "b": 2}
-
-
 def test_limit_is_eased_first_where_a_budget_allows_one_victim() -> None:
     """The cheapest victim on a node would use the budget that the queue's own victim needs."""
     covered = (("app", "covered"),)
@@ -179,32 +168,6 @@ def test_of_spare_pods_that_are_alike_one_of_each_role_is_tried() -> None:
     minimum = group("e", 2, min_task_member=(("ps", 1), ("worker", 1)))
     state = cluster(node("n0", cpu=4), minimum, *members, *wants(2))  # type: ignore[arg-type]
     assert sorted(each.pod for each in checked_cycle(state, NOW).evictions) == ["d/e-0", "d/e-2"]
-
-
-def test_gang_whose_eviction_frees_nothing_that_lacks_is_spared() -> None:
-    """Memory suffices: of three gangs on the node the one with the processors ends."""
-    assert evicted(
-        nodes(4, "n0", memory=8),
-        runs("memory0", "n0", cost=0, cpu=0, memory=2),
-        runs("memory1", "n0", cost=0, cpu=0, memory=2),
-        runs("cpu", "n0", cost=99, cpu=4),
-        wants(4),
-    ) == {"cpu": 1}
-
-
-def test_pods_of_two_shapes_each_get_their_victims() -> None:
-    assert evicted(
-        nodes(4, "n0", gpu=2),
-        nodes(4, "n1"),
-        runs("device", "n0", cost=9, gpu=2),
-        runs("processors", "n1", cost=9, cpu=4),
-        runs("idle", "n0", cost=1, cpu=1),
-        [
-            group("wants", 2, priority=9),
-            pod("wants-0", cpu=1, gpu=1, group="wants"),
-            pod("wants-1", cpu=4, group="wants"),
-        ],
-    ) == {"device": 1, "processors": 1}
 
 
 def test_blockers_end_on_the_node_where_they_cost_least() -> None:

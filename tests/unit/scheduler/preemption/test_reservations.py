@@ -98,14 +98,6 @@ def test_gang_does_not_start_where_its_launcher_would_never_fit() -> None:
     assert [reason.group for reason in decision.pending_reasons] == ["d/a"]
 
 
-def test_two_jobs_that_fit_start_together() -> None:
-    state = two_jobs(*TIGHT, node("n2", cpu=4), node("n3", cpu=4))
-    assert sorted(run(state)) == ["a-worker-0", "b-worker-0"]
-    state.set_pod(launcher("b", 1))
-    state.set_pod(launcher("a"))
-    assert sorted(run(state)) == ["a-launcher", "b-launcher"]
-
-
 def test_launcher_that_is_replaced_keeps_its_resources() -> None:
     state = two_jobs()
     run(state)
@@ -399,14 +391,6 @@ def test_previous_nodes_are_read_from_the_annotation() -> None:
     until = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
     text = '{"until": "2026-01-01T00:00:00Z", "nodes": {"j0": "a"}}'
     assert written(text).previous_nodes == PreviousNodes(until, ((PodKey("d/j0"), NodeName("a")),))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", '{"nodes": {}}', '{"until": "tomorrow"}', '{"until": 1, "nodes": {"a": 1}}'],
-)
-def test_an_annotation_that_cannot_be_read_means_nothing(text: str) -> None:
-    assert written(text).previous_nodes is None
 
 
 def test_place_of_the_member_that_was_lost_last_is_kept() -> None:

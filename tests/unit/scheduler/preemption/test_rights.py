@@ -157,12 +157,6 @@ def test_guarantee_of_a_queue_stays(guarantee: int, may: bool) -> None:
     assert taken(world, world.rights("a", gpu=2), "x") == [may]
 
 
-def test_queue_that_is_not_reclaimable_keeps_all() -> None:
-    kept = QueueInfo("b", deserved=request(gpu=4, pods=0), reclaimable=False)
-    world = queues(HALF[0], kept, pending=WANTS, x=("b", 1, {"gpu": 8}))
-    assert not world.rights("a", gpu=1).owing_queues()
-
-
 def test_evictions_that_were_decided_count_as_done() -> None:
     world = queues(*HALF, pending=WANTS, x=("b", 1, {"gpu": 2}), y=("b", 1, {"gpu": 3}))
     assert taken(world, world.rights("a", gpu=2), "x") == [True]
@@ -174,19 +168,6 @@ def test_evictions_that_were_decided_count_as_done() -> None:
     for each in world.whole("y").pods:
         world.reclaim.add_leaving("b", each)
     assert taken(world, world.rights("a", gpu=2), "x") == [False]
-
-
-def test_pods_that_are_ending_leave_less_to_take() -> None:
-    world = queues(
-        *HALF,
-        pending=WANTS,
-        x=("b", 1, {"gpu": 1}),
-        y=("b", 1, {"gpu": 1}),
-        z=("b", 1, {"gpu": 3}, {"gpu": 2}),
-    )
-    assert taken(world, world.rights("a", gpu=3), "x", "y") == [True, True]
-    world.reclaim.add_leaving("b", world.whole("z").pods[1])
-    assert taken(world, world.rights("a", gpu=3), "x", "y") == [True, False]
 
 
 def test_expected_and_leaving_pods_of_unknown_queues_change_nothing() -> None:
@@ -234,14 +215,6 @@ def test_victims_without_the_lacking_resource_do_not_ease_a_limit() -> None:
     assert rights.excess == {("q", world.tree.columns[GPU]): 1.0}
     assert not rights.eases_limit(world.whole("x"), EvictionTally())
     assert rights.eases_limit(world.whole("y"), EvictionTally())
-
-
-def test_gang_within_its_limits_lacks_nothing() -> None:
-    world = limited()
-    rights = world.rights("q", cpu=1, gpu=3)
-    assert rights.excess == {}
-    assert rights.covers_limits(EvictionTally())
-    assert rights.could_cover_limits([])
 
 
 def test_ending_pods_of_a_queue_ease_its_limit() -> None:

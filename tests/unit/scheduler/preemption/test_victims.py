@@ -416,26 +416,34 @@ def evictions(state: SchedulerCache, now: float) -> list[str]:
     return [str(each.pod) for each in checked_cycle(state, now).evictions]
 
 
-def test_a_queue_protects_its_started_gangs_for_a_while() -> None:
-    queue = QueueInfo("q", protected_s=PROTECTED_S)
-    assert evictions(low_and_high(queue), DURING) == []
-    assert evictions(low_and_high(queue), AFTER) == ["d/low-0"]
-
-
-def test_a_queue_has_the_protection_of_its_nearest_ancestor() -> None:
-    state = low_and_high(QueueInfo("q", parent="team"))
+@pytest.mark.parametrize(
+    ("queue", "classes", "facts", "during", "after"),
+    [
+        pytest.param({"protected_s": PROTECTED_S}, {}, {}, True, False, id="queue"),
+        pytest.param({"parent": "team"}, {}, {}, True, False, id="ancestor"),
+        pytest.param({"parent": "team", "protected_s": 9.0}, {}, {}, False, False, id="own first"),
+        pytest.param({}, {"low": PROTECTED_S}, {}, True, False, id="priority class"),
+        pytest.param({}, {"other": PROTECTED_S}, {}, False, False, id="another class"),
+        pytest.param(
+            {"protected_s": 9.0}, {"low": PROTECTED_S}, {}, True, False, id="the longer of both"
+        ),
+        pytest.param(
+            {"protected_s": PROTECTED_S}, {}, {"started_at": 0.0}, True, True, id="not started"
+        ),
+    ],
+)
+def test_started_gangs_are_protected_for_a_while(
+    queue: dict[str, object],
+    classes: dict[str, float],
+    facts: dict[str, object],
+    during: bool,
+    after: bool,
+) -> None:
+    state = low_and_high(QueueInfo("q", **queue), **facts)
     state.queues["team"] = QueueInfo("team", protected_s=PROTECTED_S)
-    assert evictions(state, DURING) == []
-    state.queues["q"] = QueueInfo("q", parent="team", protected_s=PROTECTED_S / 2)
-    assert evictions(state, DURING) == ["d/low-0"]
-
-
-@pytest.mark.parametrize(("name", "protects"), [("low", True), ("other", False)])
-def test_a_priority_class_protects_its_gangs(name: str, protects: bool) -> None:
-    state = low_and_high(QueueInfo("q"))
-    state.class_protection[name] = PROTECTED_S
-    assert (evictions(state, DURING) == []) == protects
-    assert evictions(state, AFTER) == ["d/low-0"]
+    state.class_protection |= classes
+    assert evictions(state, DURING) == ([] if during else ["d/low-0"])
+    assert evictions(state, AFTER) == ([] if after else ["d/low-0"])
 
 
 def test_a_priority_class_protects_pods_without_a_gang() -> None:
@@ -445,12 +453,6 @@ def test_a_priority_class_protects_pods_without_a_gang() -> None:
     state.class_protection["low"] = PROTECTED_S
     assert evictions(state, DURING) == []
     assert evictions(state, AFTER) == ["d/alone"]
-
-
-def test_the_longer_protection_counts() -> None:
-    state = low_and_high(QueueInfo("q", protected_s=10.0))
-    state.class_protection["low"] = PROTECTED_S
-    assert evictions(state, DURING) == []
 
 
 def test_another_queue_reclaims_nothing_from_a_protected_gang() -> None:
@@ -482,11 +484,6 @@ def test_nothing_is_reclaimed_beside_a_gang_that_the_share_is_promised_to(uses: 
         group("medium", 1, queue="owed", priority=1),
     )
     assert len(evictions(state, NOW)) == (0 if uses else 2)
-
-
-def test_a_bound_gang_that_has_not_started_is_protected() -> None:
-    queue = QueueInfo("q", protected_s=PROTECTED_S)
-    assert evictions(low_and_high(queue, started_at=0.0), AFTER) == []
 
 
 def test_the_next_end_is_that_of_the_first_protected_gang() -> None:

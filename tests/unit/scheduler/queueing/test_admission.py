@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from gangline.api.cluster.quota import ResourceQuota
-from gangline.api.volcano.scheduling import PodGroup, Queue
+from gangline.api.volcano.scheduling import Queue
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.cache.convert import group_info, pod_info, queue_info
+from gangline.scheduler.cache.convert import pod_info, queue_info
 from gangline.scheduler.cache.convert_placement import (
     NODE_GROUP_MISMATCH,
     pod_quota_attributes,
@@ -23,7 +23,6 @@ from gangline.scheduler.types import (
     QueueInfo,
     QuotaAttributes,
     QuotaInfo,
-    QuotaScopeRule,
     Request,
     TaintInfo,
     TolerationInfo,
@@ -400,12 +399,3 @@ def test_a_running_gang_replaces_its_pods_when_its_queue_is_deleted_or_gets_chil
     new = cluster(node("n"), *queues, group("job", 1, queue="q"), pod("job-0", group="job"))
     (refused,) = checked_cycle(new).pending_reasons
     assert refused.reason == ("QueueNotLeaf" if queues else "QueueNotFound")
-
-
-def test_the_priority_class_of_a_group_is_read() -> None:
-    written = {"metadata": {"name": "g"}, "spec": {"priorityClassName": "high"}}
-    assert group_info(msgspec.convert(written, PodGroup), {}).priority_class == "high"
-
-
-def test_scope_is_formatted_as_written() -> None:
-    assert str(QuotaScopeRule("BestEffort")) == "BestEffort"

@@ -254,13 +254,6 @@ HAS = Job("a/has", 2, runs=2)
             id="who uses less comes first",
         ),
         pytest.param(
-            9,
-            [Job("a/1", at=1), Job("a/2", at=2), Job("a/3", at=3), Job("b/1", at=4)],
-            ["a/1", "a/2", "a/3", "b/1"],
-            ["a/1", "b/1", "a/2", "a/3"],
-            id="what is handed out counts at once",
-        ),
-        pytest.param(
             3,
             [HAS, Job("a/new", at=1, priority=1), Job("b/new", at=2)],
             ["a/new"],
@@ -297,13 +290,6 @@ HAS = Job("a/has", 2, runs=2)
             ["a/new"],
             ["a/new"],
             id="what another queue pays for does not count",
-        ),
-        pytest.param(
-            6,
-            [Job("a/1", 2, at=1), Job("a/2", 1, at=2), Job("b/1", 3, at=3), Job("b/2", 1, at=4)],
-            ["a/1", "a/2", "b/1"],
-            ["a/1", "b/1", "a/2"],
-            id="within a namespace it is as ever",
         ),
         pytest.param(
             9,

@@ -69,19 +69,6 @@ def test_first_gang_blocked_by_a_limit_is_not_overtaken() -> None:
     assert "An earlier gang waits" in text(decision, "small")
 
 
-def test_fifo_queue_keeps_its_order() -> None:
-    state = cluster(
-        node("n1", cpu=4),
-        queue("strict", fifo=True),
-        *job("big", "strict", cpu=9),
-        *job("small", "strict", age=1),
-        *job("other", "default", age=2),
-    )
-    decision = decide(state)
-    assert placed(decision) == {"other-0": "n1"}
-    assert "d/big comes first" in text(decision, "small")
-
-
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.data())
 def test_deleted_pending_gang_delays_no_other_gang(sizes: list[int], data: st.DataObject) -> None:
     jobs = [job(f"j{i}", "strict", size=size, age=i) for i, size in enumerate(sizes)]

@@ -85,17 +85,6 @@ def test_evicted_and_failed_gangs_go_on_from_their_last_checkpoint() -> None:
     assert summarize(history, cluster).redone == 2 * 1 + 1
 
 
-def test_gang_with_a_recent_checkpoint_is_evicted_before_a_younger_gang() -> None:
-    jobs = [
-        job("saving", 0, 100, checkpoint_every=9),
-        job("later", 5, 100),
-        job("high", 10, 1, priority=5),
-    ]
-    runs = simulated(uniform_cluster(2, 1, "0", 0), jobs).history.runs
-    assert (runs["saving"].evicted, runs["later"].evicted) == (1, 0)
-    assert runs["saving"].ended == 102
-
-
 def test_time_spent_waiting_is_no_work_to_lose() -> None:
     jobs = [
         job("first", 0, 50),

@@ -4,7 +4,7 @@ Takes 15 s: 12 API servers with all definitions.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,31 +14,48 @@ import pytest
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
 from gangline.operator.model import labels
-from integration.operator import upstream
 from integration.operator.cluster import NAMESPACE, Scene
 from integration.operator.faults import FaultyTransport, faulty
+from unit.operator import paddle_jobs
 from unit.operator.builders import manifest
 
 JobManifest = dict[str, Any]
+Labelling = Callable[[JobManifest, str, int], dict[str, str]]
+"""Labels that an upstream operator gives to what belongs to a replica."""
 
-
-def a_template(container: str) -> dict[str, Any]:
-    return {"spec": {"containers": [{"name": container, "image": "train:1"}]}}
+MASTER_AND_WORKERS = {"master": 1, "worker": 2}
 
 
 def a_paddle_job() -> JobManifest:
-    role = {"replicas": 2, "template": a_template("paddle")}
-    return {
-        "apiVersion": "batch.paddlepaddle.org/v1",
-        "kind": "PaddleJob",
-        "metadata": {"name": "train", "finalizers": ["finalizers.paddlepaddle.org"]},
-        "spec": {"worker": role, "cleanPodPolicy": "Never", "intranet": "Service"},
-    }
+    written = paddle_jobs.manifest(worker=2, cleanPodPolicy="Never", intranet="Service")
+    finalizers = ["finalizers.paddlepaddle.org"]
+    return {**written, "metadata": {"name": "train", "finalizers": finalizers}}
 
 
 def a_pytorch_job() -> JobManifest:
-    written = manifest(1, 2)
-    return {**written, "metadata": {"name": "train"}}
+    return {**manifest(1, 2), "metadata": {"name": "train"}}
+
+
+def kubeflow_labels(job: JobManifest, role: str, index: int) -> dict[str, str]:
+    """The labels of today's training operator."""
+    values = ("train", "pytorchjob-controller", role, str(index))
+    names = ("job-name", "operator-name", "replica-type", "replica-index")
+    return {f"training.kubeflow.org/{name}": v for name, v in zip(names, values, strict=True)}
+
+
+def old_labels(job: JobManifest, role: str, index: int) -> dict[str, str]:
+    """The labels from before labels had a prefix."""
+    return {
+        "group-name": job["apiVersion"].partition("/")[0],
+        "job-name": "train",
+        "replica-type": role,
+        "replica-index": str(index),
+    }
+
+
+def paddle_labels(job: JobManifest, role: str, index: int) -> dict[str, str]:
+    """The labels of PaddleJob's operator, none of which names the job."""
+    return {"paddle-res-name": f"train-{role}-{index}", "paddle-res-type": role}
 
 
 @dataclass
@@ -47,7 +64,6 @@ class Left:
 
     stage: Scene
     resource: Resource[Any]
-    job: JobManifest
     uids: dict[str, str]
 
     async def pods(self) -> dict[str, Any]:
@@ -78,38 +94,45 @@ class Left:
         assert {name: pod.metadata.uid for name, pod in pods.items()} == self.uids
 
 
-def _resource(job: JobManifest) -> Resource[Any]:
-    group, version = job["apiVersion"].split("/")
-    return Resource(dict, group, version, f"{job['kind'].lower()}s", job["kind"])
-
-
 async def leave(
-    stage: Scene,
-    job: JobManifest,
-    replicas: dict[str, int],
-    labelling: Any,
-    *,
-    container: str,
-    services: bool = True,
+    stage: Scene, job: JobManifest, replicas: dict[str, int], labelling: Labelling
 ) -> Left:
-    """Submit a job and create its pods, as an upstream operator would."""
-    resource = _resource(job)
+    """Submit a job and create its pods and services, as an upstream operator would."""
+    group, version = job["apiVersion"].split("/")
+    resource: Resource[Any] = Resource(dict, group, version, f"{job['kind'].lower()}s", job["kind"])
     stored = await stage.client.create(resource, job, NAMESPACE)
+    owner = {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "name": "train",
+        "uid": stored["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    container = {"name": job["kind"].removesuffix("Job").lower(), "image": "x"}
     uids = {}
-    for role, count in replicas.items():
-        for index in range(count):
-            own = labelling(stored, role, index)
-            name = upstream.replica(stored, role, index)
-            uids[name] = await upstream.make_pod(
-                stage.client, stored, role, index, own, container=container
-            )
-            if services:
-                bare = labelling is upstream.paddle_labels
-                selector = {"paddle-res-name": name} if bare else own
-                await upstream.make_service(
-                    stage.client, stored, role, index, None if bare else own, selector
-                )
-    left = Left(stage, resource, stored, uids)
+    for role, index in (
+        (role, index) for role, count in replicas.items() for index in range(count)
+    ):
+        own, name = labelling(stored, role, index), f"train-{role}-{index}"
+        bare = {"name": name, "ownerReferences": [owner]}
+        labelled = {**bare, "labels": own}
+        pod = {
+            "metadata": labelled,
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        }
+        uids[name] = (await stage.client.create(PODS, pod, NAMESPACE)).metadata.uid
+        of_paddle = labelling is paddle_labels
+        service = {
+            "metadata": bare if of_paddle else labelled,
+            "spec": {
+                "clusterIP": "None",
+                "selector": {"paddle-res-name": name} if of_paddle else own,
+                "ports": [{"name": "p-0", "port": 36000}],
+            },
+        }
+        await stage.client.create(SERVICES, service, NAMESPACE)
+    left = Left(stage, resource, uids)
     await left.until_running_pods()
     return left
 
@@ -133,35 +156,12 @@ def made_or_removed(transport: FaultyTransport) -> list[str]:
     ]
 
 
-KINDS = [
-    pytest.param(
-        a_pytorch_job,
-        {"master": 1, "worker": 2},
-        upstream.kubeflow_labels,
-        "pytorch",
-        id="the training operator",
-    ),
-    pytest.param(
-        a_pytorch_job,
-        {"master": 1, "worker": 2},
-        upstream.old_labels,
-        "pytorch",
-        id="an older Kubeflow operator",
-    ),
-]
-
-
 @pytest.mark.parametrize("gang", ["auto", "off"])
-@pytest.mark.parametrize(("job", "replicas", "labelling", "container"), KINDS)
+@pytest.mark.parametrize("labelling", [kubeflow_labels, old_labels])
 async def test_a_running_job_of_kubeflow_is_taken_over_as_it_is(
-    stage: Scene,
-    job: Any,
-    replicas: dict[str, int],
-    labelling: Any,
-    container: str,
-    gang: str,
+    stage: Scene, labelling: Labelling, gang: str
 ) -> None:
-    left = await leave(stage, job(), replicas, labelling, container=container)
+    left = await leave(stage, a_pytorch_job(), MASTER_AND_WORKERS, labelling)
     async with writes_of_operator(stage, gang_scheduling=gang) as transport:
         await left.until_holds("Running")
         await left.assert_untouched()
@@ -176,9 +176,7 @@ async def test_a_replacement_of_an_old_pod_is_found_under_its_name(stage: Scene)
     written = a_pytorch_job()
     for role in written["spec"]["pytorchReplicaSpecs"].values():
         role["restartPolicy"] = "ExitCode"
-    left = await leave(
-        stage, written, {"master": 1, "worker": 2}, upstream.old_labels, container="pytorch"
-    )
+    left = await leave(stage, written, MASTER_AND_WORKERS, old_labels)
     async with writes_of_operator(stage):
         await left.until_holds("Running")
         await stage.kubelets.end("train-worker-1", 137)
@@ -204,13 +202,7 @@ async def test_a_replacement_of_an_old_pod_is_found_under_its_name(stage: Scene)
 
 async def test_an_old_service_changes_only_after_its_pod(stage: Scene) -> None:
     """Or it would select nothing in between: here the first write for each pod fails."""
-    left = await leave(
-        stage,
-        a_pytorch_job(),
-        {"master": 1, "worker": 2},
-        upstream.old_labels,
-        container="pytorch",
-    )
+    left = await leave(stage, a_pytorch_job(), MASTER_AND_WORKERS, old_labels)
     refused: set[str] = set()
 
     def fault(request: Any, _: int) -> str:
@@ -311,9 +303,7 @@ async def test_a_job_that_is_being_deleted_takes_nothing(stage: Scene) -> None:
 async def test_operator_killed_during_adoption_continues_where_it_was(
     stage: Scene,
 ) -> None:
-    left = await leave(
-        stage, a_paddle_job(), {"worker": 2}, upstream.paddle_labels, container="paddle"
-    )
+    left = await leave(stage, a_paddle_job(), {"worker": 2}, paddle_labels)
     for number in range(1, 6):
 
         def fault(_: object, count: int, number: int = number) -> str:

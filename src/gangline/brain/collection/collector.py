@@ -22,7 +22,7 @@ from gangline.api.core.core import ConfigMap, Namespace
 from gangline.api.core.node import Node
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
-from gangline.api.job_names import RELAUNCH_COUNT_LABEL
+from gangline.api.job_names import INDEX_LABEL, RELAUNCH_COUNT_LABEL, ROLE_LABEL
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.elastic import PS, ScalePlan
 from gangline.api.jobs.kind import JobKind
@@ -42,10 +42,8 @@ from gangline.api.resources import (
 from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup, Queue
 from gangline.brain.advisers.advice import What
 from gangline.brain.collection.job_digest import (
-    INDEX_LABEL,
     MODEL_LABELS,
     RANK_LABEL,
-    ROLE_LABEL,
     DigestSettings,
     digest_job,
     digest_pod,
@@ -298,12 +296,8 @@ class Collector:
     def changed_runs(self) -> list[Run]:
         """Return the runs that have changed since the last call, and forget long ended ones."""
         changed, self._changed = self._changed, set()
-        runs = []
-        for uid in sorted(changed):
-            job = self.jobs.get(uid)
-            run = job.observations.run() if job else None
-            if run is not None:
-                runs.append(run)
+        jobs = [self.jobs[uid] for uid in sorted(changed) if uid in self.jobs]
+        runs = [run for job in jobs if (run := job.observations.run()) is not None]
         now = time.monotonic()
         for uid, job in list(self.jobs.items()):
             if job.ended_at is not None and now - job.ended_at > RETAIN_ENDED_S:
@@ -349,9 +343,6 @@ class Collector:
         if job.observations.mark_future(round(self._clock() * 1000)) or is_new:
             self._changed.add(uid)
 
-    def excludes(self, namespace: str) -> bool:
-        return namespace in self._excluded
-
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         name = (new or old).metadata.name  # type: ignore[union-attr]
         if new is not None and new.metadata.labels.get(BRAIN_ANNOTATION) == "off":
@@ -366,24 +357,20 @@ class Collector:
             for kind, informer in self._kinds:
                 for job in informer.items():
                     if job.metadata.namespace == name:
-                        self._observe_job(kind, job)
-                        self._notify(kind, None, job)
+                        self._on_job(kind, None, job)
 
     def _on_job(self, kind: JobKind, old: Any, new: Any) -> None:
         if new is not None:
             self._observe_job(kind, new)
         elif old is not None:
             self._on_deleted_job(old)
-        self._notify(kind, old, new)
-
-    def _notify(self, kind: JobKind, old: Any, new: Any) -> None:
-        if not self.excludes((new or old).metadata.namespace):
-            for listener in self._job_listeners:
+        for listener in self._job_listeners:
+            if (new or old).metadata.namespace not in self._excluded:
                 listener(kind, old, new)
 
     def _observe_job(self, kind: JobKind, stored: Any) -> None:
         meta = stored.metadata
-        if self.excludes(meta.namespace):
+        if meta.namespace in self._excluded:
             return
         digested = digest_job(kind, stored, self._settings)
         job = self.jobs.get(meta.uid)
@@ -443,7 +430,7 @@ class Collector:
             self._node_sizes[new.metadata.name] = node_size(new)
 
     def _on_facts(self, _: ConfigMap | None, facts: ConfigMap | None) -> None:
-        if facts is None or self.excludes(facts.metadata.namespace):
+        if facts is None or facts.metadata.namespace in self._excluded:
             return
         text, uid = facts.data.get(FACTS_KEY, ""), _owner_uid(facts)
         if text and uid and (problem := self.receive_facts(uid, text)):

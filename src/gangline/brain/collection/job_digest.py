@@ -25,6 +25,7 @@ from gangline.api.core.container import ResourceRequirements
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
 from gangline.api.failure import DEVICE_OUT_OF_MEMORY, failure_of_exit, failure_of_pod
+from gangline.api.job_names import INDEX_LABEL, ROLE_LABEL
 from gangline.api.job_resources import MAIN_CONTAINERS
 from gangline.api.jobs.elastic import (
     MANUAL_MODES,
@@ -37,7 +38,7 @@ from gangline.api.jobs.elastic import (
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
 from gangline.api.jobs.kubeflow import JobStatus, PyTorchJob
 from gangline.api.jobs.paddle import PaddleJob
-from gangline.api.meta.conditions import find_condition, is_condition_true
+from gangline.api.meta.conditions import find_condition
 from gangline.api.names import name_stem
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resource
@@ -300,15 +301,11 @@ def _queue(job: JobObject) -> str:
 
 
 def _outcome(status: JobStatus) -> tuple[Outcome, int | None, str]:
-    conditions = status.conditions
     for type_, outcome in (("Succeeded", Outcome.SUCCEEDED), ("Failed", Outcome.FAILED)):
-        if is_condition_true(conditions, type_):
-            condition = find_condition(conditions, type_)
-            ended = to_ms(status.completion_time) or to_ms(
-                condition.last_transition_time if condition else None
-            )
-            cause = condition.reason if condition and outcome is Outcome.FAILED else ""
-            return outcome, ended, cause
+        condition = find_condition(status.conditions, type_)
+        if condition is not None and condition.status == "True":
+            ended = to_ms(status.completion_time or condition.last_transition_time)
+            return outcome, ended, condition.reason if outcome is Outcome.FAILED else ""
     return Outcome.RUNNING, None, ""
 
 
@@ -337,8 +334,6 @@ def _worker_range(
     return min(low, high), max(low, high), asked
 
 
-ROLE_LABEL = "training.kubeflow.org/replica-type"
-INDEX_LABEL = "training.kubeflow.org/replica-index"
 RANK_LABEL = "elasticjob.dlrover/rank-index"
 """On pods of ElasticJobs, whose replica index is the number of the pod."""
 DELETED = "Deleted"

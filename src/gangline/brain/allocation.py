@@ -97,8 +97,8 @@ def goodput_of(job: AllocationJob, workers: float) -> float | None:
     """Return the goodput of a size; between two known sizes by a line; None outside of them."""
     if not job.choices or not job.choices[0].value <= workers <= job.choices[-1].value:
         return None
-    sizes, goodputs = zip(*((c.value, c.goodput) for c in job.choices), strict=True)
-    return float(np.interp(workers, sizes, goodputs))
+    sizes = [choice.value for choice in job.choices]
+    return float(np.interp(workers, sizes, [choice.goodput for choice in job.choices]))
 
 
 class Option(NamedTuple):

@@ -3,7 +3,6 @@
 import asyncio
 from bisect import insort
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -65,22 +64,10 @@ MINUTES = 120
 """Minutes of one server that are kept: advice on idle servers looks back an hour."""
 
 
-@dataclass(slots=True)
-class _Server:
-    use: ServerUse
-    """Without samples."""
-    minutes: dict[int, list[PodSample]] = field(default_factory=dict)
-
-    def mean(self, name: str) -> tuple[int, ...]:
-        return tuple(
-            sum(getattr(sample, name) for sample in samples) // len(samples)
-            for samples in self.minutes.values()
-        )
-
-
 class ServerTable:
     def __init__(self) -> None:
-        self._servers: dict[int, _Server] = {}
+        self._minutes: dict[ServerUse, dict[int, list[PodSample]]] = {}
+        """The readings of each server by the minute."""
 
     def add(
         self,
@@ -97,21 +84,23 @@ class ServerTable:
         use = ServerUse(
             rank=rank, node=node, cpu_limit_millis=limits[0], memory_limit_bytes=limits[1]
         )
-        server = self._servers.get(rank)
-        if server is None or server.use != use:
-            server = self._servers[rank] = _Server(use)
-        server.minutes.setdefault(now_ms // MINUTE_MS, []).append(sample)
-        for minute in list(server.minutes)[:-MINUTES]:
-            del server.minutes[minute]
+        for other in [other for other in self._minutes if other.rank == rank and other != use]:
+            del self._minutes[other]
+        minutes = self._minutes.setdefault(use, {})
+        minutes.setdefault(now_ms // MINUTE_MS, []).append(sample)
+        for minute in list(minutes)[:-MINUTES]:
+            del minutes[minute]
 
     def use(self, ranks: Collection[int]) -> tuple[ServerUse, ...]:
         """Return the use of those servers of ``ranks`` that were measured, by rank."""
-        return tuple(
-            replace(
-                server.use,
-                cpu_millis=server.mean("cpu_millis"),
-                memory_bytes=server.mean("memory_bytes"),
-            )
-            for rank, server in sorted(self._servers.items())
-            if rank in ranks
-        )
+        uses = []
+        for server, minutes in sorted(self._minutes.items(), key=lambda item: item[0].rank):
+            if server.rank in ranks:
+                means = [PodSample(*map(_mean, zip(*one, strict=True))) for one in minutes.values()]
+                memory, cpu = zip(*means, strict=True)
+                uses.append(replace(server, cpu_millis=cpu, memory_bytes=memory))
+        return tuple(uses)
+
+
+def _mean(numbers: tuple[int, ...]) -> int:
+    return sum(numbers) // len(numbers)

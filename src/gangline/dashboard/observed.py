@@ -2,7 +2,8 @@
 
 Informers call ``store_...``; views read. A job is built from its stored object, its pods and its
 pod groups when it is first read after one of them has changed, so a list of thousands costs nothing
-while nothing changes. ``revision`` counts changes; ``wait_for_change`` is for streams.
+while nothing changes. ``revision`` counts changes; ``wait_for_change`` is for streams: those of a
+job's page are not woken by changes of other jobs.
 
 Rights are not kept here: ``Scope`` (``rights``) filters what a viewer sees of it.
 """
@@ -81,6 +82,8 @@ class JobSnapshot:
     revision: int
     """That of the cluster when the job or one of its objects changed last."""
     built: Job | None = None
+    shown: Any = None
+    """What views have computed of ``built``."""
 
     @property
     def key(self) -> JobKey:
@@ -132,17 +135,27 @@ class ClusterSnapshot:
     _on_node: defaultdict[str, dict[tuple[str, str], WatchedPod]] = field(default_factory=_tables)
     _loads: dict[str, NodeLoad] = field(default_factory=dict)
     """Of nodes whose pods have not changed since it was computed."""
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: dict[JobKey | None, asyncio.Event] = field(default_factory=dict)
+    """Set at the next change of a job; with None, of anything."""
 
-    async def wait_for_change(self, revision: int) -> None:
-        """Wait until the revision differs from the given one."""
-        while self.revision == revision:
-            await self._changed.wait()
+    def revision_of(self, key: JobKey | None) -> int:
+        """Return the revision of the last change: of a job (-1 without it), or of the cluster."""
+        if key is None:
+            return self.revision
+        return entry.revision if (entry := self.by_key.get(key)) else -1
+
+    async def wait_for_change(self, revision: int, key: JobKey | None = None) -> None:
+        """Wait until ``revision_of(key)`` differs from the given one."""
+        while self.revision_of(key) == revision:
+            await self._waiting.setdefault(key, asyncio.Event()).wait()
 
     def note_change(self) -> None:
         self.revision += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._wake(None)
+
+    def _wake(self, key: JobKey | None) -> None:
+        if (event := self._waiting.pop(key, None)) is not None:
+            event.set()
 
     def problem(self) -> SourceState | None:
         """Return the state of a copy that is not current; None if all are."""
@@ -157,7 +170,7 @@ class ClusterSnapshot:
 
     async def wait_until_synced(self) -> None:
         while not self.has_synced:
-            await self._changed.wait()
+            await self.wait_for_change(self.revision)
 
     def store_job(self, kind: JobKind, old: Any, new: Any) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
@@ -165,11 +178,13 @@ class ClusterSnapshot:
             if entry is not None and self.by_key.get(entry.key) is entry:
                 del self.by_key[entry.key]
                 self._namespaces = None
+                self._wake(entry.key)
         if new is not None:
             entry = JobSnapshot(kind, new, self.revision + 1)
             if entry.key not in self.by_key:
                 self._namespaces = None
             self.by_key[entry.key] = self.by_uid[new.metadata.uid] = entry
+            self._wake(entry.key)
         self.note_change()
 
     def store_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
@@ -236,7 +251,8 @@ class ClusterSnapshot:
 
     def _touch(self, uid: str) -> None:
         if (entry := self.by_uid.get(uid)) is not None:
-            entry.built, entry.revision = None, self.revision + 1
+            entry.built, entry.shown, entry.revision = None, None, self.revision + 1
+            self._wake(entry.key)
 
     def __iter__(self) -> Iterator[JobSnapshot]:
         return iter(list(self.by_key.values()))

@@ -89,7 +89,7 @@ class Page:
     tab: str = ""
     """Of a job's page: which tab it is."""
     depends_on_viewer: bool = False
-    """True if viewers with the same rights may see different things."""
+    """True if viewers who may list the same objects may see different things."""
     is_live: bool = True
     """False if it has no stream."""
     is_recorded: bool = False
@@ -172,10 +172,10 @@ async def _why(request: PageRequest) -> View:
         diagnosis = diagnose_observed(seen, shown)
     waits = job.state in {JobState.QUEUING, JobState.PENDING, JobState.RESTARTING}
     sees_cluster = seen.scope.sees_all(NODE_KIND) and seen.scope.sees_all(POD_KIND)
-    explanations = sources.explanations.of(job.uid, job).peek() if waits and sees_cluster else None
+    explanations = sources.explanations.peek(job) if waits and sees_cluster else ()
     content = job_views.why_view(
         diagnosis or diagnose_observed(seen, shown),
-        explanations or (),
+        explanations,
         hidden=waits and not sees_cluster,
     )
     return JobPage(_show_head(request, shown), content)
@@ -344,7 +344,11 @@ def _tab(
     renews_content: bool = False,
 ) -> Page:
     path, parts = JOB if tab == "why" else f"{JOB}/{tab}", ("job", tab)
-    return Page(tab, path, compute, parts[: 1 + renews_content], command, template, tab)
+    # Lines of logs, and the specification, need further rights.
+    return Page(
+        tab, path, compute, parts[: 1 + renews_content], command, template, tab,
+        depends_on_viewer=tab in {"why", "spec"},
+    )  # fmt: skip
 
 
 def _record_tab(

@@ -1,6 +1,6 @@
 """Pages, parts and JSON from view models: templates with auto-escape, and texts in two languages.
 
-``parts/NAME.html`` is included by a page and sent again by its stream, so both are always the same.
+``parts/NAME.html`` is a part of a page and sent again by its stream, so both are always the same.
 Texts of components (reasons, messages, log lines) are shown as they are; of log lines the ANSI
 colours are elements with classes, and every other escape sequence is dropped.
 
@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -142,6 +142,11 @@ def choose_language(chosen: str, accepted: str) -> str:
     return max(weights, key=weights.__getitem__, default="en")
 
 
+@lru_cache(4096)
+def _quote(path: str) -> str:
+    return quote(path, safe="/:@")
+
+
 @cache
 def _environment() -> Environment:
     return Environment(
@@ -192,7 +197,7 @@ class Renderer:
     def url(self, path: str, **query: Any) -> str:
         """Return an address of this server, with parameters that are not empty."""
         given = {name.rstrip("_"): value for name, value in query.items() if value}
-        address = f"{self._base_path}{quote(path, safe='/:@')}"
+        address = f"{self._base_path}{_quote(path)}"
         return f"{address}?{urlencode(given, doseq=True)}" if given else address
 
     def ago(self, at: datetime | None) -> str:
@@ -219,8 +224,13 @@ class Renderer:
                 return str(self.texts(f"time.{name}", int(seconds // size)))
         return ""
 
-    def page(self, name: str, **values: Any) -> str:
-        return self._render(f"pages/{name}.html", values)
+    def page(self, name: str, parts: Mapping[str, str], **values: Any) -> str:
+        """Return a page; ``parts`` are those that are rendered already, by their ids."""
+
+        def part(name: str) -> Markup:
+            return Markup(parts.get(f"part-{name}") or self.part(name, values["view"]))
+
+        return self._render(f"pages/{name}.html", {**values, "part": part})
 
     def part(self, name: str, view: object) -> str:
         return self._render(f"parts/{name}.html", {"view": view})

@@ -248,7 +248,7 @@ class Dashboard:
         stream = f"{path.rstrip('/')}/stream" if page is not None and page.is_live else ""
         html = self._renderer(request).page(
             template,
-            **{"view": None, "actions": (), **values},
+            **{"view": None, "parts": {}, "actions": (), **values},
             page=page,
             pages={one.name: one for one in PAGES},
             navigation=NAVIGATION,
@@ -287,11 +287,15 @@ class Dashboard:
             # At the start a page waits for what it shows, but not for a large cluster.
             await streams.wait_until(self.cluster.wait_until_synced(), FIRST_READ_S)
             opened = await self._open(request)
-            view = await page.compute(opened)
             if wants_json(request):
-                body = json_form(page.name.capitalize(), view)
+                body = json_form(page.name.capitalize(), await page.compute(opened))
                 return web.Response(body=body, content_type="application/json")
-            values: dict[str, Any] = {"view": view}
+            values: dict[str, Any]
+            if page.is_live:
+                rendered = await self._parts(page, request, opened)
+                values = {"view": rendered.view, "parts": rendered.parts}
+            else:
+                values = {"view": await page.compute(opened)}
             if page.tab and not page.is_recorded:
                 shown = opened.job()
                 values["actions"] = await self._actions(opened.viewer, shown)
@@ -303,23 +307,21 @@ class Dashboard:
 
     def _stream_handler(self, page: Page) -> Handler:
         async def follow(request: web.Request) -> web.StreamResponse:
-            revision = self.cluster.revision
             # The first reading is before the headers, so that a refusal has its status.
             parts = await self._parts(page, request, await self._open(request))
-            sent: dict[str, str] = {}
+            sent: Mapping[str, str] = {}
+            match = request.match_info
+            job = (match["namespace"], match["kind"], match["name"]) if page.tab else None
 
             async def step(stream: streams.PageStream) -> Awaitable[Any]:
-                nonlocal parts, revision
+                nonlocal parts, sent
                 if sent:
-                    revision = self.cluster.revision
                     parts = await self._parts(page, request, await self._open(request))
-                changed = {
-                    name: html for name, (html, mark) in parts.items() if sent.get(name) != mark
-                }
-                if changed:
-                    await stream.send(streams.message(changed, str(revision)))
-                    sent.update({name: parts[name][1] for name in changed})
-                return self.cluster.wait_for_change(revision)
+                revision = parts.state[0]
+                if news := parts.news(sent):
+                    sent = parts.digests
+                    await stream.send(news)
+                return self.cluster.wait_for_change(revision, job)
 
             return await self._follow(request, step, eager=bool(page.tab))
 
@@ -358,20 +360,23 @@ class Dashboard:
 
     async def _parts(
         self, page: Page, request: web.Request, opened: PageRequest
-    ) -> Mapping[str, tuple[str, str]]:
+    ) -> streams.RenderedParts:
         renderer = self._renderer(request)
         language = renderer.texts.language
 
-        async def render() -> dict[str, str]:
+        async def render() -> tuple[View, dict[str, str]]:
             view = await page.compute(opened)
             parts = {"banner": self._banner(), **dict.fromkeys(page.parts, view)}
-            return {f"part-{name}": renderer.part(name, shown) for name, shown in parts.items()}
+            html = {f"part-{name}": renderer.part(name, shown) for name, shown in parts.items()}
+            return view, html
 
-        viewer = opened.viewer.name if page.depends_on_viewer or page.tab == "why" else ""
+        own = (opened.viewer.identity, opened.viewer.name)
+        viewer = own if page.depends_on_viewer else None
         query = tuple(sorted(opened.query.items()))
         place = tuple(sorted(opened.match.items()))
         key = (page.name, place, query, opened.seen.scope.key, viewer, language)
-        revision = opened.job().entry.revision if page.tab else self.cluster.revision
+        job = opened.job().entry if page.tab else None
+        revision = job.revision if job else self.cluster.revision
         return await self._rendered.parts(key, revision, render)
 
     async def _usage_csv(self, request: web.Request) -> web.StreamResponse:

@@ -74,6 +74,11 @@ class Cached(Generic[T]):
             self._start()
         return self.value
 
+    def expire(self) -> None:
+        """Have it read again when it is needed, unless the last reading has failed."""
+        if not self.problem:
+            self._due = 0.0
+
     def _start(self) -> asyncio.Task[None]:
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
@@ -109,6 +114,37 @@ class CachedByKey(Generic[T]):
         cached.read = read  # with the newest state of the job
         put_last(self._values, key, cached, MAX_KEYS)
         return cached
+
+
+class JobExplanations:
+    """Explanations of jobs that wait. One reading of the cluster is for all that were asked for
+    since the last one.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Mapping[str, Job]], Awaitable[Mapping[str, Sequence[Any]]]],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._read = read
+        self._asked: dict[str, Job] = {}
+        self._explained: dict[str, Sequence[Any]] = {}
+        self._readings = Cached(self._read_all, ON_REQUEST_S, on_change)
+
+    def peek(self, job: Job) -> Sequence[Any]:
+        """Return the last explanation, which is renewed in the background; empty without one."""
+        put_last(self._asked, job.uid, job, MAX_KEYS)
+        if job.uid not in self._explained:
+            self._readings.expire()
+        self._readings.peek()
+        return self._explained.get(job.uid, ())
+
+    async def _read_all(self) -> Mapping[str, Sequence[Any]]:
+        asked, self._asked = self._asked, {}
+        explained = await self._read(asked)
+        for uid in asked:
+            put_last(self._explained, uid, explained.get(uid, ()), MAX_KEYS)
+        return explained
 
 
 class NoPast(Exception):
@@ -194,10 +230,9 @@ class Sources:
         self.gpu_usage = Cached(partial(gpu_usage, client), USAGE_S, changed)
         self.node_usage = Cached(partial(node_usage, client), USAGE_S, changed)
         self.pod_usage = CachedByKey(partial(pod_usage, client), USAGE_S, changed)
-        self._computing = asyncio.Lock()
         self._accounts = CachedByKey(partial(read_goodput, client), ACCOUNT_S, changed)
         self.diagnoses = CachedByKey(self._diagnose, ON_REQUEST_S)
-        self.explanations = CachedByKey(self._explain, ON_REQUEST_S, changed)
+        self.explanations = JobExplanations(self._explain, changed)
 
     def account(self, job: Job) -> Cached[Goodput | None]:
         return self._accounts.of(job.uid, job)
@@ -211,8 +246,13 @@ class Sources:
         return {uid: account for uid, account in accounts if account is not None}
 
     async def _checks(self) -> list[ClusterCheckResult]:
-        config = self.client.config
-        return await in_thread(config, lambda client: check_cluster(client, config.namespace))
+        config, cluster = self.client.config, self.cluster
+        namespace = config.namespace
+        jobs = [cluster.job(entry) for entry in cluster if entry.key[0] == namespace]
+        pods = [pod for (place, _), pod in cluster.pods.items() if place == namespace]
+        return await in_thread(
+            config, lambda client: check_cluster(client, namespace, jobs=jobs, pods=pods)
+        )
 
     async def _queues(self) -> Mapping[str, Any]:
         from gangline.scheduler.reporting.live import report_queues
@@ -223,22 +263,22 @@ class Sources:
 
         return await in_thread(self.client.config, read)
 
-    async def _explain(self, job: Job) -> Sequence[Any]:
-        from gangline.scheduler.reporting.live import explain_live
+    async def _explain(self, jobs: Mapping[str, Job]) -> Mapping[str, Sequence[Any]]:
+        from gangline.scheduler.reporting.live import explain_jobs
         from gangline.scheduler.reporting.replay import read_deployed_settings
 
         forecast = len(self.cluster.pods_on("")) <= MAX_FORECAST
 
-        async def explain(client: ApiClient) -> Sequence[Any]:
+        async def explain(client: ApiClient) -> Mapping[str, Sequence[Any]]:
             settings = await read_deployed_settings(client)
-            pods = [replica.name for replica in job.replicas]
-            return await explain_live(client, settings, job.namespace, pods, forecast=forecast)
+            return await explain_jobs(client, settings, asked, forecast=forecast)
 
-        if not job.replicas:
-            return ()
-        # One at a time: a reading is as long as its wait, so all together take a tenth of the time.
-        async with self._computing:
-            return await in_thread(self.client.config, explain)
+        asked = {
+            uid: (job.namespace, [replica.name for replica in job.replicas])
+            for uid, job in jobs.items()
+            if job.replicas
+        }
+        return await in_thread(self.client.config, explain) if asked else {}
 
     async def _diagnose(self, job: Job) -> Diagnosis:
         jobs = JobClient(self.client, job.kind.trainer)

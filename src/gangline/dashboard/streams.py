@@ -1,9 +1,10 @@
 """Server-sent events: the parts of a page that have changed, at most once per second.
 
 Each message has the HTML of one part, and the revision as its id. Viewers with the same rights and
-the same address share the rendering. Before the stream opens, and for each message, the rights are
-those of ``Rights``, so a right that is taken away ends the stream within 30 s. A reader that does
-not read for ``READ_TIMEOUT_S`` is disconnected; the browser opens a new stream and gets all parts.
+the same address share the rendering, also of the page itself. Before the stream opens, and for each
+message, the rights are those of ``Rights``, so a right that is taken away ends the stream within
+30 s. A reader that does not read for ``READ_TIMEOUT_S`` is disconnected; the browser opens a new
+stream and gets all parts.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from aiohttp import web
@@ -26,7 +28,8 @@ REFRESH_S = 5.0
 """A page is computed again after this time: figures that are read, not observed, may be new."""
 COMMENT_S = 15.0
 READ_TIMEOUT_S = 30.0
-MAX_RENDERED = 500
+MAX_RENDERED, UNUSED_S = 500, 15.0
+"""Pages whose parts are kept, and how long they are after their last reader."""
 _TIME = re.compile(r"(<time [^>]*>)[^<]*")
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -66,35 +69,56 @@ def digest(html: str) -> str:
 
 
 @dataclass(slots=True)
-class _Rendered:
+class RenderedParts:
     """The parts of one page for equal viewers."""
 
     state: tuple[int, int] = (-1, -1)
-    parts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """HTML and digest of each part."""
+    view: Any = None
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """HTML of each part of the view."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    used_at: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _messages: dict[tuple[str, ...], bytes] = field(default_factory=dict)
+
+    def set(self, state: tuple[int, int], view: Any, parts: Mapping[str, str]) -> None:
+        self.state, self.view, self.parts, self._messages = state, view, parts, {}
+        self.digests = {name: digest(html) for name, html in parts.items()}
+
+    def news(self, sent: Mapping[str, str]) -> bytes:
+        """Return the event with the parts whose digests are not those that were sent; empty if all
+        are. Readers with the same state share it.
+        """
+        names = tuple(name for name, mark in self.digests.items() if sent.get(name) != mark)
+        if names and names not in self._messages:
+            changed = {name: self.parts[name] for name in names}
+            self._messages[names] = message(changed, str(self.state[0]))
+        return self._messages[names] if names else b""
 
 
 class RenderCache:
     """Parts that several viewers see."""
 
     def __init__(self) -> None:
-        self._rendered: dict[Any, _Rendered] = {}
+        self._rendered: dict[Any, RenderedParts] = {}
 
     async def parts(
-        self, key: Any, revision: int, render: Callable[[], Awaitable[Mapping[str, str]]]
-    ) -> Mapping[str, tuple[str, str]]:
-        """Return the parts of a revision with their digests; one of the viewers renders them."""
-        rendered = self._rendered.get(key) or _Rendered()
+        self, key: Any, revision: int, render: Callable[[], Awaitable[tuple[Any, dict[str, str]]]]
+    ) -> RenderedParts:
+        """Return view and parts of a revision; one of the viewers computes and renders them."""
+        now = time.monotonic()
+        rendered = self._rendered.get(key) or RenderedParts()
+        rendered.used_at = now
         put_last(self._rendered, key, rendered, MAX_RENDERED)
+        unused = takewhile(lambda one: one[1].used_at < now - UNUSED_S, self._rendered.items())
+        for old, _ in list(unused):
+            del self._rendered[old]
         # Pages are not all computed at the same moment, hence the offset.
-        state = revision, int(time.monotonic() / REFRESH_S + hash(key) % 1024 / 1024)
+        state = revision, int(now / REFRESH_S + hash(key) % 1024 / 1024)
         async with rendered.lock:
             if rendered.state != state:
-                parts = await render()
-                rendered.parts = {name: (html, digest(html)) for name, html in parts.items()}
-                rendered.state = state
-            return rendered.parts
+                rendered.set(state, *await render())
+        return rendered
 
 
 class PageStream:

@@ -32,7 +32,8 @@ from gangline.kube.errors import ApiError, Unreachable
 from gangline.sdk.advice import brain_problem
 from gangline.sdk.client import JobClient
 from gangline.sdk.events import EventRecord, job_events
-from gangline.sdk.jobs import Job
+from gangline.sdk.jobs import AnyPod, Job
+from gangline.sdk.lean_pods import LISTED_PODS
 
 _REACTION_LIMIT = timedelta(seconds=30)
 _SKEW = timedelta(seconds=5)
@@ -78,7 +79,7 @@ class ClusterFacts:
     denied: Sequence[str] | None = None
     """Rights for submitting jobs that the user lacks, such as ``create pytorchjobs``."""
     nodes: Sequence[Node] | None = None
-    pods: Sequence[Pod] | None = None
+    pods: Sequence[AnyPod] | None = None
     components: Sequence[Pod] | None = None
     """Pods of Gangline itself, in all namespaces."""
     jobs: Sequence[Job] = ()
@@ -320,8 +321,20 @@ _REQUIRED_RIGHTS = (
 """Verb, group, resource and subresource of each right that submitting and reading jobs needs."""
 
 
-async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckResult]:
+async def check_cluster(
+    client: ApiClient,
+    namespace: str,
+    *,
+    jobs: Sequence[Job] = (),
+    pods: Sequence[AnyPod] = (),
+) -> list[ClusterCheckResult]:
     """Read the facts and run all checks.
+
+    Args:
+        client: reads the cluster.
+        namespace: where jobs are submitted.
+        jobs: those of the namespace, if they are known; else they are read.
+        pods: as ``jobs``.
 
     Raises:
         Unreachable: no server answers.
@@ -334,12 +347,13 @@ async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckR
 
         kinds = ask(_missing_kinds(client))
         denied = ask(_denied(client, namespace))
-        nodes, pods = ask(client.list(NODES)), ask(client.list(PODS, namespace))
+        nodes = ask(client.list(NODES))
+        listed_pods = None if pods else ask(client.list(LISTED_PODS, namespace))
         components = ask(client.list(PODS, labels="app.kubernetes.io/part-of=gangline"))
         classes, leases = ask(client.list(STORAGE_CLASSES)), ask(client.list(LEASES))
         services = ask(client.list(SERVICES, "kube-system"))
         events = ask(job_events(client, namespace))
-        jobs = ask(JobClient(client).list(namespace))
+        listed_jobs = None if jobs else ask(JobClient(client).list(namespace))
         problem = ask(brain_problem(client))
         metrics = ask(client.request_json("GET", "/apis/metrics.k8s.io/v1beta1"))
     listed = _items(services.result())
@@ -349,9 +363,9 @@ async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckR
         missing_kinds=kinds.result(),
         denied=denied.result(),
         nodes=_items(nodes.result()),
-        pods=_items(pods.result()),
+        pods=_items(listed_pods.result()) if listed_pods else pods,
         components=_items(components.result()),
-        jobs=jobs.result() or (),
+        jobs=(listed_jobs.result() if listed_jobs else jobs) or (),
         storage_classes=_items(classes.result()),
         leases=_items(leases.result()),
         events=events.result(),

@@ -44,13 +44,14 @@ class ListedContainer(Wire):
 
 
 class ListedSpec(Wire):
-    """Requests and node of a pod."""
+    """Requests, node and scheduler of a pod."""
 
     containers: tuple[ListedContainer, ...] = ()
     init_containers: tuple[ListedContainer, ...] = ()
     node_name: str = ""
     overhead: ResourceList = msgspec.field(default_factory=dict)
     resources: ListedRequirements | None = None
+    scheduler_name: str = ""
 
 
 class ListedCondition(Wire):

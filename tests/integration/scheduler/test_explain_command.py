@@ -24,6 +24,8 @@ from gangline.cli.errors import ExitCode
 from gangline.kube.client.client import ApiClient
 from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
+from gangline.scheduler.reporting.live import explain_jobs
+from gangline.scheduler.settings import SchedulerSettings
 from gangline.sdk.jobs import JOB_NAME_LABEL
 
 
@@ -59,7 +61,7 @@ async def waiting(client: ApiClient) -> None:
 
 @pytest.mark.usefixtures("waiting")
 async def test_a_gang_is_explained_by_the_name_of_its_group_and_of_its_pods(
-    api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+    client: ApiClient, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def explain(*arguments: str, code: ExitCode = ExitCode.DONE) -> str:
         line = ["explain", *arguments, "--kubeconfig", str(api_server.kubeconfig)]
@@ -74,6 +76,11 @@ async def test_a_gang_is_explained_by_the_name_of_its_group_and_of_its_pods(
     assert nodes == {"has enough free resources": ["large"], "Insufficient cpu": ["small"]}
 
     await explain("podgroup/", code=ExitCode.USAGE)
+    # The dashboard explains several jobs by one reading; one whose pod is gone keeps no other.
+    jobs = {"job": ("default", ["job-0"]), "gone": ("default", ["gone-0"])}
+    explained = await explain_jobs(client, SchedulerSettings(), jobs, forecast=False)
+    assert {name: each.message for name, (each,) in explained.items()} == {"job": told["message"]}
+
     shown = await explain("pod/job-1")
     assert shown.startswith("PodGroup default/job waits (NotEnoughResources)")
     assert "├─ Queue team" in shown

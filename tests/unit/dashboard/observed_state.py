@@ -15,7 +15,7 @@ from gangline.dashboard.observed import ClusterSnapshot, SourceState, WatchedPod
 from gangline.dashboard.rights import CLUSTER_KINDS, OWNED_KINDS, Scope, readable
 from gangline.dashboard.views.base import Observation
 from gangline.kube.config.config import ClusterConfig
-from gangline.kube.errors import ApiError, NotFound, Unauthorized, error_from_status
+from gangline.kube.errors import ApiError, NotFound, error_from_status
 from gangline.sdk.kinds import JOB_KINDS, JobKind
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -285,7 +285,9 @@ def not_found(name: str) -> ApiError:
     return NotFound(Status(reason="NotFound", code=404, message=f"{name} not found"))
 
 
-def unauthorized() -> Unauthorized:
-    error = error_from_status(Status(reason="Unauthorized", code=401, message="expired"))
-    assert isinstance(error, Unauthorized)
-    return error
+def unauthorized() -> ApiError:
+    return error_from_status(Status(reason="Unauthorized", code=401, message="expired"))
+
+
+def forbidden() -> ApiError:
+    return error_from_status(Status(reason="Forbidden", code=403, message="not for you"))

@@ -15,7 +15,7 @@ from aiohttp import ClientPayloadError
 from gangline.dashboard.pages import PAGES
 from gangline.dashboard.rendering import Renderer, choose_language
 from unit.dashboard.conftest import MakeSite, Site
-from unit.dashboard.observed_state import condition, example, unauthorized
+from unit.dashboard.observed_state import condition, example, forbidden, unauthorized
 
 JOB = "/jobs/default/pytorchjob/running"
 ADDRESSES = [
@@ -326,6 +326,24 @@ async def test_expired_credentials_end_the_session_and_its_streams(
     site.server.problem = None
     async with site.client.get("/jobs", allow_redirects=False) as answer:
         assert answer.headers["Location"] == "/login?next=%2Fjobs"
+
+
+async def test_viewers_share_no_page_that_is_read_with_the_rights_of_one(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await make_site(auth="token")
+    await site.client.post("/login", data={"token": "of one"})
+    assert "pytorchReplicaSpecs" in await site.text(f"{JOB}/spec")
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise forbidden()
+
+    monkeypatch.setattr(site.server, "request_json", refuse)
+    # The API server knows both by the same name, as servers do that cannot tell the name.
+    await site.client.post("/login", data={"token": "of another"})
+    async with site.client.get(f"{JOB}/spec") as answer:
+        assert answer.status == 403
+        assert "pytorchReplicaSpecs" not in await answer.text()
 
 
 async def test_last_state_is_shown_while_the_api_server_is_away(site: Site) -> None:

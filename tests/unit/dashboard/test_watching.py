@@ -2,18 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from gangline.dashboard.observed import ClusterSnapshot
-from gangline.dashboard.sources import in_thread
+from gangline.dashboard.sources import JobExplanations, in_thread
 from gangline.dashboard.watching import ClusterWatch
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.errors import ApiError, Unreachable
-from unit.dashboard.observed_state import not_found
+from gangline.sdk.jobs import Job
+from unit.dashboard.observed_state import example, not_found
 
 
 class StubInformer:
@@ -80,6 +81,52 @@ async def test_all_watches_are_opened_when_the_server_answers_again(
     await until(lambda: cluster.problem() is not None)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_reader_of_a_job_is_woken_by_changes_of_this_job_alone() -> None:
+    recorded = example()
+    cluster, key = recorded.cluster, ("default", "pytorchjob", "running")
+    waiting = asyncio.create_task(cluster.wait_for_change(cluster.revision_of(key), key))
+    await asyncio.sleep(0)
+    recorded.pod("waiting", 0, "Running", node="node-1")
+    recorded.node("node-9")
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    recorded.pod("running", 0, "Failed", node="node-1", exit_code=1)
+    await waiting
+    waiting = asyncio.create_task(cluster.wait_for_change(cluster.revision_of(key), key))
+    await asyncio.sleep(0)
+    recorded.remove("running")
+    await waiting
+
+
+async def test_one_reading_explains_all_jobs_that_were_asked_for_during_the_last() -> None:
+    jobs = {shown.job.name: shown.job for shown in example().observation().jobs()}
+    read: list[set[str]] = []
+    may_end, changes = asyncio.Event(), [0]
+
+    async def explain(asked: Mapping[str, Job]) -> Mapping[str, Sequence[str]]:
+        read.append({job.name for job in asked.values()})
+        await may_end.wait()
+        return {uid: (f"{job.name} waits",) for uid, job in asked.items() if job.name != "failed"}
+
+    def count() -> None:
+        changes[0] += 1
+
+    explanations = JobExplanations(explain, count)
+    assert explanations.peek(jobs["waiting"]) == ()
+    await until(lambda: bool(read))
+    for _ in range(3):
+        for name in ("running", "failed", "waiting"):
+            assert explanations.peek(jobs[name]) == ()
+    may_end.set()
+    await until(lambda: changes[0] == 1)
+    assert explanations.peek(jobs["waiting"]) == ("waiting waits",)
+    assert explanations.peek(jobs["running"]) == ()
+    await until(lambda: changes[0] == 2)
+    assert explanations.peek(jobs["running"]) == ("running waits",)
+    assert explanations.peek(jobs["failed"]) == ()  # known, and not read again immediately
+    assert read == [{"waiting"}, {"waiting", "running", "failed"}]
 
 
 async def test_a_reading_whose_reader_has_gone_ends_without_an_error(

@@ -13,6 +13,7 @@ from gangline.dashboard.observed import ClusterSnapshot, JobSnapshot
 from gangline.dashboard.rights import EVENT_KIND, GROUP_KIND, POD_KIND, Scope
 from gangline.sdk.events import EventRecord, read_events
 from gangline.sdk.jobs import Job, JobState
+from gangline.sdk.kinds import JobKind
 
 
 class View(msgspec.Struct, frozen=True, rename="camel"):
@@ -54,26 +55,32 @@ class JobRow(View, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SeenJob:
-    """A job as a viewer sees it."""
+    """A job as a viewer sees it. Lists of thousands read its fields, which are computed once."""
 
     entry: JobSnapshot
     job: Job
+    namespace: str
+    kind: str
+    state: str
+    owner: str
+    """Its owner, by the annotation; empty if it names none."""
+    queue: str
+    """Its queue; that of its pod group, if the job names none."""
+    place: tuple[Any, ...]
+    """Its place in lists, where the newest job is the first."""
 
-    @property
-    def owner(self) -> str:
-        """Its owner, by the annotation; empty if it names none."""
-        return str(self.entry.stored.metadata.annotations.get(OWNER_ANNOTATION, ""))
-
-    @property
-    def queue(self) -> str:
-        """Its queue; that of its pod group, if the job names none."""
-        return self.job.queue or "default"
+    @classmethod
+    def of(cls, entry: JobSnapshot, job: Job) -> Self:
+        owner = str(entry.stored.metadata.annotations.get(OWNER_ANNOTATION, ""))
+        kind, queue = job.kind.trainer, job.queue or "default"
+        place = (-job.created.timestamp(), job.namespace, job.name, kind)
+        return cls(entry, job, job.namespace, kind, str(job.state), owner, queue, place)
 
     def row(self, *, step: int | None = None, goodput: float | None = None) -> JobRow:
         job = self.job
         return JobRow(
             namespace=job.namespace,
-            kind=job.kind.trainer,
+            kind=self.kind,
             name=job.name,
             state=job.state,
             owner=self.owner,
@@ -110,15 +117,25 @@ class Observation:
     """Name of the viewer, whose jobs come first; empty: unknown."""
 
     def jobs(self) -> Iterator[SeenJob]:
-        for entry in self.cluster:
-            if self.scope.sees_job(entry.kind, entry.stored.metadata.namespace):
-                yield self.see(entry)
+        visible: dict[tuple[JobKind, str], bool] = {}
+        sees_owned = self.scope.sees_all(POD_KIND) and self.scope.sees_all(GROUP_KIND)
+        for (namespace, *_), entry in list(self.cluster.by_key.items()):
+            place = entry.kind, namespace
+            if place not in visible:
+                visible[place] = self.scope.sees_job(*place)
+            if visible[place]:
+                yield (sees_owned and entry.shown) or self.see(entry)
 
     def see(self, entry: JobSnapshot) -> SeenJob:
         """Return a job with those of its objects that the viewer may list."""
         namespace, sees = entry.stored.metadata.namespace, self.scope.sees
         pods, groups = sees(POD_KIND, namespace), sees(GROUP_KIND, namespace)
-        return SeenJob(entry, self.cluster.job(entry, pods=pods, groups=groups))
+        job = self.cluster.job(entry, pods=pods, groups=groups)
+        if job is not entry.built:
+            return SeenJob.of(entry, job)
+        shown: SeenJob = entry.shown or SeenJob.of(entry, job)
+        entry.shown = shown
+        return shown
 
     def events(self, job: Job) -> list[EventRecord]:
         """Return the events of a job, the oldest first; none if the viewer may not list them."""

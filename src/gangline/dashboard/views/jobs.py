@@ -1,10 +1,11 @@
 """The list of jobs: filters, order and pages of a hundred; the viewer's own jobs come first."""
 
 import base64
+import heapq
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -16,16 +17,15 @@ from gangline.sdk.jobs import Job, JobState
 PAGE_SIZE = 100
 NO_ACCOUNTS: Mapping[str, Goodput] = {}
 
-_BEGINNING = datetime.min.replace(tzinfo=UTC)
-_STATES = tuple(JobState)
+_STATES = {str(state): place for place, state in enumerate(JobState)}
 _SORTS: dict[str, Callable[[SeenJob], Any]] = {
-    "age": lambda seen: -(seen.job.created or _BEGINNING).timestamp(),
+    "age": operator.attrgetter("place"),
     "name": lambda seen: seen.job.name,
-    "namespace": lambda seen: seen.job.namespace,
-    "kind": lambda seen: seen.job.kind.trainer,
-    "owner": lambda seen: seen.owner,
-    "queue": lambda seen: seen.queue,
-    "state": lambda seen: _STATES.index(seen.job.state),
+    "namespace": operator.attrgetter("namespace"),
+    "kind": operator.attrgetter("kind"),
+    "owner": operator.attrgetter("owner"),
+    "queue": operator.attrgetter("queue"),
+    "state": lambda seen: _STATES[seen.state],
     "replicas": lambda seen: -seen.job.desired,
     "gpus": lambda seen: -seen.job.requested_gpus,
 }
@@ -114,24 +114,27 @@ def jobs_view(
 ) -> JobsView:
     """Return one page of the list; ``read_accounts`` returns the goodput of jobs by UID."""
     jobs = list(seen.jobs())
-    matching = [job for job in jobs if shown.accepts(job)]
-    placed = [(_position(job, shown.sort, seen.viewer), job) for job in matching]
-    placed.sort(key=lambda row: row[0][1], reverse=shown.sort.startswith("-"))
-    placed.sort(key=lambda row: row[0][0])
-    start = _start([position for position, _ in placed], shown)
-    page = placed[start : start + PAGE_SIZE]
-    has_more = len(placed) > start + len(page)
-    token = base64.urlsafe_b64encode(msgspec.json.encode(page[-1][0])) if has_more else b""
-    accounts = read_accounts([job.job for _, job in page])
+    matching = [job for job in jobs if shown.accepts(job)] if shown.is_active else jobs
+    try:
+        rows = _rows(matching, shown.sort, seen.viewer, *_read_token(shown.after))
+    except (ValueError, TypeError):
+        # A token of another order, or no token.
+        rows = _rows(matching, shown.sort, seen.viewer)
+    page, token = rows[:PAGE_SIZE], b""
+    if len(rows) > PAGE_SIZE:
+        last = page[-1]
+        position = not _is_own(last, seen.viewer), _position(shown.sort)(last)
+        token = base64.urlsafe_b64encode(msgspec.json.encode(position))
+    accounts = read_accounts([job.job for job in page])
     return JobsView(
-        rows=tuple(job_row(job, accounts) for _, job in page),
+        rows=tuple(job_row(job, accounts) for job in page),
         matching=len(matching),
         total=len(jobs),
-        states=dict(Counter(str(job.job.state) for job in jobs)),
+        states=dict(Counter([job.state for job in jobs])),
         filter=shown,
         next=token.decode().rstrip("="),
         **{
-            f"{name}s": tuple(sorted({value(job) for job in jobs} - {""}))
+            f"{name}s": tuple(sorted(set(map(value, jobs)) - {""}))
             for name, value in SELECTED_BY.items()
         },
     )
@@ -143,28 +146,53 @@ def job_row(seen: SeenJob, accounts: Mapping[str, Goodput]) -> JobRow:
     if account is None:
         return seen.row()
     job = replace(seen.job, progress=account.as_progress)
-    return SeenJob(seen.entry, job).row(step=account.step, goodput=account.share)
+    return replace(seen, job=job).row(step=account.step, goodput=account.share)
 
 
-def _position(seen: SeenJob, sort: str, viewer: str) -> list[Any]:
-    """Return where a row stands: behind the viewer's own jobs or among them, and its key."""
-    job, is_own = seen.job, bool(viewer) and seen.owner == viewer
-    key = _SORTS[sort.removeprefix("-")](seen)
-    return [not is_own, [key, job.namespace, job.name, job.kind.trainer]]
+def _is_own(seen: SeenJob, viewer: str) -> bool:
+    return bool(viewer) and seen.owner == viewer
 
 
-def _start(positions: Sequence[list[Any]], shown: JobFilter) -> int:
-    """Return the index of the first row behind the continue token, whose row may be gone."""
-    if not shown.after:
-        return 0
-    is_reversed = shown.sort.startswith("-")
-    try:
-        padded = shown.after + "=" * (-len(shown.after) % 4)
-        not_own, key = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=list[Any])
-        for index, (other, here) in enumerate(positions):
-            is_behind = here < key if is_reversed else here > key
-            if other > not_own or (other == not_own and here != key and is_behind):
-                return index
-    except (ValueError, TypeError, msgspec.DecodeError):
-        return 0  # a token of another order, or no token
-    return len(positions)
+def _position(sort: str) -> Callable[[SeenJob], tuple[Any, ...]]:
+    """Return the function of a row's position among the viewer's own jobs, or among the others."""
+    key = _SORTS[sort.removeprefix("-")]
+    if sort.removeprefix("-") == "age":
+        return key
+    return lambda seen: (key(seen), seen.namespace, seen.job.name, seen.kind)
+
+
+def _rows(
+    jobs: Sequence[SeenJob],
+    sort: str,
+    viewer: str,
+    after_others: bool | None = None,
+    after: tuple[Any, ...] = (),
+) -> list[SeenJob]:
+    """Return the rows of a page and one more: the viewer's own jobs, then the others.
+
+    Args:
+        after_others: whether the row before the page is one of the others; None: there is none.
+        after: the position of that row, which may be gone.
+    """
+    position, is_reversed = _position(sort), sort.startswith("-")
+    choose = heapq.nlargest if is_reversed else heapq.nsmallest
+    own = [job for job in jobs if job.owner == viewer] if viewer else []
+    others = [job for job in jobs if job.owner != viewer] if own else jobs
+    rows: list[SeenJob] = []
+    for is_other, group in enumerate((own, others)):
+        if after_others is not None and is_other < after_others:
+            continue
+        behind = group
+        if is_other == after_others:
+            compare = operator.lt if is_reversed else operator.gt
+            behind = [job for job in group if compare(position(job), after)]
+        rows += choose(PAGE_SIZE + 1 - len(rows), behind, key=position)
+    return rows
+
+
+def _read_token(text: str) -> tuple[bool | None, tuple[Any, ...]]:
+    """Read a continue token; ``ValueError`` or ``TypeError`` if it is none."""
+    if not text:
+        return None, ()
+    padded = text + "=" * (-len(text) % 4)
+    return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=tuple[bool, tuple[Any, ...]])

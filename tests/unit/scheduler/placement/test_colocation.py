@@ -189,7 +189,7 @@ def test_extra_pod_joins_the_model_of_the_running_members(
     runs: str, expected: dict[str, int]
 ) -> None:
     nodes = of("A", "a"), of("B", "b")
-    busy = pod("busy", gpu=4, on="a")
+    busy = pod("busy", gpu=2, on="a")
     members = [pod("g-0", gpu=2, group="g", on=runs), pod("g-1", gpu=2, group="g")]
     assert where(cluster(*nodes, busy, group("g", 1), *members)) == expected
 

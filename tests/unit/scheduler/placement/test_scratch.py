@@ -261,10 +261,12 @@ def test_fork_has_the_placements_and_changes_nothing_of_the_original() -> None:
 
 def test_ended_pods_keep_no_other_off() -> None:
     noisy = pod("noisy", cpu=3, on="n0", labels=NOISY)
-    scratch = scratch_of(host("n0", cpu=4), noisy)
+    first = pod("first", cpu=0, on="n0", labels=NOISY)
+    scratch = scratch_of(host("n0", cpu=4), noisy, first)
     quiet = pod("quiet", cpu=2, constraints=QUIET_PLACE)
     assert scratch.place(quiet.shape, [quiet]) == [quiet]
     terms = scratch.nodes.demand(noisy.shape.request).terms
+    scratch.end_pods([(first, 0)], [])
     scratch.end_pods([(noisy, 0)], [(column, 0, amount) for column, amount, _ in terms])
     assert scratch.place(quiet.shape, [quiet]) == []
 

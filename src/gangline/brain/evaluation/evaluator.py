@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TypeAlias
 
 from msgspec.structs import replace
 from prometheus_client import Counter, Gauge, Histogram
@@ -54,7 +53,7 @@ from gangline.brain.evaluation.trials import (
 )
 from gangline.brain.facts.records import Mode, RecordedJob
 from gangline.brain.guard.decide import WITHOUT_RESTART, decide, observe
-from gangline.brain.guard.policy import Permission, effective_permission
+from gangline.brain.guard.policy import effective_permission
 from gangline.brain.guard.state import GuardJobState
 from gangline.brain.publication.plans import BRAIN_PLAN_LABEL, Actuator, is_under_way
 from gangline.brain.publication.publisher import (
@@ -93,10 +92,6 @@ DAY_MS = 86_400_000
 TOGETHER = 32
 """Jobs whose advice is computed in one call of a thread."""
 HISTORY_AWAY = "history not available"
-
-
-_AdviceKey: TypeAlias = tuple[str, str, int, str]
-_Shown: TypeAlias = tuple[Advice, PublishedAdvice]
 
 
 class Evaluator:
@@ -281,7 +276,8 @@ class Evaluator:
         run, stored = watched.observations.run(), watched.stored
         if run is None or stored is None:
             return None
-        permission = self._permission(watched, run.job)
+        policy, labels = self._policies.policy, watched.meta.labels
+        permission = effective_permission(policy, run.job, labels, dry_run=self._dry_run)
         # Objects of an informer may lack their kind.
         resource = watched.kind.resource
         target = replace(stored, api_version=resource.api_version, kind=resource.kind)
@@ -338,10 +334,6 @@ class Evaluator:
         job.memory.state = job.state
         return items
 
-    def _permission(self, watched: WatchedJob, job: RecordedJob) -> Permission:
-        policy, labels = self._policies.policy, watched.meta.labels
-        return effective_permission(policy, job, labels, dry_run=self._dry_run)
-
     def _state_of(
         self,
         watched: WatchedJob,
@@ -386,14 +378,20 @@ class Evaluator:
             decide(item, job.state, self._trials.cluster, permission, job.now_ms) for item in advice
         ]
         for item, decision in zip(advice, decisions, strict=True):
-            shown = _published_as(former.get(item.key), item)
+            # Most of it stays, and to write a sentence takes long.
+            source, shown = former.get(item.key, (None, None))
+            if shown is None or source != item:
+                shown = published(item)
             memory.shown[item.key] = item, shown
             held = self._capacity.reason(run.job.uid, decision.held_because)
             why = held if applies else None
             word = HELD if why is not None else OPEN
             if decision.act and self._trials.cluster.leader:
+                group = self._collector.pod_group_of(run.job.uid)
+                name = group.metadata.name if group else run.job.name
+                gang = f"{run.job.namespace}/{name}"
                 why = await self._capacity.lacks(
-                    run.job.uid, self._gang_of(run.job), item, decision.value or 0.0, job.now_ms
+                    run.job.uid, gang, item, decision.value or 0.0, job.now_ms
                 ) or await self._trials.begin(job, item, decision, shown.sentence)
                 word = HELD if why is not None else APPLIED
                 if why is None:
@@ -401,10 +399,6 @@ class Evaluator:
             proof = evidence(item, run.job, job.view.similar)
             items.append(advice_item(shown.advice, shown.sentence, proof, word, _sentence(why)))
         return items
-
-    def _gang_of(self, job: RecordedJob) -> str:
-        group = self._collector.pod_group_of(job.uid)
-        return f"{job.namespace}/{group.metadata.name if group else job.name}"
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
@@ -428,8 +422,10 @@ class _JobMemory:
     fitted: Fitted | None = None
     problems: tuple[str, ...] = ()
     """Mistakes in its annotations, which an event has shown."""
-    shown: dict[_AdviceKey, _Shown] = field(default_factory=dict)
-    """Its advice as it was published."""
+    shown: dict[tuple[str, str, int, str], tuple[Advice, PublishedAdvice]] = field(
+        default_factory=dict
+    )
+    """Its advice, and how it was published, by subject."""
 
 
 def _advise_all(asked: Sequence[_PreparedJob]) -> list[Advised | None]:
@@ -444,17 +440,13 @@ def _advise_all(asked: Sequence[_PreparedJob]) -> list[Advised | None]:
 @contextlib.contextmanager
 def _isolated(watched: WatchedJob) -> Iterator[None]:
     """Log what goes wrong with one job, so that the others are evaluated."""
+    fields = {"job": f"{watched.meta.namespace}/{watched.meta.name}"}
     try:
         yield
     except ApiError as error:
-        log.info("a job is evaluated later: %s", error, extra=_fields(watched))
+        log.info("a job is evaluated later: %s", error, extra=fields)
     except Exception:
-        log.exception("the evaluation of a job failed", extra=_fields(watched))
-
-
-def _published_as(former: _Shown | None, advice: Advice) -> PublishedAdvice:
-    """Return advice as it is published. Most of it stays, and to write a sentence takes long."""
-    return former[1] if former is not None and former[0] == advice else published(advice)
+        log.exception("the evaluation of a job failed", extra=fields)
 
 
 def _sentence(reason: Reason | None) -> str:
@@ -469,7 +461,3 @@ def _by_job(actions: Sequence[GuardAction]) -> dict[str, list[GuardAction]] | No
     for action in actions:
         by_job.setdefault(action.job, []).append(action)
     return by_job
-
-
-def _fields(watched: WatchedJob) -> dict[str, str]:
-    return {"job": f"{watched.meta.namespace}/{watched.meta.name}"}

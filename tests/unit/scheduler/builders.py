@@ -7,6 +7,7 @@ from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS, NodeTable
 from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.plugins.scores import ScoreWeights
+from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
 from gangline.scheduler.types import (
     EPOCH,
     HOST_PORT_CAPACITY,
@@ -29,6 +30,8 @@ from unit.scheduler.oracle.check import check_result
 GIB = 2**30
 ANYWHERE = PlacementConstraints()
 GPU = "nvidia.com/gpu"
+DRIVER = "disk.example.com"
+"""Storage driver of the volumes that ``give_volumes`` makes."""
 
 
 def request(cpu: float = 0, memory: float = 0, gpu: int = 0, pods: int = 1) -> Request:
@@ -83,6 +86,11 @@ def pod(
     )
 
 
+def using(name: str, *claims: str, **facts: object) -> PodInfo:
+    """Make a pod that uses volume claims of its namespace."""
+    return pod(name, claims=tuple(f"d/{claim}" for claim in claims), **facts)  # type: ignore[arg-type]
+
+
 def group(name: str, minimum: int = 0, age: int = 0, **facts: object) -> PodGroupInfo:
     return PodGroupInfo(
         key=GroupKey(f"d/{name}"),
@@ -117,6 +125,18 @@ def cluster(
                 state.set_group(thing)
             case QueueInfo():
                 state.queues[thing.name] = thing
+    return state
+
+
+def give_volumes(state: SchedulerCache, **limits: int) -> SchedulerCache:
+    """Give every claim that a pod names a volume, and nodes their limits."""
+    for claim in {claim for each in state.pods.values() for claim in each.claims}:
+        state.storage.claims.setdefault(claim, ClaimInfo(claim, volume=f"pv-{claim}"))
+        state.storage.volumes.setdefault(f"pv-{claim}", VolumeInfo(f"pv-{claim}", driver=DRIVER))
+    for host, limit in limits.items():
+        state.storage.limits[NodeName(host)] = {DRIVER: limit}
+    state.storage.synced = True
+    state.storage_changed()
     return state
 
 

@@ -9,29 +9,15 @@ from gangline.api.core.core import PersistentVolume
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import attach_limits, volume_info
 from gangline.scheduler.plugins.volumes import ClaimInfo, StorageClassInfo, VolumeInfo
-from gangline.scheduler.types import CycleResult, NodeName, PodInfo, PodKey
+from gangline.scheduler.types import CycleResult, PodInfo, PodKey
 from gangline.scheduler.wire import CSINode
+from unit.scheduler.builders import DRIVER, cluster, give_volumes, group, node, pod
 from unit.scheduler.builders import checked_cycle as decide
-from unit.scheduler.builders import cluster, group, node, pod
-
-DRIVER = "disk.example.com"
-
-
-def give_volumes(state: SchedulerCache, **limits: int) -> SchedulerCache:
-    """Give every claim that a pod names a volume, and nodes their limits."""
-    for claim in {claim for each in state.pods.values() for claim in each.claims}:
-        state.storage.claims.setdefault(claim, ClaimInfo(claim, volume=f"pv-{claim}"))
-        state.storage.volumes.setdefault(f"pv-{claim}", VolumeInfo(f"pv-{claim}", driver=DRIVER))
-    for host, limit in limits.items():
-        state.storage.limits[NodeName(host)] = {DRIVER: limit}
-    state.storage.synced = True
-    state.storage_changed()
-    return state
+from unit.scheduler.builders import using as using_claims
 
 
 def using(name: str, *claims: str, **facts: object) -> PodInfo:
-    keys = tuple(f"d/{claim}" for claim in claims)
-    return pod(name, cpu=0.1, claims=keys, **facts)  # type: ignore[arg-type]
+    return using_claims(name, *claims, cpu=0.1, **facts)
 
 
 def places(decision: CycleResult) -> dict[str, str]:

@@ -21,11 +21,10 @@ from gangline.scheduler.types import (
     LabelExpression,
     NodeTerm,
     PlacementConstraints,
-    PodInfo,
     PodKey,
 )
 from unit.scheduler.builders import checked_cycle as decide
-from unit.scheduler.builders import cluster, group, node, placed, pod
+from unit.scheduler.builders import cluster, group, node, placed, pod, using
 
 ONCE = frozenset({"ReadWriteOnce"})
 MANY = frozenset({"ReadWriteMany"})
@@ -62,22 +61,18 @@ def hosts(*names: str, cpu: float = 8) -> list[object]:
     return [node(name, cpu=cpu, labels={"host": name}) for name in names]
 
 
-def user(name: str, *claims: str, **facts: object) -> PodInfo:
-    return pod(name, claims=tuple(f"d/{key}" for key in claims), **facts)  # type: ignore[arg-type]
-
-
 def on_hosts(*names: str) -> PlacementConstraints:
     return PlacementConstraints(required=(NodeTerm((LabelExpression("host", "In", names),)),))
 
 
 def members(*claims: Sequence[str], **facts: object) -> list[object]:
     """A gang with one pod for each of these sets of claims."""
-    pods = [user(f"g-{i}", *keys, group="g", **facts) for i, keys in enumerate(claims)]
+    pods = [using(f"g-{i}", *keys, group="g", **facts) for i, keys in enumerate(claims)]
     return [group("g", len(pods)), *pods]
 
 
 def test_claims_of_a_pod_are_matched_on_one_node() -> None:
-    state = cluster(*hosts("n1", "n2"), user("p", "data", "logs"))
+    state = cluster(*hosts("n1", "n2"), using("p", "data", "logs"))
     volumes = [static("a", 5, "n1"), static("b", 5, "n2"), static("c", 5, "n2")]
     decision = decide(with_storage(state, claim("data", 5), claim("logs", 4), *volumes))
     assert placed(decision) == {"p": "n2"}
@@ -99,8 +94,8 @@ def test_gang_takes_no_volume_unless_it_gets_all() -> None:
 
 def test_earlier_gang_moves_to_another_volume_for_a_later_one() -> None:
     # The smallest volume is the best for the first claim, and the only one for the second.
-    first = user("first", "c0", age=1, constraints=on_hosts("n1"))
-    second = user("second", "c1", age=2, constraints=on_hosts("n2"))
+    first = using("first", "c0", age=1, constraints=on_hosts("n1"))
+    second = using("second", "c1", age=2, constraints=on_hosts("n2"))
     state = cluster(*hosts("n1", "n2"), first, second)
     with_storage(state, claim("c0"), claim("c1"), static("small", 2), static("large", 9, "n1"))
     assert decide(state).volumes == {"d/c0": "large", "d/c1": "small"}
@@ -125,13 +120,13 @@ def test_pods_that_share_a_claim_to_be_provisioned(
 
 
 def test_pod_that_shares_an_assumed_claim_follows_it() -> None:
-    state = cluster(*hosts("n1", "n2"), user("p", "c", cpu=5))
+    state = cluster(*hosts("n1", "n2"), using("p", "c", cpu=5))
     with_storage(state, claim("c", storage_class="cloud"))
     first = decide(state)
     state.assume(first.bindings[0].pod, first.bindings[0].node, first.volumes)
-    state.set_pod(user("q", "c", cpu=5))
+    state.set_pod(using("q", "c", cpu=5))
     assert not decide(state).bindings
-    state.set_pod(user("q", "c", cpu=2))
+    state.set_pod(using("q", "c", cpu=2))
     assert placed(decide(state)) == {"q": first.bindings[0].node}
 
 
@@ -153,15 +148,15 @@ def test_static_volumes_come_before_provisioned_ones_and_both_serve_one_gang() -
 
 
 def test_reservation_of_the_first_gang_keeps_its_volumes() -> None:
-    big = [group("g", 2, 1), *(user(f"g-{i}", f"c{i}", cpu=8, group="g") for i in range(2))]
+    big = [group("g", 2, 1), *(using(f"g-{i}", f"c{i}", cpu=8, group="g") for i in range(2))]
     state = cluster(*hosts("n1", "n2"), pod("runs", cpu=4, on="n2", max_run_time_s=9.0), *big)
-    state.set_pod(user("late", "c2", cpu=1, age=5))
+    state.set_pod(using("late", "c2", cpu=1, age=5))
     claims = [claim(f"c{i}") for i in range(3)]
     with_storage(state, *claims, static("v1", 1), static("v2", 1))
     assert not placed(decide(state))
     with_storage(state, static("v3", 1))
     state.remove_pod(PodKey("d/g-1"))
-    state.set_pod(user("g-1", "c1", cpu=8, group="g"))
+    state.set_pod(using("g-1", "c1", cpu=8, group="g"))
     assert decide(state).volumes.keys() <= {"d/c2"}
 
 
@@ -171,7 +166,7 @@ def test_large_gang_is_matched_where_packing_fails() -> None:
     names = [f"n{index:02}" for index in range(count)]
     own = drawn.sample(names, count)
     pods = [
-        user(f"g-{i}", f"c{i}", group="g", constraints=on_hosts(own[i], *drawn.sample(names, 2)))
+        using(f"g-{i}", f"c{i}", group="g", constraints=on_hosts(own[i], *drawn.sample(names, 2)))
         for i in range(count)
     ]
     state = cluster(*hosts(*names), group("g", count), *pods)
@@ -246,7 +241,7 @@ def test_gang_starts_exactly_if_some_matching_exists(scene: Scene) -> None:
 
 
 def test_extra_pods_of_one_shape_are_tried_each_with_its_own_claim() -> None:
-    gang = [group("g", 1), *(user(f"g-{i}", f"c{i}", group="g") for i in range(4))]
+    gang = [group("g", 1), *(using(f"g-{i}", f"c{i}", group="g") for i in range(4))]
     large = [claim("c1", 9), claim("c2", 9)]
     state = with_storage(cluster(*hosts("n1"), *gang), claim("c0"), *large, claim("c3"))
     with_storage(state, *(static(f"v{i}", size) for i, size in enumerate((1, 9, 2))))

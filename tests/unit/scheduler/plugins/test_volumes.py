@@ -29,10 +29,9 @@ from gangline.scheduler.types import (
     LabelExpression,
     NodeInfo,
     NodeTerm,
-    PodInfo,
 )
 from gangline.scheduler.wire import CSIDriver, CSIStorageCapacity, LeanPod, slim_pod
-from unit.scheduler.builders import GIB, cluster, group, node, placed, pod
+from unit.scheduler.builders import GIB, cluster, group, node, placed, pod, using
 from unit.scheduler.builders import checked_cycle as decide
 
 HOST = "kubernetes.io/hostname"
@@ -119,10 +118,6 @@ def nodes() -> list[NodeInfo]:
     ]
 
 
-def user(name: str, *claims: str, **facts: object) -> PodInfo:
-    return pod(name, claims=tuple(f"d/{each}" for each in claims), **facts)  # type: ignore[arg-type]
-
-
 def why(decision: CycleResult, name: str) -> str:
     return next(
         text for v in decision.pending_reasons for key, text in v.pods if key == f"d/{name}"
@@ -131,7 +126,7 @@ def why(decision: CycleResult, name: str) -> str:
 
 def test_a_bound_claim_keeps_its_pod_to_the_nodes_that_reach_the_volume() -> None:
     state = with_storage(
-        cluster(*nodes(), user("p", "c"), pod("full", cpu=4)),
+        cluster(*nodes(), using("p", "c"), pod("full", cpu=4)),
         claim("c", volume="v"),
         volume("v", host="b"),
     )
@@ -146,13 +141,13 @@ def test_a_bound_claim_keeps_its_pod_to_the_nodes_that_reach_the_volume() -> Non
 def test_a_volume_of_a_zone_is_reached_from_its_zone_alone() -> None:
     here = {ZONE.replace("/", "__"): "z2"}
     state = with_storage(
-        cluster(*nodes(), user("p", "c")), claim("c", volume="v"), volume("v", **here)
+        cluster(*nodes(), using("p", "c")), claim("c", volume="v"), volume("v", **here)
     )
     assert placed(decide(state)) == {"p": "b"}
 
 
 def test_unbound_immediate_claim_keeps_its_pod_pending() -> None:
-    state = with_storage(cluster(*nodes(), user("p", "c"), user("q", "gone")), claim("c", "none"))
+    state = with_storage(cluster(*nodes(), using("p", "c"), using("q", "gone")), claim("c", "none"))
     decision = decide(state)
     assert why(decision, "p").startswith(f"0/2 nodes are available: 2 {UNBOUND_IMMEDIATE_CLAIMS}.")
     assert '2 persistentvolumeclaim "gone" not found' in why(decision, "q")
@@ -161,20 +156,20 @@ def test_unbound_immediate_claim_keeps_its_pod_pending() -> None:
 def test_a_class_that_makes_volumes_keeps_pods_to_where_it_may() -> None:
     allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["z2"]}]}]
     made = storage_class("cloud", "csi.example.com", allowedTopologies=allowed)
-    state = with_storage(cluster(*nodes(), user("p", "c")), claim("c", "cloud"), made)
+    state = with_storage(cluster(*nodes(), using("p", "c")), claim("c", "cloud"), made)
     assert placed(decide(state)) == {"p": "b"}
 
 
 def test_the_default_class_is_meant_where_a_claim_names_none() -> None:
     marked = {"name": "d", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     made = storage_class("d", "csi.example.com", metadata=marked)
-    state = with_storage(cluster(*nodes(), user("p", "c")), claim("c", None), made)
+    state = with_storage(cluster(*nodes(), using("p", "c")), claim("c", None), made)
     assert "p" in placed(decide(state))
 
 
 def test_a_claim_of_one_pod_alone_is_used_by_one_at_a_time() -> None:
     once = claim("c", volume="v", accessModes=["ReadWriteOncePod"])
-    state = cluster(*nodes(), user("p", "c"), user("q", "c"))
+    state = cluster(*nodes(), using("p", "c"), using("q", "c"))
     with_storage(state, once, volume("v"))
     decision = decide(state)
     assert set(placed(decision)) == {"p"}
@@ -184,12 +179,12 @@ def test_a_claim_of_one_pod_alone_is_used_by_one_at_a_time() -> None:
 
 
 def test_claims_are_ignored_until_storage_is_synced() -> None:
-    assert "p" in placed(decide(cluster(*nodes(), user("p", "c"))))
+    assert "p" in placed(decide(cluster(*nodes(), using("p", "c"))))
 
 
 def test_smallest_volume_that_fits_is_chosen_and_a_reserved_one_before_all() -> None:
     free = [volume("big", "a", "9Gi"), volume("fit", "a", "2Gi")]
-    state = with_storage(cluster(*nodes(), user("p", "c")), storage_class(), claim("c"), *free)
+    state = with_storage(cluster(*nodes(), using("p", "c")), storage_class(), claim("c"), *free)
     assert decide(state).volumes == {"d/c": "fit"}
     with_storage(state, volume("kept", "b", "3Gi", reserved_for="c"))
     decision = decide(state)
@@ -200,7 +195,7 @@ def test_smallest_volume_that_fits_is_chosen_and_a_reserved_one_before_all() -> 
 def test_volume_that_is_reserved_for_another_claim_is_not_chosen(uid: str) -> None:
     # A claim of the name may be a former one with another uid.
     name = "c" if uid == "uid-former" else "other"
-    state = with_storage(cluster(*nodes(), user("p", "c")), storage_class(), claim("c"))
+    state = with_storage(cluster(*nodes(), using("p", "c")), storage_class(), claim("c"))
     with_storage(state, volume("kept", "a", reserved_for=name, uid=uid))
     decision = decide(state)
     assert f"2 {NO_VOLUMES}" in why(decision, "p")
@@ -209,7 +204,7 @@ def test_volume_that_is_reserved_for_another_claim_is_not_chosen(uid: str) -> No
 
 
 def test_volume_that_another_claim_names_is_not_chosen() -> None:
-    state = with_storage(cluster(*nodes(), user("p", "c"), user("q", "named")), storage_class())
+    state = with_storage(cluster(*nodes(), using("p", "c"), using("q", "named")), storage_class())
     with_storage(state, claim("c"), claim("named", volumeName="v"), volume("v", "a"))
     decision = decide(state)
     assert not decision.bindings
@@ -217,7 +212,7 @@ def test_volume_that_another_claim_names_is_not_chosen() -> None:
 
 
 def test_chosen_volume_is_assumed_until_its_claim_is_bound_or_the_pod_is_pending_again() -> None:
-    state = with_storage(cluster(*nodes(), user("p", "c", age=1), user("q", "e", age=2)))
+    state = with_storage(cluster(*nodes(), using("p", "c", age=1), using("q", "e", age=2)))
     with_storage(state, storage_class(), claim("c"), claim("e"), volume("v", "a"))
     first = decide(state)
     state.assume(first.bindings[0].pod, first.bindings[0].node, first.volumes)

@@ -9,7 +9,7 @@ from gangline.scheduler.plugins.volumes import CLAIM_IN_USE, ClaimInfo, VolumeIn
 from gangline.scheduler.queueing.gangs import pending_gangs
 from gangline.scheduler.types import CycleResult, DisruptionBudgetInfo, PodInfo, PodKey
 from unit.scheduler.builders import checked_cycle as decide
-from unit.scheduler.builders import cluster, group, node, placed, pod
+from unit.scheduler.builders import cluster, group, node, placed, pod, using
 from unit.scheduler.placement.test_gang import NothingIsEvicted
 
 
@@ -24,7 +24,7 @@ def with_claim(state: SchedulerCache) -> SchedulerCache:
 
 
 def user(name: str, priority: int = 0, **facts: object) -> PodInfo:
-    return pod(name, claims=("d/c",), priority=priority, **facts)  # type: ignore[arg-type]
+    return using(name, "c", priority=priority, **facts)
 
 
 def evicted(decision: CycleResult) -> list[str]:

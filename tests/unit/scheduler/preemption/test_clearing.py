@@ -5,7 +5,6 @@ import pytest
 from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.placement.scratch import ScratchAllocation
-from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
 from gangline.scheduler.preemption.victims import (
     Clearing,
     EndingPods,
@@ -25,27 +24,16 @@ from gangline.scheduler.types import (
     PodKey,
     PodTerm,
 )
-from unit.scheduler.builders import checked_cycle, cluster, group, node, pod
-
-DRIVER = "disk.example.com"
-OTHER_DRIVER = "other.example.com"
-
-
-def attaching(state: SchedulerCache, *claims: str, **limits: int) -> SchedulerCache:
-    """Claims with volumes of their own; ``limits`` of the driver by node."""
-    for claim in claims:
-        driver = OTHER_DRIVER if claim.startswith("other") else DRIVER
-        state.storage.claims[f"d/{claim}"] = ClaimInfo(f"d/{claim}", volume=f"pv-{claim}")
-        state.storage.volumes[f"pv-{claim}"] = VolumeInfo(f"pv-{claim}", driver=driver)
-    for host, limit in limits.items():
-        state.storage.limits[NodeName(host)] = {DRIVER: limit, OTHER_DRIVER: 9}
-    state.storage.synced = True
-    state.storage_changed()
-    return state
-
-
-def using(name: str, *claims: str, **facts: object) -> PodInfo:
-    return pod(name, claims=tuple(f"d/{claim}" for claim in claims), **facts)  # type: ignore[arg-type]
+from unit.scheduler.builders import (
+    DRIVER,
+    checked_cycle,
+    cluster,
+    give_volumes,
+    group,
+    node,
+    pod,
+    using,
+)
 
 
 def unit(name: str, *pods: PodInfo) -> EvictionUnit:
@@ -120,9 +108,7 @@ def test_attachments_are_free_once_their_last_user_has_ended(
         "plain": using("plain", group="plain", on="n0"),
     }
     waiting = [using(f"new{n}", f"new{n}") for n in range(2)]
-    state = attaching(
-        cluster(node("n0", cpu=16), *pods.values(), *waiting), "c0", "shared", "new0", "new1", n0=2
-    )
+    state = give_volumes(cluster(node("n0", cpu=16), *pods.values(), *waiting), n0=2)
     checked_cycle(state)  # It counts the attachments that the pending pods ask for.
     if ending:
         scratch = clearing(state, *(pods[name] for name in gone)).base
@@ -136,9 +122,7 @@ def test_one_eviction_after_the_other_frees_a_shared_attachment_once() -> None:
     """The first victim's claim is used by an ending pod too: both together free it."""
     ends = using("ends", "shared", on="n0", is_terminating=True)
     victim = using("victim", "shared", group="victim", on="n0")
-    state = attaching(
-        cluster(node("n0", cpu=16), ends, victim, using("new", "new")), "shared", "new", n0=1
-    )
+    state = give_volumes(cluster(node("n0", cpu=16), ends, victim, using("new", "new")), n0=1)
     checked_cycle(state)
     column = next(c for name, c in state.nodes.columns.items() if name.endswith(DRIVER))
     found = clearing(state, ends)
@@ -183,7 +167,7 @@ def test_room_of_a_gang_that_restarts_is_its_own() -> None:
 def test_attachment_is_freed_for_a_claim_that_several_pods_share() -> None:
     victim = using("victim", "c0", group="victim", on="n0")
     sharing = [using(f"wants-{n}", "shared", group="wants") for n in range(2)]
-    state = attaching(
+    state = give_volumes(
         cluster(
             node("n0", cpu=16),
             group("victim", 1),
@@ -191,17 +175,15 @@ def test_attachment_is_freed_for_a_claim_that_several_pods_share() -> None:
             group("wants", 2, priority=9),
             *sharing,
         ),
-        "c0", "shared", n0=1,
-    )  # fmt: skip
+        n0=1,
+    )
     assert [each.pod for each in checked_cycle(state).evictions] == ["d/victim"]
 
 
 def test_attachments_that_a_unit_frees_are_counted_on_its_node_alone() -> None:
     pods = [using(f"g-{n}", f"c{n}", group="g", on=f"n{n}") for n in range(2)]
     waiting = using("new", "new")
-    state = attaching(
-        cluster(node("n0", cpu=4), node("n1", cpu=4), *pods, waiting), "c0", "c1", "new", n0=1
-    )
+    state = give_volumes(cluster(node("n0", cpu=4), node("n1", cpu=4), *pods, waiting), n0=1)
     checked_cycle(state)
     column = next(c for name, c in state.nodes.columns.items() if name.endswith(DRIVER))
     found, both = clearing(state), unit("g", *pods)

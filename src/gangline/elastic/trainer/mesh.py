@@ -31,47 +31,45 @@ class GroupSockets:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._before: dict[str, int] | None = None
-        """What was open when forming began; None while no group is formed."""
+        """What was open before a group began to connect; None while none does."""
         self._mesh: dict[str, int] = {}
 
     @contextlib.contextmanager
     def forming(self) -> Iterator[None]:
-        """Context in which a group connects."""
+        """Context in which a group connects, in place of the one before."""
         with self._lock:
-            self._before, self._mesh = open_sockets(), {}
-        try:
+            self._mesh = {}
+        with self.adding():
             yield
-        finally:
-            with self._lock:
-                self._mesh, self._before = self._opened(), None
 
     @contextlib.contextmanager
     def adding(self) -> Iterator[None]:
-        """Context in which a further group of the same ranks connects."""
-        before = open_sockets()
+        """Context in which a further group of the same ranks connects, and exchanges something."""
+        with self._lock:
+            self._before = open_sockets()
         try:
             yield
         finally:
-            added = {inode: at for inode, at in open_sockets().items() if inode not in before}
             with self._lock:
-                self._mesh |= added
+                self._mesh, self._before = self._mesh | self._opened(), None
 
     def cut(self) -> bool:
-        """End every exchange of the group. Returns True while a group is being formed.
+        """End every exchange of the groups. Returns True while one of them connects.
 
         Then further connections may follow, and it is called again.
         """
         with self._lock:
-            mesh = self._mesh if self._before is None else self._opened()
             present = open_sockets()
-            for inode in mesh:
+            for inode in self._mesh | self._opened():
                 if (descriptor := present.get(inode)) is not None:
                     _shut_down(descriptor)
             return self._before is not None
 
     def _opened(self) -> dict[str, int]:
-        before = self._before or {}
-        return {inode: number for inode, number in open_sockets().items() if inode not in before}
+        if self._before is None:
+            return {}
+        present = open_sockets()
+        return {inode: at for inode, at in present.items() if inode not in self._before}
 
 
 def _shut_down(descriptor: int) -> None:

@@ -1,0 +1,36 @@
+"""The sockets of process groups, which are cut to end what waits on them."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from gangline.elastic.trainer.mesh import GroupSockets
+
+
+def connect() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        own = socket.create_connection(server.getsockname())
+        return own, server.accept()[0]
+
+
+@pytest.mark.parametrize("connects", [GroupSockets.forming, GroupSockets.adding])
+def test_what_waits_while_a_group_connects_ends_and_other_sockets_stay(
+    connects: Callable[[GroupSockets], contextlib.AbstractContextManager[None]],
+) -> None:
+    sockets, (before, peer) = GroupSockets(), connect()
+    received: list[bytes] = []
+    with connects(sockets):
+        own, other = connect()
+        wait = threading.Thread(target=lambda: received.append(own.recv(1)), daemon=True)
+        wait.start()
+        assert sockets.cut()
+        wait.join()
+    assert received == [b""]
+    assert not sockets.cut()
+    peer.send(b"x")
+    assert before.recv(1) == b"x"
+    for each in (before, peer, own, other):
+        each.close()

@@ -4,7 +4,7 @@ import pytest
 
 from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.placement import gang as backtracking
-from gangline.scheduler.placement.gang import place_by_backtracking
+from gangline.scheduler.placement.gang import place_by_backtracking, place_minimum
 from gangline.scheduler.placement.reservation_planner import ReservationPlanner
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
@@ -136,20 +136,38 @@ def test_order_of_pods_is_tried_where_one_keeps_the_other_off() -> None:
     assert rows["d/g-0"] == rows["d/g-1"] != rows["d/g-2"]
 
 
+NEAR_WEB = PlacementConstraints(
+    inter_pod=InterPodRules(affinity=(PodTerm(parse_label_selector("app=web"), "name"),))
+)
+
+
 def test_pod_that_seeks_another_is_placed_after_it() -> None:
-    near_web = PlacementConstraints(
-        inter_pod=InterPodRules(affinity=(PodTerm(parse_label_selector("app=web"), "name"),))
-    )
     state = cluster(
         node("n0", cpu=2, labels={"name": "n0"}),
         group("g", 2),
-        pod("g-0", group="g", constraints=near_web),
+        pod("g-0", group="g", constraints=NEAR_WEB),
         pod("g-1", group="g", labels=(("app", "web"),)),
     )
     (gang,), _ = pending_gangs(state, 0.0)
     scratch = ScratchAllocation(state.nodes)
     assert place_by_backtracking(scratch, gang, gang.pending)
     assert [each.pods[0].key for each in scratch.since(0)] == ["d/g-1", "d/g-0"]
+
+
+def test_minimum_that_needs_a_pod_beyond_it_is_placed_with_that_pod() -> None:
+    """The first pod fits nowhere, and the second one seeks the last, which is placed first."""
+    state = cluster(
+        node("n0", cpu=4, labels={"name": "n0"}),
+        group("g", 2),
+        pod("g-0", cpu=9, group="g"),
+        pod("g-1", group="g", constraints=NEAR_WEB),
+        pod("g-2", group="g"),
+        pod("g-3", cpu=2, group="g", labels=(("app", "web"),)),
+    )
+    (gang,), _ = pending_gangs(state, 0.0)
+    scratch = ScratchAllocation(state.nodes)
+    assert place_minimum(scratch, gang) == []
+    assert sum(placement.count for placement in scratch.since(0)) == 3
 
 
 NOW = 1000.0

@@ -31,6 +31,7 @@ from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import GPU, parse_resource
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.brain.advisers.advice import Advice, Choice, Reason, Verdict, What, because
+from gangline.brain.advisers.memory import role_size
 from gangline.brain.advisers.workers import best_size, floor_of, worker_advice
 from gangline.brain.facts.records import NodeCapacity, Run
 from gangline.brain.guard.state import GuardJobState
@@ -298,8 +299,7 @@ def _misplaced(
         fitting = min(pods, sum(devices // job.devices for devices in left.values() if devices > 0))
         if fitting < pods:
             refused[job.key] = job.workers + fitting
-        rest = placed(left, job.devices, fitting)
-        left = left if rest is None else rest
+        left = placed(left, job.devices, fitting) or left
     return refused
 
 
@@ -336,8 +336,8 @@ def update_price(state: PriceState, refused: float, idle_devices: int, now_ms: i
         idle_since = now_ms if state.idle_since_ms is None else state.idle_since_ms
     if idle_since is not None and now_ms - idle_since >= IDLE_S * 1000:
         return PriceState(price=0.0, at_ms=now_ms, idle_since_ms=idle_since)
-    elapsed_s = 0.0 if state.at_ms is None else max(now_ms - state.at_ms, 0) / 1000
-    keep = math.exp(-elapsed_s / SMOOTHING_S) if state.at_ms is not None else 0.0
+    former_ms = -math.inf if state.at_ms is None else state.at_ms
+    keep = math.exp(-max(now_ms - former_ms, 0) / 1000 / SMOOTHING_S)
     price = keep * state.price + (1 - keep) * min(max(refused, 0.0), 1.0)
     return PriceState(price=price, at_ms=now_ms, idle_since_ms=idle_since)
 
@@ -506,7 +506,7 @@ def allocation_job(
     as the model predicts it.
     """
     job = run.job
-    worker = next((size for size in reversed(job.roles) if size.role == "worker"), None)
+    worker = role_size(job, "worker")
     present = next((choice for choice in choices if choice.goodput == 1.0), None)
     if worker is None or worker.gpus < 1 or present is None or len(choices) < 2:
         return None

@@ -15,6 +15,7 @@ import numpy as np
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, What, because
+from gangline.brain.advisers.memory import role_size
 from gangline.brain.advisers.view import AdviserView, DevicePeak
 from gangline.brain.advisers.workers import present_segment
 from gangline.brain.models.goodput import GoodputModel, noise_scale
@@ -50,11 +51,10 @@ def _advise_loader(view: AdviserView) -> list[Advice]:
         return []
     share = min(shares)
     node_procs = max(recent[-1].procs // recent[-1].nodes, 1)
-    sizes = [size for size in view.run.job.roles if size.role == "worker"]
-    request = sizes[-1].cpu_millis if sizes else None
-    most = None if request is None else request // 1000 // node_procs
-    if share <= DATA_SHARE or most is None:
+    size = role_size(view.run.job, "worker")
+    if share <= DATA_SHARE or size is None or size.cpu_millis is None:
         return []
+    most = size.cpu_millis // 1000 // node_procs
     value = min(max(math.ceil(was * LOADER_GROWTH), was + 1), most)
     if value <= was:
         return []

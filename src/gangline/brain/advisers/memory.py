@@ -113,8 +113,8 @@ def _amount(peak: Peak) -> int:
 
 def role_size(job: RecordedJob, role: str) -> RoleSize | None:
     """Return the latest size of a role."""
-    sizes = [size for size in job.roles if size.role == role]
-    return max(sizes, key=lambda size: size.since_ms) if sizes else None
+    sizes = (size for size in job.roles if size.role == role)
+    return max(sizes, key=lambda size: size.since_ms, default=None)
 
 
 def running_size(job: RecordedJob, role: str, rank: int | None = None) -> RoleSize | None:
@@ -125,17 +125,11 @@ def running_size(job: RecordedJob, role: str, rank: int | None = None) -> RoleSi
     size = role_size(job, role)
     if size is None:
         return None
-    own = [
-        planned for planned in job.planned if planned.role == role and planned.rank in (None, rank)
-    ]
-    for planned in sorted(own, key=lambda planned: planned.rank is not None):
-        size = replace(
-            size,
-            cpu_millis=size.cpu_millis if planned.cpu_millis is None else planned.cpu_millis,
-            memory_bytes=size.memory_bytes
-            if planned.memory_bytes is None
-            else planned.memory_bytes,
-        )
+    for planned in sorted(job.planned, key=lambda planned: planned.rank is not None):
+        if planned.role == role and planned.rank in (None, rank):
+            amounts = {"cpu_millis": planned.cpu_millis, "memory_bytes": planned.memory_bytes}
+            known = {name: amount for name, amount in amounts.items() if amount is not None}
+            size = replace(size, **known)
     return size
 
 

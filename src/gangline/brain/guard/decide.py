@@ -5,6 +5,7 @@ the table the value is limited: by bounds of the user and of persons, and by the
 sentences of the codes are in ``explain``.
 """
 
+import math
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -26,6 +27,7 @@ from gangline.brain.guard.policy import BY_HAND, FIELDS, Permission
 from gangline.brain.guard.state import (
     FACTS_DELAY_S,
     AdviceStreak,
+    Bound,
     ClusterState,
     GuardJobState,
     GuardSettings,
@@ -67,35 +69,27 @@ def _interval(
     advice: Advice, job: GuardJobState, permission: Permission
 ) -> tuple[float, float, dict[float, str]]:
     """The least and the largest value, and the name of the limit behind each."""
-    lows: list[tuple[float, str]] = [(float("-inf"), "")]
-    highs: list[tuple[float, str]] = [(float("inf"), "")]
-    was = advice.was or 0.0
-    for bound in job.bounds:
-        if (bound.what, bound.role) != (advice.what, advice.role):
-            continue
-        if bound.low is not None:
-            lows.append((bound.low, bound.name))
-        if bound.high is not None:
-            highs.append((bound.high, bound.name))
-        sized = advice.what in (What.MEMORY, What.CPU)
-        if sized and bound.written is not None and FIELDS[advice.what] not in permission.named:
-            lows.append((bound.written, "written"))
+    was, factor = advice.was or 0.0, permission.guard.factor
+    limits = list(job.bounds)
     for act in job.person_acts:
-        if (act.what, act.role) != (advice.what, advice.role) or act.value is None:
-            continue
         # A person who made it smaller set the largest value, one who made it larger the least.
-        if direction(act.before, act.value) <= 0:
-            highs.append((act.value, "person"))
-        if direction(act.before, act.value) >= 0:
-            lows.append((act.value, "person"))
+        moved = direction(act.before, act.value)
+        low, high = act.value if moved >= 0 else None, act.value if moved <= 0 else None
+        limits.append(Bound(what=act.what, role=act.role, low=low, high=high, name="person"))
     if advice.what in _STEPPED:
-        highs.append((was * permission.guard.factor, "step"))
-        if advice.what is What.WORKERS:
-            lows.append((was / permission.guard.factor, "step"))
-    low, low_by = max(lows, key=lambda pair: pair[0])
-    high, high_by = min(highs, key=lambda pair: pair[0])
+        low = was / factor if advice.what is What.WORKERS else None
+        limits.append(
+            Bound(what=advice.what, role=advice.role, low=low, high=was * factor, name="step")
+        )
+    limits = [one for one in limits if (one.what, one.role) == (advice.what, advice.role)]
+    lows = [(limit.low, limit.name) for limit in limits if limit.low is not None]
+    highs = [(limit.high, limit.name) for limit in limits if limit.high is not None]
+    if advice.what in (What.MEMORY, What.CPU) and FIELDS[advice.what] not in permission.named:
+        lows += [(one.written, "written") for one in limits if one.written is not None]
+    least, low_by = max(lows, key=lambda pair: pair[0], default=(-math.inf, ""))
+    most, high_by = min(highs, key=lambda pair: pair[0], default=(math.inf, ""))
     # Where limits contradict each other, the upper one is the safe one.
-    return min(low, high), high, {low: low_by, high: high_by}
+    return min(least, most), most, {least: low_by, most: high_by}
 
 
 def _chosen(advice: Advice, low: float, high: float, limited_by: str) -> Decision:

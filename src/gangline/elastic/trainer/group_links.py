@@ -36,6 +36,8 @@ _ALONE = 1 << 40
 
 def is_exchange_error(error: BaseException | None) -> bool:
     """Return whether an exception may be the consequence of a lost rank."""
+    if isinstance(error, torch_dist.DistError):  # that of the store has many texts
+        return True
     return isinstance(error, RuntimeError) and bool(_EXCHANGE_ERROR.search(str(error)))
 
 

@@ -1,4 +1,4 @@
-"""The sockets of process groups, which are cut to end what waits on them."""
+"""The sockets of process groups, which are cut to end what waits on them, and what follows."""
 
 import contextlib
 import socket
@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import torch.distributed as dist
 
+from gangline.elastic.trainer.group_links import is_exchange_error
 from gangline.elastic.trainer.mesh import GroupSockets
 
 
@@ -34,3 +36,18 @@ def test_what_waits_while_a_group_connects_ends_and_other_sockets_stay(
     assert before.recv(1) == b"x"
     for each in (before, peer, own, other):
         each.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_consequence"),
+    [
+        (RuntimeError("[gloo] Connection closed by peer"), True),
+        (dist.DistStoreError("Stop_waiting response is expected"), True),
+        (RuntimeError("shapes differ"), False),
+        (ValueError("a socket"), False),
+    ],
+)
+def test_errors_of_exchanges_and_of_the_store_may_follow_from_a_loss(
+    error: Exception, is_consequence: bool
+) -> None:
+    assert is_exchange_error(error) is is_consequence

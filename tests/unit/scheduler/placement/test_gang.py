@@ -155,13 +155,13 @@ def test_pod_that_seeks_another_is_placed_after_it() -> None:
 
 
 def test_minimum_that_needs_a_pod_beyond_it_is_placed_with_that_pod() -> None:
-    """The first pod fits nowhere, and the second one seeks the last, which is placed first."""
+    """The first pod fits nowhere; the third one seeks the last, which is placed before it."""
     state = cluster(
         node("n0", cpu=4, labels={"name": "n0"}),
         group("g", 2),
         pod("g-0", cpu=9, group="g"),
-        pod("g-1", group="g", constraints=NEAR_WEB),
-        pod("g-2", group="g"),
+        pod("g-1", group="g"),
+        pod("g-2", group="g", constraints=NEAR_WEB),
         pod("g-3", cpu=2, group="g", labels=(("app", "web"),)),
     )
     (gang,), _ = pending_gangs(state, 0.0)

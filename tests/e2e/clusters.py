@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -98,7 +98,6 @@ class ClusterUnderTest:
         *,
         arguments: Sequence[str] = (),
         copy: str = "",
-        environment: Mapping[str, str] | None = None,
     ) -> Component:
         """Start our ``operator`` or ``scheduler``.
 
@@ -107,12 +106,11 @@ class ClusterUnderTest:
             kubeconfig: another one than that with the component's rights.
             arguments: its flags.
             copy: told apart from other copies by this.
-            environment: further variables.
         """
         known = self.environment | {"KUBECONFIG": str(kubeconfig or self.component_config(name))}
         component = Component(
             [*GANGLINE, name, *arguments],
-            known | dict(environment or {}),
+            known,
             self.folder / f"{name}{copy}.log",
         )
         self.components[name + copy] = component

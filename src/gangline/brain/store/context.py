@@ -65,7 +65,7 @@ class Keys:
         return tuple(self.number(*parts) if parts else None for parts in compared)
 
     def _hash(self, parts: tuple[object, ...], size: int) -> "hashlib.blake2b":
-        text = msgspec.json.encode(parts)
+        text = msgspec.json.encode(parts, order="deterministic")
         return hashlib.blake2b(text, digest_size=size, key=self._secret)
 
 

@@ -12,10 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-import msgspec
 from sqlalchemy import Connection, Engine, select
 
 from gangline.brain.store.batch import Fact, FactBuffer
@@ -74,7 +74,7 @@ def open_store(
         keys=Keys(secret or b""),
         clock_ms=clock_ms or _now_ms,
         digest_names=digest_names,
-        load_secret=None if secret else _secret_loader(database),
+        load_secret=None if secret else partial(_load_secret, database),
     )
     try:
         context.prepare()
@@ -129,8 +129,7 @@ class Store:
 
     def digest(self, *parts: object) -> str:
         """Return a keyed digest of JSON values: equal ones match within this database only."""
-        text = msgspec.json.encode(parts, order="deterministic").decode()
-        return self._context.keys.digest(text)
+        return self._context.keys.digest(*parts)
 
     def add(self, facts: Iterable[Fact]) -> None:
         self.buffer.put(facts)
@@ -211,11 +210,11 @@ def _no_access(path: Path) -> str:
     return f"{path} may not be read and written by user {os.geteuid()}"
 
 
-def _secret_loader(database: Database) -> Callable[[], bytes]:
+def _load_secret(database: Database) -> bytes:
     path = database.file
     if path is None:
-        return lambda: database.transact(_stored_secret, writes=True)
-    return lambda: _secret_file(path.with_name(path.name + ".key"))
+        return database.transact(_stored_secret, writes=True)
+    return _secret_file(path.with_name(path.name + ".key"))
 
 
 def _stored_secret(connection: Connection) -> bytes:

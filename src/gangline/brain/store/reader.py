@@ -131,11 +131,10 @@ class Reader:
         """Return a run by its uid, or of the jobs of a name the one that was submitted last."""
         query = run_query(cluster, uid, namespace, self._context.private_name(name))
 
-        def transaction(connection: Connection) -> Run | None:
-            jobs = load_jobs(connection, query)
-            return load_runs(connection, jobs)[0] if jobs else None
-
-        return self._context.read(transaction)
+        runs = self._context.read(
+            lambda connection: load_runs(connection, load_jobs(connection, query))
+        )
+        return runs[0] if runs else None
 
     def similar_runs(self, job: RecordedJob, *, now_ms: int, limit: int = 20) -> SimilarRuns:
         """Return runs of the last 30 days that are similar to a job, best first.
@@ -190,33 +189,25 @@ class Reader:
     def running_jobs(self, cluster: str, limit: int = MAX_PAGE) -> list[RecordedJob]:
         """Return jobs without an end, for a comparison with what the API server has."""
 
-        def transaction(connection: Connection) -> list[RecordedJob]:
-            job = tables.job.c
-            query = (
-                job_query()
-                .where(job.cluster == cluster, job.finished_ms.is_(None))
-                .order_by(job.id)
-                .limit(limit)
-            )
-            return [stored.job for stored in load_jobs(connection, query)]
-
-        return self._context.read(transaction)
+        job = tables.job.c
+        running = job_query().where(job.cluster == cluster, job.finished_ms.is_(None))
+        query = running.order_by(job.id).limit(limit)
+        return [
+            stored.job
+            for stored in self._context.read(lambda connection: load_jobs(connection, query))
+        ]
 
     def history(self, asked: HistoryFilter) -> HistoryPage:
         """Return finished jobs, the latest first, a page at a time."""
 
-        def transaction(connection: Connection) -> HistoryPage:
-            limit = max(1, min(asked.limit, MAX_PAGE))
-            stored = load_jobs(connection, self.history_query(asked).limit(limit + 1))
-            if len(stored) <= limit:
-                return HistoryPage(jobs=tuple(job_row.job for job_row in stored))
-            last = stored[limit - 1]
-            following = replace(asked, until_ms=last.job.finished_ms, after_id=last.id)
-            return HistoryPage(
-                jobs=tuple(job_row.job for job_row in stored[:limit]), next=following
-            )
-
-        return self._context.read(transaction)
+        limit = max(1, min(asked.limit, MAX_PAGE))
+        query = self.history_query(asked).limit(limit + 1)
+        stored = self._context.read(lambda connection: load_jobs(connection, query))
+        page = HistoryPage(jobs=tuple(row.job for row in stored[:limit]))
+        if len(stored) <= limit:
+            return page
+        last = stored[limit - 1]
+        return replace(page, next=replace(asked, until_ms=last.job.finished_ms, after_id=last.id))
 
     def history_query(self, asked: HistoryFilter) -> Select[Any]:
         """Return the statement of ``history``, for tests of its plan."""

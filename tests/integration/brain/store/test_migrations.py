@@ -40,21 +40,18 @@ def test_migrations_make_the_schema_of_the_tables(address: str) -> None:
     store.close()
 
 
-def test_g5_data_is_kept_from_start_to_start(address: str) -> None:
-    for _ in range(2):
-        store = open_store(address, secret=b"secret")
-        store.write.runs([a_run(1)])
-        store.close()
-    after = open_store(address, secret=b"secret", migrate=False)
-    assert after.read.run("cluster", "uid-1") == a_run(1)
-    after.close()
-
-
-def test_missing_schema_is_refused_without_migration(address: str) -> None:
+def test_g5_data_and_secret_are_kept_from_start_to_start(address: str) -> None:
     with pytest.raises(WrongSchema, match=r"does not exist.*gangline brain migrate"):
         open_store(address, migrate=False)
-    open_store(address).close()
-    open_store(address, migrate=False).close()
+    digests = set()
+    for migrate in (True, False):
+        store = open_store(address, migrate=migrate)
+        if migrate:
+            store.write.runs([a_run(1)])
+        assert store.read.run("cluster", "uid-1") == a_run(1)
+        digests.add(store.digest("command"))
+        store.close()
+    assert len(digests) == 1
 
 
 def test_programs_that_start_at_once_migrate_once(address: str) -> None:
@@ -122,15 +119,6 @@ def test_migration_that_was_cut_off_is_finished_by_the_next_start(
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, tables.metadata) == []
     store.close()
-
-
-def test_secret_is_made_once(address: str) -> None:
-    digests = []
-    for _ in range(2):
-        store = open_store(address)
-        digests.append(store.read._context.keys.digest("command"))
-        store.close()
-    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize(

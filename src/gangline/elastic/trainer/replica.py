@@ -4,6 +4,7 @@ Every replica has the same model, optimizer and position. The random state is ea
 kept in a file of the rank's seat, which outlives a killed process.
 """
 
+import ctypes
 import io
 import mmap
 import pickle
@@ -107,7 +108,7 @@ class StateTransfer:
         content = torch.empty(int(size), dtype=torch.uint8)
         self._receive([content], rank)
         live = [tensor for tensor in model.values() if _is_large(tensor)]
-        unpickler = _Unpickler(io.BytesIO(content.numpy().tobytes()), live)
+        unpickler = _Unpickler(io.BytesIO(_content(content)), live)
         state: dict[str, Any] = unpickler.load()
         self._receive(unpickler.tensors, rank)
         if state[MODEL].keys() != model.keys():
@@ -166,8 +167,8 @@ def random_state() -> tuple[Any, ...]:
     numpy = sys.modules.get("numpy")
     legacy: Any = numpy.random.get_state() if numpy else None
     return (
-        torch.get_rng_state().numpy().tobytes(),
-        [device.numpy().tobytes() for device in devices],
+        _content(torch.get_rng_state()),
+        [_content(device) for device in devices],
         random.getstate(),
         legacy and (legacy[0], legacy[1].tobytes(), *legacy[2:]),
     )
@@ -184,6 +185,11 @@ def set_random_state(state: tuple[Any, ...]) -> None:
     if legacy is not None and (numpy := sys.modules.get("numpy")):
         keys = numpy.frombuffer(legacy[1], dtype=numpy.uint32)
         numpy.random.set_state((legacy[0], keys, *legacy[2:]))
+
+
+def _content(numbers: torch.Tensor) -> bytes:
+    """Return a contiguous tensor of bytes on the processor; ``numpy()`` needs NumPy installed."""
+    return ctypes.string_at(numbers.data_ptr(), numbers.numel())
 
 
 def _bytes_tensor(content: bytes) -> torch.Tensor:

@@ -14,7 +14,7 @@ from gangline.api.jobs.tensorflow import TFJob
 from gangline.api.jobs.xgboost import XGBoostJob
 from gangline.api.meta.objects import Object
 from gangline.api.schema.field_error import FieldError
-from gangline.api.validation.validate import validate_job, validate_manifest
+from gangline.api.validation.validate import check_manifest, validate_job, validate_manifest
 
 KINDS: dict[str, tuple[str, str, dict[str, int], type[Object]]] = {
     "MSJob": ("msReplicaSpecs", "mindspore", {"Scheduler": 1, "Worker": 2}, MSJob),
@@ -279,10 +279,61 @@ def test_tfjob_that_cannot_end_is_refused(roles, where, expected):
     assert expected in messages(job("TFJob", roles))[path("TFJob", where)]
 
 
-@pytest.mark.parametrize("policy", ["allworkers", "ChiefWorker"])
-def test_a_tfjobs_success_policy(policy):
-    assert "successPolicy" in str(messages(job("TFJob", successPolicy=policy)))
-    assert messages(job("TFJob", successPolicy="")) == {}
+@pytest.mark.parametrize("kind", ["TFJob", "MSJob"])
+def test_success_policy(kind):
+    (text,) = messages(job(kind, successPolicy="allworkers")).values()
+    assert "did you mean 'AllWorkers'" in text
+    assert "spec.successPolicy" in messages(job(kind, successPolicy="ChiefWorker"))
+    for policy in ("", "AllWorkers"):
+        assert messages(job(kind, successPolicy=policy)) == {}
+
+
+@pytest.mark.parametrize(
+    ("roles", "spec"),
+    [
+        ({"Worker": 1}, {}),
+        ({"Scheduler": 1, "PS": 2, "Worker": 1}, {}),
+        ({"scheduler": 1, "ps": 2, "WORKER": 4}, {}),
+        ({"Scheduler": 0, "PS": 0, "Worker": 1}, {}),
+        (None, {"enableDynamicWorker": True}),
+    ],
+)
+def test_an_msjob_without_mistakes_has_none(roles, spec):
+    written = job("MSJob", roles, **spec)
+    assert messages(written) == {}
+    assert validate_job(msgspec.convert(written, MSJob)) == []
+
+
+@pytest.mark.parametrize(
+    ("roles", "where", "expected"),
+    [
+        ({"Scheduler": 1, "Worker": 0}, ".Worker.replicas", "without a worker"),
+        ({"Scheduler": 1, "PS": 1}, ".Worker", "never ends"),
+        ({"Scheduler": 2, "Worker": 2}, ".Scheduler.replicas", "more than 1"),
+        ({"Worker": 2}, ".Scheduler", "train alone"),
+        ({"Scheduler": 0, "Worker": 2}, ".Scheduler", "train alone"),
+    ],
+)
+def test_msjob_whose_replicas_cannot_meet_is_refused(roles, where, expected):
+    assert expected in messages(job("MSJob", roles))[path("MSJob", where)]
+
+
+def test_port_of_an_msjob_is_not_one_of_the_systems():
+    written = job("MSJob")
+    pod(written)["containers"][0]["ports"] = [{"name": "msjob-port", "containerPort": 80}]
+    where = path("MSJob", ".Worker.template.spec.containers[0].ports[0].containerPort")
+    assert "1024 to 65535" in messages(written)[where]
+
+
+@pytest.mark.parametrize(("roles", "number"), [(None, 1), ({"Worker": 1}, 0)])
+def test_variable_of_an_msjob_is_the_users_where_there_is_no_scheduler(roles, number):
+    written = job("MSJob", roles)
+    pod(written)["containers"][0]["env"] = [{"name": "MS_ROLE", "value": "MS_WORKER"}]
+    assert messages(written) == {}
+    warnings = check_manifest(written).warnings
+    where = path("MSJob", ".Worker.template.spec.containers[0].env[0]")
+    assert [warning.path for warning in warnings] == [where] * number
+    assert all("MS_ROLE" in str(warning) for warning in warnings)
 
 
 @pytest.mark.parametrize("masters", [0, 2])

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from brain_records import a_segment
 from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.advisers.advice import (
     Advice,
@@ -101,21 +102,13 @@ def make_segments(
     rates: Sequence[float], since_ms: int, nodes: int = 8, **changes: Any
 ) -> list[SegmentFacts]:
     """Segments of five minutes, one after the other, with records per second."""
+    fields = {"nodes": nodes, "procs": nodes, "micro_batch": 125, "global_batch": 1000} | changes
     return [
-        msgspec.structs.replace(
-            SegmentFacts(
-                round=1,
-                since=since_ms + index * 5 * MINUTE,
-                until=since_ms + (index + 1) * 5 * MINUTE,
-                nodes=nodes,
-                procs=nodes,
-                global_batch=1000,
-                micro_batch=125,
-                accumulation=1,
-                steps=300,
-                step_seconds=StepSeconds(1, 1000 / rate),
-            ),
-            **changes,
+        a_segment(
+            since=since_ms + index * 5 * MINUTE,
+            until=since_ms + (index + 1) * 5 * MINUTE,
+            step_seconds=StepSeconds(1, 1000 / rate),
+            **fields,
         )
         for index, rate in enumerate(rates)
     ]

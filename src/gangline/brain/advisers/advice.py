@@ -45,7 +45,7 @@ class Confidence(StrEnum):
     HIGH = "high"
 
 
-Argument: TypeAlias = str | int | float | list[str]
+Argument: TypeAlias = str | int | float
 Arguments: TypeAlias = dict[str, Argument]
 
 

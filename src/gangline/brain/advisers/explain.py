@@ -5,88 +5,23 @@ of 32Gi.``; the sentence of the reason follows. Numbers have three significant d
 rounds all numbers of an advice as its sentence shows them, so what is published as JSON and what
 people read are equal.
 
-In a template ``{key:kind}`` is replaced by the argument of that name; kinds are those of ``KINDS``,
-or ``n NOUN`` for a count with its noun. A part in brackets appears if its arguments are there, one
-that begins with a plus sign only if they are positive.
+In a template ``{key:kind}`` is replaced by the argument of that name; kinds are those of
+``written``, among them ``n NOUN`` for a count with its noun. A part in brackets appears if its
+arguments are there, one that begins with a plus sign only if they are positive.
 """
 
 import math
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gangline.api.figures import plain_number
-from gangline.brain.advisers.advice import Advice, Argument, Arguments, Reason, Unit, What, because
+from gangline.brain.advisers.advice import Advice, Arguments, Reason, Unit, What, because
 
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-Write: TypeAlias = Callable[[Any], tuple[str, Any]]
-"""A kind of quantities: returns the text of a value, and the value that the text shows."""
-
-
-def written(write: Write, value: Argument) -> tuple[str, Any]:
-    """Write a value. One at the edge between two units is rounded until it is stable."""
-    text, shown = write(value)
-    for _ in range(3):
-        again, shown = write(shown)
-        if again == text:
-            break
-        text = again
-    return text, shown
-
-
-@lru_cache(maxsize=65_536)
-def three_digits(value: float) -> str:
-    """Return a number with three significant digits, which ``float`` reads again."""
-    return plain_number(value, 3)
-
-
-def _scaled(*units: tuple[str, float, float]) -> Write:
-    """A kind with several units: name, size, and the value from which the next one is used."""
-
-    def write(value: float) -> tuple[str, float]:
-        for name, size, limit in units:
-            digits = three_digits(value / size)
-            if abs(float(digits)) < limit:
-                return f"{digits}{name}", float(digits) * size
-        raise AssertionError("the last unit has no limit")
-
-    return write
-
-
-def _count(value: float) -> tuple[str, int]:
-    return str(round(value)), round(value)
-
-
-def _counted(noun: str) -> Write:
-    def write(value: float) -> tuple[str, int]:
-        count = round(value)
-        return (f"{count} {noun}" if count == 1 else f"{count} {noun}s"), count
-
-    return write
-
-
-def _level(value: float) -> tuple[str, int]:
-    level = min(max(round(value), 0), len(_LEVELS) - 1)
-    return _LEVELS[level], level
-
-
-def _time(form: str, unit_ms: int) -> Write:
-    """A time in milliseconds, rounded down to a unit."""
-
-    def write(value: float) -> tuple[str, int]:
-        rounded_ms = int(value) // unit_ms * unit_ms
-        at = _EPOCH + timedelta(milliseconds=rounded_ms)
-        return form.format(at, month=_MONTHS[at.month - 1]), rounded_ms
-
-    return write
-
 
 _LEVELS = (
     "same specification",
@@ -96,45 +31,75 @@ _LEVELS = (
     "nearest model",
 )
 """Levels of similarity in words, from 0 on."""
-
-KINDS: dict[str, Write] = {
-    "bytes": _scaled(
-        *(
-            (name, 1024.0**power, 1000.0 if name != "Pi" else math.inf)
-            for power, name in enumerate(("B", "Ki", "Mi", "Gi", "Ti", "Pi"))
-        )
+_UNITS: dict[str, tuple[tuple[str, float, float], ...]] = {
+    "bytes": tuple(
+        (name, 1024.0**power, 1000.0 if name != "Pi" else math.inf)
+        for power, name in enumerate(("B", "Ki", "Mi", "Gi", "Ti", "Pi"))
     ),
-    "millicores": _scaled((" cores", 1000.0, math.inf)),
-    "seconds": _scaled(
-        (" s", 1.0, 120.0), (" min", 60.0, 120.0), (" h", 3600.0, 48.0), (" d", 86400.0, math.inf)
+    "millicores": ((" cores", 1000.0, math.inf),),
+    "seconds": (
+        (" s", 1.0, 120.0),
+        (" min", 60.0, 120.0),
+        (" h", 3600.0, 48.0),
+        (" d", 86400.0, math.inf),
     ),
-    "percent": _scaled((" %", 0.01, math.inf)),
-    "points": _scaled((" %", 1.0, math.inf)),
-    "large": _scaled(
+    "percent": ((" %", 0.01, math.inf),),
+    "points": ((" %", 1.0, math.inf),),
+    "large": (
         ("", 1.0, 1e6),
         (" million", 1e6, 1000.0),
         (" billion", 1e9, 1000.0),
         (" trillion", 1e12, math.inf),
     ),
-    "number": _scaled(("", 1.0, math.inf)),
-    "count": _count,
-    "name": lambda value: (str(value), str(value)),
-    "level": _level,
-    "day": _time("{0:%-d} {month} {0:%Y}", 86_400_000),
-    "time": _time("{0:%-d} {month} {0:%Y} at {0:%H:%M} UTC", 60_000),
+    "number": (("", 1.0, math.inf),),
 }
-"""Kinds by the name that templates use; beside them any noun, as in ``{runs:n run}``."""
+"""Kinds of quantities: names of units, their sizes, and the value from which the next is used."""
+_TIMES = {
+    "day": ("{0:%-d} {month} {0:%Y}", 86_400_000),
+    "time": ("{0:%-d} {month} {0:%Y} at {0:%H:%M} UTC", 60_000),
+}
+"""Kinds of times in milliseconds: how they are written, and the unit to which they are rounded."""
 
 
-def kind_of(name: str) -> Write:
-    """Return the kind of a name in a template.
+def written(kind: str, value: Any) -> tuple[str, Any]:
+    """Return the text of a value, and the value that the text shows.
+
+    One at the edge between two units is rounded until it is stable.
 
     Raises:
         KeyError: there is no such kind.
     """
-    if name.startswith("n "):
-        return _counted(name.removeprefix("n "))
-    return KINDS[name]
+    text, shown = _written_once(kind, value)
+    for _ in range(3):
+        again, shown = _written_once(kind, shown)
+        if again == text:
+            break
+        text = again
+    return text, shown
+
+
+def _written_once(kind: str, value: Any) -> tuple[str, Any]:
+    if kind == "name":
+        return str(value), str(value)
+    if kind in _TIMES:
+        form, unit_ms = _TIMES[kind]
+        rounded_ms = int(value) // unit_ms * unit_ms
+        at = _EPOCH + timedelta(milliseconds=rounded_ms)
+        return form.format(at, month=_MONTHS[at.month - 1]), rounded_ms
+    if kind in _UNITS:
+        for name, size, limit in _UNITS[kind]:
+            digits = plain_number(value / size, 3)
+            if abs(float(digits)) < limit:
+                return f"{digits}{name}", float(digits) * size
+    count = round(value)
+    if kind == "level":
+        level = min(max(count, 0), len(_LEVELS) - 1)
+        return _LEVELS[level], level
+    if kind == "count":
+        return str(count), count
+    if not kind.startswith("n "):
+        raise KeyError(kind)
+    return f"{count} {kind.removeprefix('n ')}{'' if count == 1 else 's'}", count
 
 
 _STEP = "Now a step takes {step:seconds}, the mean of {segments:n segment}. "
@@ -439,7 +404,7 @@ def published(advice: Advice) -> PublishedAdvice:
     is_implied = advice.what is What.WARNING and advice.target == advice.reason.code
     if advice.target and not is_implied:
         head += f" on {advice.target}"
-    kind = KINDS["number" if advice.unit is Unit.COUNT else advice.unit]
+    kind = "number" if advice.unit is Unit.COUNT else str(advice.unit)
     shown: dict[str, Any] = dict.fromkeys(("was", "value", "low", "high"))
 
     def text(name: str) -> str:
@@ -470,7 +435,7 @@ def published_reason(reason: Reason) -> tuple[Reason, str]:
         if group is not None:
             is_shown = _has_all(group, reason.arguments)
             return _TOKEN.sub(replace, group.removeprefix("+")) if is_shown else ""
-        text, shown[key] = written(kind_of(kind), reason.arguments[key])
+        text, shown[key] = written(kind, reason.arguments[key])
         return text
 
     text = _TOKEN.sub(replace, TEMPLATES[reason.code])

@@ -61,10 +61,23 @@ def similarity_level(run: Run, other: Run) -> int | None:
     job, past = run.job, other.job
     if job.cluster != past.cluster or job.uid == past.uid:
         return None
-    level = None
-    if job.namespace == past.namespace and job.kind == past.kind:
-        level = _level_in_namespace(job, past)
-    return _level_by_model(run, other) if level is None else level
+    for level, (mine, theirs) in enumerate(zip(level_keys(job), level_keys(past), strict=True)):
+        is_equal = mine is not None and mine == theirs
+        if is_equal and (level < 3 or _model_ratio(job, past) <= SAME_SIZE):
+            return level
+    return _level_by_model(run, other)
+
+
+def level_keys(job: RecordedJob) -> tuple[tuple[str, ...] | None, ...]:
+    """Return what similar jobs have equal at the levels 0 to 3; None: there are none."""
+    place = (job.cluster, job.namespace, job.kind)
+    family = (*place, job.stem, job.image.repository)
+    return (
+        (*place, job.owner, job.spec_digest) if job.spec_digest else None,
+        (*family, job.owner, job.command_digest) if job.command_digest else None,
+        family,
+        (*place, job.image.repository, job.strategy),
+    )
 
 
 def is_success(job: RecordedJob) -> bool:
@@ -88,18 +101,6 @@ def is_larger(run: Run, others: Iterable[Run]) -> bool:
         if mine.get(name, 0.0) > SAME_SIZE * largest:
             return True
     return False
-
-
-def _level_in_namespace(job: RecordedJob, past: RecordedJob) -> int | None:
-    owned = job.owner == past.owner
-    if owned and job.spec_digest and job.spec_digest == past.spec_digest:
-        return 0
-    image = job.image.repository == past.image.repository
-    if job.stem == past.stem and image:
-        command = job.command_digest and job.command_digest == past.command_digest
-        return 1 if owned and command else 2
-    same = image and job.strategy == past.strategy
-    return 3 if same and _model_ratio(job, past) <= SAME_SIZE else None
 
 
 def _level_by_model(run: Run, other: Run) -> int | None:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from statistics import median
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -90,24 +89,21 @@ ADVISED, APPLIED_EVENT, HELD_EVENT = "Advised", "AdviceApplied", "AdviceHeld"
 ROLLED_BACK_EVENT = "AdviceRolledBack"
 
 
-LEAST_CHANGE = {Unit.BYTES: 256 * 2**20, Unit.MILLICORES: 250, Unit.COUNT: 1, Unit.SECONDS: 1}
+LEAST_CHANGE: dict[str, int] = {
+    Unit.BYTES: 256 * 2**20,
+    Unit.MILLICORES: 250,
+    Unit.COUNT: 1,
+    Unit.SECONDS: 1,
+}
 _GIB, _MIB = 2**30, 2**20
 _AMOUNT = re.compile(r"\d[\d.,]*( ?(%|[A-Za-z]+))?")
 
-_ORDER = tuple(What)
 _SHARED = [
     name
     for name in AdviceItem.__struct_fields__
     if name in Advice.__struct_fields__ and name not in ("reason", "evidence")
 ]
 """Fields that an item has as its advice has them."""
-
-
-class AdviceChange(NamedTuple):
-    """A change of one item that the job's events show."""
-
-    reason: str
-    message: str
 
 
 def format_amount(value: float | None, unit: str) -> str:
@@ -144,13 +140,10 @@ def advice_item(
 
 def ordered(items: Iterable[AdviceItem]) -> list[AdviceItem]:
     """Order items by subject, so that the same advice is always the same list."""
+    order = list(map(str, What))
     return sorted(
-        items, key=lambda item: (_rank(item.what), item.role, item.rank or 0, item.target)
+        items, key=lambda item: (order.index(item.what), item.role, item.rank or 0, item.target)
     )
-
-
-def _rank(what: str) -> int:
-    return _ORDER.index(What(what)) if what in set(What) else len(_ORDER)
 
 
 def with_summary(status: JobAdviceStatus) -> JobAdviceStatus:
@@ -176,8 +169,8 @@ def settled(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> list[Advice
     )
 
 
-def changes(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> Iterator[AdviceChange]:
-    """Yield what is new in ``new``, which is ``settled``: each change once."""
+def changes(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> Iterator[tuple[str, str]]:
+    """Yield reasons and messages of what is new in ``new``, which is ``settled``: each once."""
     stored = {_subject(item): item for item in old}
     for item in new:
         before = stored.get(_subject(item))
@@ -185,11 +178,11 @@ def changes(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> Iterator[Ad
             continue
         if item.state == APPLIED:
             if before is None or before.state != APPLIED or before.value != item.value:
-                yield AdviceChange(APPLIED_EVENT, item.sentence)
+                yield APPLIED_EVENT, item.sentence
         elif before is None or _moved(before, item) or before.reason != item.reason:
-            yield AdviceChange(ADVISED, item.sentence)
+            yield ADVISED, item.sentence
         if item.state == HELD and (before is None or _hold(before) != _hold(item)):
-            yield AdviceChange(HELD_EVENT, f"{item.what}: {item.held_because}")
+            yield HELD_EVENT, f"{item.what}: {item.held_because}"
 
 
 def _hold(item: AdviceItem) -> str:
@@ -211,10 +204,8 @@ def _moved(old: AdviceItem, new: AdviceItem) -> bool:
     if old.value is None or new.value is None:
         return old.value != new.value or (old.value is None and old.sentence != new.sentence)
     difference = abs(new.value - old.value)
-    least = LEAST_CHANGE.get(Unit(new.unit), 0) if new.unit in set(Unit) else 0
-    if new.unit == Unit.COUNT:
-        return difference >= least
-    return difference >= least and difference >= RELATIVE_CHANGE * abs(old.value)
+    relative = 0.0 if new.unit == Unit.COUNT else RELATIVE_CHANGE
+    return difference >= max(LEAST_CHANGE.get(new.unit, 0), relative * abs(old.value))
 
 
 EXPIRES = timedelta(hours=1)
@@ -259,12 +250,12 @@ class Publisher:
                 updated=now,
                 expires=now + EXPIRES,
                 history=history,
-                items=ordered(new),
+                items=new,
             )
         )
         if await self._write(job, stored, status):
-            for change in changes(old, new):
-                self._events.event(job, "Normal", change.reason, change.message)
+            for reason, message in changes(old, new):
+                self._events.event(job, "Normal", reason, message)
 
     async def withdraw(self, job: Object) -> None:
         stored = self.advice_of(job)

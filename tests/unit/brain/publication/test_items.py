@@ -76,7 +76,7 @@ def test_other_changes_replace_it(changed: AdviceItem) -> None:
 
 def test_each_change_has_one_event() -> None:
     def events(old: list[AdviceItem], new: list[AdviceItem]) -> list[str]:
-        return [change.reason for change in changes(old, settled(old, new))]
+        return [reason for reason, _ in changes(old, settled(old, new))]
 
     held = item(state=HELD, held_because="the job is held")
     assert events([], [item()]) == ["Advised"]
@@ -95,7 +95,7 @@ def test_amounts_in_the_reason_of_a_hold_are_no_change() -> None:
     assert settled([first], [later]) == [first]
     assert list(changes([first], [later])) == []
     other = item(state=HELD, held_because="2 segments are known; 3 needed")
-    assert [change.reason for change in changes([first], [other])] == ["AdviceHeld"]
+    assert [reason for reason, _ in changes([first], [other])] == ["AdviceHeld"]
 
 
 def test_summary_has_the_first_item_and_all_fields() -> None:

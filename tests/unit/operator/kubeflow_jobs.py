@@ -1,6 +1,7 @@
 """Builders for jobs of the kinds with replica specs."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from gangline.operator.engine import manifests
@@ -18,6 +19,7 @@ SPECS = {
     "XGBoostJob": ("xgbReplicaSpecs", "xgboost"),
     "PaddleJob": ("paddleReplicaSpecs", "paddle"),
     "MPIJob": ("mpiReplicaSpecs", "mpi"),
+    "MSJob": ("msReplicaSpecs", "mindspore"),
     "PyTorchJob": ("pytorchReplicaSpecs", "pytorch"),
 }
 
@@ -29,18 +31,22 @@ def replica(container: str, count: int | None = 1, **extra: Any) -> dict[str, An
 
 
 def job_manifest(
-    kind: str, roles: dict[str, int | None], *, name: str = "train", **spec: Any
+    kind: str, roles: Mapping[str, Any], *, name: str = "train", **spec: Any
 ) -> dict[str, Any]:
     """``job_manifest("TFJob", {"PS": 1, "Worker": 2}, successPolicy="AllWorkers")``.
 
-    A role with None instead of a number leaves ``replicas`` out.
+    A role with None instead of a number leaves ``replicas`` out; it may be a replica spec, too.
     """
     field, container = SPECS[kind]
+    specs = {
+        role: given if isinstance(given, dict) else replica(container, given)
+        for role, given in roles.items()
+    }
     return {
-        "apiVersion": "kubeflow.org/v1",
+        "apiVersion": "mindspore.gitee.com/v1" if kind == "MSJob" else "kubeflow.org/v1",
         "kind": kind,
         "metadata": {"name": name, "namespace": "team", "uid": UID},
-        "spec": {field: {role: replica(container, n) for role, n in roles.items()}, **spec},
+        "spec": {field: specs, **spec},
     }
 
 

@@ -1,4 +1,7 @@
-"""JAXJob, XGBoostJob and Kubeflow's PaddleJob: environments of replicas, and how a job ends."""
+"""The kinds with replica specs: defaults, who leads and who decides.
+
+The environments are those of JAXJob, XGBoostJob and Kubeflow's PaddleJob.
+"""
 
 from typing import Any
 
@@ -7,6 +10,9 @@ import pytest
 from gangline.operator.engine import manifests
 from gangline.operator.frameworks.jax import JaxFramework
 from gangline.operator.frameworks.kubeflow_paddle import KubeflowPaddleFramework
+from gangline.operator.frameworks.mindspore import MindSporeFramework
+from gangline.operator.frameworks.mpi.framework import MPIFramework
+from gangline.operator.frameworks.tensorflow import TensorFlowFramework
 from gangline.operator.frameworks.xgboost import XGBoostFramework
 from gangline.operator.model.framework import Framework
 from gangline.operator.model.job import CleanPodPolicy, NormalizedJob, OwnsObjects, RestartPolicy
@@ -18,6 +24,9 @@ FRAMEWORKS: dict[str, Framework] = {
     "JAXJob": JaxFramework(),
     "XGBoostJob": XGBoostFramework(),
     "PaddleJob": KubeflowPaddleFramework(),
+    "TFJob": TensorFlowFramework(),
+    "MSJob": MindSporeFramework(),
+    "MPIJob": MPIFramework(),
 }
 
 
@@ -113,19 +122,21 @@ def test_every_container_of_jax_gets_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "roles", "restart", "port"),
+    ("kind", "roles", "port"),
     [
-        ("JAXJob", ["Worker"], RestartPolicy.NEVER, ("jaxjob-port", 6666)),
-        ("XGBoostJob", ["Master", "Worker"], RestartPolicy.NEVER, ("xgboostjob-port", 9999)),
-        ("PaddleJob", ["Master", "Worker"], RestartPolicy.ON_FAILURE, ("master", 36543)),
+        ("JAXJob", ["Worker"], ("jaxjob-port", 6666)),
+        ("XGBoostJob", ["Master", "Worker"], ("xgboostjob-port", 9999)),
+        ("PaddleJob", ["Master", "Worker"], ("master", 36543)),
+        ("TFJob", ["PS", "Worker"], ("tfjob-port", 2222)),
+        ("MSJob", ["Worker"], ("msjob-port", 2222)),
     ],
 )
-def test_defaults_equal_upstreams(
-    kind: str, roles: list[str], restart: RestartPolicy, port: tuple[str, int]
-) -> None:
+def test_defaults_equal_upstreams(kind: str, roles: list[str], port: tuple[str, int]) -> None:
     job = a_job(kind, **dict.fromkeys(roles))
+    restart = RestartPolicy.ON_FAILURE if kind == "PaddleJob" else RestartPolicy.NEVER
     assert [(role.replicas, role.restart) for role in job.roles] == [(1, restart)] * len(roles)
-    assert job.policy.clean_pods is CleanPodPolicy.NONE
+    clean = CleanPodPolicy.RUNNING if kind == "MSJob" else CleanPodPolicy.NONE
+    assert job.policy.clean_pods is clean
     name, number = port
     (container,) = pod_of(job, "worker-0")["spec"]["containers"]
     assert container["ports"] == [{"name": name, "containerPort": number}]
@@ -137,6 +148,11 @@ def test_defaults_equal_upstreams(
         ("JAXJob", {"Worker": 3}, "worker-0"),
         ("XGBoostJob", {"Master": 1, "Worker": 1}, "master-0"),
         ("PaddleJob", {"Master": 1, "Worker": 1}, "master-0"),
+        ("MPIJob", {"Launcher": 1, "Worker": 1}, "launcher-0"),
+        ("TFJob", {"Chief": 1, "Worker": 2, "PS": 1}, "chief-0"),
+        ("TFJob", {"Master": 1, "Worker": 2}, "master-0"),
+        ("TFJob", {"Worker": 2, "PS": 1}, "worker-0"),
+        ("TFJob", {"Chief": 0, "Worker": 2}, "worker-0"),
     ],
 )
 def test_one_replica_leads(kind: str, roles: dict[str, int | None], leads: str) -> None:
@@ -164,9 +180,21 @@ DONE, RUNS, PENDING = "Succeeded", "Running", "Pending"
         ("PaddleJob", {"Master": [RUNS], "Worker": [DONE]}, False, True),
         ("PaddleJob", {"Worker": [DONE, RUNS]}, False, True),
         ("PaddleJob", {"Worker": [DONE, DONE]}, True, False),
+        ("TFJob", {"Chief": [RUNS], "Worker": [""]}, False, True),
+        ("TFJob", {"Chief": [PENDING], "Worker": [RUNS]}, False, False),
+        ("TFJob", {"Worker": ["", RUNS], "PS": [""]}, False, True),
+        ("TFJob", {"Worker": ["", ""], "PS": [RUNS]}, False, False),
+        ("MPIJob", {"Launcher": [""], "Worker": [RUNS, RUNS]}, False, False),
+        ("MPIJob", {"Launcher": [PENDING], "Worker": [RUNS, ""]}, False, False),
+        ("MPIJob", {"Launcher": [RUNS], "Worker": [RUNS, ""]}, False, True),
+        ("MPIJob", {"Launcher": [DONE], "Worker": [RUNS, ""]}, True, False),
+        ("MPIJob", {"Launcher": [""], "Worker": [DONE, DONE]}, False, False),
+        ("MSJob", {"Scheduler": [RUNS], "Worker": [DONE, RUNS]}, True, True),
+        ("MSJob", {"Scheduler": [RUNS], "Worker": [RUNS, DONE]}, False, True),
+        ("MSJob", {"Scheduler": [RUNS], "Worker": [PENDING, ""]}, False, False),
     ],
 )
-def test_masters_decide_or_else_all_workers(
+def test_leaders_decide_or_else_workers(
     kind: str, phases: dict[str, list[str]], succeeded: bool, running: bool
 ) -> None:
     job = a_job(kind, **{role: len(listed) for role, listed in phases.items()})
@@ -179,6 +207,13 @@ def test_masters_decide_or_else_all_workers(
     gang = gang_of(job, *pods)
     assert job.rules.has_succeeded(job, gang) is succeeded
     assert job.rules.is_running(job, gang) is running
+
+
+@pytest.mark.parametrize("last", [RUNS, DONE])
+def test_all_workers_decide_with_the_success_policy(last: str) -> None:
+    job = a_job("MSJob", {"successPolicy": "AllWorkers"}, Scheduler=1, Worker=2)
+    gang = gang_of(job, a_pod("scheduler-0"), a_pod("worker-0", DONE), a_pod("worker-1", last))
+    assert job.rules.has_succeeded(job, gang) is (last == DONE)
 
 
 # Elastic PaddleJobs

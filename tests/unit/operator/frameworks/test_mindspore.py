@@ -6,11 +6,10 @@ import pytest
 
 from gangline.operator.frameworks.mindspore import MindSporeFramework
 from gangline.operator.model.conditions import FAILED
-from gangline.operator.model.job import CleanPodPolicy, NormalizedJob, RestartPolicy
+from gangline.operator.model.job import NormalizedJob
 from gangline.operator.model.plan import TargetKind
 from gangline.operator.model.replicas import ObservedService, ObservedServiceSpec
 from unit.operator.builders import (
-    UID,
     a_pod,
     a_service,
     conditions,
@@ -19,28 +18,13 @@ from unit.operator.builders import (
     look,
     message,
 )
-from unit.operator.kubeflow_jobs import gang_of, pod_of, read_job, replica
+from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, replica
 
 ADDRESS = "10.96.3.7"
 
 
-def manifest(roles: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "mindspore.gitee.com/v1",
-        "kind": "MSJob",
-        "metadata": {"name": "train", "namespace": "team", "uid": UID},
-        "spec": {
-            "msReplicaSpecs": {
-                role: replica("mindspore", given) if isinstance(given, int) else given
-                for role, given in roles.items()
-            },
-            **spec,
-        },
-    }
-
-
 def a_job(spec: dict[str, Any] | None = None, **roles: Any) -> NormalizedJob:
-    return read_job(MindSporeFramework(), manifest(roles, **(spec or {})))
+    return read_job(MindSporeFramework(), job_manifest("MSJob", roles, **(spec or {})))
 
 
 def scheduler_service(address: str = ADDRESS) -> ObservedService:
@@ -115,14 +99,6 @@ def test_only_the_main_container_gets_the_environment():
     assert pod["spec"]["containers"][1]["env"][-1] == {"name": "MS_ROLE", "value": "MS_WORKER"}
 
 
-def test_every_pod_has_the_default_port():
-    job = a_job(Scheduler=1, PS=1, Worker=1)
-    gang = gang_of(job, services={"train-scheduler-0": scheduler_service()})
-    for name in ("scheduler-0", "ps-0", "worker-0"):
-        (container,) = pod_of(job, name, gang)["spec"]["containers"]
-        assert container["ports"] == [{"name": "msjob-port", "containerPort": 2222}]
-
-
 @pytest.mark.parametrize("roles", [{"Worker": 1}, {"Scheduler": 0, "Worker": 1, "PS": 0}])
 def test_a_single_worker_without_a_scheduler_trains_alone(roles):
     job = a_job(**roles)
@@ -171,39 +147,6 @@ def test_pods_carry_the_labels_by_which_upstreams_services_choose_them():
         assert labels[key] == value
 
 
-def test_what_the_user_leaves_out_is_upstreams_default():
-    job = a_job(Worker={"template": replica("mindspore")["template"]})
-    (worker,) = job.roles
-    assert (worker.replicas, worker.restart) == (1, RestartPolicy.NEVER)
-    assert job.policy.clean_pods is CleanPodPolicy.RUNNING
-
-
-def test_worker_0_decides_over_success_by_default():
-    job = a_job(Scheduler=1, PS=1, Worker=2)
-    others = [a_pod("scheduler-0"), a_pod("ps-0")]
-    done = look(job, *others, a_pod("worker-0", "Succeeded", code=0), a_pod("worker-1"))
-    assert conditions(done.decide().status)[-1] == "Succeeded"
-    wrong = look(job, *others, a_pod("worker-0"), a_pod("worker-1", "Succeeded", code=0))
-    assert conditions(wrong.decide().status)[-1] == "Running"
-
-
-def test_all_workers_decide_with_the_success_policy():
-    job = a_job({"successPolicy": "AllWorkers"}, Scheduler=1, Worker=2)
-    first = a_pod("worker-0", "Succeeded", code=0)
-    one = look(job, a_pod("scheduler-0"), first, a_pod("worker-1"))
-    assert conditions(one.decide().status)[-1] == "Running"
-    both = look(job, a_pod("scheduler-0"), first, a_pod("worker-1", "Succeeded", code=0))
-    assert conditions(both.decide().status)[-1] == "Succeeded"
-
-
-def test_the_job_runs_with_a_worker_not_with_its_scheduler():
-    job = a_job(Scheduler=1, Worker=2)
-    alone = look(job, a_pod("scheduler-0"), a_pod("worker-0", "Pending")).decide()
-    assert "Running" not in conditions(alone.status)
-    both = look(job, a_pod("scheduler-0"), a_pod("worker-0")).decide()
-    assert conditions(both.status)[-1] == "Running"
-
-
 def dynamic(restart: str = "Never", **spec: Any) -> NormalizedJob:
     worker = {**replica("mindspore", 2), "restartPolicy": restart}
     return a_job({"enableDynamicWorker": True, **spec}, Scheduler=1, Worker=worker)
@@ -243,7 +186,8 @@ def test_a_dynamic_job_whose_workers_come_back_does_not_fail():
 
 def test_a_dynamic_job_that_restarts_together_does_not_fail():
     worker = {**replica("mindspore", 2), "restartPolicy": "Never"}
-    written = manifest({"Scheduler": 1, "Worker": worker}, enableDynamicWorker=True)
+    roles = {"Scheduler": 1, "Worker": worker}
+    written = job_manifest("MSJob", roles, enableDynamicWorker=True)
     written["metadata"]["annotations"] = {"gangline.dev/restart": "gang"}
     pods = [
         a_pod("scheduler-0"),

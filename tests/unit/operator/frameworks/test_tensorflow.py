@@ -7,9 +7,7 @@ import pytest
 
 from gangline.operator.frameworks.tensorflow import TensorFlowFramework
 from gangline.operator.model.job import (
-    CleanPodPolicy,
     NormalizedJob,
-    RestartPolicy,
     ToleratesFailures,
 )
 from unit.operator.builders import a_pod
@@ -127,29 +125,6 @@ def test_only_the_main_container_gets_the_environment():
     assert [name for name, _ in variables(pod_of(job, "worker-0"), 1)] == ["TF_CONFIG"]
 
 
-def test_defaults_equal_upstreams():
-    job = a_job(Worker=None, PS=None)
-    assert [role.replicas for role in job.roles] == [1, 1]
-    assert {role.restart for role in job.roles} == {RestartPolicy.NEVER}
-    assert job.policy.clean_pods is CleanPodPolicy.NONE
-
-
-@pytest.mark.parametrize(
-    ("roles", "leads"),
-    [
-        ({"Chief": 1, "Worker": 2, "PS": 1}, {"chief-0"}),
-        ({"Master": 1, "Worker": 2}, {"master-0"}),
-        ({"Worker": 2, "PS": 1}, {"worker-0"}),
-        ({"Chief": 0, "Worker": 2}, {"worker-0"}),
-    ],
-)
-def test_one_replica_leads(roles, leads):
-    job = a_job(**roles)
-    named = {f"{r.label}-{i}" for r in job.roles for i in range(r.replicas)}
-    label = "training.kubeflow.org/job-role"
-    assert {n for n in named if label in pod_of(job, n)["metadata"]["labels"]} == leads
-
-
 DONE, FAILED, RUNS = "Succeeded", "Failed", "Running"
 
 
@@ -206,21 +181,6 @@ def test_which_replicas_decide_success(roles, policy, pods, succeeded):
     job = a_job(spec={"successPolicy": policy}, **roles)
     gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
     assert job.rules.has_succeeded(job, gang) is succeeded
-
-
-@pytest.mark.parametrize(
-    ("roles", "pods", "running"),
-    [
-        ({"Chief": 1, "Worker": 1}, {"chief-0": RUNS}, True),
-        ({"Chief": 1, "Worker": 1}, {"chief-0": "Pending", "worker-0": RUNS}, False),
-        ({"Worker": 2, "PS": 1}, {"worker-1": RUNS}, True),
-        ({"Worker": 2, "PS": 1}, {"ps-0": RUNS}, False),
-    ],
-)
-def test_which_replicas_decide_running(roles, pods, running):
-    job = a_job(**roles)
-    gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
-    assert job.rules.is_running(job, gang) is running
 
 
 def rules_of(job: NormalizedJob) -> ToleratesFailures:

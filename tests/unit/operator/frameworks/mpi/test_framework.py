@@ -310,23 +310,6 @@ def test_a_launcher_that_was_killed_is_made_again():
     assert created(failed.later(60, *workers).decide()) == ["launcher"]
 
 
-@pytest.mark.parametrize(
-    ("pods", "running", "succeeded"),
-    [
-        ({"worker-0": "Running", "worker-1": "Running"}, False, False),
-        ({"launcher-0": "Pending", "worker-0": "Running"}, False, False),
-        ({"launcher-0": "Running", "worker-0": "Running"}, True, False),
-        ({"launcher-0": "Succeeded", "worker-0": "Running"}, False, True),
-        ({"worker-0": "Succeeded", "worker-1": "Succeeded"}, False, False),
-    ],
-)
-def test_the_launcher_decides(pods, running, succeeded):
-    job = a_job()
-    gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
-    assert job.rules.is_running(job, gang) is running
-    assert job.rules.has_succeeded(job, gang) is succeeded
-
-
 def test_launcher_and_its_service_have_upstreams_name():
     workers = a_pod("worker-0"), a_pod("worker-1")
     decision = look(a_job(), *workers, services=[]).decide()
@@ -341,12 +324,6 @@ def test_a_launcher_that_upstreams_operator_made_is_taken_over():
     made = replace(ours, metadata=replace(ours.metadata, name="train-launcher", labels=labels))
     decision = look(a_job(), made, a_pod("worker-0"), a_pod("worker-1"), services=[]).decide()
     assert (created(decision), deleted(decision)) == ([], [])
-
-
-def test_the_launcher_leads():
-    label = "training.kubeflow.org/job-role"
-    assert pod_of(a_job(), "launcher-0")["metadata"]["labels"][label] == "master"
-    assert label not in pod_of(a_job(), "worker-0")["metadata"]["labels"]
 
 
 @pytest.mark.parametrize(

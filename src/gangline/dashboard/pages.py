@@ -41,6 +41,11 @@ class PageRefused(Exception):
     """The viewer may not see this; the message says which right is missing."""
 
 
+def is_count(text: str) -> bool:
+    """Return whether a text of a request is a number from 0 on that fits into 64 bits."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
 Query = Mapping[str, tuple[str, ...]]
 
 
@@ -274,9 +279,7 @@ async def _curves(request: PageRequest) -> View:
 async def _history(request: PageRequest) -> View:
     given = {name: request.first(name) for name in past.FILTERS}
     position = {
-        name: value
-        for name in ("until", "after")
-        if (value := request.first(name)).isascii() and value.isdecimal()
+        name: value for name in ("until", "after") if is_count(value := request.first(name))
     }
     filters = {name: value for name, value in given.items() if value} | position
     if kind := _KINDS.get(given["kind"].lower()):

@@ -25,6 +25,7 @@ from gangline.dashboard.pages import (
     PageRefused,
     PageRequest,
     compute_usage,
+    is_count,
 )
 from gangline.dashboard.rendering import (
     LANGUAGES,
@@ -175,7 +176,7 @@ class Dashboard:
     async def _check_form(self, request: web.Request, session: sessions.Session) -> None:
         if session.csrf == sessions.NO_CSRF:
             return
-        form = await request.post()
+        form = await sessions.read_form(request)
         site = request.headers.get("Sec-Fetch-Site", "same-origin")
         origin = request.headers.get("Origin", "")
         is_foreign = site not in {"same-origin", "none"} or (
@@ -431,7 +432,7 @@ class Dashboard:
         opened = await self._open(request)
         shared, _ = await self._open_log(request, opened)
         given = request.headers.get("Last-Event-ID") or request.query.get("after", "0")
-        position = int(given) if given.isascii() and given.isdecimal() else 0
+        position = int(given) if is_count(given) else 0
         text = request.query.get("q", "").lower()
         renderer = self._renderer(request)
 
@@ -503,9 +504,9 @@ class Dashboard:
 
     async def _act(self, request: web.Request) -> web.StreamResponse:
         opened, shown, action = await self._chosen(request)
-        form = await request.post()
+        form = await sessions.read_form(request)
         generation = str(form.get("generation", ""))
-        if not (generation.isascii() and generation.isdecimal()):
+        if not is_count(generation):
             raise web.HTTPBadRequest(text="generation: the form must bring the generation along")
         value = str(form.get(action.field, "")) if action.field else ""
         if action.field == "replicas" and (role := str(form.get("role", ""))):

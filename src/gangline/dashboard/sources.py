@@ -230,6 +230,8 @@ class Sources:
         self.gpu_usage = Cached(partial(gpu_usage, client), USAGE_S, changed)
         self.node_usage = Cached(partial(node_usage, client), USAGE_S, changed)
         self.pod_usage = CachedByKey(partial(pod_usage, client), USAGE_S, changed)
+        self._complete_reading = asyncio.Lock()
+        """One at a time: each has all pods in memory for some seconds."""
         self._accounts = CachedByKey(partial(read_goodput, client), ACCOUNT_S, changed)
         self.diagnoses = CachedByKey(self._diagnose, ON_REQUEST_S)
         self.explanations = JobExplanations(self._explain, changed)
@@ -261,7 +263,8 @@ class Sources:
         async def read(client: ApiClient) -> Mapping[str, Any]:
             return await report_queues(client, await read_deployed_settings(client))
 
-        return await in_thread(self.client.config, read)
+        async with self._complete_reading:
+            return await in_thread(self.client.config, read)
 
     async def _explain(self, jobs: Mapping[str, Job]) -> Mapping[str, Sequence[Any]]:
         from gangline.scheduler.reporting.live import explain_jobs
@@ -278,7 +281,10 @@ class Sources:
             for uid, job in jobs.items()
             if job.replicas
         }
-        return await in_thread(self.client.config, explain) if asked else {}
+        if not asked:
+            return {}
+        async with self._complete_reading:
+            return await in_thread(self.client.config, explain)
 
     async def _diagnose(self, job: Job) -> Diagnosis:
         jobs = JobClient(self.client, job.kind.trainer)

@@ -328,6 +328,44 @@ async def test_expired_credentials_end_the_session_and_its_streams(
         assert answer.headers["Location"] == "/login?next=%2Fjobs"
 
 
+@pytest.mark.parametrize(
+    ("start", "headers", "body", "status"),
+    [
+        pytest.param("GET /", b"Cookie: session=\xff\xfe", b"", 303, id="cookie"),
+        pytest.param("GET /", b"Authorization: Bearer \xff", b"", 303, id="credentials"),
+        pytest.param("GET /jobs?q=%ff%00&after=%5B%5B", b"", b"", 303, id="address"),
+        pytest.param("POST /login", b"Content-Type: multipart/form-data", b"abc", 400,
+                     id="form without a boundary"),
+        pytest.param("POST /login", b"Content-Type: multipart/form-data; boundary=x", b"abc", 400,
+                     id="form without parts"),
+        pytest.param("POST /login", b"Content-Type: application/x-www-form-urlencoded; charset=no",
+                     b"a=b", 400, id="unknown encoding"),
+        pytest.param("POST /login", b"Content-Type: application/x-www-form-urlencoded",
+                     b"token=\xff", 400, id="form that is no text"),
+    ],
+)  # fmt: skip
+async def test_request_that_is_no_text_is_refused(
+    make_site: MakeSite, start: str, headers: bytes, body: bytes, status: int
+) -> None:
+    site = await make_site(auth="token")
+    url = site.client.make_url("/")
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    length = f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+    writer.write(f"{start} HTTP/1.1\r\nHost: x\r\n".encode() + headers + b"\r\n" * bool(headers))
+    writer.write(length + body)
+    assert (await reader.readline()).split()[1] == str(status).encode()
+    writer.close()
+
+
+async def test_numbers_without_end_are_no_numbers(site: Site) -> None:
+    number = "9" * 5000
+    async with site.client.get(f"{JOB}/logs/lines?after={number}") as answer:
+        assert answer.status == 200
+    form = {"csrf": await site.csrf(), "generation": number}
+    async with site.client.post(f"{JOB}/actions/suspend", data=form) as answer:
+        assert answer.status == 400
+
+
 async def test_viewers_share_no_page_that_is_read_with_the_rights_of_one(
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

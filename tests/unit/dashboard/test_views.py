@@ -1,5 +1,6 @@
 """View models of a recorded cluster at a fixed time: what pages show, and what they hide."""
 
+from base64 import urlsafe_b64encode
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -74,8 +75,10 @@ def test_own_jobs_come_first_and_pages_continue_behind_a_row_that_is_gone() -> N
     assert len(names(second)) == 30
     assert second.next == ""
     assert len(set(names(first)) & set(names(second))) == 0
-    broken = jobs_view(seen, JobFilter(after="no token"))
-    assert names(broken) == names(jobs_view(seen, JobFilter()))
+    tokens = ("no token", "{}", "[1]", '[true, [["x"]]]', "[true, [1, 2]]", "[" * 4000)
+    for token in ("no token", *(urlsafe_b64encode(one.encode()).decode() for one in tokens)):
+        broken = jobs_view(seen, JobFilter(after=token))
+        assert names(broken) == names(jobs_view(seen, JobFilter())), token
 
 
 def test_viewer_sees_only_namespaces_that_may_be_read() -> None:

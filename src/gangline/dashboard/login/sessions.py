@@ -17,8 +17,9 @@ import hmac
 import ipaddress
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
@@ -29,6 +30,8 @@ from gangline.kube.errors import ApiError, Unauthorized
 
 LIFETIME_S = 12 * 3600.0
 MAX_SESSIONS = 10_000
+_ANY = "surrogatepass"
+"""Headers may have bytes that are no text."""
 NO_CSRF = ""
 """The token of programs: they send their credentials themselves, which no other site can do."""
 
@@ -135,7 +138,7 @@ class Sessions:
 
 def _digest(value: str) -> str:
     """Return the key of a session, so that the time of a search tells nothing about cookies."""
-    return hashlib.sha256(value.encode()).hexdigest()
+    return hashlib.sha256(value.encode(errors=_ANY)).hexdigest()
 
 
 def derived_csrf(secret: bytes, name: str) -> str:
@@ -144,7 +147,15 @@ def derived_csrf(secret: bytes, name: str) -> str:
 
 
 def is_same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(), expected.encode())
+    return hmac.compare_digest(given.encode(errors=_ANY), expected.encode())
+
+
+async def read_form(request: web.Request) -> Mapping[str, Any]:
+    """Return the fields of a form; ``web.HTTPBadRequest`` if it cannot be read."""
+    try:
+        return await request.post()
+    except (ValueError, LookupError) as error:
+        raise web.HTTPBadRequest(text=f"the form cannot be read: {error}") from error
 
 
 def see_other(address: str) -> web.Response:
@@ -202,7 +213,7 @@ class TokenLogin(Login):
     async def intercept(self, request: web.Request) -> web.StreamResponse | None:
         if request.method != "POST" or request.path != f"{self.base_path}{self.login_path}":
             return None
-        form = await request.post()
+        form = await read_form(request)
         token = "".join(str(form.get("token", "")).split())
         problem, name = "", ""
         try:

@@ -13,7 +13,6 @@ from gangline.dashboard.observed import ClusterSnapshot, JobSnapshot
 from gangline.dashboard.rights import EVENT_KIND, GROUP_KIND, POD_KIND, Scope
 from gangline.sdk.events import EventRecord, read_events
 from gangline.sdk.jobs import Job, JobState
-from gangline.sdk.kinds import JobKind
 
 
 class View(msgspec.Struct, frozen=True, rename="camel"):
@@ -117,13 +116,12 @@ class Observation:
     """Name of the viewer, whose jobs come first; empty: unknown."""
 
     def jobs(self) -> Iterator[SeenJob]:
-        visible: dict[tuple[JobKind, str], bool] = {}
+        visible: dict[tuple[str, str], bool] = {}
         sees_owned = self.scope.sees_all(POD_KIND) and self.scope.sees_all(GROUP_KIND)
-        for (namespace, *_), entry in list(self.cluster.by_key.items()):
-            place = entry.kind, namespace
-            if place not in visible:
-                visible[place] = self.scope.sees_job(*place)
-            if visible[place]:
+        for (namespace, kind, _), entry in list(self.cluster.by_key.items()):
+            if (is_visible := visible.get((namespace, kind))) is None:
+                is_visible = visible[namespace, kind] = self.scope.sees_job(entry.kind, namespace)
+            if is_visible:
                 yield (sees_owned and entry.shown) or self.see(entry)
 
     def see(self, entry: JobSnapshot) -> SeenJob:

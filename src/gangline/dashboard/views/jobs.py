@@ -117,7 +117,7 @@ def jobs_view(
     matching = [job for job in jobs if shown.accepts(job)] if shown.is_active else jobs
     try:
         rows = _rows(matching, shown.sort, seen.viewer, *_read_token(shown.after))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError, msgspec.DecodeError):
         # A token of another order, or no token.
         rows = _rows(matching, shown.sort, seen.viewer)
     page, token = rows[:PAGE_SIZE], b""
@@ -191,7 +191,7 @@ def _rows(
 
 
 def _read_token(text: str) -> tuple[bool | None, tuple[Any, ...]]:
-    """Read a continue token; ``ValueError`` or ``TypeError`` if it is none."""
+    """Read a continue token."""
     if not text:
         return None, ()
     padded = text + "=" * (-len(text) % 4)

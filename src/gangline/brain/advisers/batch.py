@@ -80,11 +80,12 @@ def _advise_micro_batch(view: AdviserView, model: ThroughputModel | None) -> lis
     present = present_segment(view.run)
     if present is None or present.global_batch is None:
         return []
-    models = list(dict.fromkeys(peak.gpu_model for peak in view.device_peaks))
+    by_model: dict[str, list[DevicePeak]] = {}
+    for peak in view.device_peaks:
+        by_model.setdefault(peak.gpu_model, []).append(peak)
     advice = []
-    for name in models:
-        peaks = [peak for peak in view.device_peaks if peak.gpu_model == name]
-        target = name if len(models) > 1 else ""
+    for name, peaks in by_model.items():
+        target = name if len(by_model) > 1 else ""
         item = _after_oom(present, peaks, target) or _next_micro_batch(
             present, peaks, target, model
         )

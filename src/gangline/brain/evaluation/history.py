@@ -6,7 +6,6 @@ as well, so that advice goes on without the database; it is marked then, and not
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -59,7 +58,6 @@ class JobHistory:
         self._retention = retention or RetentionSettings()
         self._fence: int | None = None
         self._ended: dict[str, Run] = {}
-        self._last_ended: deque[Run] = deque(maxlen=REMEMBERED_RUNS)
         self._ended_count = 0
         self._cache: dict[str, _Cached] = {}
         self._given: dict[str, Run] = {}
@@ -92,9 +90,7 @@ class JobHistory:
                 continue
             # At its end a job is given completely: what another writer has lost is healed.
             self._store.add(facts_of(run))
-            if run.job.uid not in self._ended:
-                self._last_ended.append(run)
-                self._ended_count += 1
+            self._ended_count += run.job.uid not in self._ended
             self._ended[run.job.uid] = run
         while len(self._ended) > REMEMBERED_RUNS:
             del self._ended[next(iter(self._ended))]
@@ -168,12 +164,12 @@ class JobHistory:
     def _has_ended_since(self, run: Run, cached: _Cached) -> bool:
         """Whether a job has ended that would be among the similar runs of a new look-up."""
         count = self._ended_count - cached.ended
-        if count > len(self._last_ended):
+        if count > len(self._ended):
             return True
         # A look-up with enough runs at one level does not reach the next.
         last = cached.similar.level if cached.similar.runs else len(LEVEL_WEIGHTS)
         asked = Run(job=run.job)
-        for ended in islice(reversed(self._last_ended), count):
+        for ended in islice(reversed(self._ended.values()), count):
             for past in (ended, Run(job=ended.job)):
                 level = similarity_level(asked, past)
                 if level is not None and level <= last:

@@ -75,7 +75,7 @@ def test_own_jobs_come_first_and_pages_continue_behind_a_row_that_is_gone() -> N
     assert len(names(second)) == 30
     assert second.next == ""
     assert len(set(names(first)) & set(names(second))) == 0
-    tokens = ("no token", "{}", "[1]", '[true, [["x"]]]', "[true, [1, 2]]", "[" * 4000)
+    tokens = ("no token", "{}", "[1]", '[true, [["x"]]]', "[" * 4000)
     for token in ("no token", *(urlsafe_b64encode(one.encode()).decode() for one in tokens)):
         broken = jobs_view(seen, JobFilter(after=token))
         assert names(broken) == names(jobs_view(seen, JobFilter())), token

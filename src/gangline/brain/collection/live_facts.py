@@ -12,7 +12,7 @@ any order, gives the same records as the events did.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -46,6 +46,9 @@ FRESH_MS = 15 * 60_000
 """Older minutes say nothing about the present speed of a node."""
 
 NO_FACTS = TrainingFacts(v=FACTS_VERSION)
+
+RunKey: TypeAlias = tuple[str, int, int]
+"""Role, rank and start of a run."""
 
 K = TypeVar("K")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -216,7 +219,7 @@ class NodeSize(NamedTuple):
     memory_bytes: int
 
 
-_UNLIMITED = 1 << 62
+_UNLIMITED = NodeSize(1 << 62, 1 << 62)
 _SHARED = 1.1
 """Peaks of processes that are added count shared pages repeatedly."""
 
@@ -226,7 +229,7 @@ class JobObservations:
     """The observations of one job, by their identity."""
 
     job: RecordedJob | None = None
-    runs: dict[tuple[str, int, int], ContainerRun] = field(default_factory=dict)
+    runs: dict[RunKey, ContainerRun] = field(default_factory=dict)
     segments: dict[tuple[int, int], SegmentFacts] = field(default_factory=dict)
     windows: tuple[RankSpeed, ...] = ()
     """The last minutes of the nodes, of the latest document. These and the next two are not stored.
@@ -237,10 +240,10 @@ class JobObservations:
     """The last node check of each pod."""
     facts: dict[tuple[str, int], PodFacts] = field(default_factory=dict)
     """Reports of masters, by pod and start."""
-    polled: dict[tuple[str, int, int], SampleBuffer] = field(default_factory=dict)
+    polled: dict[RunKey, SampleBuffer] = field(default_factory=dict)
     """What the metrics API showed of each run, by its key."""
     model: ModelShapeFacts | None = None
-    earlier: dict[tuple[str, int, int], PodRun] = field(default_factory=dict)
+    earlier: dict[RunKey, PodRun] = field(default_factory=dict)
     """Runs that the store knew when this process started."""
     nodes: Mapping[str, NodeSize] = field(default_factory=dict)
     """Sizes of all nodes: no pod uses more than its node has, whatever is reported of it."""
@@ -401,13 +404,13 @@ def _put(stored: dict[K, S], key: K, new: S, progress: Callable[[S], int]) -> bo
 
 
 def _usage_by_run(
-    runs: Mapping[tuple[str, int, int], ContainerRun], reports: Iterable[PodFacts]
-) -> dict[tuple[str, int, int], PodFacts]:
+    runs: Mapping[RunKey, ContainerRun], reports: Iterable[PodFacts]
+) -> dict[RunKey, PodFacts]:
     """Assign each report to the last run of its pod that had started by then."""
     by_pod: dict[str, list[ContainerRun]] = {}
     for run in runs.values():
         by_pod.setdefault(run.pod, []).append(run)
-    by_run: dict[tuple[str, int, int], PodFacts] = {}
+    by_run: dict[RunKey, PodFacts] = {}
     for report in sorted(reports, key=lambda report: (report.since, report.until)):
         limit = report.since + START_TOLERANCE_MS
         started = [run for run in by_pod.get(report.name, ()) if run.started_ms <= limit]
@@ -421,16 +424,9 @@ def possible_use(limit: int | None, nodes: Mapping[str, NodeSize], node: str) ->
 
     Where the node is not known, it is the largest one; without any node all is possible.
     """
-    size = nodes.get(node)
-    if size is None:
-        cpu = max((one.cpu_millis for one in nodes.values()), default=_UNLIMITED)
-        memory = max((one.memory_bytes for one in nodes.values()), default=_UNLIMITED)
-        size = NodeSize(cpu, memory)
-    return (
-        size
-        if limit is None
-        else NodeSize(size.cpu_millis, min(size.memory_bytes, round(_SHARED * limit)))
-    )
+    sizes = [nodes[node]] if node in nodes else [*nodes.values()] or [_UNLIMITED]
+    cpu, memory = map(max, zip(*sizes, strict=True))
+    return NodeSize(cpu, memory if limit is None else min(memory, round(_SHARED * limit)))
 
 
 def _pod_run(

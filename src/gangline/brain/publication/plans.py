@@ -53,6 +53,7 @@ UNDER_WAY = timedelta(minutes=15)
 _RESOURCES = {What.MEMORY: MEMORY, What.PS_MEMORY: MEMORY, What.CPU: CPU, What.PS_CPU: CPU}
 PLANNED = frozenset({What.WORKERS, What.PS_COUNT, *_RESOURCES})
 """Fields that a ScalePlan changes."""
+_LOADER_FIELDS = {What.MICRO_BATCH: "batch_size", What.LOADER_WORKERS: "num_workers"}
 PRIOR_FAILURES = 4.0
 """Failures for which the expected rate counts beside those that the trainer observes itself."""
 
@@ -60,6 +61,11 @@ PRIOR_FAILURES = 4.0
 def plan_name(job: str, action_id: int) -> str:
     """Return the name of the plan of an action: a repeated creation collides."""
     return f"{job}-brain-{action_id}"
+
+
+def reference_to(job: Object) -> OwnerReference:
+    meta = job.metadata
+    return OwnerReference(job.api_version, job.kind, meta.name, meta.uid)
 
 
 def scale_plan(
@@ -70,16 +76,15 @@ def scale_plan(
     More CPU for all parameter servers moves those that run, whose ranks are ``servers``.
     """
     spec = _spec(job.metadata.name, action)
-    if spec is not None and action.what is What.PS_CPU and action.direction > 0:
-        sizes = spec.replica_resource_specs.values()
-        moved = [
-            PodMeta(type=PS, rank_index=rank, resource=size.resource)
-            for size in sizes
-            for rank in sorted(servers)
-        ]
-        spec = replace(spec, migrate_pods=spec.migrate_pods or moved)
     if spec is None:
         return None
+    if action.what is What.PS_CPU and action.direction > 0 and not spec.migrate_pods:
+        moved = [
+            PodMeta(type=PS, rank_index=rank, resource=size.resource)
+            for size in spec.replica_resource_specs.values()
+            for rank in sorted(servers)
+        ]
+        spec = replace(spec, migrate_pods=moved)
     meta = job.metadata
     return ScalePlan(
         api_version=SCALE_PLANS.api_version,
@@ -89,11 +94,7 @@ def scale_plan(
             namespace=meta.namespace,
             labels={SCALE_TYPE_LABEL: AUTO, BRAIN_PLAN_LABEL: "true"},
             annotations={REASON_ANNOTATION: sentence},
-            owner_references=[
-                OwnerReference(
-                    api_version=job.api_version, kind=job.kind, name=meta.name, uid=meta.uid
-                )
-            ],
+            owner_references=[reference_to(job)],
         ),
         spec=spec,
     )
@@ -127,17 +128,11 @@ def next_tuning(before: JobTuning | None, action: GuardAction) -> JobTuning | No
         expected_s = action.between_failures_s
         prior = expected_s and CheckpointTuning(PRIOR_FAILURES, PRIOR_FAILURES * expected_s)
         return replace(tuning, version=tuning.version + 1, checkpoint=prior or None)
-    if action.after is None:
+    field = _LOADER_FIELDS.get(action.what)
+    if action.after is None or field is None:
         return None
-    number = round(action.after)
     old = tuning.devices.get(action.target) if action.target else tuning.dataloader
-    loader = old or LoaderTuning()
-    if action.what is What.MICRO_BATCH:
-        loader = replace(loader, batch_size=number)
-    elif action.what is What.LOADER_WORKERS:
-        loader = replace(loader, num_workers=number)
-    else:
-        return None
+    loader = replace(old or LoaderTuning(), **{field: round(action.after)})
     changed = (
         {"devices": {**tuning.devices, action.target: loader}}
         if action.target
@@ -215,12 +210,11 @@ class Actuator:
             stored = await self._client.get(CONFIG_MAPS, name, namespace)
         except NotFound:
             return False
-        done = stored.metadata.annotations.get(ACTION_ANNOTATION) == str(action.id)
-        if done:
+        if stored.metadata.annotations.get(ACTION_ANNOTATION) == str(action.id):
             return True
-        before, text = None, stored.data.get(TUNING_KEY, "")
+        before = None
         with contextlib.suppress(msgspec.DecodeError):
-            before = msgspec.json.decode(text, type=JobTuning) if text else None
+            before = msgspec.json.decode(stored.data.get(TUNING_KEY, ""), type=JobTuning)
         tuning = next_tuning(before, action)
         if tuning is None:
             return False

@@ -26,12 +26,13 @@ from gangline.api.brain.job_advice import (
 )
 from gangline.api.figures import plain_number
 from gangline.api.job_resources import find_job_kind
-from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
+from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.resources import JOB_ADVICE, POD_GROUPS
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.brain.advisers.advice import Advice, Unit, What
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Run
+from gangline.brain.publication.plans import reference_to
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
@@ -300,9 +301,6 @@ class Publisher:
 
     async def _create(self, job: Object) -> JobAdvice | None:
         meta = job.metadata
-        owner = OwnerReference(
-            api_version=job.api_version, kind=job.kind, name=meta.name, uid=meta.uid
-        )
         # Jobs of two kinds may have one name: the second gets its kind, as in flags, as suffix.
         kind = find_job_kind(job.api_version, job.kind)
         suffix = kind.trainer if kind else job.kind.lower()
@@ -310,7 +308,9 @@ class Publisher:
             advice = JobAdvice(
                 api_version=JOB_ADVICE.api_version,
                 kind=JOB_ADVICE.kind,
-                metadata=ObjectMeta(name=name, namespace=meta.namespace, owner_references=[owner]),
+                metadata=ObjectMeta(
+                    name=name, namespace=meta.namespace, owner_references=[reference_to(job)]
+                ),
             )
             try:
                 return await self._client.create(JOB_ADVICE, advice, meta.namespace)

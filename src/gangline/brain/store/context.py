@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection, select
 
+from gangline.brain.advisers.similarity import level_keys
 from gangline.brain.facts.belief import CLUSTER_LENGTH, UID_LENGTH, believe, possible_text
 from gangline.brain.facts.records import Record, RecordedJob
 from gangline.brain.store.batch import Fact
@@ -48,21 +49,15 @@ class Keys:
         At level 4 all parameters within a factor of two have one key. ``shift`` asks for that of a
         neighbouring range.
         """
-        repository = job.image.repository
-        place = (job.cluster, job.namespace)
-        family = (*place, job.kind, job.stem, repository)
         parameters = job.model.params if job.model else None
         # The device of the role that was sized last, as ``advisers.similarity`` does.
         device = next((size.gpu_model for size in reversed(job.roles) if size.gpu_model), "")
-        bucket = math.floor(math.log(parameters) / MODEL_BUCKET) + shift if parameters else 0
-        compared: tuple[tuple[object, ...], ...] = (
-            ("spec", *place, job.kind, job.owner, job.spec_digest) if job.spec_digest else (),
-            ("family", *family, job.owner, job.command_digest),
-            ("base", *family),
-            ("image", *place, repository, job.kind, job.strategy) if repository else (),
-            ("model", job.cluster, device, bucket) if parameters and device else (),
-        )
-        return tuple(self.number(*parts) if parts else None for parts in compared)
+        model = None
+        if parameters and device:
+            bucket = math.floor(math.log(parameters) / MODEL_BUCKET) + shift
+            model = (job.cluster, device, bucket)
+        keys = (*level_keys(job), model)
+        return tuple(None if parts is None else self.number(*parts) for parts in keys)
 
     def _hash(self, parts: tuple[object, ...], size: int) -> "hashlib.blake2b":
         text = msgspec.json.encode(parts, order="deterministic")

@@ -174,19 +174,6 @@ def test_owner_starts_although_a_gang_that_cannot_use_its_nodes_comes_first(fifo
     assert result.displaced == frozenset()
 
 
-def test_owner_with_a_lost_member_is_served_before_higher_priorities() -> None:
-    state = made(
-        *nodes(2),
-        group("low", 2, priority=1),
-        pod("low-worker-1", group="low", on="n1"),
-        pod("low-worker-0", group="low"),
-        *waiting("high", 1, priority=9),
-        low=reserved("low", "n0"),
-    )
-    result = decide(state, NOW)
-    assert [(each.pod, each.node) for each in result.bindings] == [("d/low-worker-0", "n0")]
-
-
 def test_only_pods_that_the_reservation_needs_are_awaited() -> None:
     state = made(
         node("n0", cpu=4),

@@ -15,106 +15,23 @@ from gangline.scheduler.preemption.preempt import (
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
 from gangline.scheduler.queueing.queue_tree import QueueTree
 from gangline.scheduler.types import (
-    CycleResult,
     NodeName,
-    PodGroupInfo,
     PodInfo,
     QueueInfo,
 )
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 
-Facts = PodGroupInfo | PodInfo
 NOW = 10_000.0
 
 
-def job(
-    name: str,
-    size: int,
-    minimum: int,
-    priority: int = 0,
-    queue: str = "default",
-    on: str | None = None,
-    age: int = 0,
-    **facts: object,
-) -> list[Facts]:
-    """Make a gang; ``on`` gives the nodes of its pods in turn, comma-separated."""
-    nodes = on.split(",") if on else [None]  # type: ignore[list-item]
-    of_group = {key: facts.pop(key) for key in ("checkpointed_at",) if key in facts}
-    of_group["preemptable"] = facts.pop("group_preemptable", True)
-    members = [
-        pod(
-            f"{name}-{index}",
-            group=name,
-            age=age,
-            priority=priority,
-            on=nodes[index % len(nodes)],
-            **facts,  # type: ignore[arg-type]
-        )
-        for index in range(size)
-    ]
-    return [group(name, minimum, age, priority=priority, queue=queue, **of_group), *members]
-
-
-FOUR = [node(f"n{index}", cpu=1) for index in range(4)]
-ALL = "n0,n1,n2,n3"
-
-
-@pytest.mark.parametrize(
-    "spared",
-    [
-        pytest.param({"low": {"group_preemptable": False}, "high": {}}, id="a protected gang"),
-        pytest.param({"low": {}, "high": {"cpu": 2}}, id="a preemptor that would not fit"),
-        pytest.param(
-            {"low": {"is_ours": False}, "high": {"priority": 0}}, id="pods of other schedulers"
-        ),
-        pytest.param(
-            {"low": {"priority": 2 * 10**9}, "high": {"priority": 2**31 - 1}}, id="system"
-        ),
-    ],
-)
-def test_exempt_pods_and_preemptors_cause_no_eviction(spared: dict[str, dict[str, object]]) -> None:
-    high = {"priority": 9} | spared["high"]
-    state = cluster(*FOUR, *job("low", 4, 4, on=ALL, **spared["low"]), *job("high", 2, 2, **high))  # type: ignore[arg-type]
-    assert not decide(state, NOW).evictions
-
-
-def carried_out(state: SchedulerCache, decision: CycleResult, now: float = NOW) -> None:
-    """Do what was decided, as far as the cluster's state shows it at once."""
-    state.reservations = dict(decision.reservations)
-    for binding in decision.bindings:
-        state.assume(binding.pod, binding.node)
-    for eviction in decision.evictions:
-        state.evict(eviction.pod, eviction.uid)
-
-
-def test_freed_resources_are_reserved_for_the_preemptor() -> None:
-    state = cluster(*FOUR, *job("low", 4, 4, on=ALL), *job("high", 4, 4, priority=9))
-    carried_out(state, decide(state, NOW))
-    again = decide(state, NOW + 1)
-    assert not again.evictions
-    assert [reserved.preempting for reserved in again.reservations.values()] == [True]
-    assert again.pending_reasons[0].reason == "NotEnoughResources"
-    for index in range(4):
-        state.remove_pod(pod(f"low-{index}").key)
-        if index < 3:
-            state.set_pod(pod(f"low-{index}", group="low"))
-            state.set_pod(pod(f"small{index}", priority=0))
-            assert not decide(state, NOW + 2).bindings
-    decision = decide(state, NOW + 3)
-    assert {each.pod for each in decision.bindings} == {f"d/high-{i}" for i in range(4)}
-
-
 def test_an_eviction_that_is_refused_is_taken_back() -> None:
-    state = cluster(*FOUR, *job("low", 4, 4, on=ALL), *job("high", 4, 4, priority=9))
+    state = cluster(node("n", cpu=1), pod("low", on="n"), pod("high", priority=9))
     first = decide(state, NOW)
-    carried_out(state, first)
-    for eviction in first.evictions:
-        state.undo_eviction(eviction.pod, eviction.uid)
-    assert len(decide(state, NOW + 1).evictions) == 4
-
-
-def queue(name: str, **facts: object) -> QueueInfo:
-    return QueueInfo(name, **facts)  # type: ignore[arg-type]
+    state.reservations = dict(first.reservations)
+    (eviction,) = first.evictions
+    state.evict(eviction.pod, eviction.uid)
+    state.undo_eviction(eviction.pod, eviction.uid)
+    assert [again.pod for again in decide(state, NOW + 1).evictions] == ["d/low"]
 
 
 def evaluator(state: SchedulerCache, policy: EvictionPolicy | None = None) -> PreemptionEvaluator:

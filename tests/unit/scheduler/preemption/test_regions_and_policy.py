@@ -122,21 +122,6 @@ def test_reason_says_whether_priority_or_the_share_of_a_queue_has_decided() -> N
     assert preempted == "preempted by d/wants of higher priority"
 
 
-def test_two_preemptors_of_one_cycle_have_victims_of_their_own() -> None:
-    state = cluster(
-        node("n0", cpu=2),
-        *runs("a", "n0", cost=1),
-        *runs("b", "n0", cost=50),
-        *waits("first", 1, age=1),
-        *waits("second", 1, age=2),
-        *waits("third", 1, age=3),
-    )
-    assert {name: why.split()[2] for name, why in evictions(state).items()} == {
-        "a": "d/first",
-        "b": "d/second",
-    }
-
-
 def test_room_that_one_preemptor_leaves_is_used_by_the_next_one_of_the_cycle() -> None:
     state = cluster(
         *(node(f"n{n}", cpu=1) for n in range(3)),

@@ -70,29 +70,6 @@ def test_reclaim_takes_the_gang_that_helps() -> None:
     assert still_running(play) == USELESS
 
 
-def test_limit_is_eased_by_the_gang_whose_end_helps() -> None:
-    """A queue at its limit of processors: gangs that use only devices do not ease it."""
-    play = Play(
-        Scenario(
-            id="",
-            says="",
-            nodes={"n1": Node(cpu=64, gpu=64)},
-            queues={"q": Queue(capability={"cpu": 4})},
-            gangs={
-                "cpu": Gang([Pods(cpu=4, on="n1")], min=1, queue="q"),
-                **{
-                    f"gpu-{number}": Gang([Pods(gpu=1, on="n1")], min=1, priority=-1, queue="q")
-                    for number in range(USELESS)
-                },
-                "wants": Gang([Pods(cpu=4)], min=1, priority=9, queue="q"),
-            },
-        )
-    )
-    play.rest()
-    assert (len(play.running("wants")), len(play.running("cpu"))) == (1, 0)
-    assert sum(len(play.running(f"gpu-{number}")) for number in range(USELESS)) == USELESS
-
-
 @pytest.mark.parametrize("size", [1, 2])
 def test_victim_is_found_on_the_last_of_many_nodes(size: int) -> None:
     """More nodes than the search considers hold cheaper gangs, which free too little there."""

@@ -225,19 +225,6 @@ def test_usage_outside_of_all_queues_is_no_capacity_of_queues() -> None:
     assert (tree.queues["q"].used[cpu], tree.queues["default"].used[cpu]) == (2000, 0)
 
 
-@pytest.mark.parametrize("guaranteed", [1, 2])
-def test_last_device_is_not_borrowed_from_a_guarantee(guaranteed: int) -> None:
-    state = cluster(
-        node("n", gpu=1),
-        queue("owner", guarantee=request(gpu=guaranteed, pods=0)),
-        queue("q"),
-        *job("wants", "q", gpu=1),
-    )
-    decision = decide(state)
-    assert placed(decision) == {}
-    assert "Queue 'q'" in text(decision, "wants")
-
-
 def annotated_queue(name: str, path: str | None = None, weights: str | None = None) -> Queue:
     written = {HIERARCHY_ANNOTATION: path, HIERARCHY_WEIGHTS_ANNOTATION: weights}
     annotations = {key: value for key, value in written.items() if value is not None}

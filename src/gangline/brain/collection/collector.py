@@ -204,13 +204,11 @@ class Collector:
         self._usage_listeners: list[UsageListener] = []
         scope = list(namespaces) or None
         self._kinds = [(kind, Informer[Any](client, kind.resource, scope)) for kind in JOB_KINDS]
+        by_job: dict[str, Callable[[Any], list[str]]] = {
+            "job": lambda item: [_controller_uid(item)]
+        }
         self.pods: Informer[Pod] = Informer(
-            client,
-            PODS,
-            scope,
-            labels=ROLE_LABEL,
-            transform=slim_pod,
-            indexes={"job": lambda pod: [_controller_uid(pod)]},
+            client, PODS, scope, labels=ROLE_LABEL, transform=slim_pod, indexes=by_job
         )
         self._nodes: Informer[Node] = Informer(client, NODES)
         self._node_sizes: dict[str, NodeSize] = {}
@@ -227,11 +225,9 @@ class Collector:
             client,
             SCALE_PLANS,
             scope,
-            indexes={"job": lambda p: [f"{p.metadata.namespace}/{p.job_name}"]},
+            indexes={"job": lambda plan: [f"{plan.metadata.namespace}/{plan.job_name}"]},
         )
-        self.groups: Informer[PodGroup] = Informer(
-            client, POD_GROUPS, scope, indexes={"job": lambda group: [_controller_uid(group)]}
-        )
+        self.groups: Informer[PodGroup] = Informer(client, POD_GROUPS, scope, indexes=by_job)
         self.queues: Informer[Queue] = Informer(client, QUEUES)
         self._namespaces: Informer[Namespace] = Informer(client, NAMESPACES)
         self._namespaces.add_listener(self._on_namespace)

@@ -95,20 +95,29 @@ def test_users_are_counted_on_eligible_nodes_only() -> None:
     assert "1 node(s) didn't match Pod's node affinity/selector" in message
 
 
-def test_message_counts_the_pods_that_need_a_node() -> None:
-    state = cluster(
-        node("n1", cpu=3),
-        node("n2", cpu=3),
-        group("job", 2),
-        *(pod(f"job-{i}", cpu=2, group="job") for i in range(2)),
-        pod("a", cpu=2, on="n1", group="ga"),
-        group("ga", 1),
-        group("gb", 1),
-        node("n3", cpu=2),
-        pod("b", cpu=1, on="n3", group="gb"),
-    )
-    message = group_message(decide(state), "job")
-    assert "It starts when 1 more of its pods finds a node with that much free." in message
+AWAY_FROM_A = PlacementConstraints(
+    inter_pod=InterPodRules(anti_affinity=(PodTerm(parse_label_selector("app=a"), "zone"),))
+)
+
+
+@pytest.mark.parametrize(
+    ("busy", "constraints", "text"),
+    [
+        (3, ANYWHERE, "1 more of its pods finds a node with that much free."),
+        (4, AWAY_FROM_A, "2 more of its pods find a node with that much free that accepts them."),
+    ],
+)
+def test_message_counts_the_pods_that_need_a_node(
+    busy: int, constraints: PlacementConstraints, text: str
+) -> None:
+    running = [
+        each
+        for n in range(busy)
+        for each in (group(f"g{n}", 1), pod(f"g{n}-0", cpu=2, group=f"g{n}", on=f"n{n}"))
+    ]
+    nodes = [node(f"n{n}", cpu=4) for n in range(4)]
+    state = cluster(*nodes, *running, *gang("job", 2, cpu=3, constraints=constraints))
+    assert f"It starts when {text}" in group_message(decide(state), "job")
 
 
 def test_message_of_a_queue_at_its_limit_names_the_users() -> None:
@@ -152,11 +161,8 @@ def test_message_of_a_gang_that_never_fits_says_why() -> None:
     near = group("job", 2, network=NetworkTopologyRule(label="zone"))
     message = group_message(decide(cluster(*zones, near, *job[1:])), "job")
     assert "(there is enough in total, but not within one domain)" in message
-    apart = PlacementConstraints(
-        inter_pod=InterPodRules(anti_affinity=(PodTerm(parse_label_selector("app=a"), "zone"),))
-    )
     alone = [pod(f"s{zone}", on=f"n{zone}", labels=(("app", "a"),)) for zone in "ab"]
-    state = cluster(*zones, *alone, pod("p", constraints=apart))
+    state = cluster(*zones, *alone, pod("p", constraints=AWAY_FROM_A))
     message = pod_message(decide(state), "p")
     assert "(nodes are excluded by its anti-affinity to other pods)" in message
 

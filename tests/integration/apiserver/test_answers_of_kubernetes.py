@@ -172,7 +172,7 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     plain = {name: _plain(item) for name, item in value.items() if name not in ASSIGNED}
-    return {name: item for name, item in plain.items() if item or (item == 0 and item is not False)}
+    return {name: item for name, item in plain.items() if item}
 
 
 def _places(expected: Any, given: Any, path: str) -> Iterator[str]:

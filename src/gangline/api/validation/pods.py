@@ -221,7 +221,10 @@ def _env_causes(path: str, container: Json) -> Causes:
                 yield field_causes.required(child(where, f"valueFrom.{name}.key"))
     for index, source in enumerate(objects_in(container.get("envFrom"))):
         where = indexed(child(path, "envFrom"), index)
-        if (subobject(source, "configMapRef") or subobject(source, "secretRef")) == {}:
+        for name in ("configMapRef", "secretRef"):
+            if isinstance(source.get(name), dict) and not source[name].get("name"):
+                yield field_causes.required(child(where, f"{name}.name"))
+        if source.get("configMapRef") is None and source.get("secretRef") is None:
             detail = "must specify one of: `configMapRef` or `secretRef`"
             yield field_causes.invalid(where, "", detail)
 
@@ -297,6 +300,8 @@ def _handler_causes(where: str, of: Json, kinds: tuple[str, ...]) -> Causes:
             if action.get("port") in (None, "", 0):
                 yield field_causes.required(child(where, f"{kind}.port"))
             yield from port_causes(child(where, f"{kind}.port"), action.get("port") or None)
+            name = action.get("port") or None
+            yield from rule_causes(names.validate_port_name, child(where, f"{kind}.port"), name)
 
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -325,8 +330,9 @@ def pod_causes(path: str, spec: Json) -> Causes:
         yield from quantity_causes(indexed(child(path, "overhead"), name), amount)
     yield from label_causes(child(path, "nodeSelector"), spec.get("nodeSelector"))
     yield from _node_affinity_causes(path, spec)
+    yield from _pod_affinity_causes(path, spec)
     yield from _sysctl_causes(child(path, "securityContext.sysctls"), spec)
-    yield from _toleration_causes(child(path, "tolerations"), spec)
+    yield from toleration_causes(child(path, "tolerations"), spec)
     for name in ("hostname", "subdomain"):
         if spec.get(name):
             yield from rule_causes(names.validate_dns_label, child(path, name), spec[name])
@@ -336,24 +342,42 @@ def pod_causes(path: str, spec: Json) -> Causes:
     yield from _group_causes(path, spec)
 
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def _pod_affinity_causes(path: str, spec: Json) -> Causes:
+    for place in ("affinity.podAffinity", "affinity.podAntiAffinity"):
+        affinity = subobject(spec, *place.split("."))
+        for name in (_REQUIRED, _PREFERRED):
+            for index, term in enumerate(objects_in(affinity.get(name))):
+                where = indexed(child(path, f"{place}.{name}"), index)
+                chosen = term
+                if name == _PREFERRED:
+                    yield from range_causes(child(where, "weight"), term.get("weight", 0), 1, 100)
+                    chosen = subobject(term, "podAffinityTerm")
+                    where = child(where, "podAffinityTerm")
+                key = chosen.get("topologyKey") or None
+                yield from rule_causes(names.validate_label_key, child(where, "topologyKey"), key)
+
+
 def _node_affinity_causes(path: str, spec: Json) -> Causes:
     affinity = subobject(spec, "affinity", "nodeAffinity")
-    name = "requiredDuringSchedulingIgnoredDuringExecution"
-    required, where = affinity.get(name), child(path, f"affinity.nodeAffinity.{name}")
+    required, where = affinity.get(_REQUIRED), child(path, f"affinity.nodeAffinity.{_REQUIRED}")
     terms = child(where, "nodeSelectorTerms")
     if isinstance(required, dict) and not required.get("nodeSelectorTerms"):
         yield field_causes.required(terms, "must have at least one node selector term")
     listed = objects_in(required.get("nodeSelectorTerms")) if isinstance(required, dict) else []
     for index, term in enumerate(listed):
-        yield from _term_causes(indexed(terms, index), term)
-    name = "preferredDuringSchedulingIgnoredDuringExecution"
-    for index, preferred in enumerate(objects_in(affinity.get(name))):
-        where = indexed(child(path, f"affinity.nodeAffinity.{name}"), index)
+        yield from term_causes(indexed(terms, index), term)
+    for index, preferred in enumerate(objects_in(affinity.get(_PREFERRED))):
+        where = indexed(child(path, f"affinity.nodeAffinity.{_PREFERRED}"), index)
         yield from range_causes(child(where, "weight"), preferred.get("weight", 0), 1, 100)
-        yield from _term_causes(child(where, "preference"), subobject(preferred, "preference"))
+        yield from term_causes(child(where, "preference"), subobject(preferred, "preference"))
 
 
-def _term_causes(path: str, term: Json) -> Causes:
+def term_causes(path: str, term: Json) -> Causes:
+    """The expressions of a term that selects nodes."""
     yield from requirement_causes(path, term, ("DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"))
 
 
@@ -453,7 +477,7 @@ def _source_causes(where: str, volume: Json) -> Causes:
         if isinstance(volume.get(source), dict) and not volume[source].get(name):
             yield field_causes.required(child(where, f"{source}.{name}"))
     host_path = child(where, "hostPath.path")
-    yield from _no_backstep_causes(host_path, subobject(volume, "hostPath").get("path"))
+    yield from no_backstep_causes(host_path, subobject(volume, "hostPath").get("path"))
     for source in ("configMap", "secret", "downwardAPI", "projected"):
         mode = subobject(volume, source).get("defaultMode")
         yield from _mode_causes(child(where, f"{source}.defaultMode"), mode)
@@ -499,15 +523,15 @@ def _file_path_causes(where: str, path: Any) -> Causes:
 def _descending_path_causes(where: str, path: Any) -> Causes:
     if isinstance(path, str) and path.startswith("/"):
         yield field_causes.invalid(where, path, "must be a relative path")
-    yield from _no_backstep_causes(where, path)
+    yield from no_backstep_causes(where, path)
 
 
-def _no_backstep_causes(where: str, path: Any) -> Causes:
+def no_backstep_causes(where: str, path: Any) -> Causes:
     if isinstance(path, str) and ".." in path.split("/"):
         yield field_causes.invalid(where, path, "must not contain '..'")
 
 
-def _toleration_causes(path: str, spec: Json) -> Causes:
+def toleration_causes(path: str, spec: Json) -> Causes:
     for index, toleration in enumerate(objects_in(spec.get("tolerations"))):
         where = indexed(path, index)
         key, operator = toleration.get("key"), toleration.get("operator")
@@ -520,6 +544,9 @@ def _toleration_causes(path: str, spec: Json) -> Causes:
         if operator == "Exists" and toleration.get("value"):
             detail = "value must be empty when `operator` is 'Exists'"
             yield field_causes.invalid(child(where, "operator"), operator, detail)
+        elif operator in (None, "", "Equal"):
+            value = toleration.get("value")
+            yield from rule_causes(names.validate_label_value, child(where, "operator"), value)
         effect = toleration.get("effect")
         yield from enum_causes(child(where, "effect"), effect or None, EFFECTS)
         if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":

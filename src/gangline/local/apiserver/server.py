@@ -38,8 +38,11 @@ from gangline.local.apiserver.core.registry import Json, Registry, all_builtin_k
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.crd_finalizer import CrdFinalizer
 from gangline.local.apiserver.crds import CRD_STORAGE_NAME, CrdRegistrar
-from gangline.local.apiserver.endpoints import access_reviews, metrics_api
-from gangline.local.apiserver.endpoints.access_reviews import ReviewHandler
+from gangline.local.apiserver.endpoints.access_reviews import (
+    AUTHENTICATION,
+    AUTHORIZATION,
+    ReviewHandler,
+)
 from gangline.local.apiserver.endpoints.metrics_api import MetricsApi
 from gangline.local.apiserver.endpoints.non_resource import NonResourceEndpoints
 from gangline.local.apiserver.event_expiry import EventExpiry
@@ -236,9 +239,7 @@ class ApiServer:
             self._closing.push_async_callback(asyncio.to_thread, self._audit.close)
 
     def _load_state(self) -> None:
-        self.registry.add(
-            [*all_builtin_kinds(), *access_reviews.review_kinds(), *metrics_api.metrics_kinds()]
-        )
+        self.registry.add(all_builtin_kinds())
         self.store = self._open_store()
         self._closing.push_async_callback(self.store.close)
         self.store.load(self._index)
@@ -345,7 +346,11 @@ class ApiServer:
                 ("metrics.k8s.io", "nodes"): metrics.nodes,
                 ("metrics.k8s.io", "pods"): metrics.pods,
             }
-            | {(kind.group, kind.plural): reviews.handle for kind in access_reviews.review_kinds()},
+            | {
+                (kind.group, kind.plural): reviews.handle
+                for kind in self.registry
+                if kind.group in (AUTHENTICATION, AUTHORIZATION)
+            },
             objects=rest.handle,
         )
 

@@ -6,9 +6,9 @@ import pytest
 
 from gangline.local.apiserver.admission.limit_ranges import (
     apply_limit_ranges,
-    complete_limit_range,
     violated_bounds,
 )
+from gangline.local.apiserver.machinery.defaults import apply_builtin_defaults
 from gangline.local.apiserver.machinery.validation.builtin import limit_range_causes
 
 
@@ -24,7 +24,7 @@ def pod(*containers: dict[str, Any]) -> dict[str, Any]:
 def test_containers_get_the_amounts_that_they_do_not_name():
     bounds = limit_range(max={"cpu": "2", "memory": "1Gi"}, min={"cpu": "1"},
                          default={"memory": "512Mi"})  # fmt: skip
-    complete_limit_range(bounds)
+    apply_builtin_defaults("", "LimitRange", bounds)
     assert bounds["spec"]["limits"][0]["default"] == {"cpu": "2", "memory": "512Mi"}
     assert bounds["spec"]["limits"][0]["defaultRequest"] == {"cpu": "2", "memory": "512Mi"}
     made = pod({}, {"requests": {"cpu": "1"}, "limits": {"cpu": "1500m"}})

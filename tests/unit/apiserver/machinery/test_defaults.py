@@ -103,6 +103,8 @@ def test_a_toleration_of_everything_is_enough() -> None:
         ("registry:5000/nginx", "Always"),
         ("registry:5000/nginx:1", "IfNotPresent"),
         ("nginx@sha256:abc", "IfNotPresent"),
+        ("../a", "IfNotPresent"),
+        ("Not Valid!", "IfNotPresent"),
     ],
 )
 def test_the_tag_says_when_to_pull(image: str, policy: str) -> None:
@@ -173,6 +175,16 @@ def test_host_network_takes_the_ports_of_the_host() -> None:
             },
         ),
         ("apps", "ReplicaSet", {"spec": {"replicas": 0}}, {"replicas": 0}),
+        (
+            "",
+            "ReplicationController",
+            {"spec": {"selector": {}, "template": {"metadata": {"labels": {"a": "b"}}}}},
+            {
+                "selector": {"a": "b"},
+                "replicas": 1,
+                "template": {"metadata": {"labels": {"a": "b"}}},
+            },
+        ),
         ("", "Namespace", {}, {"finalizers": ["kubernetes"]}),
         ("", "PersistentVolumeClaim", {"spec": {"a": 1}}, {"a": 1, "volumeMode": "Filesystem"}),
     ],

@@ -94,8 +94,8 @@ def test_table_is_what_the_tool_writes() -> None:
 
 
 JSON_ONLY = (
-    "APIService", "ClusterTrustBundle", "PodCertificateRequest", "PodGroup",
-    "StorageVersionMigration", "Workload",
+    "APIService", "ClusterTrustBundle", "FlowSchema", "NodeMetrics", "PodCertificateRequest",
+    "PodGroup", "PodMetrics", "PriorityLevelConfiguration", "StorageVersionMigration", "Workload",
 )  # fmt: skip
 
 

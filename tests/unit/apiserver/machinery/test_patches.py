@@ -60,6 +60,8 @@ def test_a_json_patch_that_does_not_fit_has_its_code(operations: Any, code: int)
         ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
         ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
         ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+        # Not of the RFC: Kubernetes has no null in lists.
+        ({"a": ["b"]}, {"a": [None, "c", {"d": None}]}, {"a": ["c", {}]}),
     ],
 )
 def test_merge_patches_do_what_the_rfc_lists(

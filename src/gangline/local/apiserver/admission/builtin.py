@@ -18,7 +18,6 @@ from gangline.api.meta.objects import StatusCause
 from gangline.api.quantity import quantity_or_none
 from gangline.local.apiserver.admission.limit_ranges import (
     apply_limit_ranges,
-    complete_limit_range,
     violated_bounds,
 )
 from gangline.local.apiserver.core.errors import (
@@ -92,8 +91,6 @@ class BuiltinAdmission:
         elif not kind.group and kind.kind == "PersistentVolumeClaim":
             self._assign_storage_class(obj)
             self._apply_limit_ranges(kind, obj)
-        elif not kind.group and kind.kind == "LimitRange":
-            complete_limit_range(obj)
         if kind.resets_status:
             obj.pop("status", None)
             if kind.kind == "Pod":

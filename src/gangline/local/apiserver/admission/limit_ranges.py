@@ -19,23 +19,14 @@ Resources: TypeAlias = tuple[str, Usage, Usage]
 """What a bound applies to, its requests and its limits."""
 
 
-def complete_limit_range(limit_range: Json) -> None:
-    """Set the absent defaults of containers in place: a limit is the largest one, a request the
-    limit, otherwise the smallest one.
-    """
-    for item in objects_in(subobject(limit_range, "spec").get("limits")):
-        if item.get("type") == "Container":
-            limits = subobject(item, "max") | subobject(item, "default")
-            requests = subobject(item, "min") | limits | subobject(item, "defaultRequest")
-            item.update({"default": limits} if limits else {})
-            item.update({"defaultRequest": requests} if requests else {})
-
-
 def apply_limit_ranges(ranges: Iterable[Json], pod: Json) -> None:
     """Give the containers of a pod the amounts that they do not name, in place."""
     items = [item for _, item in _items(ranges, "Container")]
     notes = []
-    for container in all_containers(subobject(pod, "spec")):
+    spec = subobject(pod, "spec")
+    listed = [("container", each) for each in objects_in(spec.get("containers"))]
+    listed += [("init container", each) for each in objects_in(spec.get("initContainers"))]
+    for role, container in listed:
         for word, field, source in _DEFAULTS:
             resources = container.get("resources")
             written = subobject(container, "resources", field)
@@ -46,7 +37,7 @@ def apply_limit_ranges(ranges: Iterable[Json], pod: Json) -> None:
             if missing and isinstance(resources, dict | None):
                 container["resources"] = {**(resources or {}), field: {**written, **missing}}
                 names = ", ".join(sorted(missing))
-                notes.append(f"{names} {word} for container {container.get('name')}")
+                notes.append(f"{names} {word} for {role} {container.get('name')}")
     metadata = pod["metadata"]
     if notes and isinstance(metadata.get("annotations"), dict | None):
         note = {ANNOTATION: f"LimitRanger plugin set: {'; '.join(notes)}"}

@@ -49,6 +49,7 @@ from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest, RequestUser
+from gangline.local.apiserver.kubelet_proxy.http_proxy import ready_addresses
 from gangline.local.apiserver.machinery.encoding import decode_json
 from gangline.local.apiserver.storage.store import ObjectStore
 
@@ -478,18 +479,6 @@ class WebhookClient:
 def service_url(service: ServiceReference) -> str:
     path = service.path or "/"
     return f"https://{service.name}.{service.namespace}.svc:{service.port}{path}"
-
-
-def ready_addresses(endpoints: Json, port_name: str) -> list[str]:
-    """Return each ready ``address:port`` of a named port."""
-    addresses = []
-    for subset in endpoints.get("subsets") or ():
-        for port in subset.get("ports") or ():
-            if (port.get("name") or "") == port_name:
-                ips = [address.get("ip", "") for address in subset.get("addresses") or ()]
-                addresses += [f"[{ip}]:{port['port']}" if ":" in ip else f"{ip}:{port['port']}"
-                          for ip in ips]  # fmt: skip
-    return addresses
 
 
 @lru_cache(maxsize=64)

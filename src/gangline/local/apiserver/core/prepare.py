@@ -34,6 +34,7 @@ from gangline.local.apiserver.machinery.managed_fields import (
 )
 from gangline.local.apiserver.machinery.schema.value_rules import is_time
 from gangline.local.apiserver.machinery.validation.builtin import validate_create, validate_update
+from gangline.local.apiserver.machinery.validation.metadata import SET_BY_DELETION
 
 SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 SUFFIX_LENGTH: Final = 5
@@ -72,9 +73,11 @@ def preserve_system_metadata(old: Json, new: Json) -> None:
     old_meta, new_meta = old["metadata"], new["metadata"]
     new_meta.pop("selfLink", None)
     for name in SYSTEM_METADATA_FIELDS:
+        if name == "uid" and new_meta.get(name):
+            continue  # which the validation compares
         if name in old_meta:
             new_meta[name] = old_meta[name]
-        elif name != "deletionTimestamp":  # which only a deletion sets: an error of the validation
+        elif name not in SET_BY_DELETION:  # an error of the validation
             new_meta.pop(name, None)
 
 
@@ -305,7 +308,11 @@ def _all_causes(
     if any(cause.reason == "FieldValueTypeInvalid" for cause in found):
         return found
     fields = {cause.field for cause in found}
-    return found + [cause for cause in validate() if cause.field not in fields]
+    more = [cause for cause in validate() if cause.field not in fields]
+    # A struct of Go is never absent: only what is missing in it is reported.
+    below = tuple(cause.field for cause in more)
+    structs = {f for f in fields if any(place.startswith(f"{f}.") for place in below)}
+    return [cause for cause in found if cause.field not in structs] + more
 
 
 def validate_change(request: ApiRequest, old: Json, new: Json) -> None:

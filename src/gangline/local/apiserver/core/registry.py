@@ -4,7 +4,8 @@ A ``ServedKind`` describes one kind in one version for the generic code. All ver
 share one cache in the store, in the version ``storage_version``.
 
 The built-in kinds are those of ``kinds.toml``, with the fields of ``ServedKind``; ``resets_status``
-is true if there is a subresource ``status``. Kinds with a ``note`` are accepted so that manifests
+is true if there is a subresource ``status``. ``read_in_part`` marks those whose schema is that of
+Kubernetes although there are structs. Kinds with a ``note`` are accepted so that manifests
 that contain them apply, and for the components of others; their creation returns this warning.
 """
 
@@ -258,23 +259,21 @@ class Registry:
 
 OTHER_VERSIONS = {("autoscaling", "v1", "HorizontalPodAutoscaler"): HorizontalPodAutoscalerV1}
 """Structs of versions without a reader in this package. Only their schemas are used."""
-READ_IN_PART = (
-    ("batch", "v1", "Job"), ("node.k8s.io", "v1", "RuntimeClass"),
-    ("scheduling.k8s.io", "v1", "PriorityClass"), ("storage.k8s.io", "v1", "StorageClass"),
-    ("", "v1", "ServiceAccount"),
-)  # fmt: skip
-"""Kinds whose structs lack fields that other components read."""
 
 
-def _schema(group: str, version: str, kind: str) -> Json:
-    """Return the schema of the structs that the code reads, or else that of Kubernetes' types."""
+def _schema(group: str, version: str, kind: str, *, read_in_part: bool = False) -> Json:
+    """Return the schema of the structs that the code reads, or else that of Kubernetes' types.
+
+    Args:
+        read_in_part: the structs lack fields that other components read.
+    """
     version_kind = (group, version, kind)
     resource_type = next(
         (r for r in BUILT_IN_RESOURCES if (r.group, r.version, r.kind) == version_kind), None
     )
     type_: Any = resource_type.type if resource_type else OTHER_VERSIONS.get(version_kind)
     message = find_message(f"{group}/{version}" if group else version, kind)
-    if type_ and version_kind not in READ_IN_PART:
+    if type_ and not read_in_part:
         return _with_free_status(openapi_schema(type_))
     return message_schema(message) if message else ANY_OBJECT_SCHEMA
 
@@ -316,5 +315,6 @@ def _builtin_kind(api_version: str, kind: str, fields: Json) -> ServedKind:
     more.setdefault("resets_status", "status" in more.get("subresources", ()))
     if "note" in more:
         more["note"] = f"{kind} objects are stored by this cluster, but {more['note']}"
-    source = partial(_schema, group, version, kind)
+    in_part = bool(more.pop("read_in_part", False))
+    source = partial(_schema, group, version, kind, read_in_part=in_part)
     return ServedKind(group, version, kind, schema_source=source, **more)

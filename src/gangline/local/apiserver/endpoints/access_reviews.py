@@ -17,31 +17,13 @@ from gangline.local.apiserver.core.negotiation import (
     expect_strings,
 )
 from gangline.local.apiserver.core.prepare import format_timestamp
-from gangline.local.apiserver.core.registry import Json, ServedKind
+from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest, RequestUser
 from gangline.local.apiserver.verbs.rest import ApiResponse
 
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"
 RESOURCE_ATTRIBUTES = ("verb", "group", "resource", "subresource", "namespace", "name")
-
-
-def _review(group: str, kind: str, plural: str, *, namespaced: bool = False) -> ServedKind:
-    return ServedKind(group, "v1", kind, plural, namespaced=namespaced, verbs=("create",))
-
-
-def review_kinds() -> list[ServedKind]:
-    """Return the kinds of reviews. Their objects are not stored."""
-    return [
-        _review(AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
-        _review(AUTHORIZATION, "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
-        _review(AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews"),
-        _review(
-            AUTHORIZATION, "LocalSubjectAccessReview", "localsubjectaccessreviews", namespaced=True
-        ),
-        _review(AUTHENTICATION, "TokenReview", "tokenreviews"),
-        _review(AUTHENTICATION, "SelfSubjectReview", "selfsubjectreviews"),
-    ]
 
 
 class ReviewHandler:

@@ -20,19 +20,10 @@ from gangline.local.apiserver.verbs.read import ListPage
 from gangline.local.apiserver.verbs.rest import ApiResponse
 from gangline.local.apiserver.watch import compile_selection
 
-GROUP, VERSION = "metrics.k8s.io", "v1beta1"
+GROUP = "metrics.k8s.io"
 RATE_WINDOW_S = 1.1
 """A kubelet computes rates between two requests, so the first sample of a kubelet takes two."""
 KUBELET_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
-
-
-def metrics_kinds() -> list[ServedKind]:
-    """Return the kinds of metrics.k8s.io. Their objects are not stored."""
-    verbs = ("get", "list")
-    return [
-        ServedKind(GROUP, VERSION, "NodeMetrics", "nodes", namespaced=False, verbs=verbs),
-        ServedKind(GROUP, VERSION, "PodMetrics", "pods", verbs=verbs),
-    ]
 
 
 class MetricsApi:

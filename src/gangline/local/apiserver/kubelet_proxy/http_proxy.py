@@ -15,7 +15,6 @@ from aiohttp import web
 from yarl import URL
 
 from gangline.api.meta.json_objects import objects_in, subobject
-from gangline.local.apiserver.admission.webhook_call import ready_addresses
 from gangline.local.apiserver.core.errors import bad_request, not_found, unavailable
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
@@ -173,3 +172,15 @@ async def _pass_on(
         if request.transport is not None:
             request.transport.abort()
     return response
+
+
+def ready_addresses(endpoints: Json, port_name: str) -> list[str]:
+    """Return each ready ``address:port`` of a named port."""
+    addresses = []
+    for subset in endpoints.get("subsets") or ():
+        for port in subset.get("ports") or ():
+            if (port.get("name") or "") == port_name:
+                ips = [address.get("ip", "") for address in subset.get("addresses") or ()]
+                addresses += [f"[{ip}]:{port['port']}" if ":" in ip else f"{ip}:{port['port']}"
+                          for ip in ips]  # fmt: skip
+    return addresses

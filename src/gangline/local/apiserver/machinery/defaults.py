@@ -3,7 +3,8 @@
 Custom kinds get the defaults of their schema (``StructuralSchema``). Those of built-in kinds are in
 ``defaults.toml``: a section has those of the kinds in its title, by the path of the object that
 gets them (``[]`` stands for all items of a list), after ``|`` only if a field of it has one of the
-values. Empty texts and lists are absent ones, as in Go. The functions add what depends on more. All
+values. Empty texts and lists are absent ones, as in Go, but for fields with ``?`` after their name,
+which are pointers there. The functions add what depends on more. All
 change the object in place, never overwrite a given value, and leave values of the wrong type to
 validation.
 
@@ -14,6 +15,7 @@ as those of kube-controller-manager, read the defaulted fields without a check f
 """
 
 import base64
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -70,10 +72,12 @@ def _apply_table(kind: GroupKind, obj: Json) -> None:
         for _, target, _ in values_at(obj, place.path):
             if not isinstance(target, dict) or not place.applies_to(target):
                 continue
-            for name, default in defaults.items():
-                # In Go, an empty text is an absent one.
+            for key, default in defaults.items():
+                name = key.removesuffix("?")
                 value = target.get(name)
-                if value is None or (value in ("", []) and type(value) is type(default)):
+                # In Go, an empty text is an absent one, but for pointers.
+                is_empty = name == key and value in ("", []) and type(value) is type(default)
+                if value is None or is_empty:
                     target[name] = copy_json(default)
 
 
@@ -165,11 +169,17 @@ def default_pod_spec(spec: Json) -> None:
     _apply_table(("", "PodSpec"), spec)
 
 
+_IMAGE = re.compile(
+    r"(?=[^:@]{1,255})([a-zA-Z0-9][\w.-]*(:\d+)?/)?[a-z0-9]+(([._]|__|-+|/)[a-z0-9]+)*(:[\w.-]+)?",
+    re.ASCII,
+)
+
+
 def default_pull_policy(image: str) -> str:
     """Return the default pull policy: ``Always`` for ``latest``, ``IfNotPresent`` for any other
-    tag.
+    tag, for a digest, and for what cannot be the name of an image.
     """
-    if "@" in image:
+    if not _IMAGE.fullmatch(image):
         return "IfNotPresent"
     _, _, tag = image.rsplit("/", 1)[-1].partition(":")
     return "Always" if tag in ("", "latest") else "IfNotPresent"
@@ -273,8 +283,9 @@ def _generate_selector(obj: Json, spec: Json) -> None:
 
 def _replication_controller(obj: Json) -> None:
     spec = subobject(obj, "spec")
-    if labels := subobject(spec, "template", "metadata").get("labels"):
-        fill_absent(spec, {"selector": copy_json(labels)})
+    labels = subobject(spec, "template", "metadata").get("labels")
+    if labels and spec.get("selector") in (None, {}):
+        spec["selector"] = copy_json(labels)
     _labels_of_template(obj)
 
 
@@ -283,6 +294,19 @@ def _service(obj: Json) -> None:
         # In a Service, zero and the empty string mean an absent value.
         if port.get("targetPort") in (None, 0, "") and "port" in port:
             port["targetPort"] = port["port"]
+
+
+def _limit_range(obj: Json) -> None:
+    """A limit is the largest one, a request the limit, otherwise the smallest one."""
+    for item in objects_in(subobject(obj, "spec").get("limits")):
+        amounts = (item.get(name) for name in ("max", "min", "default", "defaultRequest"))
+        if item.get("type") == "Container" and all(
+            isinstance(each, dict | None) for each in amounts
+        ):
+            limits = subobject(item, "max") | subobject(item, "default")
+            requests = subobject(item, "min") | limits | subobject(item, "defaultRequest")
+            item.update({"default": limits} if limits else {})
+            item.update({"defaultRequest": requests} if requests else {})
 
 
 def _namespace(obj: Json) -> None:
@@ -336,6 +360,7 @@ def _request(request: Json) -> None:
 
 
 DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
+    ("", "LimitRange"): _limit_range,
     ("", "Namespace"): _namespace,
     ("", "Pod"): default_pod,
     ("", "ReplicationController"): _replication_controller,

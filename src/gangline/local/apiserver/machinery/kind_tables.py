@@ -62,8 +62,8 @@ def parse_place(key: str) -> RulePlace:
 def values_at(
     obj: Any, path: Sequence[str], where: str = "", owner: Any = None
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield path, value and object of each field that a path names. Values of wrong types have
-    none.
+    """Yield path, value and object of each field that a path names; the object of an item of a
+    list is the item itself. Values of wrong types have none.
     """
     if not path:
         yield where, obj, owner
@@ -71,7 +71,7 @@ def values_at(
     step, rest = path[0].removesuffix("?"), path[1:]
     if step == "[]":
         for index, item in enumerate(obj if isinstance(obj, list) else ()):
-            yield from values_at(item, rest, indexed(where, index), obj)
+            yield from values_at(item, rest, indexed(where, index), item)
     elif step == "{}":
         for key, value in (obj if isinstance(obj, dict) else {}).items():
             yield from values_at(value, rest, indexed(where, key), obj)

@@ -92,8 +92,8 @@ def _copied_bytes(document: Any, operation: Json) -> int:
 
 
 def merge_patch(document: Json, patch: Any) -> Json:
-    """Apply a merge patch: values replace, null removes, objects merge, lists are replaced. Raises
-    PatchError: the patch is not an object.
+    """Apply a merge patch: values replace, null removes, objects merge, lists are replaced, where
+    null is no item. Raises PatchError: the patch is not an object.
     """
     if not isinstance(patch, dict):
         raise PatchError("a merge patch must be an object")
@@ -111,8 +111,10 @@ def json_equal(left: Any, right: Any) -> bool:
 
 
 def _merge(document: Any, patch: Any) -> Any:
+    if isinstance(patch, list):
+        return [_merge(None, item) for item in patch if item is not None]
     if not isinstance(patch, dict):
-        return copy_json(patch)
+        return patch
     before = document if isinstance(document, dict) else {}
     result = {name: copy_json(value) for name, value in before.items() if name not in patch}
     for name, value in patch.items():

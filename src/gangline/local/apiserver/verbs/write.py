@@ -434,7 +434,8 @@ class WritePath:
     ) -> None:
         kind = request.kind
         uid = meta.get("uid")
-        if uid and uid != stored["metadata"]["uid"]:
+        # For a patch it is an error of the validation.
+        if uid and uid != stored["metadata"]["uid"] and request.verb == "update":
             check_preconditions(request, stored, uid, "")
         revision = meta.get("resourceVersion")
         if revision and revision != str(record.rv):

@@ -48,6 +48,7 @@ def changes(group: str, kind: str, old: dict[str, Any], new: dict[str, Any]) -> 
 
 
 CONTAINER = "spec.containers[0]"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,8 @@ CONTAINER = "spec.containers[0]"
         ({"env": [{"name": "1A"}]}, "env[0].name", "Invalid value"),
         ({"env": [{"name": "A", "valueFrom": {}}]}, "env[0].valueFrom", "must specify one of"),
         ({"envFrom": [{"prefix": "A"}]}, "envFrom[0]", "must specify one of"),
+        ({"envFrom": [{"secretRef": {}}]}, "envFrom[0].secretRef.name", "Required value"),
+        ({"livenessProbe": {"httpGet": {"port": "a/b"}}}, "livenessProbe.httpGet.port", "port"),
         (
             {"volumeMounts": [{"name": "v", "mountPath": "/a"}]},
             "volumeMounts[0].name",
@@ -145,6 +148,18 @@ def test_a_mistake_in_a_container_is_found(
         ),
         ({"tolerations": [{"effect": "X", "key": "a"}]}, "spec.tolerations[0].effect", "Unsupp"),
         ({"tolerations": [{"value": "x"}]}, "spec.tolerations[0].operator", "must be Exists"),
+        ({"tolerations": [{"key": "a", "value": "a/b"}]}, "spec.tolerations[0].operator", "label"),
+        (
+            {
+                "affinity": {
+                    "podAntiAffinity": {
+                        PREFERRED: [{"weight": 1, "podAffinityTerm": {"topologyKey": "a b"}}]
+                    }
+                }
+            },
+            f"spec.affinity.podAntiAffinity.{PREFERRED}[0].podAffinityTerm.topologyKey",
+            "label key",
+        ),
         ({"initContainers": [{"name": "c", "image": "i"}]}, CONTAINER + ".name", "Duplicate value"),
         (
             {

@@ -95,7 +95,7 @@ def _scope_causes(spec: Json, hard: Json) -> Causes:
     for expression in objects_in(subobject(spec, "scopeSelector").get("matchExpressions")):
         chosen.append(str(expression.get("scopeName")))
     for scope in chosen:
-        for name in hard:
+        for name in filter(_is_standard, hard):
             if not _allowed_in(scope, name):
                 detail = "unsupported scope applied to resource"
                 yield field_causes.invalid("spec.scopes", chosen, detail)
@@ -132,6 +132,7 @@ _ORDERED_AMOUNTS = (
     ("defaultRequest", "max", "defaultRequest"), ("default", "max", "default"),
 )  # fmt: skip
 """Amounts of a LimitRange, those that must not be less, and the field of the error."""
+_LIMIT_TYPES = ("Container", "PersistentVolumeClaim", "Pod")
 _AMOUNT_WORDS = {"defaultRequest": "default request"}
 
 
@@ -142,6 +143,7 @@ def limit_range_causes(limit_range: Json) -> Causes:
         if type_ in types:
             yield field_causes.duplicate(child(where, "type"), type_)
         types.add(type_)
+        yield from _limit_name_causes(where, item)
         for name in ("default", "defaultRequest"):
             if type_ == "Pod" and item.get(name):
                 detail = "may not be specified when `type` is 'Pod'"
@@ -164,6 +166,18 @@ def limit_range_causes(limit_range: Json) -> Causes:
             if ratio is not None and ratio.nano < 10**9:
                 field = indexed(child(where, "maxLimitRequestRatio"), name)
                 yield field_causes.invalid(field, written, f"ratio {ratio} is less than 1")
+
+
+def _limit_name_causes(path: str, item: Json) -> Causes:
+    type_ = item.get("type")
+    if type_ and "/" not in str(type_) and type_ not in _LIMIT_TYPES:
+        yield field_causes.invalid(child(path, "type"), type_, "must be a standard limit type")
+    for field in ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio"):
+        for name in subobject(item, field):
+            where = indexed(child(path, field), name)
+            yield from rule_causes(names.validate_label_key, where, name)
+            if "/" not in name and name != "storage" and not _is_standard(name):
+                yield field_causes.invalid(where, name, "must be a standard resource type")
 
 
 HEADLESS = "None"
@@ -195,8 +209,6 @@ def service_update_causes(old: Json, new: Json) -> Causes:
 
 def _ports(ports: list[Json]) -> Causes:
     for index, port in enumerate(ports):
-        if not port.get("name") and len(ports) > 1:
-            yield field_causes.required(indexed("spec.ports", index) + ".name")
         target = port.get("targetPort")
         if isinstance(target, str) and not target.isdigit():
             where = indexed("spec.ports", index) + ".targetPort"
@@ -353,6 +365,7 @@ def _claim_update(old: Json, new: Json) -> Causes:
     if before != after:
         detail = "spec is immutable after creation except resources.requests for bound claims"
         yield field_causes.forbidden("spec", detail)
+    yield from _fixed_causes(before, after, "volumeMode")
 
 
 def _volume(obj: Json) -> Causes:
@@ -363,8 +376,12 @@ def _volume(obj: Json) -> Causes:
     else:
         capacity = spec["capacity"]["storage"]
         yield from quantity_causes("spec.capacity[storage]", capacity, positive=True)
-    if not [name for name in spec if name not in NON_SOURCE_FIELDS and spec[name] is not None]:
+    sources = [n for n in spec if n not in NON_SOURCE_FIELDS and spec[n] is not None]
+    if not sources:
         yield field_causes.required("spec", "must specify a volume type")
+    for name in {*sources[1:]} - {"flexVolume"}:  # which is not counted there
+        detail = "may not specify more than 1 volume type"
+        yield field_causes.forbidden(f"spec.{name}", detail)
 
 
 def _volume_update(old: Json, new: Json) -> Causes:
@@ -372,8 +389,14 @@ def _volume_update(old: Json, new: Json) -> Causes:
     if any(before.get(name) != after.get(name) for name in {*before, *after} - NON_SOURCE_FIELDS):
         detail = "spec.persistentvolumesource is immutable after creation"
         yield field_causes.forbidden("spec.persistentvolumesource", detail)
-    for name in ("volumeMode", "nodeAffinity"):
-        if before.get(name) != after.get(name) and (name in before or name == "volumeMode"):
+    names_set = ("volumeMode", *(["nodeAffinity"] if "nodeAffinity" in before else []))
+    yield from _fixed_causes(before, after, *names_set)
+
+
+def _fixed_causes(before: Json, after: Json, *fields: str) -> Causes:
+    """Yield the errors of changed fields, without the path of the spec, as in Kubernetes."""
+    for name in fields:
+        if before.get(name) != after.get(name):
             yield field_causes.invalid(name, after.get(name), "field is immutable")
 
 

@@ -44,6 +44,7 @@ NAME_RULES: Mapping[tuple[str, str], NameRule] = {
 """Kinds whose names need not be DNS subdomains."""
 
 
+SET_BY_DELETION = ("deletionTimestamp", "deletionGracePeriodSeconds")
 STANDARD_FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")
 ANY_FINALIZER = ("admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io")
 """Groups whose objects may have a finalizer without a domain, as custom objects."""
@@ -81,7 +82,7 @@ def metadata_causes(
 
 def metadata_update_causes(old: Json, new: Json) -> Causes:
     before, after = subobject(old, "metadata"), subobject(new, "metadata")
-    for name in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"):
+    for name in ("name", "namespace", "uid", "creationTimestamp", *SET_BY_DELETION):
         if name in after and after[name] != before.get(name):
             yield field_causes.invalid(f"metadata.{name}", after[name], "field is immutable")
     if before.get("deletionTimestamp"):

@@ -4,12 +4,14 @@ A section has the rules of the kinds in its title (``GROUP KIND``, the core grou
 is a place (``kind_tables``), whose condition is of fields beside the value. Rules are separated by
 semicolons:
 
-* ``required``, ``forbidden``, ``unset`` (an invalid value if given), ``in VALUES``, ``any-in
-  VALUES`` (a list has one of them), ``min NUMBER``, ``max NUMBER``, ``items NUMBER`` (at most),
-  ``one-of FIELDS`` (exactly one is given), ``at-most-one FIELDS``, ``any-of FIELDS``, ``unique
-  FIELDS`` (which identify the items of a list; none: the items themselves), ``wildcard`` (a list
-  with ``*`` has no other items), ``expression VARIABLES``, or the name of a rule in ``_FORMS``; a
-  text in parentheses is its message;
+* ``required``, ``forbidden``, ``unset`` (an invalid value if given), ``in VALUES``, ``among
+  VALUES`` (an empty text is none of them), ``any-in VALUES`` (a list has one of them), ``min
+  NUMBER``, ``max NUMBER``, ``items NUMBER`` (at most), ``one-of FIELDS`` (exactly one is given),
+  ``at-most-one FIELDS``, ``any-of FIELDS``, ``excludes FIELDS`` (none of them beside the value),
+  ``unique FIELDS`` (which identify the items of a list; none: the items themselves), ``named``
+  (each of several items of a list has a name), ``wildcard`` (a list with ``*`` has no other
+  items), ``expression VARIABLES``, or the name of a rule in ``_FORMS``; a text in parentheses is
+  its message;
 * ``as NAME``: the value has the rules of the section ``part NAME``;
 * ``immutable`` and ``kept``, for updates: the value must not change, as an invalid value or as a
   forbidden change; ``fixed`` can be set and removed. A condition is of the object before.
@@ -35,6 +37,12 @@ from gangline.api.validation.field_rules import (
     quantity_causes,
     rule_causes,
 )
+from gangline.api.validation.pods import (
+    no_backstep_causes,
+    resource_causes,
+    term_causes,
+    toleration_causes,
+)
 from gangline.local.apiserver.machinery.cel import (
     CONDITION_VARIABLES,
     POLICY_VARIABLES,
@@ -57,6 +65,8 @@ from gangline.local.apiserver.machinery.validation.metadata import (
 __all__ = ["count_or_share_causes", "table_causes", "table_update_causes"]
 
 _CHANGES = ("fixed", "immutable", "kept")
+_CHECKED_EMPTY: tuple[tuple[str, Any], ...] = (("share", ""), ("port", ""), ("backend", {}))
+"""Rules that an empty value does not pass."""
 
 
 class _FieldRule(NamedTuple):
@@ -121,7 +131,7 @@ def _table() -> Mapping[GroupKind, list[_FieldRule]]:
 def _field_causes(rule: _FieldRule, where: str, value: Any) -> Causes:
     if (check := _RULES.get(rule.name)) is not None:
         yield from check(where, value, rule)
-    elif value not in ABSENT or (rule.name == "share" and value == ""):
+    elif value not in ABSENT or (rule.name, value) in _CHECKED_EMPTY:
         yield from _FORMS[rule.name](where, value)
 
 
@@ -141,7 +151,8 @@ def _forbidden(where: str, value: Any, rule: _FieldRule) -> Causes:
 
 def _enum(where: str, value: Any, rule: _FieldRule) -> Causes:
     is_item = rule.place.path[-1] == "[]"
-    for cause in enum_causes(where, value or ("" if is_item else None), rule.arguments):
+    given = value if rule.name == "among" else value or ("" if is_item else None)
+    for cause in enum_causes(where, given, rule.arguments):
         yield field_causes.invalid(where, value, rule.detail) if rule.detail else cause
 
 
@@ -170,9 +181,12 @@ def _items(where: str, value: Any, rule: _FieldRule) -> Causes:
 def _one_of(where: str, value: Any, rule: _FieldRule) -> Causes:
     if not isinstance(value, dict | None):
         return
-    given = [name for name in rule.arguments if (value or {}).get(name) is not None]
+    given = [name for name in rule.arguments if (value or {}).get(name) not in (None, [])]
     fields = ", ".join(f"`{name}`" for name in rule.arguments)
-    if rule.name == "any-of":
+    if rule.name == "excludes":
+        if len(given) > 1 and given[0] == rule.arguments[0]:
+            yield field_causes.forbidden(where, rule.detail)
+    elif rule.name == "any-of":
         if not given:
             yield field_causes.required(where, rule.detail)
     elif rule.name == "one-of" and rule.detail:
@@ -186,9 +200,15 @@ def _one_of(where: str, value: Any, rule: _FieldRule) -> Causes:
 
 
 def _section(where: str, value: Any, rule: _FieldRule) -> Causes:
-    if isinstance(value, dict):
+    if isinstance(value, dict | None):
         for inner in _table().get(("part", rule.arguments[0]), ()):
-            yield from _rule_causes(inner, value, where)
+            yield from _rule_causes(inner, value or {}, where)
+
+
+def _named(where: str, value: Any, rule: _FieldRule) -> Causes:
+    for index, item in enumerate(value if isinstance(value, list) and len(value) > 1 else ()):
+        if isinstance(item, dict) and not item.get("name"):
+            yield field_causes.required(f"{indexed(where, index)}.name")
 
 
 def _unique(where: str, items: Any, rule: _FieldRule) -> Causes:
@@ -226,6 +246,7 @@ def _expression(where: str, value: Any, rule: _FieldRule) -> Causes:
 
 
 _RULES: Mapping[str, Callable[[str, Any, _FieldRule], Causes]] = {
+    "among": _enum,
     "any-in": _any_in,
     "any-of": _one_of,
     "as": _section,
@@ -233,9 +254,11 @@ _RULES: Mapping[str, Callable[[str, Any, _FieldRule], Causes]] = {
     "forbidden": _forbidden,
     "in": _enum,
     "at-most-one": _one_of,
+    "excludes": _one_of,
     "items": _items,
     "max": _maximum,
     "min": _minimum,
+    "named": _named,
     "one-of": _one_of,
     "required": _required,
     "unique": _unique,
@@ -426,6 +449,9 @@ _FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
     "labels": label_causes,
     "label-value": _name(names.validate_label_value),
     "label-key": _name(names.validate_label_key),
+    "no-backstep": no_backstep_causes,
+    "node-term": term_causes,
+    "overhead": lambda path, value: resource_causes(path, {"limits": subobject(value, "podFixed")}),
     "path-segment": _name(check_path_segment),
     "port": _port,
     "port-number": port_causes,
@@ -440,6 +466,7 @@ _FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
     "share": count_or_share_causes,
     "subdomain": _name(names.validate_dns_subdomain),
     "three-segments": _three_segments,
+    "tolerations": lambda path, value: toleration_causes(child(path, "tolerations"), value),
     "under-spec": _under(".spec."),
     "under-status": _under(".status."),
     "webhook-path": _webhook_path,

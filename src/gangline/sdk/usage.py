@@ -61,7 +61,7 @@ async def _read(client: ApiClient, path: str) -> Mapping[tuple[str, str], Resour
         return {}
     return {
         (item["metadata"].get("namespace", ""), item["metadata"]["name"]): parse_usage(item)
-        for item in listing.get("items", [])
+        for item in listing.get("items") or ()  # Go writes null for an empty list
     }
 
 

@@ -43,7 +43,8 @@ _LIMITS: dict[str, Any] = {
 def parse_policy(text: str) -> tuple[Policy | None, list[str]]:
     """Return the policy, or None and all mistakes, each with its place."""
     try:
-        document = without_nulls(yaml.safe_load(text) or {})
+        written = yaml.safe_load(text)
+        document = {} if written is None else without_nulls(written)
         _spell_out(document)
         if mistakes := sorted(_mistakes(document)):
             return None, mistakes

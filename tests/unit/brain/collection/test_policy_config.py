@@ -69,7 +69,7 @@ def test_empty_policy_has_no_rules(text: str) -> None:
     assert parse_policy(text) == (Policy(), [])
 
 
-@pytest.mark.parametrize("text", ["[", "a: b: c", "!!python/object:os.system {}", "- 1", "\x00"])
+@pytest.mark.parametrize("text", ["[", "!!python/object:os.system {}", "- 1", "[]", "\x00"])
 def test_other_texts_are_refused_with_a_reason(text: str) -> None:
     policy, mistakes = parse_policy(text)
     assert policy is None

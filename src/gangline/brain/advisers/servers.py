@@ -16,6 +16,7 @@ one size was run only, ``b`` is the servers' CPU use: at full use they make no m
 import math
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -100,16 +101,8 @@ def _move_one(view: AdviserView, server: ServerUse, others: float) -> list[Advic
     if millis < wanted:
         arguments |= {"wanted": wanted, "free": millis, "best": best or "no node"}
     if millis <= was:
-        return [
-            Advice(
-                what=What.WARNING,
-                role=PS,
-                rank=server.rank,
-                target="NoNodeForServer",
-                reason=because("NoNodeForServer", **arguments),
-                evidence=(view.run.job.uid,),
-            )
-        ]
+        reason = because("NoNodeForServer", **arguments)
+        return [_advice(view, What.WARNING, reason, server.rank, target=reason.code)]
     reason = because("SkewedServer", others=others, **arguments)
     return [_cpu_advice(view, was, min(wanted, millis), reason, rank=server.rank)]
 
@@ -249,31 +242,19 @@ def _advise_memory(view: AdviserView) -> list[Advice]:
             left=max(left_s, 0.0),
             rest=rest_s,
         )
-        advice.append(
-            Advice(
-                what=What.PS_MEMORY,
-                role=PS,
-                rank=server.rank,
-                unit=Unit.BYTES,
-                was=limit,
-                value=math.ceil(value),
-                reason=reason,
-                evidence=(view.run.job.uid,),
-            )
-        )
+        memory = {"unit": Unit.BYTES, "was": limit, "value": math.ceil(value)}
+        advice.append(_advice(view, What.PS_MEMORY, reason, server.rank, **memory))
     return advice
 
 
 def _cpu_advice(
     view: AdviserView, was: int, value: int, reason: Reason, rank: int | None = None
 ) -> Advice:
-    return Advice(
-        what=What.PS_CPU,
-        role=PS,
-        rank=rank,
-        unit=Unit.MILLICORES,
-        was=was,
-        value=value,
-        reason=reason,
-        evidence=(view.run.job.uid,),
-    )
+    return _advice(view, What.PS_CPU, reason, rank, unit=Unit.MILLICORES, was=was, value=value)
+
+
+def _advice(
+    view: AdviserView, what: What, reason: Reason, rank: int | None, **values: Any
+) -> Advice:
+    evidence = (view.run.job.uid,)
+    return Advice(what=what, role=PS, rank=rank, reason=reason, evidence=evidence, **values)

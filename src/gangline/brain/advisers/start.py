@@ -36,7 +36,6 @@ from gangline.brain.advisers.workers import (
 from gangline.brain.facts.records import RoleSize, Run
 from gangline.brain.models.throughput import (
     Configuration,
-    ThroughputModel,
     fit_throughput,
     job_prior,
     observations,
@@ -77,10 +76,12 @@ def _by_goodput(view: AdviserView) -> list[Advice]:
         return []  # one size says nothing about others
     micro = max(largest_micro_batch(run) for run in runs)
     worlds: dict[int, Configuration] = {}
-    fewest, most = _possible_worlds(model)
+    # Those seen, and a factor of 2 once three were.
+    fewest, most = model.seen.procs
+    factor = 2 if len(model.seen.configurations) >= _ENOUGH_SIZES else 1
     for count in possible_sizes(view.run.job):
         at = configuration_at(reference, count, micro)
-        if at is not None and fewest <= at.procs <= most:
+        if at is not None and fewest / factor <= at.procs <= most * factor:
             worlds[count] = at
     if len(worlds) < 2:
         return []
@@ -113,13 +114,6 @@ def _by_goodput(view: AdviserView) -> list[Advice]:
         gain_low=gain_low,
         extrapolated=model.extrapolated(worlds[count]),
     )
-
-
-def _possible_worlds(model: ThroughputModel) -> tuple[float, float]:
-    """The worlds that may be advised: those seen, and a factor of 2 once three were."""
-    fewest, most = model.seen.procs
-    factor = 2 if len(model.seen.configurations) >= _ENOUGH_SIZES else 1
-    return fewest / factor, most * factor
 
 
 def _kept_count(run: Run) -> int | None:

@@ -122,10 +122,11 @@ def size_choices(view: AdviserView, model: ThroughputModel) -> list[Choice]:
     if present is None or here is None or not sizes:
         return []
     most = largest_micro_batch(view.run)
-    configurations = {
-        size: configuration_at(present, size, most) for size in sorted({*sizes, present.nodes})
+    places = {
+        size: at
+        for size in sorted({*sizes, present.nodes})
+        if (at := configuration_at(present, size, most)) is not None
     }
-    places = {size: at for size, at in configurations.items() if at is not None}
     speedups = model.speedups(here, list(places.values())).tolist()
     choices = []
     for size, (goodput, low, high) in zip(places, speedups, strict=True):

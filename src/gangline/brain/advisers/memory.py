@@ -224,7 +224,7 @@ def _last_runs(samples: Sequence[Peak]) -> list[Peak]:
     return [peak for peak in samples if peak.job.uid in newest and ended[peak.job.uid] >= limit]
 
 
-def rounded_up(amount: float, step: int) -> int:
+def round_up(amount: float, step: int) -> int:
     """Return the next multiple of a step, so that manifests stay readable."""
     return -(-math.ceil(amount) // step) * step
 
@@ -312,7 +312,7 @@ def _gather(view: AdviserView, size: RoleSize) -> _Evidence:
     return _Evidence(view, size, [*real, *known] if real else [], killed, unknown, least)
 
 
-def _sized(evidence: _Evidence) -> _MemorySize | None:
+def _memory_size(evidence: _Evidence) -> _MemorySize | None:
     """Derive the memory from the peaks of the ranks and the kills with unknown need.
 
     None without any peak or kill: a number is never invented.
@@ -322,7 +322,7 @@ def _sized(evidence: _Evidence) -> _MemorySize | None:
     if not samples:
         if killed is None:
             return None
-        value = rounded_up(killed.needed_bytes, MIB)
+        value = round_up(killed.needed_bytes, MIB)
         return _MemorySize(value, killed.limit_bytes, 2 * value, 0, killed)
     weights = {}
     for run in evidence.runs:
@@ -335,24 +335,24 @@ def _sized(evidence: _Evidence) -> _MemorySize | None:
         histogram.add(peak.memory_bytes, peak.at_ms, max(weight, 1))
     basis = max(histogram.percentile(980) or 0, *map(_amount, _last_runs(samples)))
     real = max(basis * MARGIN, LEAST_BYTES)
-    value = rounded_up(max(real, killed.needed_bytes if killed else 0), MIB)
+    value = round_up(max(real, killed.needed_bytes if killed else 0), MIB)
     runs = len({peak.job.uid for peak in samples})
     median = histogram.percentile(500) or 0
     return _MemorySize(
         value_bytes=value,
-        low_bytes=min(rounded_up(max(median * MARGIN, LEAST_BYTES), MIB), value),
+        low_bytes=min(round_up(max(median * MARGIN, LEAST_BYTES), MIB), value),
         # As the Vertical Pod Autoscaler widens its upper bound by 1 + 1/days: here by runs.
-        high_bytes=rounded_up(max(histogram.peak * MARGIN, value) * (1 + 1 / runs), MIB),
+        high_bytes=round_up(max(histogram.peak * MARGIN, value) * (1 + 1 / runs), MIB),
         basis_bytes=basis,
         kill=killed if killed and killed.needed_bytes > real else None,
     )
 
 
 def _size_role(evidence: _Evidence, *, unchanged: float = UNCHANGED) -> list[Advice]:
-    sized, was = _sized(evidence), evidence.was
+    sized, was = _memory_size(evidence), evidence.was
     least = max(evidence.least, key=_amount, default=None)
     value, basis = (sized.value_bytes, sized.basis_bytes) if sized else (0, 0)
-    raised = rounded_up(round(least.memory_bytes * MARGIN), MIB) if least else 0
+    raised = round_up(round(least.memory_bytes * MARGIN), MIB) if least else 0
     bounded = least if least and least.memory_bytes > basis and raised > value else None
     value = raised if bounded else value
     if not value or (sized is None and (was is None or value <= was)):

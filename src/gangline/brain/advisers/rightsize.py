@@ -29,7 +29,7 @@ from gangline.brain.advisers.memory import (
     obstacle_to_lower,
     range_factor,
     role_size,
-    rounded_up,
+    round_up,
     running_size,
 )
 from gangline.brain.advisers.view import AdviserView, expected_rest_s
@@ -59,7 +59,7 @@ class _CpuSize(NamedTuple):
     runs: int
 
 
-def _sized(runs: Iterable[Run], role: str, now_ms: int) -> _CpuSize | None:
+def _cpu_size(runs: Iterable[Run], role: str, now_ms: int) -> _CpuSize | None:
     """Derive the CPU from the use of the ranks; None if it was not measured.
 
     A run is recorded by its median, 95th percentile and maximum. They enter the histogram with the
@@ -82,7 +82,7 @@ def _sized(runs: Iterable[Run], role: str, now_ms: int) -> _CpuSize | None:
     if p95 is None or median is None:
         return None
     low, usual, high = (
-        rounded_up(millis * MARGIN, _STEP_MILLIS) for millis in (median, p95, histogram.peak)
+        round_up(millis * MARGIN, _STEP_MILLIS) for millis in (median, p95, histogram.peak)
     )
     value = max(usual, LEAST_MILLIS)
     return _CpuSize(value, min(low, value), max(high, value), p95, len(seen))
@@ -109,16 +109,16 @@ def advise_cpu(view: AdviserView, size: RoleSize) -> list[Advice]:
     if waits is None:
         waits = data_share([segment for run in runs for segment in run.segments])
     starved = waits is not None and waits > STARVED_SHARE
-    sized = _sized(runs, role, view.now_ms)
+    sized = _cpu_size(runs, role, view.now_ms)
     if sized is None and starved:
-        sized = _sized((view.run,), role, view.now_ms)
+        sized = _cpu_size((view.run,), role, view.now_ms)
     if sized is None:
         return []
     value = sized.value
     if starved and was is not None:
         # Never less than now, and more if that is used up.
         used_up = sized.p95 >= _USED_UP * was
-        value = max(rounded_up(was * RAISE, _STEP_MILLIS) if used_up else was, value)
+        value = max(round_up(was * RAISE, _STEP_MILLIS) if used_up else was, value)
     value = min(value, view.cluster.largest_cpu_millis or value)
     if was is not None and abs(value - was) < UNCHANGED * was:
         return []

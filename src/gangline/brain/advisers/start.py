@@ -22,7 +22,7 @@ from gangline.brain.advisers.memory import (
     confidence_of,
     range_factor,
     role_size,
-    rounded_up,
+    round_up,
 )
 from gangline.brain.advisers.view import AdviserView
 from gangline.brain.advisers.workers import (
@@ -202,7 +202,7 @@ def _host_memory(parameters: int, size: RoleSize) -> tuple[int, int]:
     else:
         low = _TRAINING_BYTES * parameters
         value = 2 * low + _PROCESS_BYTES
-    return rounded_up(int(low), MIB), rounded_up(int(value), MIB)
+    return round_up(int(low), MIB), round_up(int(value), MIB)
 
 
 def _count_parameters(model: ModelShapeFacts) -> int | None:

@@ -37,11 +37,11 @@ _HISTORY_DAYS = 30
 
 def advise_stragglers(view: AdviserView) -> list[Advice]:
     """Advise checks of slow nodes, evictions after a check, or name what else is slow."""
-    by_model = _grouped(view.rank_speeds, lambda speed: speed.gpu_model)
+    by_model = _group_by(view.rank_speeds, lambda speed: speed.gpu_model)
     return [item for speeds in by_model.values() for item in _advise_ranks(view, speeds)]
 
 
-def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def _group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     groups: dict[K, list[T]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
@@ -72,7 +72,7 @@ def node_scores(speeds: Iterable[RankSpeed]) -> dict[str, float]:
     1.0 is the median, 0.9 is slower. Nodes of one device model are compared, at least four ranks.
     """
     scores: dict[str, list[float]] = defaultdict(list)
-    for group in _grouped(speeds, lambda speed: speed.gpu_model).values():
+    for group in _group_by(speeds, lambda speed: speed.gpu_model).values():
         nodes = {speed.rank: speed.node for speed in group}
         for window in _windows(group):
             if len(window) < LEAST_RANKS:
@@ -89,7 +89,7 @@ def suspected_nodes(speeds: Iterable[NodeSpeed], today: int) -> dict[str, tuple[
     With the factor and the number of jobs of each, as ``node_factor`` does.
     """
     suspected = {}
-    for node, days in sorted(_grouped(speeds, lambda speed: speed.node).items()):
+    for node, days in sorted(_group_by(speeds, lambda speed: speed.node).items()):
         factor, jobs = node_factor(days, today)
         failed = sum(day.checks_failed for day in days if today - day.day <= HALF_LIFE_DAYS)
         if (factor < NODE_FACTOR and jobs >= NODE_JOBS) or failed:
@@ -146,7 +146,7 @@ def _advice(rank: int | None, reason: Reason, node: str = "", **more: Any) -> Ad
 
 def _windows(speeds: Sequence[RankSpeed]) -> list[dict[int, float]]:
     """Own times by rank for each window, oldest first."""
-    by_window = _grouped(speeds, lambda speed: speed.window_ms)
+    by_window = _group_by(speeds, lambda speed: speed.window_ms)
     return [_own_times(window) for _, window in sorted(by_window.items())]
 
 

@@ -120,10 +120,10 @@ def advise(view: AdviserView, earlier: Fitted | None = None) -> Advised:
     if earlier is not None and earlier.of == fitted_to:
         fitted = earlier
     else:
-        model = _attempted(view, partial(_fit, view))
+        model = _attempt(view, partial(_fit, view))
         choices = None
         if model is not None and view.run.job.kind == "ElasticJob":
-            choices = _attempted(view, partial(size_choices, view, model))
+            choices = _attempt(view, partial(size_choices, view, model))
         fitted = Fitted(fitted_to, model, tuple(choices or ()))
     plain = (start.advise, rightsize.advise, advise_checkpoints, advise_stragglers, advise_servers)
     advisers = [partial(adviser, view) for adviser in plain]
@@ -132,12 +132,12 @@ def advise(view: AdviserView, earlier: Fitted | None = None) -> Advised:
         advisers.append(partial(advise_batch, view, fitted.model))
     by_subject: dict[tuple[str, str, int, str], Advice] = {}
     for adviser in advisers:
-        for advice in _attempted(view, adviser) or ():
+        for advice in _attempt(view, adviser) or ():
             by_subject.setdefault(advice.key, advice)
     return Advised(list(by_subject.values()), fitted)
 
 
-def _attempted(view: AdviserView, work: Callable[[], T]) -> T | None:
+def _attempt(view: AdviserView, work: Callable[[], T]) -> T | None:
     try:
         return work()
     except (ArithmeticError, ValueError, LookupError, TypeError):

@@ -220,7 +220,7 @@ class EvaluatedJob:
 
 
 RollbackReport: TypeAlias = Callable[[EvaluatedJob, GuardAction, bool, Reason | None], None]
-"""Told of a rollback: whether it was carried out, and why the change is taken back."""
+"""Receives each rollback: whether it was carried out, and why the change is taken back."""
 
 
 class Trials:

@@ -53,7 +53,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return self.held_because is None
 
 
-def _limited(advice: Advice, job: GuardJobState, permission: Permission) -> Decision:
+def _limit_value(advice: Advice, job: GuardJobState, permission: Permission) -> Decision:
     """The value nearest to the advised one that bounds and steps allow."""
     value, limited_by = advice.value, ""
     if advice.value is not None and advice.was is not None:
@@ -439,7 +439,7 @@ def decide(
     advice: Advice, job: GuardJobState, cluster: ClusterState, permission: Permission, now_ms: int
 ) -> Decision:
     """Decide whether ``advice`` is applied now. The first check that holds is the reason."""
-    target = _limited(advice, job, permission)
+    target = _limit_value(advice, job, permission)
     case = Case(advice, target, job, cluster, permission, now_ms)
     reasons = (check(case) for check in CHECKS)
     reason = next((reason for reason in reasons if reason is not None), None)

@@ -147,24 +147,24 @@ def judge(
 ) -> Judgement:
     """Judge ``action``, also one that was kept less than an hour ago."""
     if action.verdict in (Verdict.ROLLED_BACK, Verdict.OVERTAKEN) or action.rollback_of:
-        return _judged(action, action.verdict, "TrialOver")
+        return _judgement(action, action.verdict, "TrialOver")
     if events.overtaken or action.at_ms > now_ms + _CLOCK_MS:
         # No segment can be told to be from after a time that a wrong clock has set.
-        return _judged(action, Verdict.OVERTAKEN, "TrialOvertaken")
+        return _judgement(action, Verdict.OVERTAKEN, "TrialOvertaken")
     if events.oom:
-        return _judged(action, Verdict.ROLLED_BACK, "TrialOutOfMemory")
+        return _judgement(action, Verdict.ROLLED_BACK, "TrialOutOfMemory")
     new = _new_segments(action, segments)
     if not new and _unformed(action, now_ms, events, settings):
-        return _judged(action, Verdict.ROLLED_BACK, "TrialNoWorld")
+        return _judgement(action, Verdict.ROLLED_BACK, "TrialNoWorld")
     logs = [log_goodput(segment) for segment in new]
     if action.verdict is Verdict.PENDING:
         ratio = compare(action.baseline, moments(logs))
-        return _judged(action, *_judge_trial(action, new, ratio, now_ms, settings), ratio)
+        return _judgement(action, *_judge_trial(action, new, ratio, now_ms, settings), ratio)
     # The latest segments alone: those of the trial were good, or it would not have been kept.
     ratio = compare(action.baseline, moments(logs[-settings.watch_segments :]))
     if _is_worse_later(action, ratio, now_ms, settings):
-        return _judged(action, Verdict.ROLLED_BACK, "TrialWorseLater", ratio)
-    return _judged(action, action.verdict, "TrialOver")
+        return _judgement(action, Verdict.ROLLED_BACK, "TrialWorseLater", ratio)
+    return _judgement(action, action.verdict, "TrialOver")
 
 
 def _judge_trial(
@@ -257,7 +257,7 @@ def _settings(segment: SegmentFacts) -> tuple[int, int, int | None, int | None, 
     )
 
 
-def _judged(
+def _judgement(
     action: GuardAction, verdict: Verdict, code: str, ratio: Ratio | None = None
 ) -> Judgement:
     arguments: Arguments = {}

@@ -319,12 +319,12 @@ def fit_throughput(
     """
     if not data:
         return None
-    fit = _fitted(data, prior)
+    fit = _fit_data(data, prior)
     error = _left_out_error(data, prior)
     return ThroughputModel(fit.coefficients, fit.gamma, error, _seen_range(data), fit.draws())
 
 
-def _fitted(data: Sequence[StepObservation], prior: Prior, *, ranges: bool = True) -> "_Fit":
+def _fit_data(data: Sequence[StepObservation], prior: Prior, *, ranges: bool = True) -> "_Fit":
     separate = [
         observation
         for observation in data
@@ -516,7 +516,7 @@ def _left_out_error(data: Sequence[StepObservation], prior: Prior) -> float:
     errors = []
     for left in chosen[::step]:
         rest = [observation for observation in merged if observation.configuration != left]
-        fit = _fitted(rest, prior, ranges=False)
+        fit = _fit_data(rest, prior, ranges=False)
         predicted = float(step_times(fit.coefficients[None, :], fit.gamma, [left])[0, 0])
         errors.append(math.log(max(predicted, 1e-12) / _merged(groups[left]).step_s))
     # The median is not moved by one configuration at the edge, which is an extrapolation there.

@@ -113,7 +113,7 @@ def test_each_code_of_the_source_has_a_sentence() -> None:
         text = path.read_text()
         codes |= set(re.findall(r'(?:because\(|code = |else )\s*"([A-Z][a-z]\w+)"', text))
         codes |= set(re.findall(r'because\(\s*"(?:\w+)" if .* else "([A-Z]\w+)"', text))
-        codes |= set(re.findall(r'(?:_judged\([^"]*|Verdict\.\w+, )"([A-Z]\w+)"', text))
+        codes |= set(re.findall(r'(?:_judgement\([^"]*|Verdict\.\w+, )"([A-Z]\w+)"', text))
 
     assert len(codes) > 60
     assert codes <= set(TEMPLATES)

@@ -36,14 +36,13 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.controller.leader_election import LeaderElector
 from gangline.kube.errors import AlreadyExists, ApiError
 from gangline.kube.probes import Address, Health, serve_probes
+from gangline.sdk.advice import BRAIN_CONFIG_MAP
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 COMPONENT = "gangline-brain"
-BRAIN_CONFIG_MAP = "gangline-brain"
-"""ConfigMap with the address of the HTTP API, under ``url``."""
 RETRY_S = 2.0
 FLUSH_S = 5.0
 PROBE_S = 2.0

@@ -158,7 +158,7 @@ class Recorder:
     def current(self, uid: str) -> JobRecord | None:
         """Return the record of a job as it is now; None if memory does not have all of it."""
         recording = self._recordings.get(uid)
-        return recording.record if recording is not None and recording.is_merged else None
+        return recording.record if recording and recording.is_merged else None
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
@@ -300,9 +300,7 @@ class Recorder:
         pods = self._collector.pods.by_index("job", uid)
         if recording.reads:
             await asyncio.wait(recording.reads, timeout=READ_LOGS_S)
-        await self._read_goodput(recording)
-        await self._read_effective(recording)
-        await self._read_events(recording)
+        await self._read(recording)
         if recording.job.state.finished and recording.record.diagnosis is None:
             recording.record = msgspec.structs.replace(
                 recording.record, diagnosis=await self._diagnosis(recording, pods)
@@ -393,10 +391,12 @@ class Recorder:
     # Requests
 
     async def _poll_goodput(self) -> None:
-        running = [recording for _, recording in self._running()]
-        await asyncio.gather(*map(self._read_goodput, running))
-        await asyncio.gather(*map(self._read_effective, running))
-        await asyncio.gather(*map(self._read_events, running))
+        await asyncio.gather(*(self._read(recording) for _, recording in self._running()))
+
+    async def _read(self, recording: _Recording) -> None:
+        await self._read_goodput(recording)
+        await self._read_effective(recording)
+        await self._read_events(recording)
 
     async def _read_goodput(self, recording: _Recording) -> None:
         if not has_goodput(recording.job) or recording.job.started is None:
@@ -501,12 +501,8 @@ class Recorder:
         rows: list[RecordRow] = []
         runs: list[Run] = []
         for uid in uids:
-            run = (
-                self._collector.jobs[uid].observations.run()
-                if uid in self._collector.jobs
-                else None
-            )
-            if run is not None:
+            watched = self._collector.jobs.get(uid)
+            if watched is not None and (run := watched.observations.run()) is not None:
                 runs.append(Run(job=run.job))
                 rows.append(self._row(uid, self._recordings[uid], run))
 

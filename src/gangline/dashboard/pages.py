@@ -177,7 +177,7 @@ async def _why(request: PageRequest) -> View:
         diagnosis = diagnose_observed(seen, shown)
     waits = job.state in {JobState.QUEUING, JobState.PENDING, JobState.RESTARTING}
     sees_cluster = seen.scope.sees_all(NODE_KIND) and seen.scope.sees_all(POD_KIND)
-    explanations = sources.explanations.peek(job) if waits and sees_cluster else ()
+    explanations = sources.explanation(job) if waits and sees_cluster else ()
     content = job_views.why_view(
         diagnosis or diagnose_observed(seen, shown),
         explanations,

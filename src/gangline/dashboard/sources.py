@@ -116,37 +116,6 @@ class CachedByKey(Generic[T]):
         return cached
 
 
-class JobExplanations:
-    """Explanations of jobs that wait. One reading of the cluster is for all that were asked for
-    since the last one.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[Mapping[str, Job]], Awaitable[Mapping[str, Sequence[Any]]]],
-        on_change: Callable[[], None],
-    ) -> None:
-        self._read = read
-        self._asked: dict[str, Job] = {}
-        self._explained: dict[str, Sequence[Any]] = {}
-        self._readings = Cached(self._read_all, ON_REQUEST_S, on_change)
-
-    def peek(self, job: Job) -> Sequence[Any]:
-        """Return the last explanation, which is renewed in the background; empty without one."""
-        put_last(self._asked, job.uid, job, MAX_KEYS)
-        if job.uid not in self._explained:
-            self._readings.expire()
-        self._readings.peek()
-        return self._explained.get(job.uid, ())
-
-    async def _read_all(self) -> Mapping[str, Sequence[Any]]:
-        asked, self._asked = self._asked, {}
-        explained = await self._read(asked)
-        for uid in asked:
-            put_last(self._explained, uid, explained.get(uid, ()), MAX_KEYS)
-        return explained
-
-
 class NoPast(Exception):
     """There is no record, or it cannot be read; the message says why."""
 
@@ -234,7 +203,9 @@ class Sources:
         """One at a time: each has all pods in memory for some seconds."""
         self._accounts = CachedByKey(partial(read_goodput, client), ACCOUNT_S, changed)
         self.diagnoses = CachedByKey(self._diagnose, ON_REQUEST_S)
-        self.explanations = JobExplanations(self._explain, changed)
+        self._unexplained: dict[str, Job] = {}
+        """Jobs that were asked for since the last reading, which is for all of them."""
+        self._explanations = Cached(self._explain, ON_REQUEST_S, changed)
 
     def account(self, job: Job) -> Cached[Goodput | None]:
         return self._accounts.of(job.uid, job)
@@ -246,6 +217,15 @@ class Sources:
         elastic = [job for job in jobs if has_goodput(job) and not job.state.finished][:MAX_READ]
         accounts = ((job.uid, self.account(job).peek()) for job in elastic)
         return {uid: account for uid, account in accounts if account is not None}
+
+    def explanation(self, job: Job) -> Sequence[Any]:
+        """Return why a job waits; empty until it is read, in the background."""
+        if not job.replicas:
+            return ()
+        put_last(self._unexplained, job.uid, job, MAX_KEYS)
+        if job.uid not in (self._explanations.value or ()):
+            self._explanations.expire()
+        return (self._explanations.peek() or {}).get(job.uid, ())
 
     async def _checks(self) -> list[ClusterCheckResult]:
         config, cluster = self.client.config, self.cluster
@@ -266,7 +246,7 @@ class Sources:
         async with self._complete_reading:
             return await in_thread(self.client.config, read)
 
-    async def _explain(self, jobs: Mapping[str, Job]) -> Mapping[str, Sequence[Any]]:
+    async def _explain(self) -> Mapping[str, Sequence[Any]]:
         from gangline.scheduler.reporting.live import explain_jobs
         from gangline.scheduler.reporting.replay import read_deployed_settings
 
@@ -278,13 +258,14 @@ class Sources:
 
         asked = {
             uid: (job.namespace, [replica.name for replica in job.replicas])
-            for uid, job in jobs.items()
-            if job.replicas
+            for uid, job in self._unexplained.items()
         }
-        if not asked:
-            return {}
+        self._unexplained = {}
         async with self._complete_reading:
-            return await in_thread(self.client.config, explain)
+            explained = await in_thread(self.client.config, explain)
+        known = (self._explanations.value or {}).items()
+        others = [(uid, value) for uid, value in known if uid not in asked]
+        return dict([*others, *((uid, explained.get(uid, ())) for uid in asked)][-MAX_KEYS:])
 
     async def _diagnose(self, job: Job) -> Diagnosis:
         jobs = JobClient(self.client, job.kind.trainer)

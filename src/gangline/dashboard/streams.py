@@ -12,6 +12,7 @@ import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -160,11 +161,8 @@ class PageStream:
             await self.send(b":\n\n")
 
 
-async def wait_until(work: Awaitable[Any], timeout_s: float) -> bool:
-    """Wait for something, but not longer than a timeout; return whether it has happened."""
-    try:
+async def wait_until(work: Awaitable[Any], timeout_s: float) -> None:
+    """Wait for something, but not longer than a timeout."""
+    with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await work
-    except TimeoutError:
-        return False
-    return True

@@ -89,6 +89,7 @@ PROXY = ["127.0.0.0/8"]
         pytest.param(PROXY, [], 403, id="no user"),
         pytest.param(PROXY, [("X-Remote-User", "a"), ("X-Remote-User", "b")], 403, id="two users"),
         pytest.param(PROXY, [("X-Remote-User", "system:admin")], 403, id="reserved user"),
+        pytest.param(PROXY, [("X-Remote-User", "ann\u200b")], 403, id="invisible character"),
         pytest.param(
             PROXY,
             [("X-Remote-User", "a"), ("X-Remote-Group", "dev, system:masters")],
@@ -237,8 +238,9 @@ async def test_oidc_refuses_foreign_signatures_and_states_of_other_browsers(
     async with site.client.get("/login", allow_redirects=False) as answer:
         state = parse_qs(urlsplit(answer.headers["Location"]).query)["state"][0]
     site.client.session.cookie_jar.clear()
-    async with site.client.get(f"/oidc/callback?code=c&state={state}") as answer:
-        assert answer.status == 401
+    for given in (state, "ä", ""):
+        async with site.client.get("/oidc/callback", params={"state": given}) as answer:
+            assert answer.status == 401
 
 
 @pytest.mark.parametrize(

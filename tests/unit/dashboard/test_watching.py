@@ -2,19 +2,18 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from gangline.dashboard.observed import ClusterSnapshot
-from gangline.dashboard.sources import JobExplanations, in_thread
+from gangline.dashboard.sources import Sources, in_thread
 from gangline.dashboard.watching import ClusterWatch
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.errors import ApiError, Unreachable
-from gangline.sdk.jobs import Job
-from unit.dashboard.observed_state import example, not_found
+from unit.dashboard.observed_state import StubServer, example, not_found
 
 
 class StubInformer:
@@ -100,33 +99,43 @@ async def test_reader_of_a_job_is_woken_by_changes_of_this_job_alone() -> None:
     await waiting
 
 
-async def test_one_reading_explains_all_jobs_that_were_asked_for_during_the_last() -> None:
-    jobs = {shown.job.name: shown.job for shown in example().observation().jobs()}
+async def test_one_reading_explains_all_jobs_that_were_asked_for_during_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded = example()
+    jobs = {shown.job.name: shown.job for shown in recorded.observation().jobs()}
     read: list[set[str]] = []
-    may_end, changes = asyncio.Event(), [0]
+    may_end = asyncio.Event()
 
-    async def explain(asked: Mapping[str, Job]) -> Mapping[str, Sequence[str]]:
-        read.append({job.name for job in asked.values()})
+    async def explain(_: object, __: object, asked: Any, **___: object) -> dict[str, list[str]]:
+        read.append(set(asked))
         await may_end.wait()
-        return {uid: (f"{job.name} waits",) for uid, job in asked.items() if job.name != "failed"}
+        return {uid: ["waits"] for uid in asked if uid != jobs["failed"].uid}
 
-    def count() -> None:
-        changes[0] += 1
+    async def read_settings(_: object) -> None:
+        return None
 
-    explanations = JobExplanations(explain, count)
-    assert explanations.peek(jobs["waiting"]) == ()
+    async def here(_: object, work: Callable[[None], Awaitable[object]]) -> object:
+        return await work(None)
+
+    replay = "gangline.scheduler.reporting.replay.read_deployed_settings"
+    monkeypatch.setattr("gangline.scheduler.reporting.live.explain_jobs", explain)
+    monkeypatch.setattr(replay, read_settings)
+    monkeypatch.setattr("gangline.dashboard.sources.in_thread", here)
+    sources = Sources(StubServer(recorded), recorded.cluster)  # type: ignore[arg-type]
+    assert sources.explanation(jobs["waiting"]) == ()
     await until(lambda: bool(read))
     for _ in range(3):
         for name in ("running", "failed", "waiting"):
-            assert explanations.peek(jobs[name]) == ()
+            assert sources.explanation(jobs[name]) == ()
     may_end.set()
-    await until(lambda: changes[0] == 1)
-    assert explanations.peek(jobs["waiting"]) == ("waiting waits",)
-    assert explanations.peek(jobs["running"]) == ()
-    await until(lambda: changes[0] == 2)
-    assert explanations.peek(jobs["running"]) == ("running waits",)
-    assert explanations.peek(jobs["failed"]) == ()  # known, and not read again immediately
-    assert read == [{"waiting"}, {"waiting", "running", "failed"}]
+    await until(lambda: sources.explanation(jobs["waiting"]) == ["waits"])
+    await until(lambda: sources.explanation(jobs["running"]) == ["waits"])
+    assert sources.explanation(jobs["failed"]) == ()  # known, and not read again immediately
+    uids = {name: job.uid for name, job in jobs.items()}
+    assert read[0] == {uids["waiting"]}
+    assert read[1] == {uids["waiting"], uids["running"], uids["failed"]}
+    assert len(read) == 2
 
 
 async def test_a_reading_whose_reader_has_gone_ends_without_an_error(

@@ -17,7 +17,14 @@ import aiohttp
 import jwt
 from aiohttp import web
 
-from gangline.dashboard.login.sessions import RESERVED, Login, LoginRefused, local_path, see_other
+from gangline.dashboard.login.sessions import (
+    RESERVED,
+    Login,
+    LoginRefused,
+    is_same,
+    local_path,
+    see_other,
+)
 from gangline.dashboard.rights import Identity, put_last
 from gangline.dashboard.settings import DashboardSettings
 from gangline.sdk.advice import public_authorities
@@ -85,7 +92,7 @@ class OidcLogin(Login):
     async def _finish(self, request: web.Request) -> web.StreamResponse:
         state = request.query.get("state", "")
         pending = self._pending.pop(state, None)
-        is_ours = secrets.compare_digest(state, request.cookies.get(_COOKIE, ""))
+        is_ours = is_same(state, request.cookies.get(_COOKIE, ""))
         if pending is None or not is_ours or time.monotonic() >= pending.until:
             raise LoginRefused("login.stale")
         if "error" in request.query:
@@ -112,10 +119,10 @@ class OidcLogin(Login):
         if self.settings.oidc_pass_token:
             return name, Identity(token=token)
         given = claims.get(self.settings.oidc_groups_claim) or ()
-        groups = (
-            [given] if isinstance(given, str) else [one for one in given if isinstance(one, str)]
+        groups = given if isinstance(given, list) else [given]
+        allowed = tuple(
+            one for one in groups if isinstance(one, str) and one and not one.startswith(RESERVED)
         )
-        allowed = tuple(group for group in groups if group and not group.startswith(RESERVED))
         return name, Identity(user=name, groups=allowed)
 
     async def _exchange(self, code: str, verifier: str) -> str:
@@ -150,7 +157,7 @@ class OidcLogin(Login):
             )
         except jwt.PyJWTError as error:
             raise LoginRefused(f"the ID token is not valid: {error}") from error
-        if not secrets.compare_digest(str(claims.get("nonce", "")), nonce):
+        if not is_same(str(claims.get("nonce", "")), nonce):
             raise LoginRefused("login.stale")
         return claims
 

@@ -272,8 +272,11 @@ class HeaderLogin(Login):
             group for line in lines for part in line.split(",") if (group := part.strip())
         )
         user = users[0].strip()
-        if reserved := [name for name in (user, *groups) if name.startswith(RESERVED)]:
-            raise web.HTTPForbidden(text=f"{reserved[0]!r} is a name that Kubernetes reserves")
+        for name in (user, *groups):
+            if name.startswith(RESERVED) or not name.isprintable():
+                raise web.HTTPForbidden(
+                    text=f"{name!r} is no name, or one that Kubernetes reserves"
+                )
         csrf = derived_csrf(self._secret, "\0".join((user, *groups)))
         return Session(Identity(user=user, groups=groups), user, csrf, can_end=False)
 

@@ -52,20 +52,19 @@ def advice_for(view: AdviserView, what: What) -> list[Advice]:
     return [checked(item) for item in advise_batch(view, model) if item.what is what]
 
 
-@pytest.mark.parametrize(("loaders", "value"), [(3, 5), (5, 6), (6, None)])
-def test_t1_requests_limit_the_loader(loaders: int, value: int | None) -> None:
-    view = make_view(make_segments(data=0.3, loaders=loaders))
-    assert [item.value for item in advice_for(view, What.LOADER_WORKERS)] == (
-        [] if value is None else [value]
-    )
-
-
-@pytest.mark.parametrize(("share", "loaders"), [(0.3, None), (0.09, 4)])
-def test_loader_is_not_advised_where_nothing_waits_or_is_known(
-    share: float, loaders: int | None
-) -> None:
-    view = make_view(make_segments(data=share, loaders=loaders))
-    assert advice_for(view, What.LOADER_WORKERS) == []
+@pytest.mark.parametrize(
+    ("waits", "loaders", "values"),
+    [
+        pytest.param(0.3, 3, [5], id="T1: half as many more"),
+        pytest.param(0.3, 5, [6], id="T1: requests limit"),
+        pytest.param(0.3, 6, [], id="T1: requests are used"),
+        pytest.param(0.3, None, [], id="not known"),
+        pytest.param(0.09, 4, [], id="nothing waits"),
+    ],
+)
+def test_loader_processes(waits: float, loaders: int | None, values: list[int]) -> None:
+    view = make_view(make_segments(data=waits, loaders=loaders))
+    assert [item.value for item in advice_for(view, What.LOADER_WORKERS)] == values
 
 
 def peak(batch: int, used: float, model: str = "A100", *, oom: bool = False) -> DevicePeak:

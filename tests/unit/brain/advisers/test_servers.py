@@ -26,6 +26,9 @@ def server(rank: int, shares: Sequence[float], **changes: object) -> ServerUse:
     return msgspec.structs.replace(use, **changes)
 
 
+HOT, COOL = server(0, [0.97] * 5), server(1, [0.3] * 5)
+
+
 def make_view(
     servers: Sequence[ServerUse], largest: int = 64_000, **changes: object
 ) -> AdviserView:
@@ -49,10 +52,6 @@ def advise(view: AdviserView) -> list[Advice]:
     return [checked(item) for item in advise_servers(view)]
 
 
-def test_p1_two_hot_minutes_are_not_hot() -> None:
-    assert advise(make_view([server(0, [0.97, 0.97, 0.5, 0.5, 0.5]), server(1, [0.3] * 5)])) == []
-
-
 def test_p2_even_load_gets_more_cores_else_fewer_workers() -> None:
     servers = [server(n, [0.95] * 5) for n in range(3)]
     (advice,) = advise(make_view(servers))
@@ -61,11 +60,18 @@ def test_p2_even_load_gets_more_cores_else_fewer_workers() -> None:
     assert (advice.what, advice.was, advice.value) == (What.WORKERS, 40, 35)
 
 
-@pytest.mark.parametrize("changes", [{"cpu_limit_millis": None}, {"cpu_millis": ()}])
-def test_p3_servers_without_facts_are_neither_hot_nor_idle(changes: dict[str, object]) -> None:
-    servers = [server(0, [0.97] * 5), server(1, [0.3] * 5, **changes)]
+@pytest.mark.parametrize(
+    "servers",
+    [
+        pytest.param([server(0, [0.97, 0.97, 0.5, 0.5, 0.5]), COOL], id="P1: two hot minutes"),
+        pytest.param([HOT, server(1, [0.3] * 5, cpu_limit_millis=None)], id="P3: no limit"),
+        pytest.param([HOT, server(1, [0.3] * 5, cpu_millis=())], id="P3: no use"),
+        pytest.param([server(0, [0.1] * 60, cpu_limit_millis=None)], id="P3: idle, no limit"),
+        pytest.param([server(0, [0.1] * 60, cpu_millis=())], id="P3: idle, no use"),
+    ],
+)
+def test_servers_that_are_neither_hot_nor_idle(servers: list[ServerUse]) -> None:
     assert advise(make_view(servers)) == []
-    assert advise(make_view([server(0, [0.1] * 60, **changes)])) == []
 
 
 def test_p4_growing_memory_is_raised_before_it_ends() -> None:
@@ -103,5 +109,4 @@ def test_choices_end_at_the_advised_workers() -> None:
 
 
 def test_other_jobs_have_no_servers() -> None:
-    view = make_view([server(0, [0.97] * 5), server(1, [0.3] * 5)])
-    assert advise(with_job(view, strategy="allreduce")) == []
+    assert advise(with_job(make_view([HOT, COOL]), strategy="allreduce")) == []

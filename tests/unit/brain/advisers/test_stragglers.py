@@ -60,9 +60,9 @@ def only(advice: list[Advice]) -> Advice:
     return checked(item)
 
 
-def test_t4_a_slow_rank_is_named() -> None:
-    speeds = make_speeds(16, {5: 1.25})
-    advice = only(advise_stragglers(make_view(speeds)))
+@pytest.mark.parametrize("waits", [False, True], ids=["computes longest", "waits least"])
+def test_t4_a_slow_rank_is_named(waits: bool) -> None:
+    advice = only(advise_stragglers(make_view(make_speeds(16, {5: 1.25}, waits=waits))))
     assert (advice.rank, advice.target, advice.reason.code) == (5, "node-5", "SlowRank")
     assert advice.reason.arguments["slower"] == pytest.approx(0.25, abs=0.03)
 
@@ -72,11 +72,6 @@ def test_t4_a_good_node_is_not_left() -> None:
     view = make_view(make_speeds(16, {5: 1.25}), node_checks=(check,))
     advice = only(advise_stragglers(view))
     assert advice.what is What.WARNING
-
-
-def test_t4_the_slow_rank_is_the_one_that_waits_least() -> None:
-    advice = only(advise_stragglers(make_view(make_speeds(16, {5: 1.25}, waits=True))))
-    assert advice.rank == 5
 
 
 @pytest.mark.parametrize("slow", [5, 8, 12])

@@ -115,14 +115,15 @@ class WatchCache:
             return self.staged[key]
         return self.records.get(key)
 
-    def keys(self, namespace: str | None = None) -> list[str]:
-        """Return the committed keys in order, optionally of one namespace."""
+    def keys(self, namespace: str | None = None, after: str = "") -> list[str]:
+        """Return the committed keys in order, optionally of one namespace, or those after a key."""
         if self._keys is None:
             self._keys = sorted(self.records)
-        if namespace is None:
-            return list(self._keys)
-        low = bisect_left(self._keys, f"{namespace}/")
-        return self._keys[low : bisect_left(self._keys, f"{namespace}0")]
+        low, high = bisect_right(self._keys, after), len(self._keys)
+        if namespace is not None:
+            low = max(low, bisect_left(self._keys, f"{namespace}/"))
+            high = bisect_left(self._keys, f"{namespace}0")
+        return self._keys[low:high]
 
     def count_in(self, namespace: str) -> int:
         """Return the number of objects of a namespace, after all uncommitted writes."""
@@ -158,19 +159,29 @@ class WatchCache:
         """Return the sequence number of the first event newer than ``rv``."""
         return self.base + bisect_right(self.events, rv, key=lambda event: event.record.rv)
 
-    def state_at(self, rv: int, namespace: str | None = None) -> list[ObjectRevision]:
-        """Return the objects at revision ``rv``, which must not be older than the history."""
-        then: dict[str, ObjectRevision | None] = {}
+    def keys_at(
+        self, rv: int, namespace: str | None = None, after: str = ""
+    ) -> tuple[list[str], dict[str, ObjectRevision]]:
+        """Return the keys of the objects at revision ``rv``, in order, and the states of those that
+        were changed or deleted since.
+
+        Args:
+            rv: must not be older than the history.
+            namespace: only objects of this namespace.
+            after: only keys after this one.
+        """
+        before: dict[str, ObjectRevision | None] = {}
         for event in self.events[self.position_after(rv) - self.base :]:
             key = event.record.key
-            if namespace is None or key.startswith(f"{namespace}/"):
-                then.setdefault(key, event.before)
-        if not then:
-            return [self.records[key] for key in self.keys(namespace)]
-        missing = [key for key in then if key not in self.records]
-        keys = sorted([*self.keys(namespace), *missing])  # nearly in order, which takes little time
-        past = (then[key] if key in then else self.records[key] for key in keys)
-        return [record for record in past if record is not None]
+            if key > after and (namespace is None or key.startswith(f"{namespace}/")):
+                before.setdefault(key, event.before)
+        keys = self.keys(namespace, after)
+        past = {key: record for key, record in before.items() if record is not None}
+        if len(past) < len(before):  # some were created since
+            keys = [key for key in keys if key in past or key not in before]
+        if missing := [key for key in past if key not in self.records]:
+            keys = sorted([*keys, *missing])  # nearly in order, which takes little time
+        return keys, past
 
     def trim(self, older_than: float, surplus: int) -> list[int]:
         """Drop events before ``older_than``, and further ones until ``surplus`` bytes are freed.

@@ -7,8 +7,9 @@ benchmark are one process each. It measures the embedded API server and, where t
 Kubernetes, in these phases:
 
 1. The nodes are created; then the pods, in gangs, as fast as the server takes them. With
-   ``--placed`` the pods are created on their nodes and the scheduler starts beside them, which
-   takes half of the time: the phases that follow are the same.
+   ``--placed`` the pods are on their nodes before the scheduler starts: on the embedded server they
+   are in its state file (``stored_state``), which takes seconds. The phases that follow are the
+   same.
 2. Churn: jobs end and are deleted, and others come, at a steady rate.
 3. A backlog of pods, bound by a bare client that decides nothing and by our scheduler, in turn. The
    kubelets write nothing meanwhile, so that the two differ in the client only.
@@ -38,7 +39,6 @@ from itertools import cycle
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import uvloop
 
@@ -55,8 +55,9 @@ from benchmarks.cluster.servers import (
     settle,
 )
 from benchmarks.operator.creation import create_all
-from benchmarks.scheduler import bind, fake_kubelets
+from benchmarks.scheduler import bind, fake_kubelets, stored_state
 from benchmarks.scheduler.fake_kubelets import BOUND, RUNNING
+from benchmarks.scheduler.jobs import NAMESPACE, Job, node, node_name, numbered_job, pod
 from benchmarks.scheduler.observations import (
     Histograms,
     Measured,
@@ -67,7 +68,6 @@ from benchmarks.scheduler.observations import (
     share,
 )
 
-NAMESPACE = "jobs"
 URGENT = "urgent"
 CREATORS = 8
 """Connections that create and delete."""
@@ -103,56 +103,6 @@ class Sizes:
 
 SMALL = Sizes(200, 2_000, 8, 15.0, 40.0, 10, 400, 400, 1, False, 10.0)
 FULL = Sizes(10_000, 100_000, 8, 900.0, 100.0, 500, 20_000, 3_000, 3, False, 10.0)
-
-
-def node(index: int, processors: int) -> bytes:
-    """A node with this number of processors."""
-    body = json.loads(bind.node(index))
-    for part in ("capacity", "allocatable"):
-        body["status"][part] |= {"cpu": str(processors)}
-    return json.dumps(body).encode()
-
-
-def node_name(index: int) -> str:
-    return json.loads(bind.node(index))["metadata"]["name"]
-
-
-def pod(
-    name: str, group: str, scheduler: str, priority_class: str = "", on_node: str = ""
-) -> bytes:
-    """A pod of one processor; with ``on_node`` it is not scheduled."""
-    body = json.loads(bind.pod(0, scheduler, gangs=False))
-    body["metadata"] = {"name": name, "labels": {"job": group}}
-    if group:
-        body["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": group}
-    if priority_class:
-        body["spec"]["priorityClassName"] = priority_class
-    if on_node:
-        body["spec"]["nodeName"] = on_node
-    return json.dumps(body).encode()
-
-
-class Job(NamedTuple):
-    """One gang."""
-
-    namespace: str
-    name: str
-    pods: int
-    priority_class: str = ""
-
-    @property
-    def keys(self) -> list[str]:
-        """Namespaces and names of its pods."""
-        return [f"{self.namespace}/{self.name}-{index}" for index in range(self.pods)]
-
-    def group(self) -> bytes:
-        """The request for its PodGroup."""
-        body = json.loads(bind.group(0))
-        body["metadata"] = {"name": self.name}
-        body["spec"] = {"minMember": self.pods}
-        if self.priority_class:
-            body["spec"]["priorityClassName"] = self.priority_class
-        return json.dumps(body).encode()
 
 
 class Run:
@@ -275,7 +225,7 @@ class Run:
 
     def _new_job(self, namespace: str = NAMESPACE) -> Job:
         self._serial += 1
-        return Job(namespace, f"g-{self._serial:06d}", self.sizes.gang)
+        return numbered_job(self._serial, self.sizes.gang, namespace)
 
     async def _create(self, job: Job, nodes: Iterator[str] | None = None) -> None:
         """Create a job: its group, then its pods one after the other, on ``nodes`` if given."""
@@ -334,7 +284,8 @@ class Run:
         jobs, nodes = self._first_jobs(), cycle(map(node_name, range(self.sizes.nodes)))
         keys = [key for job in jobs for key in job.keys]
         begun = time.monotonic()
-        await self._all(lambda job: self._create(job, nodes), jobs)
+        if self.name != EMBEDDED:
+            await self._all(lambda job: self._create(job, nodes), jobs)
         created = time.monotonic()
         running = await self._timeline.wait(RUNNING, keys)
         print(
@@ -554,12 +505,13 @@ def measure(
         scheduler = SchedulerProcess(kubeconfig, Path(folder, "scheduler.log"))
         run = Run(name, sizes, kubeconfig, servers, scheduler)
         target = asyncio.run(Target.of(kubeconfig))
-        begun = time.monotonic()
-        nodes = [
-            ("/api/v1/nodes", node(index, sizes.pods_per_node)) for index in range(sizes.nodes)
-        ]
-        uvloop.run(create_all(target, nodes))
-        print(f"  {sizes.nodes:,} nodes created in {time.monotonic() - begun:.1f} s", flush=True)
+        if not (sizes.placed and name == EMBEDDED):
+            begun = time.monotonic()
+            nodes = [
+                ("/api/v1/nodes", node(index, sizes.pods_per_node)) for index in range(sizes.nodes)
+            ]
+            uvloop.run(create_all(target, nodes))
+            print(f"  {sizes.nodes:,} nodes created in {time.monotonic() - begun:.1f} s")
         kubelets = context.Process(
             target=fake_kubelets.run, args=(kubeconfig, names, sizes.lease_s, there), daemon=True
         )
@@ -598,9 +550,18 @@ def measure_embedded(sizes: Sizes) -> dict[str, results.Figure]:
     silence_s = str(max(40.0, 4 * sizes.lease_s))
     options = ("--cpus", "0.1", "--network", "host", "--node-silence", silence_s)
     without = ("--without", "operator", "--without", "scheduler")
-    with embedded(*without, *options) as (kubeconfig, process):
-        prepare(kubeconfig, sizes)
-        return measure(EMBEDDED, sizes, kubeconfig, {"API server": process.pid})
+    with tempfile.TemporaryDirectory() as home:
+        if sizes.placed:
+            pattern = embedded("--without", "operator", *options, home=home)
+            with pattern as (kubeconfig, _):
+                prepare(kubeconfig, sizes)
+                stored_state.run_first(kubeconfig, sizes.pods_per_node, sizes.gang)
+            state = Path(home, "clusters", "bench", "state.db")
+            stored_state.store_copies(state, sizes.nodes, sizes.pods // sizes.gang, sizes.gang)
+        with embedded(*without, *options, home=home) as (kubeconfig, process):
+            if not sizes.placed:
+                prepare(kubeconfig, sizes)
+            return measure(EMBEDDED, sizes, kubeconfig, {"API server": process.pid})
 
 
 def measure_kubernetes(sizes: Sizes) -> dict[str, results.Figure]:

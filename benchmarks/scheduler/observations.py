@@ -19,8 +19,10 @@ from typing import NamedTuple
 from benchmarks.cluster.servers import GANGLINE
 from benchmarks.scheduler.fake_kubelets import BOUND, REMOVED, RUNNING, PodSeen
 
-PATIENCE_S = 120.0
-"""Without any progress for this time the benchmark ends."""
+PATIENCE_S = 300.0
+"""Without any progress for this time the benchmark ends. The first list of 100,000 pods is one
+step.
+"""
 STREAMS = ("watch", "connect", "page")
 """Verbs whose requests last as long as the client wants, and pages that are no API."""
 
@@ -195,7 +197,9 @@ class SchedulerProcess:
             self._process = None
 
     def last_lines(self) -> str:
-        """The end of its log."""
+        """The end of its log; empty if it was not started."""
+        if not self._log.exists():
+            return ""
         return "\n".join(self._log.read_text().splitlines()[-20:])
 
     def started(self) -> str:

@@ -64,6 +64,7 @@ class Keys:
         return hashlib.blake2b(text, digest_size=size, key=self._secret)
 
 
+S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
 
@@ -118,15 +119,14 @@ class Context:
                 believed.append(Fact(fact.cluster, fact.uid, stored))
         return believed, refused
 
-    def private(self, job: RecordedJob) -> RecordedJob:
+    def private(self, named: S) -> S:
+        """Return a struct with its owner, name and stem as they are stored."""
         if not self.digest_names:
-            return job
-        return replace(
-            job,
-            owner=self.private_name(job.owner),
-            name=self.private_name(job.name),
-            stem=self.private_name(job.stem),
-        )
+            return named
+        names = {
+            part: self.private_name(getattr(named, part)) for part in ("owner", "name", "stem")
+        }
+        return replace(named, **names)
 
     def private_name(self, name: str) -> str:
         return self._digest(name) if self.digest_names and name else name

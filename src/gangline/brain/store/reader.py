@@ -199,33 +199,11 @@ class Reader:
 
     def history(self, asked: HistoryFilter) -> HistoryPage:
         """Return finished jobs, the latest first, a page at a time."""
-
-        limit = max(1, min(asked.limit, MAX_PAGE))
-        query = self.history_query(asked).limit(limit + 1)
-        stored = self._context.read(lambda connection: load_jobs(connection, query))
-        page = HistoryPage(jobs=tuple(row.job for row in stored[:limit]))
-        if len(stored) <= limit:
-            return page
-        last = stored[limit - 1]
-        return replace(page, next=replace(asked, until_ms=last.job.finished_ms, after_id=last.id))
-
-    def history_query(self, asked: HistoryFilter) -> Select[Any]:
-        """Return the statement of ``history``, for tests of its plan."""
-        job = tables.job.c
-        private = self._context.private_name
-        equal = {
-            job.namespace: asked.namespace,
-            job.owner: private(asked.owner),
-            job.name: private(asked.name),
-            job.stem: private(asked.stem),
-            job.kind: asked.kind,
-            job.queue: asked.queue,
-        }
-        query = job_query().where(
-            job.cluster == asked.cluster,
-            job.finished_ms.is_not(None),
-            *(column == value for column, value in equal.items() if value),
-        )
+        job, asked = tables.job.c, self._context.private(asked)
+        query = job_query().where(job.cluster == asked.cluster, job.finished_ms.is_not(None))
+        for name in ("namespace", "owner", "name", "stem", "kind", "queue"):
+            if value := getattr(asked, name):
+                query = query.where(job[name] == value)
         if asked.outcome is not None:
             query = query.where(job.outcome == asked.outcome.value)
         if asked.since_ms is not None:
@@ -237,7 +215,14 @@ class Reader:
                 if asked.after_id is None
                 else (job.finished_ms <= asked.until_ms) & (is_earlier | (job.id < asked.after_id))
             )
-        return query.order_by(job.finished_ms.desc(), job.id.desc())
+        limit = max(1, min(asked.limit, MAX_PAGE))
+        latest = query.order_by(job.finished_ms.desc(), job.id.desc()).limit(limit + 1)
+        stored = self._context.read(lambda connection: load_jobs(connection, latest))
+        page = HistoryPage(jobs=tuple(row.job for row in stored[:limit]))
+        if len(stored) <= limit:
+            return page
+        last = stored[limit - 1]
+        return replace(page, next=replace(asked, until_ms=last.job.finished_ms, after_id=last.id))
 
     def node_speeds(self, cluster: str, since_day: int) -> list[NodeSpeed]:
         """Return the days of all nodes from ``since_day`` (days since 1970) on."""

@@ -166,9 +166,7 @@ def _believe_segment(segment: SegmentFacts, dropped: list[str], now_ms: int) -> 
     if segment.procs < segment.nodes or segment.until < segment.since:
         dropped.append("SegmentFacts.until")
         return None
-    quality = segment.quality if segment.quality in (GOOD, WARM_UP) else DISTURBED
-    if segment.until > now_ms + FUTURE_MS:
-        quality = DISTURBED
+    is_known = segment.quality in (GOOD, WARM_UP) and segment.until <= now_ms + FUTURE_MS
     restarts = segment.restarts
     if restarts is not None:
         lost = {
@@ -177,14 +175,13 @@ def _believe_segment(segment: SegmentFacts, dropped: list[str], now_ms: int) -> 
             if 0 <= seconds <= _MAX_STEP_S
         }
         restarts = RestartFacts(restarts.count, lost)
-    changes = {
-        "quality": quality,
-        "memory_peak": _amounts(segment.memory_peak),
-        "device_memory": _amounts(segment.device_memory),
-        "restarts": restarts,
-    }
-    changed = any(getattr(segment, name) != value for name, value in changes.items())
-    return replace(segment, **changes) if changed else segment
+    return replace(
+        segment,
+        quality=segment.quality if is_known else DISTURBED,
+        memory_peak=_amounts(segment.memory_peak),
+        device_memory=_amounts(segment.device_memory),
+        restarts=restarts,
+    )
 
 
 def _amounts(reported: Mapping[str, int]) -> dict[str, int]:
@@ -211,7 +208,8 @@ def _believe(record: S) -> tuple[S | None, list[str]]:
             dropped.append(f"{kind.__name__}.{field.name}")
             if essential:
                 return None, dropped
-            changed[field.name] = _unknown(field)
+            has_factory = field.default_factory is not msgspec.NODEFAULT
+            changed[field.name] = field.default_factory() if has_factory else field.default
         elif believed is not value:
             changed[field.name] = believed
     return (replace(record, **changed) if changed else record), dropped
@@ -237,12 +235,6 @@ def _believe_value(name: str, value: Any) -> tuple[Any, list[str]]:
 @cache
 def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
     return msgspec.structs.fields(kind)
-
-
-def _unknown(field: msgspec.structs.FieldInfo) -> Any:
-    if field.default_factory is not msgspec.NODEFAULT:
-        return field.default_factory()
-    return field.default
 
 
 def _possible(name: str, value: object) -> bool:

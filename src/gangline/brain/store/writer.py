@@ -23,7 +23,7 @@ from gangline.brain.store.batch import MAX_ROWS, Fact, facts_of, jobs_first
 from gangline.brain.store.context import Context
 from gangline.brain.store.errors import ActionNotBegun
 from gangline.brain.store.sql import rows, tables
-from gangline.brain.store.sql.bulk import any_of, check_fence, lock_cluster, take_fence, upsert
+from gangline.brain.store.sql.bulk import any_of, check_fence, lock_cluster, upsert
 
 RowKey: TypeAlias = tuple[Any, ...]
 
@@ -80,10 +80,15 @@ class Writer:
 
     def lead(self, cluster: str, holder: str) -> int:
         """Take the next fencing number of the cluster, when ``holder`` has become its leader."""
-        now_ms = self._context.clock_ms()
-        return self._context.write(
-            lambda connection: take_fence(connection, cluster, holder, now_ms)
-        )
+        leader = {"holder": holder, "at_ms": self._context.clock_ms()}
+
+        def transaction(connection: Connection) -> int:
+            fence = lock_cluster(connection, cluster) + 1
+            row = update(tables.leader).where(tables.leader.c.cluster == cluster)
+            connection.execute(row.values(fence=fence, **leader))
+            return fence
+
+        return self._context.write(transaction)
 
     def begin_action(self, cluster: str, action: GuardAction, *, fence: int) -> GuardAction:
         """Store an action before it happens, and return it with its id.

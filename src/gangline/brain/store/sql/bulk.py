@@ -27,7 +27,6 @@ from sqlalchemy import (
     func,
     select,
     tuple_,
-    update,
 )
 from sqlalchemy import column as table_column
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -132,18 +131,6 @@ def lock_cluster(connection: Connection, cluster: str) -> int:
         upsert(connection, leader, [row], ["cluster"], replace=False)
         fence = connection.execute(query).scalar_one()
     return int(fence)
-
-
-def take_fence(connection: Connection, cluster: str, holder: str, now_ms: int) -> int:
-    """Make ``holder`` the leader of the cluster, and return its fencing number."""
-    fence = lock_cluster(connection, cluster) + 1
-    leader = tables.leader
-    connection.execute(
-        update(leader)
-        .where(leader.c.cluster == cluster)
-        .values(fence=fence, holder=holder, at_ms=now_ms)
-    )
-    return fence
 
 
 def check_fence(connection: Connection, cluster: str, fence: int) -> None:

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 _SAVER = b"gangline.elastic.checkpoint.saver"
 _SESSION = 3
 """Position of the session in ``/proc/PID/stat``, after the name of the program."""
+_EXIT_CODE = 49
+"""Position of its exit status, which is set before it gives back its memory."""
 _POLL_S = 0.02
 _SETTLE_S = 0.5
 """Time in which helpers of a script, such as its resource tracker, end by themselves."""
@@ -332,6 +334,14 @@ def process_state(pid: int) -> str:
         return stat_fields(pid)[0]
     except (OSError, IndexError):
         return ""
+
+
+def is_killed(pid: int) -> bool:
+    """Return whether SIGKILL has ended a process that is not reaped, or is about to end it."""
+    try:
+        return int(stat_fields(pid)[_EXIT_CODE]) == signal.SIGKILL
+    except (OSError, IndexError):
+        return False
 
 
 def is_stopped(pid: int) -> bool:

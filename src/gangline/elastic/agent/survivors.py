@@ -19,7 +19,7 @@ import msgspec
 
 from gangline.api.failure import Remedy
 from gangline.elastic.agent.failures import CONSEQUENCE_CAUSE, WorkerFailure
-from gangline.elastic.agent.process import StartError, end_processes
+from gangline.elastic.agent.process import StartError, end_processes, is_killed
 from gangline.elastic.agent.rendezvous import WorldSpec
 from gangline.elastic.agent.replace_rank import ReplaceServer
 from gangline.elastic.agent.settings import AgentSettings
@@ -27,12 +27,14 @@ from gangline.elastic.agent.store import AgentStore, StoreConnection, probe_sile
 from gangline.elastic.agent.worker_group import WorkerGroup
 from gangline.elastic.survivors.coordinator import EpochCoordinator, Replacement
 from gangline.elastic.survivors.messages import (
+    Alive,
     Arrived,
     Ended,
     Fallback,
     Form,
     Hold,
     KillRank,
+    Look,
     Lost,
     LostNode,
     Message,
@@ -116,11 +118,17 @@ class CoordinatorService:
             return
         if isinstance(message, Warm):
             log.info("a successor is warm")
+        if isinstance(message, Alive):
+            peer.watch(partial(self._look, message.slot))
         if isinstance(message, Arrived):
             if message.node is not None:
                 self._places[message.agent] = message.node
             peer.watch(partial(self._lose_agent, message.agent))
         self.send(message)
+
+    def _look(self, slot: int) -> None:
+        if not self._coordinator.is_over:
+            self._write([Look(slot)])
 
     def _lose_agent(self, agent: str) -> None:
         if (node := self._places.pop(agent, None)) is not None and not self._coordinator.is_over:
@@ -351,6 +359,10 @@ class NodeSurvivors:
                 self._run(self._start(slot, seat))
             case KillRank(slot, reason):
                 self._kill([slot], reason)
+            case Look(slot) if worker := self._group.slots.get(slot):
+                is_known = self._order is None or worker.process.ended.done()
+                if not is_known and is_killed(worker.process.pid):
+                    self._report_end(slot, Lost(slot, "Killed"))
             case Fallback(reason, blamed, is_end) if not self._is_over:
                 level = logging.DEBUG if is_end else logging.INFO
                 log.log(level, "ranks are not replaced any more: %s", reason)

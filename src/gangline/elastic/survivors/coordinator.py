@@ -11,9 +11,9 @@ all workers and agents read:
 1. Every worker sends `MemberHello`. When all seats have one: `Form` of epoch 1.
 2. A member that has finished some steps sends `Ready`; when all have, successors are started. So
    they take no processor time from members that recover.
-3. A member is `Lost`: the warm successor of its node takes the seat, and `Form` of the next epoch
-   tells the members who they are. Without one the world shrinks if enough members are left, else
-   they `Hold` until there is a successor.
+3. A member is `Lost`: its agent has been told, or has seen it on `Look`. The warm successor of its
+   node takes the seat, and `Form` of the next epoch tells the members who they are. Without one the
+   world shrinks if enough members are left, else they `Hold` until there is a successor.
 4. Members form the group, exchange their steps, and restore those that are behind (`plan_restore`).
    They send `Formed`, and `Train` follows. A loss meanwhile leads to a further epoch.
 5. A successor that becomes warm takes a vacant seat: `Form` again, the group grows. When a node is

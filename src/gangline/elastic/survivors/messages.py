@@ -20,6 +20,12 @@ class MemberHello(msgspec.Struct, frozen=True, tag=True):
     handle: str = ""
 
 
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    """A worker runs as long as this connection is open; the agent of its node checks it then."""
+
+    slot: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """A member has trained in its group, and could be continued by a successor from now on."""
 
@@ -112,6 +118,7 @@ class LostNode(msgspec.Struct, frozen=True, tag=True):
 
 Message = (
     MemberHello
+    | Alive
     | Ready
     | Warm
     | Heard
@@ -170,6 +177,12 @@ class Place(msgspec.Struct, frozen=True, tag=True):
     node: int
 
 
+class Look(msgspec.Struct, frozen=True, tag=True):
+    """See whether a process was killed: Linux tells its parent later than it ends a connection."""
+
+    slot: int
+
+
 class KillRank(msgspec.Struct, frozen=True, tag=True):
     """End a process that is replaced."""
 
@@ -188,4 +201,4 @@ class Fallback(msgspec.Struct, frozen=True, tag=True):
     is_end: bool = False
 
 
-Order = Form | Hold | Train | Start | Place | KillRank | Fallback
+Order = Form | Hold | Train | Start | Place | Look | KillRank | Fallback

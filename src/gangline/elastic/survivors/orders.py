@@ -35,6 +35,11 @@ def encode_push(message: Message) -> bytes:
     return bytes([_PUSH]) + _text(MESSAGES_KEY) + _text(msgspec.json.encode(message))
 
 
+def encode_first(message: Message) -> bytes:
+    """Return the first bytes of a connection that sends a message."""
+    return struct.pack("=BI", _VALIDATE, _MAGIC) + encode_push(message)
+
+
 def encode_follow(number: int) -> bytes:
     """Return the first bytes of a connection that gets all orders from a number on."""
     return struct.pack("=BIBQ", _VALIDATE, _MAGIC, FOLLOW, number)

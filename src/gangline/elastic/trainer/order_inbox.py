@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gangline.elastic.survivors.messages import Fallback, Form, Heard, Hold, Message
 from gangline.elastic.survivors.orders import OrderClient
+from gangline.elastic.trainer.life_line import open_life_line
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class OrderInbox:
         """True if no rank is replaced any more."""
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         self._client = OrderClient(*address, first)
+        open_life_line(*address, slot)
         threading.Thread(target=self._follow, name="survivors", daemon=True).start()
 
     @property

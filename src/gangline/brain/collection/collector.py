@@ -10,7 +10,7 @@ import contextlib
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.elastic import PS, ScalePlan
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.training_facts import FACTS_KEY, FACTS_LABEL
+from gangline.api.meta.field_doc import ResourceList
 from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, GPU, MEMORY, pod_request_for
@@ -74,21 +75,13 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
 
 
-def node_model(node: Node) -> str:
-    """Return the device model of a node; empty if no label gives it."""
-    labels = node.metadata.labels
-    return next((labels[key] for key in MODEL_LABELS if key in labels), "")
-
-
 def digest_node(node: Node, gpus_used: int) -> NodeCapacity:
     """Return the capacity of a node. A cordoned node has no free devices."""
-    offered = node.status.allocatable
-    gpus, cpu, memory = (
-        max(0, parsed_amount(name, offered.get(name)) or 0) for name in (GPU, CPU, MEMORY)
-    )
+    labels = node.metadata.labels
+    gpus, cpu, memory = _amounts(node.status.allocatable, GPU, CPU, MEMORY)
     return NodeCapacity(
         name=node.metadata.name,
-        gpu_model=node_model(node),
+        gpu_model=next((labels[key] for key in MODEL_LABELS if key in labels), ""),
         gpus=gpus,
         gpus_free=0 if node.spec.unschedulable else max(0, gpus - gpus_used),
         cpu_millis=cpu,
@@ -96,11 +89,8 @@ def digest_node(node: Node, gpus_used: int) -> NodeCapacity:
     )
 
 
-def node_size(node: Node) -> NodeSize:
-    """Return what all pods of a node can use together."""
-    written = node.status.capacity or node.status.allocatable
-    cpu, memory = (parsed_amount(name, written.get(name)) or 0 for name in (CPU, MEMORY))
-    return NodeSize(cpu, memory)
+def _amounts(written: ResourceList, *resources: str) -> Iterator[int]:
+    return (max(0, parsed_amount(name, written.get(name)) or 0) for name in resources)
 
 
 def requests_by_node(pods: Iterable[Pod], *resources: str) -> dict[str, list[int]]:
@@ -423,7 +413,9 @@ class Collector:
 
     def _on_node(self, _: Node | None, new: Node | None) -> None:
         if new is not None:
-            self._node_sizes[new.metadata.name] = node_size(new)
+            # What all pods of the node can use together.
+            written = new.status.capacity or new.status.allocatable
+            self._node_sizes[new.metadata.name] = NodeSize(*_amounts(written, CPU, MEMORY))
 
     def _on_facts(self, _: ConfigMap | None, facts: ConfigMap | None) -> None:
         if facts is None or facts.metadata.namespace in self._excluded:

@@ -183,12 +183,7 @@ class _Leadership:
         client, settings = self.client, self.settings
         async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
             publisher = Publisher(client, events)
-
-            def report(policy: ConfigMap, mistakes: list[str]) -> None:
-                message = "the last policy without mistakes stays in force: " + "; ".join(mistakes)
-                events.event(policy, "Warning", "InvalidPolicy", message)
-
-            policies = PolicyWatch(client, settings.policy_namespace, report)
+            policies = PolicyWatch(client, settings.policy_namespace, events)
             evaluator = Evaluator(
                 client,
                 collector,

@@ -5,7 +5,7 @@ last policy without mistakes stays in force. Pure, beside the watch in ``PolicyW
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from gangline.api.resources import CONFIG_MAPS
 from gangline.api.schema.field_error import format_path
 from gangline.brain.guard.policy import Policy
 from gangline.kube.client.client import ApiClient
+from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.informer import Informer
 
 log = logging.getLogger(__name__)
@@ -98,11 +99,8 @@ def _mistakes(document: Any) -> Iterator[str]:
 class PolicyWatch:
     """The policy in force, while ``informer`` runs; wait for its first list before reading."""
 
-    def __init__(
-        self, client: ApiClient, namespace: str, report: Callable[[ConfigMap, list[str]], None]
-    ) -> None:
-        self.policy = Policy()
-        self._report = report
+    def __init__(self, client: ApiClient, namespace: str, events: EventRecorder) -> None:
+        self.policy, self._events = Policy(), events
         self.informer: Informer[ConfigMap] = Informer(
             client, CONFIG_MAPS, namespace, fields=f"metadata.name={POLICY_NAME}"
         )
@@ -113,10 +111,9 @@ class PolicyWatch:
             self.policy = Policy()
             return
         policy, mistakes = parse_policy(new.data.get(POLICY_KEY, ""))
-        if policy is None:
-            log.warning(
-                "the policy has mistakes; the last one stays in force: %s", "; ".join(mistakes)
-            )
-            self._report(new, mistakes)
-        else:
+        if policy is not None:
             self.policy = policy
+            return
+        message = f"the last policy without mistakes stays in force: {'; '.join(mistakes)}"
+        log.warning("%s", message)
+        self._events.event(new, "Warning", "InvalidPolicy", message)

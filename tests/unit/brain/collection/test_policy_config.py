@@ -1,5 +1,8 @@
 """The policy of administrators: all mistakes at one time, with their places."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,15 +86,16 @@ def test_no_text_raises(text: str) -> None:
 
 
 def test_last_policy_without_mistakes_stays_in_force() -> None:
-    reports: list[list[str]] = []
+    reports: list[str] = []
     watch = PolicyWatch.__new__(PolicyWatch)
-    watch.policy = Policy()
-    watch._report = lambda _, mistakes: reports.append(mistakes)
+    recorder: Any = SimpleNamespace(event=lambda *event: reports.append(event[-1]))
+    watch.policy, watch._events = Policy(), recorder
     watch._on_change(None, ConfigMap(data={"policy": GOOD}))
     good = watch.policy
     assert len(good.rules) == 2
     watch._on_change(None, ConfigMap(data={"policy": "rules: 7"}))
     assert watch.policy is good
-    assert reports == [['rules: 7 is not of type "array"']]
+    [report] = reports
+    assert report.endswith(': rules: 7 is not of type "array"')
     watch._on_change(None, None)
     assert watch.policy == Policy()

@@ -342,7 +342,6 @@ TEMPLATES: dict[str, str] = {
     "Failing": "The job is failing.",
     "AlreadySet": "The last change has set this value already.",
     "ChangeNotSeen": "The facts are from before the last change of this field.",
-    "RolledBackOnce": "The change was rolled back already.",
     # How a trial ended.
     "TrialOver": "The trial is over.",
     "TrialOvertaken": "Another change came before the trial ended.",

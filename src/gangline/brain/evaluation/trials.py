@@ -238,8 +238,6 @@ class Trials:
     async def begin(
         self, job: EvaluatedJob, advice: Advice, decision: Decision, sentence: str
     ) -> Reason | None:
-        if decision.value is None:
-            return because("NothingToSet")
         guard = job.permission.guard
         before = baseline(job.run.segments, job.now_ms, guard)
         action = begin_action(advice, decision, job.state, job.now_ms, before)
@@ -309,8 +307,7 @@ class Trials:
 
     async def _roll_back(self, job: EvaluatedJob, action: GuardAction) -> None:
         # The record is marked first, so that a rollback that is not written yet is made once.
-        unmarked = replace(action, rolled_back=False)
-        decision = decide_rollback(unmarked, job.state, self.cluster, job.permission, job.now_ms)
+        decision = decide_rollback(action, job.state, self.cluster, job.permission, job.now_ms)
         if action.before is None or not decision.act:
             return
         back = begin_rollback(action, job.now_ms)

@@ -123,7 +123,6 @@ WITHOUT_RESTART = frozenset({What.CHECKPOINT_INTERVAL, What.LOADER_WORKERS})
 """Changes that no world restarts for: neither a gain nor a budget of the cluster is asked."""
 TUNED = frozenset({What.CHECKPOINT_INTERVAL, What.LOADER_WORKERS, What.MICRO_BATCH})
 """Changes that the running program reads from the tuning of its job, if it does."""
-_PLAIN = WITHOUT_RESTART | {What.NODE}
 _MODE_LIMITS = {"policy": "PolicyForbids", "job": "JobForbids", "dry-run": "DryRun"}
 
 
@@ -199,9 +198,9 @@ def not_stable(case: Case) -> Reason | None:
 def too_little(case: Case) -> Reason | None:
     """Hysteresis: the gain, or the change of a size, is too little."""
     advice, target, settings = case.advice, case.target, case.settings
-    if advice.what is not What.NODE and target.value == advice.was:
+    if target.value == advice.was:
         return because("AtLimit", limit=target.limited_by or "step")
-    if advice.urgent or advice.what in _PLAIN:
+    if advice.urgent or advice.what in WITHOUT_RESTART:
         return None
     if advice.what in _SIZES:
         return _small_change(case)
@@ -238,11 +237,9 @@ def _unfit_probe(case: Case, gain: float) -> Reason | None:
 
 def not_worth_it(case: Case) -> Reason | None:
     """The time that is saved is less than three times the time that the change costs."""
-    if case.advice.urgent or case.advice.what in _PLAIN or case.advice.what in _SIZES:
+    if case.advice.urgent or case.advice.what in WITHOUT_RESTART or case.advice.what in _SIZES:
         return None
-    gain = case.target.gain
-    if gain is None or gain <= -1:
-        return because("GainUnknown")
+    gain = case.target.gain or 0.0
     if case.job.remaining_s is None:
         return because("RestUnknown")
     saved, cost_s = case.job.remaining_s * gain / (1 + gain), case.job.change_cost_s
@@ -455,9 +452,9 @@ def decide_rollback(
 ) -> Decision:
     """Decide whether to take ``action`` back. No budget holds it, but both keys are needed.
 
-    There is one rollback of an action at most, and none of a rollback. Bounds are not checked: the
-    job had the value before. It does not wait for segments, because a world that does not form
-    closes none, nor for an open plan, which may be the one that does not succeed.
+    Bounds are not checked: the job had the value before. It does not wait for segments, because a
+    world that does not form closes none, nor for an open plan, which may be the one that does not
+    succeed.
     """
     advice = Advice(
         what=action.what,
@@ -472,8 +469,6 @@ def decide_rollback(
     recent = replace(job, last_segment_ms=now_ms)
     case = Case(advice, back, recent, cluster, permission, now_ms)
     reason = not_permitted(case) or not_fit_to_act(case)
-    if reason is None and (action.rolled_back or action.rollback_of):
-        reason = because("RolledBackOnce")
     return back if reason is None else Decision(held_because=reason)
 
 

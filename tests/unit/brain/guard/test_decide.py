@@ -13,7 +13,6 @@ from gangline.brain.advisers.explain import published_reason
 from gangline.brain.facts.records import Mode, Wishes
 from gangline.brain.guard.decide import (
     begin_action,
-    begin_rollback,
     decide,
     decide_rollback,
     observe,
@@ -285,17 +284,13 @@ def test_g11_a_hundred_jobs_that_want_to_grow_start_two_at_a_time_and_twenty_an_
     assert len(begun) == 20
 
 
-def test_a_rollback_needs_no_budget_and_happens_once() -> None:
+def test_a_rollback_needs_no_budget() -> None:
     action = make_action(verdict=Verdict.PENDING)
     job = make_job(actions=(action,) * 5, remaining_s=1.0, last_segment_ms=None)
     cluster = make_cluster(resizes_under_way=9, resizes_ms=(NOW,) * 30)
     decision = decide_rollback(action, job, cluster, ALLOWED, NOW)
     assert decision.act
     assert decision.value == 4
-    back = begin_rollback(action, NOW)
-    for done in (back, msgspec.structs.replace(action, rolled_back=True)):
-        again = not_none(decide_rollback(done, job, cluster, ALLOWED, NOW).held_because)
-        assert again.code == "RolledBackOnce"
 
 
 def test_w9_a_direction_is_blocked_for_half_an_hour_then_twice_as_long_up_to_a_day() -> None:

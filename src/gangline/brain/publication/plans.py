@@ -159,12 +159,11 @@ def is_under_way(plan: ScalePlan, now: datetime) -> bool:
 
 def is_outdated(plan: ScalePlan, now: datetime) -> bool:
     """Return whether a plan of the Brain finished long ago."""
-    if plan.metadata.labels.get(BRAIN_PLAN_LABEL) != "true":
-        return False
-    if plan.status.phase not in (PHASE_SUCCEEDED, PHASE_FAILED):
-        return False
+    is_ours = plan.metadata.labels.get(BRAIN_PLAN_LABEL) == "true"
     ended = plan.status.finish_time or plan.metadata.creation_timestamp
-    return ended is not None and now - ended > PLAN_RETENTION
+    if not is_ours or ended is None or plan.status.phase not in (PHASE_SUCCEEDED, PHASE_FAILED):
+        return False
+    return now - ended > PLAN_RETENTION
 
 
 log = logging.getLogger(__name__)
@@ -233,14 +232,11 @@ class Actuator:
         """Delete finished plans of the Brain after a day. Returns their number."""
         deleted = 0
         for plan in plans:
-            if not is_outdated(plan, now):
-                continue
             meta = plan.metadata
             try:
-                await self._client.delete(SCALE_PLANS, meta.name, meta.namespace, uid=meta.uid)
-                deleted += 1
-            except NotFound:
-                continue
+                if is_outdated(plan, now):
+                    await self._client.delete(SCALE_PLANS, meta.name, meta.namespace, uid=meta.uid)
+                    deleted += 1
             except ApiError as error:
                 log.info("cannot delete a plan: %s", error, extra={"plan": meta.name})
         return deleted

@@ -94,15 +94,17 @@ class Kubelets:
             if self._lease_s:
                 for share in range(LEASE_WRITERS):
                     tasks.create_task(self._renew(list(self._nodes)[share::LEASE_WRITERS]))
-            asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._command)
+            tasks.create_task(self._obey())
 
-    def _command(self) -> None:
-        match self._pipe.recv():
-            case ("lose", nodes):
-                for node in nodes:
-                    self._nodes.pop(node, None)
-            case ("pause", pause):
-                (self._may_write.clear if pause else self._may_write.set)()
+    async def _obey(self) -> None:
+        # Both directions block in threads: a report of 100,000 pods is larger than the pipe.
+        while True:
+            match await asyncio.to_thread(self._pipe.recv):
+                case ("lose", nodes):
+                    for node in nodes:
+                        self._nodes.pop(node, None)
+                case ("pause", pause):
+                    (self._may_write.clear if pause else self._may_write.set)()
 
     async def _watch(self, client: ApiClient) -> None:
         collection = Collection(client, Selection(PODS, fields="spec.nodeName!="), None)
@@ -156,8 +158,8 @@ class Kubelets:
         while True:
             await asyncio.sleep(REPORT_S)
             if self._seen:
-                self._pipe.send(self._seen)
-                self._seen = []
+                seen, self._seen = self._seen, []
+                await asyncio.to_thread(self._pipe.send, seen)
 
     async def _write(self) -> None:
         while True:

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,16 +41,23 @@ class Timeline:
         """Nodes of the pods that are on one."""
         self._progress = asyncio.Event()
         self._has_ended = False
-        asyncio.get_running_loop().add_reader(pipe.fileno(), self._receive)
+        # In a thread: a message about 100,000 pods is larger than what a pipe holds at a time.
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._receive, args=(loop,), daemon=True).start()
 
-    def _receive(self) -> None:
-        try:
-            seen: list[PodSeen] = self._pipe.recv()
-        except EOFError:
-            asyncio.get_running_loop().remove_reader(self._pipe.fileno())
-            self._has_ended = True
-            self._progress.set()
-            return
+    def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Pass on what the kubelets report, until their process or the benchmark ends."""
+        with contextlib.suppress(EOFError, OSError, RuntimeError):
+            while True:
+                loop.call_soon_threadsafe(self._add, self._pipe.recv())
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self._progress.set()
+
+    def _add(self, seen: list[PodSeen]) -> None:
         for change, key, node, at in seen:
             match change:
                 case "bound":

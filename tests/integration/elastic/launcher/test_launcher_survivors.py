@@ -283,20 +283,23 @@ def test_loss_before_the_ranks_can_go_on_restarts_all(train: Callable[..., Train
 @pytest.mark.skipif(not KILLS, reason="GANGLINE_TEST_KILLS is the number of kills")
 @pytest.mark.timeout(3600)
 def test_many_kills_at_random_times(train: Callable[..., Training]) -> None:
-    """With ``GANGLINE_TEST_KILLS=100``: the losses, and the process of a rank, stay the same."""
-    survive = train("survive")
+    """With ``GANGLINE_TEST_KILLS=100``: the losses, and the process of rank 0, stay the same."""
+    survive = train("survive", "--hang-timeout", "step=10,start=100,first_step=100")
     run = survive.start("survive", 3, 1_000_000)
     chance = random.Random(int(os.environ.get("GANGLINE_TEST_SEED", "1")))
     killed: set[int] = set()
     for number in range(KILLS):
         run.until("a successor is warm", number + 1)
         time.sleep(chance.uniform(0, 0.05))
-        rank = chance.choice((1, 2))
-        survive.until(lambda rank=rank: bool(survive.processes(rank) - killed))  # type: ignore[misc]
-        (pid,) = survive.processes(rank) - killed
-        killed.add(pid)
-        os.kill(pid, signal.SIGKILL)
-        run.until("was replaced at step", number + 1)
+        survive.until(lambda: all(survive.processes(rank) - killed for rank in (1, 2)))
+        ranks = chance.sample((1, 2), chance.choice((1, 1, 2)))
+        pids = [pid for rank in ranks for pid in survive.processes(rank) - killed]
+        killed.update(pids)
+        os.kill(pids[0], chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP)))
+        if len(pids) > 1:  # at once, or during the recovery
+            time.sleep(chance.choice((0.0, chance.uniform(0, 0.3))))
+            os.kill(pids[1], signal.SIGKILL)
+        survive.until(lambda: all(survive.processes(rank) - killed for rank in ranks))  # noqa: B023
     last = max(step for step, *_ in survive.steps())
     run.process.send_signal(signal.SIGTERM)
     run.wait()

@@ -255,7 +255,7 @@ def _set(obj: Any, path: FieldPath, value: Any, removes: bool) -> None:
         obj = obj[part]
     if removes:
         del obj[path[-1]]
-    else:
+    elif not isinstance(obj, bool | int | str | None):  # which an earlier change made of it
         obj[path[-1]] = value
 
 

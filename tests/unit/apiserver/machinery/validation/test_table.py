@@ -90,9 +90,10 @@ def obj(**content: Any) -> dict[str, Any]:
          {"overhead.limits[odd]", "scheduling.tolerations[0].operator"}),
         ("", "PersistentVolume",
          obj(spec={"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
-                   "hostPath": {"path": "/a/../b"}, "nodeAffinity": {"required": {
+                   "hostPath": {"path": "/a/../b", "type": "Odd"}, "volumeMode": "",
+                   "nodeAffinity": {"required": {
                        "nodeSelectorTerms": [{"matchExpressions": [{"key": "a"}]}]}}}),
-         {"spec.hostPath.path",
+         {"spec.hostPath.path", "spec.hostPath.type", "spec.volumeMode",
           "spec.nodeAffinity.required.nodeSelectorTerms[0].matchExpressions[0].operator"}),
         ("storage.k8s.io", "StorageClass",
          obj(provisioner="a", reclaimPolicy="", volumeBindingMode="Immediate",

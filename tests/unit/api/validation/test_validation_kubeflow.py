@@ -238,6 +238,24 @@ def test_the_run_policy(kind, field, value, expected):
 
 @every_kind
 @pytest.mark.parametrize(
+    ("field", "value", "where", "expected"),
+    [
+        ("minAvailable", 9, "minAvailable", "at most"),
+        ("minAvailable", -1, "minAvailable", "at least 0"),
+        ("queue", "My Queue", "queue", "DNS name"),
+        ("priorityClass", "high_er", "priorityClass", "'high-er'"),
+        ("minResources", {"cpu": "-1"}, "minResources.cpu", "0 or more"),
+        ("minResources", {"cpu": "many"}, "minResources.cpu", "many"),
+        ("scheduleTimeoutSeconds", -1, "scheduleTimeoutSeconds", "at least 0"),
+    ],
+)
+def test_errors_in_the_scheduling_policy(kind, field, value, where, expected):
+    written = job(kind, runPolicy={"schedulingPolicy": {field: value}})
+    assert expected in messages(written)[f"spec.runPolicy.schedulingPolicy.{where}"]
+
+
+@every_kind
+@pytest.mark.parametrize(
     ("before", "after", "where"),
     [
         ({}, {"managedBy": "kueue.x-k8s.io/multikueue"}, "managedBy"),

@@ -202,3 +202,11 @@ def test_the_exit_code_and_restarts_of_an_ended_replica_are_shown(statuses: str)
 def test_job_of_every_kind_is_read(kind: JobKind) -> None:
     job = msgspec.convert({"metadata": {"name": "x"}}, kind.resource.type)
     assert build_job(kind, job, [], []).queue == ""
+
+
+def test_queue_of_a_paddle_job_is_read_from_its_spec() -> None:
+    (kind,) = (kind for kind in JOB_KINDS if kind.identity == "PaddleJob")
+    spec = {"schedulingPolicy": {"queue": "research", "priorityClass": "high"}}
+    job = msgspec.convert({"metadata": {"name": "x"}, "spec": spec}, kind.resource.type)
+    found = build_job(kind, job, [], [])
+    assert (found.queue, found.priority) == ("research", "high")

@@ -39,20 +39,22 @@ class GradientExchange:
         """Average a bucket; a communication hook."""
         buffer = bucket.buffer()
         averaged: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        # Before the look at ``has_failed``, which `interrupt` sets first: one sees the other.
+        self._pending[averaged] = buffer
         if self.has_failed:
-            averaged.set_result(buffer)
+            self._close(averaged, buffer)
             return averaged
         buffer.mul_(1.0 / dist.get_world_size())  # the arithmetic of DistributedDataParallel
         try:
             future = self._links.group.allreduce([buffer]).get_future()
         except RuntimeError as error:
             self._fail(error)
-            averaged.set_result(buffer)
+            self._close(averaged, buffer)
             return averaged
         if buffer.device.type != "cpu":  # later work on the device waits for this future
+            self._pending.pop(averaged, None)
             averaged = future.then(partial(self._end, buffer))
             return averaged
-        self._pending[averaged] = buffer
         future.add_done_callback(lambda done: self._close(averaged, self._end(buffer, done)))
         return averaged
 

@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -107,6 +107,15 @@ class GroupLinks:
         c10d._world.group_count = order.epoch * _GROUP_NAMES
         return self.handle()
 
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """Context in which a further group connects. `interrupt` ends what it waits for."""
+        with self.sockets.adding():
+            if self.can_reconfigure:  # the connection with the store is older than the group
+                backend, _ = c10d._world.pg_map[self.group]
+                c10d._world.pg_map[self.group] = backend, _connect_store("all")
+            yield
+
     def interrupt(self) -> None:
         """End every exchange of the group, or its forming.
 
@@ -142,18 +151,23 @@ class GroupLinks:
         return StateTransfer(self.group, self.device)
 
     def _open(self, name: str, rank: int, size: int) -> None:
-        store = torch_dist.TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=False,
-            timeout=timedelta(seconds=FORM_S),
-        )
         options = {"enable_reconfigure": True} if self.can_reconfigure else {}
         torch_dist.init_process_group(
             self._backend,
-            store=torch_dist.PrefixStore(f"{GROUPS_NAME}{name}", store),
+            store=_connect_store(name),
             rank=rank,
             world_size=size,
             timeout=self._timeout,
             **options,
         )
+
+
+def _connect_store(name: str) -> Any:
+    """Return the part of the workers' store that has this name, over a connection of its own."""
+    store = torch_dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        timeout=timedelta(seconds=FORM_S),
+    )
+    return torch_dist.PrefixStore(f"{GROUPS_NAME}{name}", store)

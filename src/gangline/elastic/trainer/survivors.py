@@ -255,7 +255,7 @@ class SurvivorGroup:
 
         def current() -> T:
             if not box:
-                with self._links.sockets.adding():
+                with self._links.adding():
                     box.append(create())
             return box[0]
 

@@ -4,10 +4,14 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from gangline.elastic.trainer.gradient_exchange import GradientExchange
 from gangline.elastic.trainer.group_links import is_exchange_error
 from gangline.elastic.trainer.mesh import GroupSockets
 
@@ -51,3 +55,17 @@ def test_errors_of_exchanges_and_of_the_store_may_follow_from_a_loss(
     error: Exception, is_consequence: bool
 ) -> None:
     assert is_exchange_error(error) is is_consequence
+
+
+def test_exchange_that_begins_during_an_interrupt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def allreduce(_: list[torch.Tensor]) -> Any:
+        exchange.interrupt()
+        return SimpleNamespace(get_future=torch.futures.Future)  # it never ends
+
+    links: Any = SimpleNamespace(interrupt=lambda: None)
+    links.group = SimpleNamespace(allreduce=allreduce)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    exchange = GradientExchange(links)
+    bucket: Any = SimpleNamespace(buffer=lambda: torch.ones(2))
+    assert exchange.average(None, bucket).done()
+    assert links.is_abandoned

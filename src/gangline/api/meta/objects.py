@@ -41,7 +41,8 @@ class ObjectMeta(Wire):
     resource_version: Annotated[str, doc("Changes with every write.")] = ""
     generation: Annotated[int, doc("Counts changes of the desired state.")] = 0
     creation_timestamp: Annotated[
-        datetime | None, doc("CreationTimestamp is a timestamp.", nullable=True)
+        datetime | None,
+        doc("CreationTimestamp is a timestamp: when the object was created.", nullable=True),
     ] = None
     deletion_timestamp: Annotated[datetime | None, doc("Time by which it is to be deleted.")] = None
     deletion_grace_period_seconds: Annotated[int | None, doc("Seconds for a graceful end.")] = None

@@ -32,6 +32,7 @@ PACKAGES = {
     "coordination.k8s.io/v1": "coordination/v1",
     "discovery.k8s.io/v1": "discovery/v1",
     "events.k8s.io/v1": "events/v1",
+    "flowcontrol.apiserver.k8s.io/v1": "flowcontrol/v1",
     "networking.k8s.io/v1": "networking/v1",
     "node.k8s.io/v1": "node/v1",
     "policy/v1": "policy/v1",

@@ -94,8 +94,8 @@ def test_table_is_what_the_tool_writes() -> None:
 
 
 JSON_ONLY = (
-    "APIService", "ClusterTrustBundle", "FlowSchema", "NodeMetrics", "PodCertificateRequest",
-    "PodGroup", "PodMetrics", "PriorityLevelConfiguration", "StorageVersionMigration", "Workload",
+    "APIService", "ClusterTrustBundle", "NodeMetrics", "PodCertificateRequest",
+    "PodGroup", "PodMetrics", "StorageVersionMigration", "Workload",
 )  # fmt: skip
 
 

@@ -263,7 +263,7 @@ class Authenticator:
 
     def __init__(self, folder: Path, store: ObjectStore) -> None:
         self.admin_token = _read_or_create_secret(folder / "admin.token")
-        key = load_signing_key(folder / "signing.key")
+        key = load_signing_key(folder / "token-signing.key")
         self.service_accounts = ServiceAccountTokens(key, store)
 
     def authenticate(

@@ -64,7 +64,9 @@ class HttpProxyHandler:
             raise bad_request("connections that change their protocol are not proxied")
         prefix, rest = path["prefix"], path["rest"] or ""
         if not rest.startswith("/"):
-            return web.Response(status=301, headers={"Location": f"{prefix}/{rest}"})
+            rest = f"/{rest}"
+            if request.method in ("GET", "HEAD"):  # relative links need the slash
+                return web.Response(status=301, headers={"Location": prefix + rest})
         name = _parse_name(api_request.name)
         find = self._pod if api_request.kind.plural == "pods" else self._endpoint
         address = find(api_request.namespace or "", name)

@@ -95,9 +95,10 @@ async def test_redirects_stay_below_the_proxy(api_server: ApiServer) -> None:
     for path, location in (("", "/"), ("?a=1", "/?a=1"), ("/moved", "/elsewhere")):
         async with asked(api_server, "GET", f"/pods/web/proxy{path}") as answer:
             assert answer.headers["Location"] == f"{ROOT}/pods/web/proxy{location}"
-    async with asked(api_server, "POST", "/pods/web/proxy?a=1", data="text") as answer:
-        seen = await answer.json()
-    assert (seen["method"], seen["path"], seen["body"]) == ("POST", "/?a=1", "text")
+    for method in ("POST", "OPTIONS"):
+        async with asked(api_server, method, "/pods/web/proxy?a=1", data="text") as answer:
+            seen = await answer.json()
+        assert (seen["method"], seen["path"], seen["body"]) == (method, "/?a=1", "text")
 
 
 @pytest.mark.usefixtures("proxied")

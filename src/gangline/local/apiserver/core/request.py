@@ -189,6 +189,8 @@ def _verb(
     method: str, kind: ServedKind, named: tuple[str, str], params: dict[str, str], watched: bool
 ) -> str:
     name, subresource = named
+    if subresource == "proxy" and method == "OPTIONS":
+        method = "GET"  # which a pod may answer; no object of this server has options
     verb = VERBS.get((method, bool(name)), "")
     if verb in ("list", "get") and (watched or boolean_option(params, "watch")):
         verb = "watch"

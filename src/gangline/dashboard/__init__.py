@@ -17,7 +17,7 @@ How a page is added:
    that its stream renews, and the equivalent command. A page of the navigation is named in
    ``NAVIGATION`` too; a tab of a job has the address ``JOB/...`` and ``tab``.
 3. ``templates/pages/NAME.html`` extends ``layout.html`` (a tab: ``job.html``) and includes
-   ``templates/parts/NAME.html``, which prints a view as an element with the id ``part-NAME``.
+   ``part('NAME')``: ``templates/parts/NAME.html`` in an element with the id ``part-NAME``.
 4. Its texts in both catalogues: ``nav.NAME`` or ``tab.NAME``, and all labels. Tests compare them.
 
 What a page reads beside the observed cluster is a ``Cached`` value of ``Sources``. A script of its

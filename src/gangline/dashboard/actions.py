@@ -138,14 +138,13 @@ def confirm_view(
     job = shown.job
     stops = action.name in _STOPPING
     steps, seconds = work_at_risk(account) if account and stops else (None, None)
-    return ConfirmView(
+    return ConfirmView.of(
+        account,
         action=action.name,
         row=shown.row(),
         generation=generation,
         gpus_freed=job.allocated_gpus if stops else 0,
         replicas_stopped=job.running if stops else 0,
-        step=account.step if account else None,
-        checkpoint_step=account.checkpoint_step if account else None,
         steps_at_risk=steps,
         seconds_at_risk=seconds,
         roles=job.roles if action.field == "replicas" else (),

@@ -188,31 +188,15 @@ class ClusterSnapshot:
         self.note_change()
 
     def store_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
-        for pod, is_new in ((old, False), (new, True)):
-            if pod is None:
-                continue
-            meta = pod.metadata
-            key, node = (meta.namespace, meta.name), pod.spec.node_name
-            self._loads.pop(node, None)
-            if is_new:
-                self.pods[key] = self._on_node[node][key] = pod
-            else:
-                self.pods.pop(key, None)
-                self._on_node[node].pop(key, None)
-            self._store_owned(self._pods_of, meta, pod if is_new else None)
-        self.note_change()
+        for pod, kept in ((old, None), (new, new)):
+            if pod is not None:
+                node = pod.spec.node_name
+                self._loads.pop(node, None)
+                _put(self._on_node[node], (pod.metadata.namespace, pod.metadata.name), kept)
+        self._store_owned(self.pods, self._pods_of, old, new)
 
     def store_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        for group, is_new in ((old, False), (new, True)):
-            if group is None:
-                continue
-            meta = group.metadata
-            if is_new:
-                self.groups[meta.namespace, meta.name] = group
-            else:
-                self.groups.pop((meta.namespace, meta.name), None)
-            self._store_owned(self._groups_of, meta, group if is_new else None)
-        self.note_change()
+        self._store_owned(self.groups, self._groups_of, old, new)
 
     def store_event(self, old: Event | None, new: Event | None) -> None:
         if new is not None:
@@ -225,29 +209,31 @@ class ClusterSnapshot:
             self.events[old.metadata.namespace].pop(old.metadata.name, None)
         self.note_change()
 
-    def store_node(self, old: Node | None, new: Node | None) -> None:
+    def store_node(self, old: Any, new: Any) -> None:
         """Take the change of a node; heartbeats change nothing that is shown."""
-        _store(self.nodes, old, new)
+        _put(self.nodes, (new or old).metadata.name, new)
         if old is None or new is None or _facts(old) != _facts(new):
             self.note_change()
 
     def store_named(self, table: dict[str, Any], old: Any, new: Any) -> None:
         """Take the change of an object without a namespace, in one of the tables above."""
-        _store(table, old, new)
+        _put(table, (new or old).metadata.name, new)
         self.note_change()
 
     def _store_owned(
-        self, table: defaultdict[str, dict[str, Any]], meta: Any, item: object
+        self, table: dict[Any, Any], by_owner: defaultdict[str, dict[str, Any]], old: Any, new: Any
     ) -> None:
-        if (owner := meta.controller) is None:
-            return
-        if item is not None:
-            table[owner.uid][meta.name] = item
-        else:
-            table[owner.uid].pop(meta.name, None)
-            if not table[owner.uid]:
-                del table[owner.uid]
-        self._touch(owner.uid)
+        for item, kept in ((old, None), (new, new)):
+            if item is None:
+                continue
+            meta = item.metadata
+            _put(table, (meta.namespace, meta.name), kept)
+            if (owner := meta.controller) is not None:
+                _put(by_owner[owner.uid], meta.name, kept)
+                if not by_owner[owner.uid]:
+                    del by_owner[owner.uid]
+                self._touch(owner.uid)
+        self.note_change()
 
     def _touch(self, uid: str) -> None:
         if (entry := self.by_uid.get(uid)) is not None:
@@ -275,8 +261,8 @@ class ClusterSnapshot:
         built = build_job(
             entry.kind,
             entry.stored,
-            list(self._pods_of.get(uid, {}).values()) if pods else [],
-            list(self._groups_of.get(uid, {}).values()) if groups else [],
+            self.pods_of(uid) if pods else [],
+            self.groups_of(uid) if groups else [],
         )
         if pods and groups:
             entry.built = built
@@ -301,11 +287,12 @@ class ClusterSnapshot:
         return list(self._groups_of.get(uid, {}).values())
 
 
-def _store(table: dict[str, Any], old: Any, new: Any) -> None:
-    if new is not None:
-        table[new.metadata.name] = new
-    elif old is not None:
-        table.pop(old.metadata.name, None)
+def _put(table: dict[Any, Any], key: object, item: object) -> None:
+    """Store an item; None removes what is there."""
+    if item is not None:
+        table[key] = item
+    else:
+        table.pop(key, None)
 
 
 def _facts(node: Node) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ the logs of pods there. Without a record each page says why, and how to switch i
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from gangline.dashboard.views import job as job_views
 from gangline.dashboard.views import past
 from gangline.dashboard.views.base import Observation, SeenJob, View
 from gangline.dashboard.views.curves import curves_view
+from gangline.dashboard.views.job import JobPage
 from gangline.dashboard.views.jobs import jobs_view, read_filter
 from gangline.dashboard.views.nodes import node_details, nodes_view
 from gangline.dashboard.views.overview import diagnose_observed, node_failures, overview_view
@@ -46,15 +48,12 @@ def is_count(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
-Query = Mapping[str, tuple[str, ...]]
-
-
 @dataclass(frozen=True, slots=True)
 class PageRequest:
     seen: Observation
     viewer: Viewer
     sources: Sources
-    query: Query = field(default_factory=dict)
+    query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     match: Mapping[str, str] = field(default_factory=dict)
     """The variable parts of the address."""
 
@@ -86,7 +85,7 @@ class Page:
     path: str
     compute: Callable[[PageRequest], Awaitable[View]]
     parts: tuple[str, ...]
-    """Files of ``templates/parts`` that a stream renews."""
+    """Files of ``templates/parts`` that a stream renews; without any it has no stream."""
     command: str = ""
     """The equivalent command line, with the variable parts of the address in braces."""
     template: str = "part"
@@ -95,18 +94,8 @@ class Page:
     """Of a job's page: which tab it is."""
     depends_on_viewer: bool = False
     """True if viewers who may list the same objects may see different things."""
-    is_live: bool = True
-    """False if it has no stream."""
     is_recorded: bool = False
     """True for a tab of a job that is read from the record, not from the cluster."""
-
-
-class JobPage(View, frozen=True):
-    """A job with the content of one tab."""
-
-    head: job_views.JobHead
-    content: View | None = None
-    """None if there is nothing to show yet."""
 
 
 async def _overview(request: PageRequest) -> View:
@@ -213,10 +202,8 @@ async def _spec(request: PageRequest) -> View:
     if job.kind.has_runtime:
         from gangline.sdk.manifests import effective_manifest
 
-        try:
+        with suppress(JobError):  # its runtime does not exist; the tab Why says so
             effective = await effective_manifest(client, job)
-        except JobError:
-            effective = None  # its runtime does not exist; the tab Why says so
     other, with_ = None, request.first("with")
     if with_:
         against = request.find_job(with_.strip("/")).job
@@ -255,24 +242,20 @@ async def _stored(request: PageRequest, path: str) -> dict[str, Any]:
         raise missing
     logs = Question("get", "", "pods", namespace, subresource="log")
     if not await request.viewer.rights.may(logs):
-        stored = {**stored, "logs": [], "record": _without_lines(stored.get("record"))}
+        record = stored.get("record")
+        if record and record.get("diagnosis"):
+            record = {**record, "diagnosis": {**record["diagnosis"], "lastLines": []}}
+        stored = {**stored, "logs": [], "record": record}
     return stored
-
-
-def _without_lines(record: Any) -> Any:
-    if not record or not record.get("diagnosis"):
-        return record
-    return {**record, "diagnosis": {**record["diagnosis"], "lastLines": []}}
 
 
 async def _curves(request: PageRequest) -> View:
     shown = request.job()
     job = shown.job
-    try:
+    record = None
+    with suppress(NoPast):
         stored = await request.sources.past.record(job.namespace, job.name, job.uid)
-    except NoPast:
-        stored = None
-    record = (stored or {}).get("record")
+        record = (stored or {}).get("record")
     return JobPage(_show_head(request, shown), curves_view(record) if record else None)
 
 
@@ -305,12 +288,11 @@ async def _allowed(request: PageRequest, places: Iterable[tuple[str, str]]) -> s
 async def compute_usage(request: PageRequest) -> past.UsageView:
     """Return what jobs of the chosen month used, as far as the viewer may list jobs."""
     by = request.first("by") if request.first("by") in past.GROUPS else "queue"
-    months = tuple(past.months_before(request.seen.now))
-    month = request.first("month") if request.first("month") in months else ""
-    bounds = past.month_bounds(month) if month else past.month_bounds(months[-1])
-    assert bounds is not None
+    bounds = past.recent_months(request.seen.now)
+    months = tuple(bounds)
+    month = request.first("month") if request.first("month") in bounds else ""
     now_ms = round(request.seen.now.timestamp() * 1000) + 1
-    since_ms, until_ms = bounds if month else (bounds[0], now_ms)
+    since_ms, until_ms = bounds.get(month) or (bounds[months[-1]][0], now_ms)
     record = request.sources.past
     try:
         spaces = [row["key"] for row in await record.usage("namespace", since_ms, until_ms)]
@@ -365,8 +347,7 @@ def _record_tab(
 
     path, command = RECORD if tab == "why" else f"{RECORD}/{tab}", _HISTORY
     return Page(
-        f"recorded_{tab}", path, compute, (), command, template, tab, is_live=False,
-        is_recorded=True,
+        f"recorded_{tab}", path, compute, (), command, template, tab, is_recorded=True
     )  # fmt: skip
 
 
@@ -377,11 +358,9 @@ PAGES: tuple[Page, ...] = (
     Page("queues", "/queues", _queues, ("queues",), "gangline queue list -o wide"),
     Page("nodes", "/nodes", _nodes, ("nodes",), "gangline top node"),
     Page("node", "/nodes/{name}", _node, ("node",), "gangline top node {name} -d", "node"),
-    Page("history", "/history", _history, (), "gangline history list -A", "history",
-         is_live=False),
-    Page("usage", "/usage", compute_usage, (), "gangline history export -A -o csv", "usage",
-         is_live=False),
-    Page("compare", "/compare", _compare, (), "", "compare", is_live=False),
+    Page("history", "/history", _history, (), "gangline history list -A", "history"),
+    Page("usage", "/usage", compute_usage, (), "gangline history export -A -o csv", "usage"),
+    Page("compare", "/compare", _compare, (), "", "compare"),
     _tab("why", _why, "gangline diagnose {name} -n {namespace} -T {kind}",
          renews_content=True),
     _tab("replicas", _replicas, f"{_GET} -w", renews_content=True),

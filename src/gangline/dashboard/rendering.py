@@ -219,10 +219,8 @@ class Renderer:
     def span(self, seconds: float | None) -> str:
         if seconds is None:
             return ""
-        for size, name in _UNITS:
-            if seconds >= size or size == 1:
-                return str(self.texts(f"time.{name}", int(seconds // size)))
-        return ""
+        size, name = next(unit for unit in _UNITS if seconds >= unit[0] or unit[0] == 1)
+        return str(self.texts(f"time.{name}", int(seconds // size)))
 
     def page(self, name: str, parts: Mapping[str, str], **values: Any) -> str:
         """Return a page; ``parts`` are those that are rendered already, by their ids."""
@@ -233,7 +231,9 @@ class Renderer:
         return self._render(f"pages/{name}.html", {**values, "part": part})
 
     def part(self, name: str, view: object) -> str:
-        return self._render(f"parts/{name}.html", {"view": view})
+        """Return an element with the id ``part-NAME``."""
+        content = self._render(f"parts/{name}.html", {"view": view})
+        return f'<div id="part-{name}">{content}</div>'
 
     def _render(self, path: str, values: Mapping[str, Any]) -> str:
         return _environment().get_template(path).render(**self._shared, **values)

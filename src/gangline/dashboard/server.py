@@ -113,7 +113,7 @@ class Dashboard:
         get = app.router.add_get
         for page in PAGES:
             get(f"{base}{page.path}", self._page_handler(page))
-            if page.is_live:
+            if page.parts:
                 get(f"{base}{page.path.rstrip('/')}/stream", self._stream_handler(page))
         get(f"{base}/usage.csv", self._usage_csv)
         get(f"{base}{JOB}/logs/lines", self._log_stream)
@@ -121,7 +121,7 @@ class Dashboard:
         get(f"{base}{JOB}/actions/{{action}}", self._confirm)
         app.router.add_post(f"{base}{JOB}/actions/{{action}}", self._act)
         app.router.add_post(f"{base}/logout", self._logout)
-        get(f"{base}/login", self._login_page)
+        get(f"{base}/login", self._login_form)
         get(f"{base}/language", self._language)
         get(f"{base}/static/{{digest}}/{{name}}", self._static)
         for path in {"/healthz", "/readyz", f"{base}/healthz", f"{base}/readyz"}:
@@ -147,11 +147,11 @@ class Dashboard:
         except (PageRefused, Forbidden) as error:
             return self._error(request, 403, str(error))
         except sessions.LoginRefused as error:
-            return self._login_form(request, str(error), status=401)
+            return await self._login_form(request, str(error), status=401)
         except (actions.ActionRefused, Conflict) as error:
             return self._error(request, 409, str(error), getattr(error, "difference", ()))
         except Unauthorized:
-            return self._ended(request)
+            return await self._ended(request)
         except ApiError as error:
             return self._error(request, 503, str(error))
 
@@ -246,19 +246,17 @@ class Dashboard:
     ) -> web.Response:
         session: sessions.Session | None = request.get(SESSION)
         path = request.path.removeprefix(self.settings.base_path)
-        stream = f"{path.rstrip('/')}/stream" if page is not None and page.is_live else ""
-        html = self._renderer(request).page(
+        stream = f"{path.rstrip('/')}/stream" if page is not None and page.parts else ""
+        renderer = self._renderer(request)
+        banner = renderer.part("banner", self._banner())
+        html = renderer.page(
             template,
-            **{"view": None, "parts": {}, "actions": (), **values},
+            {**values.pop("parts", {}), "part-banner": banner},
+            **{"view": None, "actions": (), **values},
             page=page,
             pages={one.name: one for one in PAGES},
             navigation=NAVIGATION,
-            banner=self._banner(),
-            viewer=session.name if session else "",
-            csrf=session.csrf if session else "",
-            can_log_out=bool(session and session.can_end),
-            is_logged_in=session is not None,
-            read_only=self.settings.read_only,
+            session=session,
             path=path or "/",
             here=request.path_qs,
             stream=stream,
@@ -292,16 +290,15 @@ class Dashboard:
                 body = json_form(page.name.capitalize(), await page.compute(opened))
                 return web.Response(body=body, content_type="application/json")
             values: dict[str, Any]
-            if page.is_live:
+            if page.parts:
                 rendered = await self._parts(page, request, opened)
                 values = {"view": rendered.view, "parts": rendered.parts}
             else:
                 values = {"view": await page.compute(opened)}
             if page.tab and not page.is_recorded:
-                shown = opened.job()
-                values["actions"] = await self._actions(opened.viewer, shown)
+                values["actions"] = await self._actions(opened.viewer, opened.job())
             if page.name == "logs":
-                values |= await self._log_values(opened, request)
+                values |= await self._log_values(request)
             return self._html(request, page.template, page=page, **values)
 
         return show
@@ -388,10 +385,10 @@ class Dashboard:
 
     # Logs.
 
-    async def _open_log(self, request: web.Request, opened: PageRequest) -> tuple[SharedLog, str]:
+    async def _open_log(self, request: web.Request) -> tuple[SharedLog, str]:
         """Return a log and the replica that is read; ``PageRefused`` without the right to it."""
-        shown = opened.job()
-        job = shown.job
+        opened = await self._open(request)
+        job = opened.job().job
         if not await opened.viewer.rights.may(
             Question("get", "", "pods", job.namespace, subresource="log")
         ):
@@ -408,9 +405,9 @@ class Dashboard:
             await streams.wait_until(shared.wait(0), LOG_WAIT_S)
         return shared.since(0)
 
-    async def _log_values(self, opened: PageRequest, request: web.Request) -> dict[str, Any]:
+    async def _log_values(self, request: web.Request) -> dict[str, Any]:
         try:
-            shared, replica = await self._open_log(request, opened)
+            shared, replica = await self._open_log(request)
         except PageRefused as error:
             return {"lines": [], "replica": "", "log_refused": str(error), "log_stream": ""}
         lines, position = await self._first_lines(shared)
@@ -429,8 +426,7 @@ class Dashboard:
         }
 
     async def _log_stream(self, request: web.Request) -> web.StreamResponse:
-        opened = await self._open(request)
-        shared, _ = await self._open_log(request, opened)
+        shared, _ = await self._open_log(request)
         given = request.headers.get("Last-Event-ID") or request.query.get("after", "0")
         position = int(given) if is_count(given) else 0
         text = request.query.get("q", "").lower()
@@ -438,12 +434,14 @@ class Dashboard:
 
         async def step(stream: streams.PageStream) -> Awaitable[Any] | None:
             nonlocal position
-            await self._open_log(request, await self._open(request))
+            await self._open_log(request)
             lines, position = shared.since(position)
             shown = [line for line in lines if not text or text in line.text.lower()]
             if shown:
                 html = "".join(renderer.log_line(line) for line in shown)
-                await stream.send(streams.appended("log-lines", html, str(position)))
+                await stream.send(
+                    streams.message({"log-lines": html}, str(position), swap="beforeend")
+                )
             if shared.has_ended:
                 await stream.send(streams.named("complete"))
                 return None
@@ -453,8 +451,7 @@ class Dashboard:
             return await self._follow(request, step)
 
     async def _log_download(self, request: web.Request) -> web.StreamResponse:
-        opened = await self._open(request)
-        shared, replica = await self._open_log(request, opened)
+        shared, replica = await self._open_log(request)
         lines, _ = await self._first_lines(shared)
         text = "".join(f"{line.time} {line.replica} {plain(line.text)}\n" for line in lines)
         name = f"{request.match_info['name']}{f'-{replica}' if replica else ''}.log"
@@ -528,18 +525,17 @@ class Dashboard:
         next_path = self._renderers["en"].url(self.login.login_path, next=request.path_qs)
         return sessions.see_other(next_path)
 
-    def _ended(self, request: web.Request) -> web.StreamResponse:
+    async def _ended(self, request: web.Request) -> web.StreamResponse:
         """Answer a viewer whose credentials are no longer valid."""
         if session := request.get(SESSION):
             self.login.sessions.end_all_of(session.identity)
         if wants_json(request) or _is_stream(request) or not self.login.login_path:
             return self._error(request, 401, "the API server no longer accepts your credentials")
-        return self._login_form(request, "login.expired", status=401)
+        return await self._login_form(request, "login.expired", status=401)
 
-    async def _login_page(self, request: web.Request) -> web.StreamResponse:
-        return self._login_form(request, "")
-
-    def _login_form(self, request: web.Request, problem: str, status: int = 200) -> web.Response:
+    async def _login_form(
+        self, request: web.Request, problem: str = "", status: int = 200
+    ) -> web.StreamResponse:
         return self._html(
             request,
             "login",
@@ -562,10 +558,7 @@ class Dashboard:
         return sessions.local_path(given, f"{self.settings.base_path}/")
 
     async def _language(self, request: web.Request) -> web.StreamResponse:
-        base = self.settings.base_path
-        response = sessions.see_other(
-            sessions.local_path(request.query.get("next", ""), f"{base}/")
-        )
+        response = sessions.see_other(self._next(request))
         chosen = request.query.get("to", "")
         if chosen in LANGUAGES:
             response.set_cookie(

@@ -145,20 +145,18 @@ class Past:
 
         async def read() -> Data | None:
             with suppress(NotInHistory):
-                stored: Data = await self._history.get(name, namespace, uid=uid)
-                return stored
+                return await self._history.get(name, namespace, uid=uid)
             return None
 
-        stored: Data | None = await self._read(("record", namespace, name, uid), read)
-        return stored
+        return await self._read(("record", namespace, name, uid), read)
 
     async def usage(self, by: str, since: int, until: int, *namespaces: str) -> list[Data]:
         """Return what jobs used, of some namespaces or of all; times in milliseconds."""
         read = partial(self._history.usage, by, since=since, until=until, namespaces=namespaces)
         return await self._read(("usage", by, since, until, *namespaces), read) or []
 
-    async def _read(self, key: tuple[object, ...], read: Callable[[], Awaitable[Any]]) -> Any:
-        cached = self._values.of(key, read)
+    async def _read(self, key: tuple[object, ...], read: Callable[[], Awaitable[T]]) -> T | None:
+        cached: Cached[T] = self._values.of(key, read)
         value = await cached.get()
         if cached.problem:
             raise NoPast(cached.problem)
@@ -236,33 +234,35 @@ class Sources:
             config, lambda client: check_cluster(client, namespace, jobs=jobs, pods=pods)
         )
 
-    async def _queues(self) -> Mapping[str, Any]:
-        from gangline.scheduler.reporting.live import report_queues
+    async def _read_all_pods(
+        self, report: Callable[[ApiClient, Any], Awaitable[Mapping[str, T]]]
+    ) -> Mapping[str, T]:
+        """Return a report of the scheduler, by its settings."""
         from gangline.scheduler.reporting.replay import read_deployed_settings
 
-        async def read(client: ApiClient) -> Mapping[str, Any]:
-            return await report_queues(client, await read_deployed_settings(client))
+        async def read(client: ApiClient) -> Mapping[str, T]:
+            return await report(client, await read_deployed_settings(client))
 
         async with self._complete_reading:
             return await in_thread(self.client.config, read)
 
+    async def _queues(self) -> Mapping[str, Any]:
+        from gangline.scheduler.reporting.live import report_queues
+
+        return await self._read_all_pods(report_queues)
+
     async def _explain(self) -> Mapping[str, Sequence[Any]]:
         from gangline.scheduler.reporting.live import explain_jobs
-        from gangline.scheduler.reporting.replay import read_deployed_settings
-
-        forecast = len(self.cluster.pods_on("")) <= MAX_FORECAST
-
-        async def explain(client: ApiClient) -> Mapping[str, Sequence[Any]]:
-            settings = await read_deployed_settings(client)
-            return await explain_jobs(client, settings, asked, forecast=forecast)
 
         asked = {
             uid: (job.namespace, [replica.name for replica in job.replicas])
             for uid, job in self._unexplained.items()
         }
         self._unexplained = {}
-        async with self._complete_reading:
-            explained = await in_thread(self.client.config, explain)
+        forecast = len(self.cluster.pods_on("")) <= MAX_FORECAST
+        explained = await self._read_all_pods(
+            lambda client, settings: explain_jobs(client, settings, asked, forecast=forecast)
+        )
         known = (self._explanations.value or {}).items()
         others = [(uid, value) for uid, value in known if uid not in asked]
         return dict([*others, *((uid, explained.get(uid, ())) for uid in asked)][-MAX_KEYS:])

@@ -39,19 +39,15 @@ HEADERS = {
 }
 
 
-def message(parts: Mapping[str, str], event_id: str) -> bytes:
-    """Return an event that replaces parts of the page: HTML by the id of its element."""
+def message(parts: Mapping[str, str], event_id: str, swap: str = "outerMorph") -> bytes:
+    """Return an event that replaces parts of the page, HTML by the id of its element; with
+    ``beforeend`` it is added to the element.
+    """
     html = "".join(
-        f'<hx-partial hx-target="#{name}" hx-swap="outerMorph">{content}</hx-partial>'
+        f'<hx-partial hx-target="#{name}" hx-swap="{swap}">{content}</hx-partial>'
         for name, content in parts.items()
     )
     return _event(f"id: {event_id}", html)
-
-
-def appended(target: str, html: str, event_id: str) -> bytes:
-    """Return an event that adds to an element."""
-    part = f'<hx-partial hx-target="#{target}" hx-swap="beforeend">{html}</hx-partial>'
-    return _event(f"id: {event_id}", part)
 
 
 def named(event: str, data: str = "") -> bytes:

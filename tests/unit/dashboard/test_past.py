@@ -23,8 +23,7 @@ from gangline.dashboard.sources import NoPast, Past
 from gangline.dashboard.views.curves import curves_view
 from gangline.dashboard.views.past import (
     compare_view,
-    month_bounds,
-    months_before,
+    recent_months,
     to_csv,
     usage_view,
 )
@@ -237,10 +236,10 @@ def test_comparison_pairs_curves_and_ignores_names() -> None:
 
 
 def test_months_reach_over_the_year() -> None:
-    months = list(months_before(NOW))
+    bounds = recent_months(NOW)
+    months = list(bounds)
     assert (months[0], months[3], len(months)) == ("2026-03", "2025-12", 12)
-    assert month_bounds("2025-12") == (1_764_547_200_000, 1_767_225_600_000)
-    assert month_bounds("2025-13") is None
+    assert bounds["2025-12"] == (1_764_547_200_000, 1_767_225_600_000)
 
 
 def test_share_of_a_cluster_without_devices_is_of_cores() -> None:

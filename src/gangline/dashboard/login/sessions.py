@@ -94,14 +94,9 @@ class Sessions:
 
     def find(self, request: web.Request) -> Session | None:
         """Return the session of a request; None if it has none, or it has expired."""
-        value = request.cookies.get(self._cookie, "")
-        entry = self._sessions.get(_digest(value))
-        if entry is None:
-            return None
-        if self._clock() >= entry[0]:
-            del self._sessions[_digest(value)]
-            return None
-        return entry[1]
+        value = _digest(request.cookies.get(self._cookie, ""))
+        until, session = self._sessions.get(value, (0.0, None))
+        return session if self._clock() < until else None
 
     def start(
         self,
@@ -139,11 +134,6 @@ class Sessions:
 def _digest(value: str) -> str:
     """Return the key of a session, so that the time of a search tells nothing about cookies."""
     return hashlib.sha256(value.encode(errors=_ANY)).hexdigest()
-
-
-def derived_csrf(secret: bytes, name: str) -> str:
-    """Return the token of forms for a viewer without a session of ours."""
-    return hmac.new(secret, name.encode(), hashlib.sha256).hexdigest()
 
 
 def is_same(given: str, expected: str) -> bool:
@@ -215,15 +205,12 @@ class TokenLogin(Login):
             return None
         form = await read_form(request)
         token = "".join(str(form.get("token", "")).split())
-        problem, name = "", ""
         try:
             name = await self._check(token)
-        except Unauthorized:
-            problem = "login.refused"
+        except Unauthorized as error:
+            raise LoginRefused("login.refused") from error
         except ApiError as error:
-            problem = str(error)
-        if problem:
-            raise LoginRefused(problem)
+            raise LoginRefused(str(error)) from error
         next_path = local_path(str(form.get("next", "")), f"{self.base_path}/")
         response = see_other(next_path)
         self.sessions.start(response, Identity(token=token), name)
@@ -256,6 +243,7 @@ RESERVED = "system:"
 class HeaderLogin(Login):
     settings: DashboardSettings
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    """Of it are the tokens of forms, because viewers have no session of ours."""
 
     async def authenticate(self, request: web.Request) -> Session | None:
         """Return the session of the user whom the proxy names."""
@@ -277,8 +265,9 @@ class HeaderLogin(Login):
                 raise web.HTTPForbidden(
                     text=f"{name!r} is no name, or one that Kubernetes reserves"
                 )
-        csrf = derived_csrf(self._secret, "\0".join((user, *groups)))
-        return Session(Identity(user=user, groups=groups), user, csrf, can_end=False)
+        csrf = hmac.new(self._secret, "\0".join((user, *groups)).encode(), hashlib.sha256)
+        identity = Identity(user=user, groups=groups)
+        return Session(identity, user, csrf.hexdigest(), can_end=False)
 
     def _is_trusted(self, request: web.Request) -> bool:
         # The address of the connection itself, never one that a header claims.

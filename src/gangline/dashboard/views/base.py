@@ -1,12 +1,13 @@
 """What every view is computed from: the observed cluster as one viewer sees it, at one time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Self
 
 import msgspec
-from msgspec.structs import replace
+from msgspec import UNSET
 
 from gangline.api.brain.job_advice import OWNER_ANNOTATION
 from gangline.dashboard.observed import ClusterSnapshot, JobSnapshot
@@ -20,8 +21,14 @@ class View(msgspec.Struct, frozen=True, rename="camel"):
 
     @classmethod
     def of(cls, source: object, **others: Any) -> Self:
-        """Return the view with the attributes of an object that have the names of its fields."""
-        return replace(msgspec.convert(source, cls, from_attributes=True), **others)
+        """Return the view with the attributes of an object, or the values of a mapping, that have
+        the names of its fields.
+        """
+        read = source.get if isinstance(source, Mapping) else partial(getattr, source)
+        for name in cls.__struct_fields__:
+            if name not in others and (value := read(name, UNSET)) is not UNSET:
+                others[name] = value
+        return cls(**others)
 
 
 class JobRow(View, frozen=True):
@@ -77,26 +84,15 @@ class SeenJob:
 
     def row(self, *, step: int | None = None, goodput: float | None = None) -> JobRow:
         job = self.job
-        return JobRow(
-            namespace=job.namespace,
+        return JobRow.of(
+            job,
             kind=self.kind,
-            name=job.name,
-            state=job.state,
             owner=self.owner,
             queue=self.queue,
-            priority=job.priority,
-            reason=job.reason,
-            running=job.running,
-            desired=job.desired,
-            requested_gpus=job.requested_gpus,
-            allocated_gpus=job.allocated_gpus,
-            restarts=job.restarts,
             progress=job.progress.summary if job.progress else "",
             step=step,
             goodput=goodput,
-            created=job.created,
             started=started(job),
-            finished=job.finished,
         )
 
 

@@ -56,14 +56,7 @@ def timeline(
     if at := started(job):
         moments.append(TimelineRow(at, "started"))
     moments += [
-        TimelineRow(
-            event.last,
-            event.reason,
-            event.message,
-            event.subject,
-            event.count,
-            event.type == "Warning",
-        )
+        TimelineRow.of(event, at=event.last, what=event.reason, is_warning=event.type == "Warning")
         for event in events
     ]
     moments.sort(key=lambda moment: moment.at)
@@ -132,6 +125,14 @@ class JobHead(View, frozen=True):
     managed_elsewhere: bool = False
 
 
+class JobPage(View, frozen=True):
+    """A job with the content of one tab."""
+
+    head: JobHead
+    content: View | None = None
+    """None if there is nothing to show yet, or if the record does not have it."""
+
+
 def job_head(
     seen: Observation,
     shown: SeenJob,
@@ -141,14 +142,12 @@ def job_head(
 ) -> JobHead:
     job, stored = shown.job, shown.entry.stored
     groups = seen.cluster.groups_of(job.uid)
-    return JobHead(
+    return JobHead.of(
+        job,
         row=job_row(shown, accounts),
-        uid=job.uid,
         replicas=tuple(_cell(job, replica, usage or {}, gpus) for replica in job.replicas),
         timeline=timeline(job, job.kind.status(stored).conditions, groups, seen.events(job)),
-        last_restart=job.last_restart,
         expected_start=expected_start(groups),
-        managed_elsewhere=job.managed_elsewhere,
     )
 
 
@@ -207,12 +206,10 @@ class WhyView(View, frozen=True):
 def why_view(
     diagnosis: Diagnosis, explanations: Sequence[Any] = (), *, hidden: bool = False
 ) -> WhyView:
-    return WhyView(
-        summary=diagnosis.summary,
+    return WhyView.of(
+        diagnosis,
         root=_finding(diagnosis.root) if diagnosis.root else None,
         consequences=tuple(map(_finding, diagnosis.consequences)),
-        last_lines=diagnosis.last_lines,
-        next_steps=diagnosis.next_steps,
         explanations=tuple(explanations),
         is_explanation_hidden=hidden,
     )
@@ -249,14 +246,11 @@ def work_at_risk(account: Goodput) -> tuple[int | None, float | None]:
 
 def checkpoints_view(account: Goodput) -> CheckpointsView:
     restart = account.last_restart
-    return CheckpointsView(
-        account.step,
-        account.checkpoint_step,
-        *work_at_risk(account),
-        account.saves_skipped,
-        account.saves_overtaken,
-        account.saves_failed,
-        account.steps_lost,
+    steps, seconds = work_at_risk(account)
+    return CheckpointsView.of(
+        account,
+        steps_at_risk=steps,
+        seconds_at_risk=seconds,
         last_restart=f"{restart.replica}: {restart.cause}" if restart else "",
         restored_step=restart.step if restart else None,
     )

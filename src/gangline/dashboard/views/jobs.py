@@ -123,7 +123,8 @@ def jobs_view(
     page, token = rows[:PAGE_SIZE], b""
     if len(rows) > PAGE_SIZE:
         last = page[-1]
-        position = not _is_own(last, seen.viewer), _position(shown.sort)(last)
+        is_other = not seen.viewer or last.owner != seen.viewer
+        position = is_other, _position(shown.sort)(last)
         token = base64.urlsafe_b64encode(msgspec.json.encode(position))
     accounts = read_accounts([job.job for job in page])
     return JobsView(
@@ -147,10 +148,6 @@ def job_row(seen: SeenJob, accounts: Mapping[str, Goodput]) -> JobRow:
         return seen.row()
     job = replace(seen.job, progress=account.as_progress)
     return replace(seen, job=job).row(step=account.step, goodput=account.share)
-
-
-def _is_own(seen: SeenJob, viewer: str) -> bool:
-    return bool(viewer) and seen.owner == viewer
 
 
 def _position(sort: str) -> Callable[[SeenJob], tuple[Any, ...]]:

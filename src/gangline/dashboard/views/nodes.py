@@ -140,9 +140,8 @@ def _node(
     gpus: GpuUsage | None,
 ) -> NodeView:
     used = usage.get(("", row.name))
-    return NodeView(
-        name=row.name,
-        status=row.status,
+    return NodeView.of(
+        row,
         is_ready=row.status.startswith("Ready"),
         problem=row.not_ready_reason,
         gpus=tuple(_cells(seen, row, gpus)),
@@ -243,10 +242,9 @@ def node_details(
     row = read_node(node, seen.cluster.load(name).allocated)
     visible = [pod for pod in pods if seen.scope.sees(POD_KIND, pod.metadata.namespace)]
     info = node.status.node_info
-    return NodePage(
+    return NodePage.of(
+        row,
         node=_node(seen, row, usage or {}, gpus),
-        address=row.address,
-        role=row.role,
         kernel=info.kernel_version,
         kubelet=info.kubelet_version,
         gpu_mode=str(row.mode),

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,7 @@ from gangline.dashboard.views.curves import CurveChart, curves_view
 from gangline.dashboard.views.job import (
     GoodputView,
     JobHead,
+    JobPage,
     ReplicaCell,
     SpecView,
     TimelineRow,
@@ -33,7 +35,6 @@ from gangline.sdk.jobs import JobState, Replica
 FILTERS = ("name", "owner", "queue", "kind", "namespace", "outcome")
 NOTHING: Mapping[str, str] = MappingProxyType({})
 _WARNINGS = frozenset({"restarted", "workersRestarted", "failed"})
-_STATES = {"succeeded": JobState.SUCCEEDED, "failed": JobState.FAILED}
 
 
 class PastRow(JobRow, frozen=True):
@@ -70,26 +71,20 @@ def past_row(job: Mapping[str, Any], record: Mapping[str, Any] | None = None) ->
     recorded = record or {}
     goodput = recorded.get("goodput") or {}
     outcome = str(job["outcome"])
-    state = recorded.get("state") or _STATES.get(outcome) or JobState.RUNNING
-    return PastRow(
-        namespace=job["namespace"],
+    state = recorded.get("state") or JobState.__members__.get(outcome.upper(), JobState.RUNNING)
+    return PastRow.of(
+        job,
         kind=str(job["kind"]).lower(),
-        name=job["name"],
         state=JobState(state),
-        owner=job.get("owner", ""),
-        queue=job.get("queue", ""),
         reason=recorded.get("reason", ""),
         desired=recorded.get("desired") or job.get("workers_asked") or 0,
         requested_gpus=sum(role["replicas"] * role["gpus"] for role in job.get("roles", ())),
-        restarts=job.get("restarts", 0),
         step=goodput.get("step"),
         goodput=goodput.get("share"),
         created=_time(job.get("submitted_ms")),
         started=_time(job.get("started_ms")),
         finished=_time(job.get("finished_ms")),
-        uid=job["uid"],
         outcome=outcome,
-        cause=job.get("cause", ""),
     )
 
 
@@ -174,9 +169,7 @@ class RecordedLogsView(View, frozen=True):
 def recorded_logs(stored: Mapping[str, Any]) -> RecordedLogsView:
     return RecordedLogsView(
         tuple(
-            LogTailView(
-                tail["replica"], tail["attempt"] + 1, _time(tail["at_ms"]), tuple(tail["lines"])
-            )
+            LogTailView.of(tail, attempt=tail["attempt"] + 1, at=_time(tail["at_ms"]))
             for tail in stored.get("logs", ())
         )
     )
@@ -189,12 +182,9 @@ class Wait(View, frozen=True):
     text: str
 
 
-class RecordedPage(View, frozen=True):
+class RecordedPage(JobPage, frozen=True):
     """A job of the past with the content of one tab."""
 
-    head: JobHead
-    content: View | None = None
-    """None if the record does not have it."""
     waits: tuple[Wait, ...] = ()
     is_recorded: bool = True
     """False if the history has the job, and nothing of how it went."""
@@ -271,20 +261,17 @@ class CompareView(View, frozen=True):
 def compare_view(
     given: tuple[str, str], left: Mapping[str, Any], right: Mapping[str, Any]
 ) -> CompareView:
-    charts = [
+    first, second = (
         {chart.name: chart for chart in curves_view(stored.get("record") or {}).charts}
         for stored in (left, right)
-    ]
-    names = [*charts[0], *(name for name in charts[1] if name not in charts[0])]
-    pairs = ((charts[0].get(name), charts[1].get(name)) for name in names)
+    )
     return CompareView(
         given,
         _side(left),
         _side(right),
         tuple(
-            PairedCurve(one.name, one.unit, first, second)
-            for first, second in pairs
-            if (one := first or second) is not None
+            PairedCurve(name, chart.unit, first.get(name), second.get(name))
+            for name, chart in (first | second | first).items()
         ),
         difference(_comparable(left), _comparable(right)),
     )
@@ -345,9 +332,8 @@ def usage_view(
     unit = "gpu_seconds" if any(row["gpu_seconds"] for row in rows) else "cpu_seconds"
     total = sum(row[unit] for row in rows)
     shown = (
-        UsageLine(
-            key=row["key"],
-            jobs=row["jobs"],
+        UsageLine.of(
+            row,
             gpu_hours=row["gpu_seconds"] / 3600,
             core_hours=row["cpu_seconds"] / 3600,
             productive=row["productive_seconds"] / row["accounted_seconds"]
@@ -373,21 +359,14 @@ def to_csv(view: UsageView) -> str:
     return text.getvalue()
 
 
-def months_before(now: datetime) -> Iterable[str]:
-    """Yield the names of this month and of those before it."""
-    year, month = now.year, now.month
-    for _ in range(MONTHS):
-        yield f"{year}-{month:02}"
-        year, month = (year, month - 1) if month > 1 else (year - 1, 12)
-
-
-def month_bounds(month: str) -> tuple[int, int] | None:
-    """Return the first time of a month and the first after it, in milliseconds (UTC); None if the
-    text is not a month.
+def recent_months(now: datetime) -> dict[str, tuple[int, int]]:
+    """Return this month and those before it: by name the first time of each, and the first after
+    it, in milliseconds (UTC).
     """
-    try:
-        first = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    after = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
-    return round(first.timestamp() * 1000), round(after.timestamp() * 1000)
+    last = 12 * now.year + now.month - 1
+    numbers = range(last + 1, last - MONTHS, -1)
+    firsts = [datetime(number // 12, number % 12 + 1, 1, tzinfo=UTC) for number in numbers]
+    return {
+        f"{first:%Y-%m}": (round(first.timestamp() * 1000), round(after.timestamp() * 1000))
+        for after, first in pairwise(firsts)
+    }

@@ -87,11 +87,8 @@ def _node(
     report = (reports or {}).get(queue.metadata.name)
     line = report.line if report else ()
     usage = report.usage if report else None
-    figures: dict[str, Any] = {}
-    if usage:
-        figures = {name: getattr(usage, name) for name in ("used", "requested", "most", "share")}
-        figures["fair_share"] = usage.entitled
-    return QueueNode(
+    return QueueNode.of(
+        usage,
         name=queue.metadata.name,
         state=status.state or "Open",
         depth=depth,
@@ -106,7 +103,7 @@ def _node(
         allocated=_amounts(status.allocated),
         line=tuple(_place(seen, number, gang) for number, gang in enumerate(line[:MAX_LINE], 1)),
         further=max(0, len(line) - MAX_LINE),
-        **figures,
+        fair_share=usage.entitled if usage else "",
     )
 
 

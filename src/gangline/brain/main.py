@@ -6,6 +6,7 @@ history and take over within seconds.
 """
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -36,6 +37,7 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.controller.leader_election import LeaderElector
 from gangline.kube.errors import AlreadyExists, ApiError
 from gangline.kube.probes import Address, Health, serve_probes
+from gangline.kube.turns import without_garbage_collection
 from gangline.sdk.advice import BRAIN_CONFIG_MAP
 
 log = logging.getLogger(__name__)
@@ -161,7 +163,10 @@ class _Leadership:
                 tasks.create_task(recorder.run())
                 api.current_record = recorder.current
             tasks.create_task(collector.run(watched))
-            await collector.synced()
+            with without_garbage_collection():
+                await collector.synced()
+                # What was observed lives long: each traversal would hold up the event loop.
+                gc.freeze()
             if collector.has_all_kinds and not settings.namespaces:
                 await history.end_vanished(collector.jobs.keys(), round(time.time() * 1000))
             api.receive_facts = collector.receive_facts
@@ -177,6 +182,7 @@ class _Leadership:
                         await asyncio.sleep(settings.cycle_s)
             finally:
                 api.receive_facts = api.manifest_adviser = api.current_record = None
+                gc.unfreeze()
 
     async def _advise(self, collector: Collector, history: JobHistory) -> None:
         """Evaluate jobs until cancelled."""

@@ -15,8 +15,8 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -31,6 +31,7 @@ from gangline.kube.controller.leader_election import LeaderElector
 from gangline.kube.errors import AlreadyExists, ApiError, KubeError, NotFound, Unreachable
 from gangline.kube.informers.informer import Informer
 from gangline.kube.probes import Health, serve_probes
+from gangline.kube.turns import without_garbage_collection
 from gangline.scheduler.apply.binder import Binder, VolumeBinder
 from gangline.scheduler.apply.claim_binder import DeviceClaimBinder
 from gangline.scheduler.apply.evictor import Evictor, SavesBeforeEviction
@@ -90,10 +91,6 @@ QUEUE_RETRY_S = 5.0
 OPTIONAL_KINDS_TIMEOUT_S = 3.0
 """How long the first cycle waits for pod groups and queues, which a cluster may not serve."""
 COMPONENT = "gangline-scheduler"
-MAX_FILL_S = 60.0
-"""The garbage collector is off for at most this time while the cache is filled: the attempts to
-reach a server that does not answer leave garbage.
-"""
 VOLCANO = "volcano"
 _NAMESPACE = "volcano-system"
 _LABEL = "app=volcano-scheduler"
@@ -228,7 +225,7 @@ class SchedulerLoop:
                 evicted=self._reporter.pod_evicted,
                 refused=self.on_change,
             )
-            with _no_garbage_collection():
+            with without_garbage_collection():
                 await self._wait_for_sync(learning)
                 # The cache is large and lives long. The garbage collector would traverse it now,
                 # and later during a cycle, for longer than the cycle takes.
@@ -486,25 +483,6 @@ class CyclePhaseTimer:
         now = time.perf_counter()
         CYCLE_PHASES.labels(phase).observe(now - self._since)
         self._since = now
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Switch the garbage collector off: nearly all objects that are made meanwhile are kept.
-
-    Traversing each of them once takes a tenth of the time in which they are decoded; with the usual
-    thresholds it takes as long as decoding.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    timer = asyncio.get_running_loop().call_later(MAX_FILL_S, gc.enable)
-    try:
-        yield
-    finally:
-        timer.cancel()
-        gc.enable()
 
 
 def _observe_waits(state: SchedulerCache, result: CycleResult, now: float) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -73,6 +73,7 @@ from gangline.brain.collection.step_progress import (
 from gangline.brain.facts.records import MemorySample, NodeCapacity, Outcome, Run
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
+from gangline.kube.turns import Turns
 
 
 def digest_node(node: Node, gpus_used: int) -> NodeCapacity:
@@ -117,7 +118,8 @@ MEMORY_SAMPLES = 720
 JobListener = Callable[[JobKind, Any, Any], None]
 """Is called with a job before and after each change, None as in ``Informer``; never with jobs of
 excluded namespaces."""
-UsageListener = Callable[[Mapping[tuple[str, str], PodSample]], None]
+UsageListener = Callable[[str, Sequence[PodSample]], None]
+"""Is called with the uid of a job and the readings of its pods."""
 
 
 _KEPT_LABELS = (ROLE_LABEL, INDEX_LABEL, RANK_LABEL, RELAUNCH_COUNT_LABEL)
@@ -279,20 +281,29 @@ class Collector:
             if job.observations.job and job.observations.job.outcome is Outcome.RUNNING
         ]
 
-    def changed_runs(self) -> list[Run]:
-        """Return the runs that have changed since the last call, and forget long ended ones."""
+    def changed_runs(self) -> Iterator[Run]:
+        """Yield the runs that have changed since the last call, each as it is when it is taken."""
         changed, self._changed = self._changed, set()
-        jobs = [self.jobs[uid] for uid in sorted(changed) if uid in self.jobs]
-        runs = [run for job in jobs if (run := job.observations.run()) is not None]
-        now = time.monotonic()
-        for uid, job in list(self.jobs.items()):
-            if job.ended_at is not None and now - job.ended_at > RETAIN_ENDED_S:
-                job.observations.segments.clear()
-                job.observations.facts.clear()
-                job.memory.clear()
-                if job.stored is None:
-                    del self.jobs[uid]
-        return runs
+        for uid in sorted(changed):
+            job = self.jobs.get(uid)
+            if job is not None and (run := job.observations.run()) is not None:
+                yield run
+
+    def forget_ended(self) -> None:
+        """Forget what is known of jobs that have ended long ago."""
+        before = time.monotonic() - RETAIN_ENDED_S
+        ended = [
+            uid
+            for uid, job in self.jobs.items()
+            if job.ended_at is not None and job.ended_at < before
+        ]
+        for uid in ended:
+            job = self.jobs[uid]
+            job.observations.segments.clear()
+            job.observations.facts.clear()
+            job.memory.clear()
+            if job.stored is None:
+                del self.jobs[uid]
 
     def nodes(self) -> tuple[NodeCapacity, ...]:
         used = requests_by_node(self.pods.items(), GPU)
@@ -425,30 +436,34 @@ class Collector:
             where = f"{facts.metadata.namespace}/{facts.metadata.name}"
             log.info("facts were not read: %s", problem, extra={"configmap": where})
 
-    def _on_usage(self, samples: Mapping[tuple[str, str], PodSample]) -> None:
-        for listener in self._usage_listeners:
-            listener(samples)
-        now_ms = round(self._clock() * 1000)
-        for uid, job in self.jobs.items():
-            if job.ended_at is not None:
-                continue
-            for pod in self.pods.by_index("job", uid):
-                sample = samples.get((pod.metadata.namespace, pod.metadata.name))
-                runs = [run for run in digest_pod(pod) if run.ended_ms is None]
-                if sample is None or not runs or not sample.memory_bytes:
-                    continue
-                run = runs[-1]
-                job.observations.polled.setdefault(run.key, SampleBuffer()).add(sample)
-                memory = job.memory.setdefault((run.role, run.rank), [])
-                used = sample.memory_bytes
-                memory.append(
-                    MemorySample(role=run.role, rank=run.rank, at_ms=now_ms, memory_bytes=used)
-                )
-                del memory[:-MEMORY_SAMPLES]
-                if run.role == PS:
-                    limits = pod_limits(pod)
-                    job.servers.add(run.rank, pod.spec.node_name, limits, sample, now_ms)
-                self._changed.add(uid)
+    async def _on_usage(self, samples: Mapping[tuple[str, str], PodSample]) -> None:
+        turns, by_job = Turns(), dict[str, list[tuple[Pod, PodSample]]]()
+        for name, sample in samples.items():
+            if (pod := self.pods.get(*name)) is not None:
+                by_job.setdefault(_controller_uid(pod), []).append((pod, sample))
+            await turns.give_way()
+        for uid, measured in by_job.items():
+            job = self.jobs.get(uid)
+            if job is not None and job.ended_at is None:
+                for listener in self._usage_listeners:
+                    listener(uid, [sample for _, sample in measured])
+                for pod, sample in measured:
+                    self._add_sample(uid, job, pod, sample)
+            await turns.give_way()
+
+    def _add_sample(self, uid: str, job: WatchedJob, pod: Pod, sample: PodSample) -> None:
+        runs = [run for run in digest_pod(pod) if run.ended_ms is None]
+        if not runs or not sample.memory_bytes:
+            return
+        run, now_ms = runs[-1], round(self._clock() * 1000)
+        job.observations.polled.setdefault(run.key, SampleBuffer()).add(sample)
+        memory = job.memory.setdefault((run.role, run.rank), [])
+        used = sample.memory_bytes
+        memory.append(MemorySample(role=run.role, rank=run.rank, at_ms=now_ms, memory_bytes=used))
+        del memory[:-MEMORY_SAMPLES]
+        if run.role == PS:
+            job.servers.add(run.rank, pod.spec.node_name, pod_limits(pod), sample, now_ms)
+        self._changed.add(uid)
 
 
 def _owner_uid(item: Object) -> str:

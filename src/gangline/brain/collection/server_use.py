@@ -2,7 +2,7 @@
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -44,13 +44,13 @@ class SampleBuffer:
 
 async def poll_usage(
     client: ApiClient,
-    receive: Callable[[Mapping[tuple[str, str], PodSample]], None],
+    receive: Callable[[Mapping[tuple[str, str], PodSample]], Awaitable[None]],
     every_s: float = POLL_S,
 ) -> None:
     """Call ``receive`` with the readings by namespace and pod, until cancelled."""
     while True:
         usage = await pod_usage(client, None)
-        receive(
+        await receive(
             {
                 pod: PodSample(round(used.memory), round(1000 * used.cpu))
                 for pod, used in usage.items()

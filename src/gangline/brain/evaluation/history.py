@@ -27,6 +27,7 @@ from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError
 from gangline.brain.store.reader import Reader
 from gangline.brain.store.writer import Writer
+from gangline.kube.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -241,23 +242,26 @@ class FactFlow:
 
     async def store(self) -> None:
         """Write what has changed; it stays in memory while the database is away."""
-        for uid, watched in list(self._collector.jobs.items()):
+        for uid in self._collector.jobs.keys() - self._earlier_loaded:
             # Runs of pods that an earlier process has watched keep their numbers.
-            if uid in self._earlier_loaded:
-                continue
             self._earlier_loaded.add(uid)
             earlier = await self._history.read(partial(Reader.run, uid=uid))
+            watched = self._collector.jobs.get(uid)
+            if watched is None:
+                continue
             for pod in earlier.pods if earlier else ():
                 watched.observations.earlier[pod.role, pod.rank, pod.started_ms] = pod
             for segment in earlier.segments[-FACTS_MAX_SEGMENTS:] if earlier else ():
                 watched.observations.segments.setdefault(segment.key, segment)
         self._earlier_loaded &= self._collector.jobs.keys()
-        is_available = True
+        is_available, turns = True, Turns()
         for run in self._collector.changed_runs():
             self._history.add([run])
+            await turns.give_way()
             # After a start each job is given completely, which is more than memory is for.
             if is_available and self._history.is_filling:
                 is_available = await self._history.flush()
+        self._collector.forget_ended()
         if is_available:
             await self._history.flush()
 

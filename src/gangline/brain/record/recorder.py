@@ -10,10 +10,11 @@ watches go on; of ended jobs at most ``MAX_UNWRITTEN``.
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,7 @@ from gangline.brain.store.errors import StoreError
 from gangline.brain.store.records import RecordRow
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError
+from gangline.kube.turns import Turns
 from gangline.sdk.client import JobError
 from gangline.sdk.diagnosis import TAIL_LINES, diagnose, diagnosis_data, failed_container
 from gangline.sdk.event_files import EventFolder, find_folder
@@ -66,6 +68,8 @@ _LARGEST_PROGRESS: Final = 64 * 1024
 _STEP: Final = re.compile(rb"^\0*step (\d{1,15})\s*$", re.MULTILINE)
 BATCH: Final = 20
 """Records of one transaction."""
+STOP_S: Final = 2.0
+"""For so long records are written after the end, less than the grace of a lost leadership."""
 
 
 @dataclass(slots=True)
@@ -93,7 +97,6 @@ class _Recording:
     progress_file: Path | None = None
     """Where a program without an agent writes its steps; None if that is not known."""
     is_deleted: bool = False
-    is_dirty: bool = True
     is_changed: bool = True
     """Whether the record differs from what was written."""
     is_merged: bool = False
@@ -127,6 +130,8 @@ class Recorder:
         self._cluster, self._clock = cluster, clock
         self._reads_folders = reads_folders
         self._recordings: dict[str, _Recording] = {}
+        self._dirty: set[str] = set()
+        """Jobs to observe."""
         self._requests = asyncio.Semaphore(CONCURRENT)
         self._wake = asyncio.Event()
         self._losses = store.losses
@@ -153,7 +158,7 @@ class Recorder:
         finally:
             for recording in self._recordings.values():
                 recording.written_at = None
-            await asyncio.shield(self.flush())
+            await asyncio.shield(self.flush(until=time.monotonic() + STOP_S))
 
     def current(self, uid: str) -> JobRecord | None:
         """Return the record of a job as it is now; None if memory does not have all of it."""
@@ -187,8 +192,9 @@ class Recorder:
         recording.stored = stored
         recording.is_deleted = recording.is_deleted or new is None
         if old is not None and new is not None and old.spec != new.spec:
-            recording.spec["written"] = _written(kind, stored)
-            recording.secrets |= secret_values(msgspec.to_builtins(stored))
+            manifest = msgspec.to_builtins(stored)
+            recording.spec["written"] = _written(kind, manifest)
+            recording.secrets |= secret_values(manifest)
         self._observe(uid, recording)
 
     def _begin(self, kind: JobKind, stored: Any) -> _Recording:
@@ -198,7 +204,7 @@ class Recorder:
             kind=kind,
             stored=stored,
             job=build_job(kind, stored, [], []),
-            spec={"written": _written(kind, stored)},
+            spec={"written": _written(kind, manifest)},
             secrets=secret_values(manifest),
             events=EventFolder(folder) if folder else None,
             progress_file=find_folder(manifest, _PROGRESS) if self._reads_folders else None,
@@ -211,7 +217,7 @@ class Recorder:
         earlier = recording.record
         is_stored = earlier.state == recording.job.state and not recording.is_deleted
         if is_stored and earlier.diagnosis:
-            recording.is_changed = recording.is_dirty = False
+            recording.is_changed = False
             recording.is_complete = True
             recording.ended_at = time.monotonic()
             return
@@ -226,22 +232,19 @@ class Recorder:
         recording = self._recordings.get(uid)
         if recording is not None:
             self._take_failure(recording, pod)
-            recording.is_dirty = True
+            self._dirty.add(uid)
 
-    def _on_usage(self, samples: Mapping[tuple[str, str], PodSample]) -> None:
-        for uid, recording in self._running():
-            pods = self._collector.pods.by_index("job", uid)
-            used = [samples.get((pod.metadata.namespace, pod.metadata.name)) for pod in pods]
-            measured = [sample for sample in used if sample is not None]
-            if measured:
-                values = {
-                    "cpu": sum(sample.cpu_millis for sample in measured) / 1000,
-                    "memory": float(sum(sample.memory_bytes for sample in measured)),
-                }
-                self._add_point(recording, "usage", values)
+    def _on_usage(self, uid: str, samples: Sequence[PodSample]) -> None:
+        recording = self._recordings.get(uid)
+        if recording is not None and not recording.has_ended:
+            values = {
+                "cpu": sum(sample.cpu_millis for sample in samples) / 1000,
+                "memory": float(sum(sample.memory_bytes for sample in samples)),
+            }
+            self._add_point(recording, "usage", values)
 
-    def _running(self) -> list[tuple[str, _Recording]]:
-        return [(uid, one) for uid, one in self._recordings.items() if not one.has_ended]
+    def _running(self) -> list[_Recording]:
+        return [one for one in self._recordings.values() if not one.has_ended]
 
     def _add_point(self, recording: _Recording, table: str, values: Mapping[str, float]) -> None:
         curves = recording.record.curves
@@ -254,12 +257,16 @@ class Recorder:
     # Observation
 
     async def _observe_dirty(self) -> None:
-        for uid, recording in list(self._recordings.items()):
-            if recording.is_dirty and not recording.is_complete:
+        turns = Turns()
+        for uid in list(self._dirty):
+            self._dirty.discard(uid)
+            recording = self._recordings.get(uid)
+            if recording is not None and not recording.is_complete:
                 self._observe(uid, recording)
+            await turns.give_way()
 
     def _observe(self, uid: str, recording: _Recording) -> None:
-        recording.is_dirty = False
+        self._dirty.discard(uid)
         pods = self._collector.pods.by_index("job", uid)
         groups = self._collector.groups.by_index("job", uid)
         job = build_job(recording.kind, recording.stored, pods, groups)
@@ -391,7 +398,14 @@ class Recorder:
     # Requests
 
     async def _poll_goodput(self) -> None:
-        await asyncio.gather(*(self._read(recording) for _, recording in self._running()))
+        running, turns = iter(self._running()), Turns()
+
+        async def read() -> None:
+            for recording in running:
+                await self._read(recording)
+                await turns.give_way()
+
+        await asyncio.gather(*(read() for _ in range(CONCURRENT)))
 
     async def _read(self, recording: _Recording) -> None:
         await self._read_goodput(recording)
@@ -407,7 +421,8 @@ class Recorder:
             except ApiError:
                 return
         if goodput is not None:
-            recording.goodput, recording.is_dirty = goodput, True
+            recording.goodput = goodput
+            self._dirty.add(recording.job.uid)
 
     async def _read_effective(self, recording: _Recording) -> None:
         """Read what a job with a runtime runs, once its pods exist."""
@@ -439,11 +454,12 @@ class Recorder:
             recording.is_changed = True
 
     async def _poll_devices(self) -> None:
-        with_devices = [(uid, one) for uid, one in self._running() if one.job.allocated_gpus]
+        with_devices = [one for one in self._running() if one.job.allocated_gpus]
         usage = await gpu_usage(self._client) if with_devices else None
-        for uid, recording in with_devices if usage else ():
+        turns = Turns()
+        for recording in with_devices if usage else ():
             assert usage is not None
-            pods = self._collector.pods.by_index("job", uid)
+            pods = self._collector.pods.by_index("job", recording.job.uid)
             names = [(pod.metadata.namespace, pod.metadata.name) for pod in pods]
             busy = [usage.pods[name] for name in names if name in usage.pods]
             devices = [device for name in names for device in usage.by_pod.get(name, ())]
@@ -451,6 +467,7 @@ class Recorder:
             if busy:
                 values = {"gpus": sum(busy), "gpuMemory": float(sum(memory))}
                 self._add_point(recording, "usage", values)
+            await turns.give_way()
 
     async def _repeat(self, every_s: float, work: Callable[[], Any]) -> None:
         while True:
@@ -473,16 +490,23 @@ class Recorder:
             except TimeoutError:
                 continue
 
-    async def flush(self) -> None:
-        """Write the records that are due."""
+    async def flush(self, until: float = math.inf) -> None:
+        """Write the records that are due, those of ended jobs first, until a monotonic time."""
         if self._losses != self._store.losses:
             # A damaged file was replaced by an empty one: what memory has goes into it again.
             self._losses = self._store.losses
             for recording in self._recordings.values():
                 recording.is_changed, recording.written_at = True, None
         due = [uid for uid, recording in self._recordings.items() if self._is_due(recording)]
+        due.sort(key=lambda uid: not self._recordings[uid].has_ended)
         try:
             for first in range(0, len(due), BATCH):
+                if time.monotonic() >= until:
+                    log.info(
+                        "records are not written: the time is over",
+                        extra={"jobs": len(due) - first},
+                    )
+                    break
                 await self._write(due[first : first + BATCH])
         except StoreError as error:
             log.debug("records stay in memory: %s", error)
@@ -556,19 +580,20 @@ class Recorder:
 
     def _forget(self) -> None:
         """Drop ended jobs from memory: written ones after a time, and too many others."""
-        now = time.monotonic()
-        ended = [
-            (recording.ended_at, uid)
-            for uid, recording in self._recordings.items()
-            if recording.is_complete and recording.ended_at is not None
-        ]
-        unwritten = [uid for _, uid in sorted(ended) if self._recordings[uid].is_changed]
-        lost = unwritten[: max(0, len(unwritten) - MAX_UNWRITTEN)]
+        before = time.monotonic() - RETAIN_S
+        unwritten, old = list[tuple[float, str]](), list[str]()
+        for uid, recording in self._recordings.items():
+            if not recording.is_complete or recording.ended_at is None:
+                continue
+            if recording.is_changed:
+                unwritten.append((recording.ended_at, uid))
+            elif recording.ended_at < before:
+                old.append(uid)
+        lost = [uid for _, uid in sorted(unwritten)[: max(0, len(unwritten) - MAX_UNWRITTEN)]]
         if lost and not self.dropped:
             log.warning("records of ended jobs are lost: the database is away")
         self.dropped += len(lost)
-        old = [uid for at, uid in ended if now - at > RETAIN_S]
-        for uid in (*lost, *(uid for uid in old if not self._recordings[uid].is_changed)):
+        for uid in (*lost, *old):
             if not self._recordings[uid].is_deleted:
                 self._done.add(uid)
             del self._recordings[uid]
@@ -588,12 +613,11 @@ def read_step(path: Path) -> list[ReportedStep]:
     return [ReportedStep(round(1000 * changed_s), int(step)) for step in steps[-1:]]
 
 
-def _written(kind: JobKind, stored: Any) -> dict[str, Any]:
+def _written(kind: JobKind, manifest: dict[str, Any]) -> dict[str, Any]:
     """Return a job as it was written, without status and secrets."""
-    manifest: dict[str, Any] = msgspec.to_builtins(stored)
-    manifest.pop("status", None)
-    resource = kind.resource
-    return mask_manifest({"apiVersion": resource.api_version, "kind": resource.kind, **manifest})
+    names = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
+    written = {name: value for name, value in manifest.items() if name != "status"}
+    return mask_manifest(names | written)
 
 
 def _masked_job(job: Job, secrets: frozenset[str]) -> Job:

@@ -27,6 +27,7 @@ from typing import Generic, Protocol, TypeVar
 from gangline.kube import metrics
 from gangline.kube.errors import ApiError, Conflict, Unreachable
 from gangline.kube.log_fields import log_fields
+from gangline.kube.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -294,10 +295,11 @@ class Controller(Generic[K]):
             lambda: max(held(), default=0.0)
         )
         async with asyncio.TaskGroup() as tasks:
+            turns = Turns()
             for _ in range(self._workers):
-                tasks.create_task(self._work())
+                tasks.create_task(self._work(turns))
 
-    async def _work(self) -> None:
+    async def _work(self, turns: Turns) -> None:
         while True:
             try:
                 key = await self.queue.get()
@@ -309,6 +311,8 @@ class Controller(Generic[K]):
                     await self._handle(key)
             finally:
                 self.queue.done(key)
+            # Neither the queue nor a pass that finds nothing to do waits for anything.
+            await turns.give_way()
 
     async def _handle(self, key: K) -> None:
         began = time.monotonic()

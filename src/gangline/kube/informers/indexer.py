@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Generic, NamedTuple, TypeVar
 
 from gangline.api.meta.objects import Object
+from gangline.kube.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -92,17 +93,23 @@ class Indexer(Generic[T]):
             self._remove_from_indexes(key, old)
             self._notify(old, None)
 
-    def replace(self, items: list[T], namespace: str | None = None) -> None:
+    async def replace(self, items: list[T], namespace: str | None = None) -> None:
         """Replace the content of one namespace, or of all: objects that are not in ``items`` are
         removed.
+
+        Other tasks run in between, as between the events of a watch: the listeners of many objects
+        take seconds.
         """
+        turns = Turns()
         if self._objects:
             present = {object_key(item) for item in items}
             scope = (key for key in self._objects if namespace in (None, key.namespace))
             for key in [key for key in scope if key not in present]:
                 self.remove(key)
+                await turns.give_way()
         for item in items:
             self.put(item)
+            await turns.give_way()
 
     def resync(self) -> None:
         """Call the listeners for every object as if it had changed."""

@@ -132,7 +132,7 @@ class Reflector(Generic[T]):
         listed = time.perf_counter()
         for malformed in listing.malformed:
             self._report_malformed(malformed)
-        self._indexer.replace(listing.items, self._namespace)
+        await self._indexer.replace(listing.items, self._namespace)
         self.list_times = ListTimes(
             len(listing),
             listing.is_protobuf,

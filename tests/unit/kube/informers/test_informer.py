@@ -372,14 +372,14 @@ async def test_several_namespaces_are_followed_each_by_itself(client, server):
         assert informer.problem is None
 
 
-def test_a_list_of_one_namespace_leaves_the_others_alone():
+async def test_a_list_of_one_namespace_leaves_the_others_alone():
     def thing(namespace, name):
         return Thing(metadata=ObjectMeta(name=name, namespace=namespace))
 
     store = Indexer({})
-    store.replace([thing("one", "a"), thing("one", "b")], "one")
-    store.replace([thing("two", "a")], "two")
-    store.replace([thing("one", "b")], "one")
+    await store.replace([thing("one", "a"), thing("one", "b")], "one")
+    await store.replace([thing("two", "a")], "two")
+    await store.replace([thing("one", "b")], "one")
     assert sorted(map(str, map(object_key, store.items()))) == ["one/b", "two/a"]
 
 

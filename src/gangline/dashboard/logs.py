@@ -115,8 +115,9 @@ class LogHub:
         while True:
             await asyncio.sleep(IDLE_S)
             if shared.readers == 0:
-                if (entry := self._logs.pop(key, None)) is not None:
-                    entry[1].cancel()
+                # After its end a log may have been opened again by now, with readers.
+                if (entry := self._logs.get(key)) is not None and entry[0] is shared:
+                    self._logs.pop(key)[1].cancel()
                 return
 
 

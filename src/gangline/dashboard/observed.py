@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -108,8 +109,7 @@ class SourceState:
     """Since when the copy is not current."""
 
 
-def _tables() -> defaultdict[str, dict[Any, Any]]:
-    return defaultdict(dict)
+_tables = partial(defaultdict[str, dict[Any, Any]], dict)
 
 
 @dataclass(slots=True)

@@ -67,8 +67,7 @@ class PageRequest:
 
     def find_job(self, path: str) -> SeenJob:
         """Return a job by ``namespace/kind/name``, as ``job`` does."""
-        namespace, _, rest = path.partition("/")
-        kind, _, name = rest.partition("/")
+        namespace, kind, name = [*path.split("/", 2), "", ""][:3]
         entry = self.seen.cluster.by_key.get((namespace, kind, name))
         # A job that may not be listed does not differ from one that does not exist.
         if entry is None or not self.seen.scope.sees_job(entry.kind, namespace):
@@ -227,8 +226,7 @@ async def _stored(request: PageRequest, path: str) -> dict[str, Any]:
     ``PageMissing`` if there is none that the viewer may see.
     """
     address, _, uid = path.strip("/").partition("@")
-    namespace, _, rest = address.partition("/")
-    kind, _, name = rest.partition("/")
+    namespace, kind, name = [*address.split("/", 2), "", ""][:3]
     missing = PageMissing(
         f"the history has no {kind} {name!r} in namespace {namespace!r} that you may see"
     )

@@ -74,8 +74,6 @@ _CLASSES = {
 
 def coloured(line: str) -> Markup:
     """Return a log line with its colours; all text is escaped."""
-    if "\x1b" not in line:
-        return escape(_OTHER.sub("", line))
     parts: list[Markup] = []
     active: list[str] = []
     at = 0
@@ -216,9 +214,7 @@ class Renderer:
             self.ago(at),
         )
 
-    def span(self, seconds: float | None) -> str:
-        if seconds is None:
-            return ""
+    def span(self, seconds: float) -> str:
         size, name = next(unit for unit in _UNITS if seconds >= unit[0] or unit[0] == 1)
         return str(self.texts(f"time.{name}", int(seconds // size)))
 

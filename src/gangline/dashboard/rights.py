@@ -107,8 +107,6 @@ class Rights:
             return await self.client.is_allowed(**attributes)
 
 
-ALL_NAMESPACES: frozenset[str] | None = None
-"""In a scope: the kind is visible everywhere."""
 NOTHING: frozenset[str] = frozenset()
 
 
@@ -142,7 +140,7 @@ async def read_scope(
     asked = (*kinds, *OWNED_KINDS, *CLUSTER_KINDS)
     everywhere = await rights.may_all(map(list_question, asked))
     visible: dict[Readable, frozenset[str] | None] = {
-        kind: ALL_NAMESPACES if everywhere[list_question(kind)] else NOTHING for kind in asked
+        kind: None if everywhere[list_question(kind)] else NOTHING for kind in asked
     }
     await _add_namespaces(rights, visible, namespaces)
     # What belongs to jobs is shown with them only.

@@ -227,9 +227,8 @@ class Dashboard:
     def _banner(self) -> BannerView:
         problem, sources = self.cluster.problem(), self.cluster.sources
         kinds = [f"{kind.resource.plural}.{kind.resource.group}" for kind in JOB_KINDS]
-        return BannerView(
-            problem=problem.problem if problem else "",
-            since=problem.since if problem else None,
+        return BannerView.of(
+            problem,
             is_loading=not self.cluster.has_synced and problem is None,
             has_jobs=not all(sources[name].absent for name in kinds if name in sources)
             or sources.keys().isdisjoint(kinds),

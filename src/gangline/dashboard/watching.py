@@ -37,7 +37,6 @@ from gangline.sdk.kinds import JOB_KINDS
 
 _CHECK_S = 0.5
 """How often the states of the copies are compared."""
-_ABSENT = (NotFound, Forbidden)
 _ANSWER_S = 2.0
 """Limit of the question whether the API server is back."""
 
@@ -122,7 +121,7 @@ class ClusterWatch:
         state, problem = self.cluster.sources[name], informer.problem
         if problem is self._overcome.get(name):
             problem = None  # the watch has nothing to report yet
-        absent = isinstance(problem, _ABSENT)
+        absent = isinstance(problem, (NotFound, Forbidden))
         text = str(problem) if problem is not None and not absent else ""
         if (state.synced, state.absent, state.problem) == (informer.has_synced, absent, text):
             return

@@ -1,18 +1,21 @@
-"""Watches of an API server that goes away and comes back, and readings of readers who have gone."""
+"""Watches of an API server that goes away and comes back, and readings and logs that are shared."""
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from gangline.dashboard.logs import LogHub
 from gangline.dashboard.observed import ClusterSnapshot
 from gangline.dashboard.sources import Sources, in_thread
 from gangline.dashboard.watching import ClusterWatch
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.errors import ApiError, Unreachable
+from gangline.sdk.logs import LogLine
 from unit.dashboard.observed_state import StubServer, example, not_found
 
 
@@ -159,3 +162,38 @@ async def test_a_reading_whose_reader_has_gone_ends_without_an_error(
     may_end.set()
     await asyncio.to_thread(thread.join)
     assert errors == []
+
+
+async def test_log_that_is_opened_again_after_its_end_stays_open_for_its_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    idle_s, streams = 0.01, 0
+    late = asyncio.Event()
+
+    async def batches() -> AsyncIterator[list[LogLine]]:
+        await late.wait()
+        yield [LogLine("", "worker-0", "a line")]
+        await asyncio.Event().wait()
+
+    @asynccontextmanager
+    async def follow(*_: object) -> AsyncIterator[AsyncIterator[list[LogLine]]]:
+        nonlocal streams
+        streams += 1
+        if streams == 1:
+            raise Unreachable("no container yet")
+        yield batches()
+
+    monkeypatch.setattr("gangline.dashboard.logs.IDLE_S", idle_s)
+    monkeypatch.setattr("gangline.dashboard.logs.follow_batches", follow)
+    hub = LogHub(StubClient())  # type: ignore[arg-type]
+    job = next(example().observation().jobs()).job
+    first = hub.open(job, "")
+    await until(lambda: first.has_ended)
+    reopened = hub.open(job, "")
+    with reopened.read():
+        # Later than the end of the first stream's idle time.
+        asyncio.get_running_loop().call_later(3 * idle_s, late.set)
+        async with asyncio.timeout(10):
+            await reopened.wait(0)
+    await hub.aclose()
+    assert [line.text for line in reopened.since(0)[0]] == ["a line"]

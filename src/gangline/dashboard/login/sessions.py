@@ -211,8 +211,7 @@ class TokenLogin(Login):
             raise LoginRefused("login.refused") from error
         except ApiError as error:
             raise LoginRefused(str(error)) from error
-        next_path = local_path(str(form.get("next", "")), f"{self.base_path}/")
-        response = see_other(next_path)
+        response = see_other(local_path(str(form.get("next", "")), f"{self.base_path}/"))
         self.sessions.start(response, Identity(token=token), name)
         return response
 

@@ -82,7 +82,7 @@ class SeenJob:
         place = (-job.created.timestamp(), job.namespace, job.name, kind)
         return cls(entry, job, job.namespace, kind, str(job.state), owner, queue, place)
 
-    def row(self, *, step: int | None = None, goodput: float | None = None) -> JobRow:
+    def row(self) -> JobRow:
         job = self.job
         return JobRow.of(
             job,
@@ -90,8 +90,6 @@ class SeenJob:
             owner=self.owner,
             queue=self.queue,
             progress=job.progress.summary if job.progress else "",
-            step=step,
-            goodput=goodput,
             started=started(job),
         )
 

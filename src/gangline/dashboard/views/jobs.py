@@ -5,10 +5,10 @@ import heapq
 import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from gangline.dashboard.views.base import JobRow, Observation, SeenJob, View
 from gangline.sdk.goodput import Goodput
@@ -143,11 +143,11 @@ def jobs_view(
 
 def job_row(seen: SeenJob, accounts: Mapping[str, Goodput]) -> JobRow:
     """Return a job as a row, with steps and goodput if something accounts for them."""
-    account = accounts.get(seen.job.uid)
+    row, account = seen.row(), accounts.get(seen.job.uid)
     if account is None:
-        return seen.row()
-    job = replace(seen.job, progress=account.as_progress)
-    return replace(seen, job=job).row(step=account.step, goodput=account.share)
+        return row
+    progress = account.as_progress.summary
+    return replace(row, step=account.step, goodput=account.share, progress=progress)
 
 
 def _position(sort: str) -> Callable[[SeenJob], tuple[Any, ...]]:

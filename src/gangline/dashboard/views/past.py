@@ -100,16 +100,6 @@ def history_view(
     return HistoryView(rows, given, {**given, **following} if following else NOTHING, hidden)
 
 
-def recorded_head(stored: Mapping[str, Any]) -> JobHead:
-    record = stored.get("record") or {}
-    return JobHead(
-        row=past_row(stored["job"], record),
-        uid=stored["job"]["uid"],
-        replicas=tuple(map(_cell, record.get("replicas", ()))),
-        timeline=tuple(map(_moment, record.get("timeline", ()))),
-    )
-
-
 def recorded_why(stored: Mapping[str, Any]) -> WhyView | None:
     """Return the diagnosis at the end of a job; None if it was deleted before its end."""
     record = stored.get("record") or {}
@@ -191,14 +181,16 @@ class RecordedPage(JobPage, frozen=True):
 
 
 def recorded_page(stored: Mapping[str, Any], content: View | None) -> RecordedPage:
-    record = stored.get("record")
-    waits = (record or {}).get("explanations", ())
-    return RecordedPage(
-        recorded_head(stored),
-        content,
-        tuple(Wait(_time(wait["at_ms"]), wait["text"]) for wait in waits),
-        is_recorded=record is not None,
+    record = stored.get("record") or {}
+    head = JobHead(
+        row=past_row(stored["job"], record),
+        uid=stored["job"]["uid"],
+        replicas=tuple(map(_cell, record.get("replicas", ()))),
+        timeline=tuple(map(_moment, record.get("timeline", ()))),
     )
+    waits = (Wait(_time(wait["at_ms"]), wait["text"]) for wait in record.get("explanations", ()))
+    is_recorded = stored.get("record") is not None
+    return RecordedPage(head, content, tuple(waits), is_recorded=is_recorded)
 
 
 def _cell(replica: Mapping[str, Any]) -> ReplicaCell:

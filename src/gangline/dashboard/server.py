@@ -438,9 +438,8 @@ class Dashboard:
             shown = [line for line in lines if not text or text in line.text.lower()]
             if shown:
                 html = "".join(renderer.log_line(line) for line in shown)
-                await stream.send(
-                    streams.message({"log-lines": html}, str(position), swap="beforeend")
-                )
+                added = streams.message({"log-lines": html}, str(position), swap="beforeend")
+                await stream.send(added)
             if shared.has_ended:
                 await stream.send(streams.named("complete"))
                 return None
@@ -558,8 +557,7 @@ class Dashboard:
 
     async def _language(self, request: web.Request) -> web.StreamResponse:
         response = sessions.see_other(self._next(request))
-        chosen = request.query.get("to", "")
-        if chosen in LANGUAGES:
+        if (chosen := request.query.get("to", "")) in LANGUAGES:
             response.set_cookie(
                 "gangline_language", chosen, path=self.settings.base_path or "/",
                 max_age=31_536_000, samesite="Lax",

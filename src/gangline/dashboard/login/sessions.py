@@ -96,7 +96,10 @@ class Sessions:
         """Return the session of a request; None if it has none, or it has expired."""
         value = _digest(request.cookies.get(self._cookie, ""))
         until, session = self._sessions.get(value, (0.0, None))
-        return session if self._clock() < until else None
+        if self._clock() >= until:
+            self._sessions.pop(value, None)
+            return None
+        return session
 
     def start(
         self,

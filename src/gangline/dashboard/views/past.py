@@ -189,8 +189,7 @@ def recorded_page(stored: Mapping[str, Any], content: View | None) -> RecordedPa
         timeline=tuple(map(_moment, record.get("timeline", ()))),
     )
     waits = (Wait(_time(wait["at_ms"]), wait["text"]) for wait in record.get("explanations", ()))
-    is_recorded = stored.get("record") is not None
-    return RecordedPage(head, content, tuple(waits), is_recorded=is_recorded)
+    return RecordedPage(head, content, tuple(waits), is_recorded=stored.get("record") is not None)
 
 
 def _cell(replica: Mapping[str, Any]) -> ReplicaCell:

@@ -179,7 +179,15 @@ def test_member_that_computes_is_waited_for_longer_than_one_that_does_not_hear()
     assert job.coordinator.deadline == 1.0 + FORM_S
     silent = Job([0, 0, 0])
     silent.send(Warm(3), Lost(0, "Killed"), Heard(3, 2), Heard(1, 2))
-    assert silent.coordinator.tick(HEARD_S) == [Fallback("these ranks did not answer in time", [2])]
+    assert silent.coordinator.tick(HEARD_S) == [KillRank(2, "it did not answer in time")]
+    assert silent.coordinator.tick(HEARD_S) == []
+    silent.send(Lost(2, "Killed"))
+    (form,) = (order for order in silent.send(Warm(4)) if isinstance(order, Form))
+    assert form.members == [3, 1, 4]
+    silent.send(Heard(3, 3), Heard(1, 3))
+    assert silent.coordinator.tick(2 * HEARD_S) == [KillRank(4, "it did not answer in time")]
+    dead = silent.coordinator.tick(3 * HEARD_S)
+    assert dead == [Fallback("these ranks did not answer in time", [4])]
 
 
 def test_others_continue_without_a_lost_node_and_with_another_one() -> None:

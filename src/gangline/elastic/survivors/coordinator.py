@@ -152,6 +152,8 @@ class EpochCoordinator:
     """Losses without a step between them."""
     _proven: set[int] = field(default_factory=set)
     """Slots that have been in a group which has formed."""
+    _silent: set[int] = field(default_factory=set)
+    """Slots that were ended because they had not heard of an epoch."""
     _replaced: dict[int, str] = field(default_factory=dict)
     """Slots that end as soon as a successor is warm, with reasons."""
 
@@ -222,6 +224,12 @@ class EpochCoordinator:
             return []
         if None in self._seats and not self._is_forming():
             return self._fall_back("no successor was ready in time")
+        unheard = {*self._members} - self._heard
+        if unheard - self._silent and unheard < {*self._members}:
+            # A stopped process, for example: it becomes one that is lost.
+            self._silent |= unheard
+            self._deadline = now + HEARD_S
+            return [KillRank(slot, "it did not answer in time") for slot in sorted(unheard)]
         stages = self._heard, self._connected, {*self._formed}
         late = next(missing for done in stages if (missing := {*self._members} - done))
         return self._fall_back("these ranks did not answer in time", sorted(late))

@@ -57,7 +57,14 @@ def to_integer(number: float) -> float | int:
     return number
 
 
-_decode = msgspec.json.Decoder(float_hook=lambda text: to_integer(float(text))).decode
+def _to_number(text: str) -> float | int:
+    number = float(text)
+    if math.isinf(number):  # which JSON cannot express
+        raise msgspec.DecodeError(f"the number {text[:20]} is out of range")
+    return to_integer(number)
+
+
+_decode = msgspec.json.Decoder(float_hook=_to_number).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _WHITESPACE = b" \t\r\n"

@@ -21,19 +21,19 @@ Resources: TypeAlias = tuple[str, Usage, Usage]
 
 def apply_limit_ranges(ranges: Iterable[Json], pod: Json) -> None:
     """Give the containers of a pod the amounts that they do not name, in place."""
-    items = [item for _, item in _items(ranges, "Container")]
+    defaults: dict[str, Json] = {field: {} for _, field, _ in _DEFAULTS}
+    for _, item in _items(ranges, "Container"):
+        for _, field, source in _DEFAULTS:
+            defaults[field] = subobject(item, source) | defaults[field]
     notes = []
     spec = subobject(pod, "spec")
     listed = [("container", each) for each in objects_in(spec.get("containers"))]
     listed += [("init container", each) for each in objects_in(spec.get("initContainers"))]
     for role, container in listed:
-        for word, field, source in _DEFAULTS:
+        for word, field, _ in _DEFAULTS:
             resources = container.get("resources")
             written = subobject(container, "resources", field)
-            missing: Json = {}
-            for item in items:
-                missing = {**subobject(item, source), **missing}
-            missing = {name: value for name, value in missing.items() if name not in written}
+            missing = {n: value for n, value in defaults[field].items() if n not in written}
             if missing and isinstance(resources, dict | None):
                 container["resources"] = {**(resources or {}), field: {**written, **missing}}
                 names = ", ".join(sorted(missing))

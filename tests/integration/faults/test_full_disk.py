@@ -1,5 +1,6 @@
 """A full disk: writes are refused with a message, no acknowledged write is lost, it recovers."""
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk"),
 ]
 
-DISK_BYTES = 8 << 20
+DISK_BYTES = 80 << 20  # a start needs 64 MiB
+ROOM_BYTES = 5 << 20
 INTERNAL_ERROR = 500
 
 
@@ -58,7 +60,7 @@ async def stored(client: ApiClient) -> set[str]:
 
 async def test_full_disk_is_reported_and_loses_nothing(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
-    ballast.write_bytes(b"x" * (3 << 20))
+    fill_up(ballast, ROOM_BYTES)
     data = small_disk / "state"
     server, kept = await start(data), set[str]()
     try:
@@ -95,6 +97,7 @@ async def test_a_log_that_fills_the_disk_does_not_end_the_cluster(
     root = small_disk / "home"
     ballast = small_disk / "ballast"
     async with embedded(root) as cluster, cluster.client() as client:
+        fill_up(ballast, ROOM_BYTES)
         await client.create(PODS, talker("chatty", "yes | head -c 20000000; sleep 300"), "default")
 
         async def is_full() -> bool:
@@ -132,11 +135,11 @@ async def test_a_log_that_fills_the_disk_does_not_end_the_cluster(
         assert cluster.process.poll() is None
 
 
-def fill_up(ballast: Path) -> None:
-    """Write until the disk is full."""
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 4096) == 4096:
-                pass
-        except OSError:
-            return
+def fill_up(ballast: Path, room: int = 0) -> None:
+    """Fill the disk until ``room`` bytes are free."""
+    disk = os.statvfs(ballast.parent)
+    with ballast.open("ab", buffering=0) as file:
+        missing = disk.f_bavail * disk.f_frsize - room
+        with contextlib.suppress(OSError):
+            while missing > 0:
+                missing -= file.write(b"x" * min(1 << 20, missing))

@@ -7,7 +7,7 @@ from gangline.local import limits
 from gangline.local.apiserver.machinery.schema.value_rules import (
     PatternError,
     compile_pattern,
-    string_rules,
+    value_rules,
 )
 
 
@@ -51,6 +51,6 @@ def test_text_that_would_take_a_pattern_too_long_is_refused(
     pattern: str, text: str, message: str
 ) -> None:
     causes: list[StatusCause] = []
-    for rule in string_rules({"pattern": pattern}):
+    for rule in value_rules({"pattern": pattern}):
         rule(text, None, "field", causes)
     assert [message in (cause.message or "") for cause in causes] == [True] * bool(message)

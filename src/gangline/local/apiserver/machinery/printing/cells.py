@@ -6,24 +6,24 @@ stands what is shown if the value is absent, or what the function needs beside i
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.kind_tables import GroupKind, read_kind_table
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     UNKNOWN,
-    FieldSource,
     TablePrinter,
+    find_condition,
     format_age,
-    format_labels,
     format_selector,
     has_deletion_timestamp,
     join_or_none,
-    make_printer,
+    make_columns,
+    object_age,
     object_name,
 )
 from gangline.local.apiserver.machinery.schema.nodes import Json
@@ -40,27 +40,38 @@ ACCESS_MODES = {
 }
 ITEMS_SHOWN = 3
 METRICS_SHOWN = 2
+UNKNOWN_STATUS = "Unknown"
+
+
+CellFunction: TypeAlias = Callable[[Json, datetime], Any]
 
 
 @cache
 def table_printers() -> Mapping[GroupKind, TablePrinter]:
     printers = {}
     for kind, columns in read_kind_table(__package__, "columns.toml"):
-        sources = [(name, _source(of)) if of else name for name, of in columns.items()]
-        printers[kind] = make_printer(*([] if "Name" in columns else ["Name"]), *sources)
+        sources = {"Name": columns.get("Name", ""), **columns}
+        cells = [_cell(name, source) for name, source in sources.items()]
+        printers[kind] = TablePrinter(make_columns(*sources), partial(_row, cells))
     return printers
 
 
-def _source(text: str) -> FieldSource:
-    """Return the function of a column's source."""
-    text, bar, more = text.partition(" | ")
+def _row(cells: Sequence[CellFunction], obj: Json, now: datetime) -> list[Any]:
+    return [cell(obj, now) for cell in cells]
+
+
+def _cell(column: str, source: str) -> CellFunction:
+    """Return the function of a column."""
+    if not source:
+        return object_age if column == "Age" else lambda obj, now: object_name(obj)
+    text, bar, more = source.partition(" | ")
     more = more if bar else NONE
     function, _, path = text.rpartition(" ")
     if not function and path in _CELLS:
         function, path = path, ""
     *parents, name = path.split(".")
 
-    def cell(obj: Json) -> Any:
+    def cell(obj: Json, now: datetime) -> Any:
         value = subobject(obj, *parents).get(name) if path else obj
         if not function:
             return _plain(value, more)
@@ -124,11 +135,10 @@ def _subjects(subjects: Any, kind: str) -> str:
 
 
 def _available(conditions: Any, _: str) -> str:
-    for condition in objects_in(conditions):
-        if condition.get("type") == "Available":
-            reason = "" if condition.get("status") == "True" else f" ({condition.get('reason')})"
-            return f"{condition.get('status')}{reason}"
-    return "Unknown"
+    condition = find_condition(conditions, "Available")
+    status = condition.get("status", UNKNOWN_STATUS)
+    is_explained = condition and status != "True"
+    return f"{status} ({condition.get('reason')})" if is_explained else str(status)
 
 
 def _signing(conditions: Any, _: str) -> str:
@@ -155,25 +165,16 @@ def _claim_state(obj: Json, _: str) -> str:
     return ",".join([*(["deleted"] if obj["metadata"].get("deletionTimestamp") else []), *states])
 
 
-def _condition(conditions: Any, type_: str) -> str:
-    states = (c.get("status") for c in objects_in(conditions) if c.get("type") == type_)
-    return str(next(states, UNKNOWN))
-
-
 def _address(addresses: Any, type_: str) -> str:
     given = [one.get("address", NONE) for one in objects_in(addresses) if one.get("type") == type_]
     return given[-1] if given else NONE
 
 
 def _node_status(obj: Json, _: str) -> str:
-    conditions = objects_in(subobject(obj, "status").get("conditions"))
-    ready = next((condition for condition in conditions if condition.get("type") == "Ready"), None)
-    states = [
-        "Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"
-    ]
-    if subobject(obj, "spec").get("unschedulable"):
-        states.append("SchedulingDisabled")
-    return ",".join(states)
+    ready = find_condition(subobject(obj, "status").get("conditions"), "Ready")
+    state = "Ready" if ready.get("status") == "True" else "NotReady"
+    cordoned = subobject(obj, "spec").get("unschedulable")
+    return (state if ready else UNKNOWN_STATUS) + (",SchedulingDisabled" if cordoned else "")
 
 
 def _node_roles(labels: Any, _: str) -> str:
@@ -189,15 +190,8 @@ def _modes(modes: Any, _: str) -> str:
 
 
 def _volume_phase(obj: Json, _: str) -> str:
-    return (
-        "Terminating"
-        if has_deletion_timestamp(obj)
-        else str(subobject(obj, "status").get("phase", ""))
-    )
-
-
-def _claim_text(claim: Any, _: str) -> str:
-    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
+    phase = "Terminating" if has_deletion_timestamp(obj) else subobject(obj, "status").get("phase")
+    return str(phase or "")
 
 
 def _class_name(obj: Json, _: str) -> str:
@@ -252,15 +246,12 @@ def _slice_addresses(endpoints: Any, _: str) -> str:
 
 
 def _job_state(obj: Json, _: str) -> str:
-    true = {
-        condition.get("type")
-        for condition in objects_in(subobject(obj, "status").get("conditions"))
-        if condition.get("status") == "True"
-    }
-    if subobject(obj, "metadata").get("deletionTimestamp"):
+    if has_deletion_timestamp(obj):
         return "Terminating"
+    conditions = subobject(obj, "status").get("conditions")
     states = ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet")
-    return next((state for state in states if state in true), "Running")
+    true = (s for s in states if find_condition(conditions, s).get("status") == "True")
+    return next(true, "Running")
 
 
 def _job_duration(status: Any, _: str) -> str:
@@ -328,12 +319,12 @@ _CELLS: Mapping[str, Callable[[Any, str], Any]] = {
     "bound-modes": _if_bound(
         lambda claim: _modes(subobject(claim, "status").get("accessModes"), "")
     ),
-    "claim": _claim_text,
+    "claim": lambda claim, _: _parts(claim, "namespace name") if claim else "",
     "claim-state": _claim_state,
     "class-name": _class_name,
     "cluster-ip": _cluster_ip,
     "completions": _completions,
-    "condition": _condition,
+    "condition": lambda conditions, type_: find_condition(conditions, type_).get("status", UNKNOWN),
     "age": _age,
     "audiences": lambda tokens, _: (
         ",".join(str(token.get("audience")) for token in objects_in(tokens)) or "<unset>"
@@ -347,7 +338,7 @@ _CELLS: Mapping[str, Callable[[Any, str], Any]] = {
     "endpoints": _endpoints_text,
     "external": _external_addresses,
     "hosts": _hosts,
-    "labels": lambda labels, _: format_labels(labels),
+    "labels": lambda labels, _: format_selector({"matchLabels": labels}),
     "limits": _of_quota(limits=True),
     "list": lambda items, _: join_or_none(items or ()),
     "job-state": _job_state,

@@ -9,6 +9,7 @@ from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     TablePrinter,
+    find_condition,
     format_duration,
     has_deletion_timestamp,
     latest_time,
@@ -38,7 +39,8 @@ class PodStatusSummary:
 def _summary(pod: Json) -> PodStatusSummary:
     status = subobject(pod, "status")
     summary = PodStatusSummary(status.get("reason") or status.get("phase") or "Unknown")
-    if _condition(pod, "PodScheduled").get("reason") == "SchedulingGated":
+    scheduled = find_condition(status.get("conditions"), "PodScheduled")
+    if scheduled.get("reason") == "SchedulingGated":
         summary.reason = "SchedulingGated"
     initializing = _summarize_init_containers(pod, summary)
     if not initializing or _condition_is_true(pod, "Initialized"):
@@ -57,10 +59,8 @@ def _summarize_init_containers(pod: Json, summary: PodStatusSummary) -> bool:
         objects_in(subobject(pod, "status").get("initContainerStatuses"))
     ):
         summary.count_restarts(container)
-        ended, waiting = (
-            subobject(container, "state", "terminated"),
-            subobject(container, "state", "waiting"),
-        )
+        ended = subobject(container, "state", "terminated")
+        waiting = subobject(container, "state", "waiting")
         if ended and not ended.get("exitCode"):
             continue
         if _is_sidecar(specs.get(container.get("name"), {})) and container.get("started"):
@@ -79,7 +79,14 @@ def _summarize_init_containers(pod: Json, summary: PodStatusSummary) -> bool:
 def _summarize_containers(pod: Json, summary: PodStatusSummary) -> None:
     # As in kubectl: restarts of finished init containers do not count.
     summary.restarts, summary.restart_times = 0, []
-    _count_sidecars(pod, summary)
+    sidecars = {
+        container.get("name")
+        for container in objects_in(subobject(pod, "spec").get("initContainers"))
+        if _is_sidecar(container)
+    }
+    for container in objects_in(subobject(pod, "status").get("initContainerStatuses")):
+        if container.get("name") in sidecars:
+            summary.count_restarts(container)
     running = False
     for container in reversed(objects_in(subobject(pod, "status").get("containerStatuses"))):
         summary.count_restarts(container)
@@ -96,17 +103,6 @@ def _summarize_containers(pod: Json, summary: PodStatusSummary) -> None:
         summary.reason = "Running" if _condition_is_true(pod, "Ready") else "NotReady"
 
 
-def _count_sidecars(pod: Json, summary: PodStatusSummary) -> None:
-    names = {
-        of.get("name")
-        for of in objects_in(subobject(pod, "spec").get("initContainers"))
-        if _is_sidecar(of)
-    }
-    for container in objects_in(subobject(pod, "status").get("initContainerStatuses")):
-        if container.get("name") in names:
-            summary.count_restarts(container)
-
-
 def _termination_reason(ended: Json) -> str:
     if reason := ended.get("reason"):
         return str(reason)
@@ -119,13 +115,9 @@ def _is_sidecar(container: Json) -> bool:
     return container.get("restartPolicy") == "Always"
 
 
-def _condition(pod: Json, kind: str) -> Json:
-    conditions = objects_in(subobject(pod, "status").get("conditions"))
-    return next((condition for condition in conditions if condition.get("type") == kind), {})
-
-
 def _condition_is_true(pod: Json, kind: str) -> bool:
-    return _condition(pod, kind).get("status") == "True"
+    conditions = subobject(pod, "status").get("conditions")
+    return bool(find_condition(conditions, kind).get("status") == "True")
 
 
 def _cells(pod: Json, now: datetime) -> list[Any]:

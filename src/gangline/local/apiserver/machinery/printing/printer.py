@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from gangline.api.meta.json_objects import subobject
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 UNKNOWN = "<unknown>"
@@ -63,8 +63,6 @@ def latest_time(timestamps: Iterable[object]) -> datetime | None:
 NONE = "<none>"
 
 CellsFunction: TypeAlias = Callable[[Json, datetime], list[Any]]
-FieldSource: TypeAlias = str | Callable[[Json], Any]
-"""A path such as ``status.phase`` (empty text if absent), or a function of the object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +104,6 @@ def make_columns(*names: str) -> tuple[TableColumn, ...]:
     return tuple(columns)
 
 
-def make_printer(*columns: str | tuple[str, FieldSource]) -> TablePrinter:
-    """Return a printer from columns with their source; ``Name`` and ``Age`` need none."""
-    names = (column if isinstance(column, str) else column[0] for column in columns)
-    cells = [_cell(column) for column in columns]
-    return TablePrinter(make_columns(*names), lambda obj, now: [cell(obj, now) for cell in cells])
-
-
-def _cell(column: str | tuple[str, FieldSource]) -> Callable[[Json, datetime], Any]:
-    if isinstance(column, str):
-        return object_age if column == "Age" else lambda obj, now: object_name(obj)
-    source = column[1]
-    if not isinstance(source, str):
-        return lambda obj, now: source(obj)
-    *parents, name = source.split(".")
-    return lambda obj, now: subobject(obj, *parents).get(name, "")
-
-
 def object_name(obj: Json) -> str:
     return str(subobject(obj, "metadata").get("name", ""))
 
@@ -139,8 +120,10 @@ def join_or_none(values: Iterable[Any], separator: str = ",") -> str:
     return separator.join(map(str, values)) or NONE
 
 
-def format_labels(labels: Any) -> str:
-    return join_or_none(f"{k}={v}" for k, v in sorted(labels.items())) if labels else NONE
+def find_condition(conditions: Any, type_: str) -> Json:
+    """Return the condition of a type; an empty one if there is none."""
+    found = (condition for condition in objects_in(conditions) if condition.get("type") == type_)
+    return next(found, {})
 
 
 def format_selector(selector: Json) -> str:

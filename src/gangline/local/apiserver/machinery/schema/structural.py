@@ -11,7 +11,7 @@ keys and set members. Rules in CEL follow when all types are right (``machinery.
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from gangline.api.meta import field_causes
@@ -35,10 +35,8 @@ from gangline.local.apiserver.machinery.schema.nodes import (
 )
 from gangline.local.apiserver.machinery.schema.value_rules import (
     ValueRule,
-    enum_rule,
-    number_rules,
     size_rules,
-    string_rules,
+    value_rules,
 )
 
 __all__ = ["StructuralSchema"]
@@ -265,8 +263,9 @@ class CauseList(list[StatusCause]):
             raise TooManyCausesError
 
 
-Validator: TypeAlias = Callable[[Any, ParentPath, Segment, list[StatusCause]], None]
+Validator: TypeAlias = ValueRule
 
+_SCALARS = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
 _JSON_TYPES = {
     str: "string",
     bool: "boolean",
@@ -282,47 +281,23 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
     """Compiles schemas to validators. The result is None if a node accepts every value."""
 
     def _compile(self, schema: Json) -> Validator | None:
-        checks = [
-            check for check in (self._compile_type(schema), self._compile_logical(schema)) if check
-        ]
-        if len(checks) < 2:
-            return checks[0] if checks else None
-        first, second = checks
-
-        def both(
-            value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]
-        ) -> None:
-            first(value, parent, segment, causes)
-            second(value, parent, segment, causes)
-
-        return both
+        return _all_of([self._compile_type(schema), self._compile_logical(schema)])
 
     def _compile_type(self, schema: Json) -> Validator | None:
         nullable = bool(schema.get("nullable"))
         if schema.get(INT_OR_STRING):
-            rules = [*number_rules(schema), *string_rules(schema), *enum_rule(schema)]
-            return _leaf("integer,string", (int, str), rules, nullable)
+            return _leaf("integer,string", (int, str), value_rules(schema), nullable)
         if schema.get("oneOf") == QUANTITY["oneOf"]:
             return _quantity
-        match schema.get("type"):
-            case "string":
-                rules = [*string_rules(schema), *enum_rule(schema)]
-                return _leaf("string", (str,), rules, nullable)
-            case "integer":
-                return _leaf("integer", (int,), _numeric_rules(schema), nullable)
-            case "number":
-                return _leaf("number", (int, float), _numeric_rules(schema), nullable)
-            case "boolean":
-                return _boolean(nullable, enum_rule(schema))
-            case "array":
-                return self._compile_list(schema, nullable)
-            case "object":
-                return self._compile_object(schema, nullable)
+        type_ = schema.get("type")
+        if type_ == "array":
+            return self._compile_list(schema, nullable)
         # Without a type only the rules apply, as in the branches of anyOf and oneOf.
-        if "properties" in schema or "required" in schema:
-            return self._compile_object(schema, nullable, typed=False)
-        rules = [*_numeric_rules(schema), *string_rules(schema)]
-        return _untyped(rules) if rules else None
+        if type_ == "object" or (type_ is None and schema.keys() & {"properties", "required"}):
+            return self._compile_object(schema, nullable, typed=type_ is not None)
+        if type_ in _SCALARS:
+            return _leaf(type_, _SCALARS[type_], value_rules(schema), nullable)
+        return _all_of(value_rules(schema))
 
     def _compile_list(self, schema: Json, nullable: bool) -> Validator:
         inner = self.compile(schema.get("items", {}))
@@ -392,10 +367,6 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
         )
 
 
-def _numeric_rules(schema: Json) -> list[ValueRule]:
-    return [*number_rules(schema), *enum_rule(schema)]
-
-
 def _wrong_type(
     value: Any, expected: str, parent: ParentPath, segment: Segment, causes: list[StatusCause]
 ) -> None:
@@ -403,9 +374,7 @@ def _wrong_type(
     causes.append(field_causes.type_invalid(format_field_path(parent, segment), actual, expected))
 
 
-def _leaf(
-    name: str, types: tuple[type, ...], rules: list[ValueRule], nullable: bool = False
-) -> Validator:
+def _leaf(name: str, types: tuple[type, ...], rules: list[ValueRule], nullable: bool) -> Validator:
     def check(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         # bool is a subclass of int in Python but a separate type in JSON: compare exactly.
         if type(value) not in types:
@@ -427,14 +396,14 @@ def _quantity(value: Any, parent: ParentPath, segment: Segment, causes: list[Sta
         causes.append(field_causes.invalid(format_field_path(parent, segment), value, detail))
 
 
-def _boolean(nullable: bool, rules: list[ValueRule]) -> Validator:
-    return _leaf("boolean", (bool,), rules, nullable)
+def _all_of(checks: Sequence[Validator | None]) -> Validator | None:
+    given = [check for check in checks if check is not None]
+    if len(given) < 2:
+        return given[0] if given else None
 
-
-def _untyped(rules: list[ValueRule]) -> Validator:
     def check(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
-        for rule in rules:
-            rule(value, parent, segment, causes)
+        for part in given:
+            part(value, parent, segment, causes)
 
     return check
 

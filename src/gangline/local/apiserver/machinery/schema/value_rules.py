@@ -7,8 +7,9 @@ the same syntax and never backtracks: ``^(a+)+$`` takes as long as ``^a+$``.
 import base64
 import binascii
 import ipaddress
+import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, TypeAlias
@@ -97,13 +98,8 @@ def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
 
 def is_time(value: Any) -> bool:
     """Return True for a time as in the metadata of objects, with its zone."""
-    if not isinstance(value, str) or not _DATE_TIME.match(value):
-        return False
-    try:
-        datetime.fromisoformat(value.upper())
-    except ValueError:
-        return False
-    return True
+    is_text = isinstance(value, str) and _DATE_TIME.match(value) is not None
+    return is_text and _parses(datetime.fromisoformat)(value.upper())
 
 
 def _between(low: int, high: int) -> Callable[[Any], bool]:
@@ -137,58 +133,78 @@ NUMBER_FORMATS: Mapping[str, Callable[[Any], bool]] = {
 
 ValueRule: TypeAlias = Callable[[Any, ParentPath, Segment, list[StatusCause]], None]
 ValueTest: TypeAlias = Callable[[Any], bool]
+MakeCause: TypeAlias = Callable[[str, Any], StatusCause]
+"""Arguments: path and value."""
+
+_TEXT, _NUMBER, _MEMBERS = (str,), (int, float), (list, dict)
+_BOUNDS = (
+    ("minimum", "exclusiveMinimum", operator.ge, operator.gt, "greater"),
+    ("maximum", "exclusiveMaximum", operator.le, operator.lt, "less"),
+)
 
 
-def number_rules(schema: Json) -> list[ValueRule]:
-    """Return the rules for numbers. They accept values of other types."""
+def value_rules(schema: Json) -> list[ValueRule]:
+    """Return the rules for numbers and texts. Each accepts values of other types."""
+    return [*_number_rules(schema), *_string_rules(schema), *_enum_rule(schema)]
+
+
+def size_rules(schema: Json, least: str, most: str, members: str) -> list[ValueRule]:
+    """Return the rules for the number of items of a list, or of fields of an object."""
     rules: list[ValueRule] = []
-    if (low := schema.get("minimum")) is not None:
-        if schema.get("exclusiveMinimum"):
-            rules.append(_number_rule(lambda v: v > low, f"should be greater than {low}"))
-        else:
-            rules.append(
-                _number_rule(lambda v: v >= low, f"should be greater than or equal to {low}")
+    if (low := schema.get(least)) is not None:
+        cause = _in_body(f"should have at least {low} {members}")
+        rules.append(_rule(_MEMBERS, lambda v: len(v) >= low, lambda p, v: cause(p, len(v))))
+    if (high := schema.get(most)) is not None:
+        rules.append(
+            _rule(
+                _MEMBERS,
+                lambda v: len(v) <= high,
+                lambda path, v: field_causes.too_many(path, len(v), high),
             )
-    if (high := schema.get("maximum")) is not None:
-        if schema.get("exclusiveMaximum"):
-            rules.append(_number_rule(lambda v: v < high, f"should be less than {high}"))
-        else:
-            rules.append(
-                _number_rule(lambda v: v <= high, f"should be less than or equal to {high}")
-            )
-    if (step := schema.get("multipleOf")) is not None:
-        rules.append(_number_rule(lambda v: v % step == 0, f"should be a multiple of {step}"))
-    if (test := NUMBER_FORMATS.get(name := schema.get("format", ""))) is not None:
-        rules.append(_number_rule(test, f"must be of type {name}"))
+        )
     return rules
 
 
-def string_rules(schema: Json) -> list[ValueRule]:
-    """Return the rules for strings. They accept values of other types."""
-    rules: list[ValueRule] = []
+def _number_rules(schema: Json) -> Iterator[ValueRule]:
+    for name, exclusive, compare, strictly, word in _BOUNDS:
+        if (bound := schema.get(name)) is None:
+            continue
+        test, relation = compare, f"{word} than or equal to"
+        if schema.get(exclusive):
+            test, relation = strictly, f"{word} than"
+        detail = f"should be {relation} {bound}"
+        yield _rule(_NUMBER, _compared(test, bound), _in_body(detail))
+    if (step := schema.get("multipleOf")) is not None:
+        yield _rule(_NUMBER, lambda v: v % step == 0, _in_body(f"should be a multiple of {step}"))
+    if (test_format := NUMBER_FORMATS.get(name := schema.get("format", ""))) is not None:
+        yield _rule(_NUMBER, test_format, _in_body(f"must be of type {name}"))
+
+
+def _compared(compare: Callable[[Any, Any], bool], bound: Any) -> ValueTest:
+    return lambda value: compare(value, bound)
+
+
+def _string_rules(schema: Json) -> Iterator[ValueRule]:
     if shortest := schema.get("minLength"):
         detail = f"should be at least {shortest} chars long"
-        rules.append(_string_rule(lambda v: len(v) >= shortest, detail))
+        yield _rule(_TEXT, lambda v: len(v) >= shortest, _in_body(detail))
     if (longest := schema.get("maxLength")) is not None:
-        rules.append(_max_length_rule(longest))
+        yield _max_length_rule(longest)
     if (pattern := schema.get("pattern")) is not None:
-        rules += _pattern_rules(pattern)
-    if (test := STRING_FORMATS.get(name := schema.get("format", ""))) is not None:
-        rules.append(_string_rule(test, f"must be of type {name}"))
-    return rules
-
-
-def _pattern_rules(pattern: str) -> list[ValueRule]:
-    compiled = compile_pattern(pattern)
-
-    def test(value: str) -> bool:
+        compiled = compile_pattern(pattern)
+        most = compiled.max_chars
+        yield _max_length_rule(most)
         # The other rule refuses a longer text.
-        return len(value) > compiled.max_chars or compiled.occurs_in(value)
+        yield _rule(
+            _TEXT,
+            lambda v: len(v) > most or compiled.occurs_in(v),
+            _in_body(f"should match '{pattern}'"),
+        )
+    if (test := STRING_FORMATS.get(name := schema.get("format", ""))) is not None:
+        yield _rule(_TEXT, test, _in_body(f"must be of type {name}"))
 
-    return [_max_length_rule(compiled.max_chars), _string_rule(test, f"should match '{pattern}'")]
 
-
-def enum_rule(schema: Json) -> list[ValueRule]:
+def _enum_rule(schema: Json) -> list[ValueRule]:
     allowed: list[Any] | None = schema.get("enum")
     if allowed is None:
         return []
@@ -204,46 +220,21 @@ def enum_rule(schema: Json) -> list[ValueRule]:
     return [rule]
 
 
-def size_rules(schema: Json, least: str, most: str, members: str) -> list[ValueRule]:
-    low, high = schema.get(least), schema.get(most)
-    if low is None and high is None:
-        return []
-
-    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
-        count = len(value)
-        if low is not None and count < low:
-            path = format_field_path(parent, segment)
-            detail = f"{path} in body should have at least {low} {members}"
-            causes.append(field_causes.invalid(path, count, detail))
-        if high is not None and count > high:
-            causes.append(field_causes.too_many(format_field_path(parent, segment), count, high))
-
-    return [rule]
-
-
-def _number_rule(test: ValueTest, detail: str) -> ValueRule:
-    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
-        if type(value) in (int, float) and not test(value):
-            path = format_field_path(parent, segment)
-            causes.append(field_causes.invalid(path, value, f"{path} in body {detail}"))
-
-    return rule
-
-
-def _string_rule(test: ValueTest, detail: str) -> ValueRule:
-    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
-        if type(value) is str and not test(value):
-            path = format_field_path(parent, segment)
-            causes.append(field_causes.invalid(path, value, f"{path} in body {detail}"))
-
-    return rule
-
-
 def _max_length_rule(limit: int) -> ValueRule:
+    return _rule(
+        _TEXT,
+        lambda v: len(v) <= limit,
+        lambda path, _: field_causes.too_long(path, limit, "characters"),
+    )
+
+
+def _in_body(detail: str) -> MakeCause:
+    return lambda path, value: field_causes.invalid(path, value, f"{path} in body {detail}")
+
+
+def _rule(types: tuple[type, ...], test: ValueTest, make_cause: MakeCause) -> ValueRule:
     def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
-        if type(value) is str and len(value) > limit:
-            causes.append(
-                field_causes.too_long(format_field_path(parent, segment), limit, "characters")
-            )
+        if type(value) in types and not test(value):
+            causes.append(make_cause(format_field_path(parent, segment), value))
 
     return rule

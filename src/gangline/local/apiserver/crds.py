@@ -113,12 +113,9 @@ def is_established(definition: Json) -> bool:
 
 
 def complete_definition(registry: Registry, definition: Json, at: str) -> None:
-    """Set the names and the status of a definition in place. ``at`` is the time of transitions."""
+    """Set the status of a definition in place. ``at`` is the time of transitions."""
     spec = definition["spec"]
     names = spec["names"]
-    names.setdefault("singular", names["kind"].lower())
-    names.setdefault("listKind", f"{names['kind']}List")
-    spec.setdefault("conversion", {"strategy": "None"})
     problem = _name_conflict(registry, spec)
     status = definition.setdefault("status", {})
     former = {condition["type"]: condition for condition in status.get("conditions") or []}

@@ -4,9 +4,9 @@ Custom kinds get the defaults of their schema (``StructuralSchema``). Those of b
 ``defaults.toml``: a section has those of the kinds in its title, by the path of the object that
 gets them (``[]`` stands for all items of a list), after ``|`` only if a field of it has one of the
 values. Empty texts and lists are absent ones, as in Go, but for fields with ``?`` after their name,
-which are pointers there. The functions add what depends on more. All
-change the object in place, never overwrite a given value, and leave values of the wrong type to
-validation.
+which are pointers there; zero is one for fields with ``!``. The functions add what depends on more.
+All change the object in place, never overwrite a given value, and leave values of the wrong type
+to validation.
 
 The sections ``PodSpec`` and ``Container`` are for pods and all templates of pods. A pod also gets
 requests from limits, service links, a service account and the tolerations for failed nodes. No
@@ -40,9 +40,6 @@ __all__ = [
     "normalize_builtin",
 ]
 
-RESOURCE = "resource.k8s.io"
-
-
 Defaulter: TypeAlias = Callable[[Json], None]
 
 NAME_LABEL = "kubernetes.io/metadata.name"
@@ -73,11 +70,10 @@ def _apply_table(kind: GroupKind, obj: Json) -> None:
             if not isinstance(target, dict) or not place.applies_to(target):
                 continue
             for key, default in defaults.items():
-                name = key.removesuffix("?")
+                name = key.rstrip("?!")
                 value = target.get(name)
-                # In Go, an empty text is an absent one, but for pointers.
                 is_empty = name == key and value in ("", []) and type(value) is type(default)
-                if value is None or is_empty:
+                if value is None or is_empty or (key.endswith("!") and not value):
                     target[name] = copy_json(default)
 
 
@@ -128,8 +124,6 @@ def initial_pod_status(pod: Json) -> Json:
     return {"phase": "Pending", "qosClass": qos_class(spec), **gated}
 
 
-ZERO_IS_ABSENT = ("timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
-"""Fields of probes."""
 NODE_FAILURE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 NODE_FAILURE_TOLERATION_SECONDS = 300
 
@@ -145,7 +139,6 @@ def default_pod(pod: Json) -> None:
     if not spec:
         return
     default_pod_spec(spec)
-    fill_absent(spec, {"enableServiceLinks": True})
     if not spec.get("serviceAccountName"):
         spec["serviceAccountName"] = spec["serviceAccount"] = "default"
     for container in all_containers(spec):
@@ -193,11 +186,6 @@ def _default_container(container: Json, host_network: bool) -> None:
         for port in objects_in(container.get("ports")):
             if "containerPort" in port:
                 fill_absent(port, {"hostPort": port["containerPort"]})
-    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
-        probe = subobject(container, name)
-        for field in ZERO_IS_ABSENT:
-            if not probe.get(field):
-                probe.pop(field, None)
     _apply_table(("", "Container"), container)
 
 
@@ -252,8 +240,6 @@ def default_job(obj: Json) -> None:
     spec = subobject(obj, "spec")
     if "parallelism" not in spec and "completions" not in spec:
         spec["completions"] = 1
-    policy = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
-    fill_absent(spec, {"podReplacementPolicy": policy})
     _apply_table(("batch", "JobSpec"), spec)
     if not spec["manualSelector"]:
         _generate_selector(obj, spec)
@@ -310,9 +296,6 @@ def _limit_range(obj: Json) -> None:
 
 
 def _namespace(obj: Json) -> None:
-    fill_absent(obj, {"spec": {}})
-    if isinstance(obj["spec"], dict):
-        fill_absent(obj["spec"], {"finalizers": ["kubernetes"]})
     metadata = subobject(obj, "metadata")
     if name := metadata.get("name"):
         fill_absent(metadata, {"labels": {}})
@@ -336,29 +319,6 @@ def _definition(obj: Json) -> None:
         fill_absent(names, {"singular": kind.lower(), "listKind": f"{kind}List"})
 
 
-def _network_policy(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    if not spec.get("policyTypes"):
-        spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
-
-
-def _requests(devices: Json) -> None:
-    for request in objects_in(devices.get("requests")):
-        _request(subobject(request, "exactly"))
-        for choice in objects_in(request.get("firstAvailable")):
-            _request(choice)
-
-
-def _request(request: Json) -> None:
-    if not request:
-        return
-    fill_absent(request, {"allocationMode": "ExactCount"})
-    if request["allocationMode"] == "ExactCount" and not request.get("count"):
-        request["count"] = 1
-    for toleration in objects_in(request.get("tolerations")):
-        fill_absent(toleration, {"operator": "Equal"})
-
-
 DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "LimitRange"): _limit_range,
     ("", "Namespace"): _namespace,
@@ -367,11 +327,6 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "Service"): _service,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("batch", "Job"): default_job,
-    (RESOURCE, "ResourceClaim"): lambda obj: _requests(subobject(obj, "spec", "devices")),
-    (RESOURCE, "ResourceClaimTemplate"): lambda obj: _requests(
-        subobject(obj, "spec", "spec", "devices")
-    ),
-    ("networking.k8s.io", "NetworkPolicy"): _network_policy,
 }
 """Defaults that depend on other fields, by group and kind."""
 POD_TEMPLATES: Mapping[GroupKind, Sequence[str]] = {

@@ -35,7 +35,7 @@ def paths(title: str) -> Iterator[str]:
     for key, rules in TABLE[title].items():
         path = key.partition("|")[0]
         yield path
-        for part in re.findall(r"\bas (\w+)", rules):
+        for part in re.findall(r"\bas ([A-Z]\w+)", rules):
             yield from (f"{path}.{below}" for below in paths(f"part {part}"))
 
 

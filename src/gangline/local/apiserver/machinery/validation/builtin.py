@@ -48,8 +48,6 @@ from gangline.local.apiserver.machinery.validation.workloads import (
     pod_update_causes,
     replica_set_causes,
     replication_controller_causes,
-    stateful_set_causes,
-    stateful_set_update_causes,
 )
 
 __all__ = ["validate_create", "validate_update"]
@@ -132,18 +130,14 @@ _ORDERED_AMOUNTS = (
     ("defaultRequest", "max", "defaultRequest"), ("default", "max", "default"),
 )  # fmt: skip
 """Amounts of a LimitRange, those that must not be less, and the field of the error."""
-_LIMIT_TYPES = ("Container", "PersistentVolumeClaim", "Pod")
 _AMOUNT_WORDS = {"defaultRequest": "default request"}
 
 
 def limit_range_causes(limit_range: Json) -> Causes:
-    types = set()
     for index, item in enumerate(objects_in(subobject(limit_range, "spec").get("limits"))):
         where, type_ = indexed("spec.limits", index), item.get("type")
-        if type_ in types:
-            yield field_causes.duplicate(child(where, "type"), type_)
-        types.add(type_)
-        yield from _limit_name_causes(where, item)
+        for field in ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio"):
+            yield from _limit_name_causes(child(where, field), subobject(item, field))
         for name in ("default", "defaultRequest"):
             if type_ == "Pod" and item.get(name):
                 detail = "may not be specified when `type` is 'Pod'"
@@ -168,16 +162,12 @@ def limit_range_causes(limit_range: Json) -> Causes:
                 yield field_causes.invalid(field, written, f"ratio {ratio} is less than 1")
 
 
-def _limit_name_causes(path: str, item: Json) -> Causes:
-    type_ = item.get("type")
-    if type_ and "/" not in str(type_) and type_ not in _LIMIT_TYPES:
-        yield field_causes.invalid(child(path, "type"), type_, "must be a standard limit type")
-    for field in ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio"):
-        for name in subobject(item, field):
-            where = indexed(child(path, field), name)
-            yield from rule_causes(names.validate_label_key, where, name)
-            if "/" not in name and name != "storage" and not _is_standard(name):
-                yield field_causes.invalid(where, name, "must be a standard resource type")
+def _limit_name_causes(path: str, amounts: Json) -> Causes:
+    for name in amounts:
+        where = indexed(path, name)
+        yield from rule_causes(names.validate_label_key, where, name)
+        if "/" not in name and name != "storage" and not _is_standard(name):
+            yield field_causes.invalid(where, name, "must be a standard resource type")
 
 
 HEADLESS = "None"
@@ -285,29 +275,9 @@ def _without_metadata_and_status(obj: Json) -> Json:
 
 def _secret(obj: Json) -> Causes:
     yield from _data_causes(obj, encoded="data")
-    yield from _secret_type_causes(obj)
-
-
-KEYS_BY_TYPE = {
-    "kubernetes.io/tls": ("tls.crt", "tls.key"),
-    "kubernetes.io/dockercfg": (".dockercfg",),
-    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
-    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
-}
-"""Keys that a Secret of a type must have; one for HTTP needs either of two."""
-
-
-def _secret_type_causes(obj: Json) -> Causes:
-    type_, data = obj.get("type"), subobject(obj, "data")
-    for key in KEYS_BY_TYPE.get(str(type_), ()):
-        if key not in data:
-            yield field_causes.required(indexed("data", key))
-    if type_ == "kubernetes.io/basic-auth" and not data.keys() & {"username", "password"}:
-        yield field_causes.required(indexed("data", "username"))
     account = "kubernetes.io/service-account.name"
-    if type_ == "kubernetes.io/service-account-token" and not subobject(
-        obj, "metadata", "annotations"
-    ).get(account):
+    is_token = obj.get("type") == "kubernetes.io/service-account-token"
+    if is_token and not subobject(obj, "metadata", "annotations").get(account):
         yield field_causes.required(indexed("metadata.annotations", account))
 
 
@@ -483,7 +453,8 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("apps", "DaemonSet"): replica_set_causes,
     ("apps", "Deployment"): deployment_causes,
     ("apps", "ReplicaSet"): replica_set_causes,
-    ("apps", "StatefulSet"): stateful_set_causes,
+    # Kubernetes does not know all volumes of its pods.
+    ("apps", "StatefulSet"): partial(replica_set_causes, checks_pods=False),
     ("autoscaling", "HorizontalPodAutoscaler"): autoscaler_causes,
     ("batch", "CronJob"): cron_job_causes,
     ("batch", "Job"): job_causes,
@@ -496,7 +467,6 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "PersistentVolumeClaim"): _claim_update,
     ("", "Pod"): pod_update_causes,
     ("", "Service"): service_update_causes,
-    ("apps", "StatefulSet"): stateful_set_update_causes,
     ("batch", "Job"): job_update_causes,
     (workload.GROUP, "Workload"): partial(_group_update, "podGroupTemplates"),
     (workload.GROUP, "PodGroup"): partial(_group_update, ""),

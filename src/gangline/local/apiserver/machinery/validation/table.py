@@ -10,11 +10,13 @@ semicolons:
   ``at-most-one FIELDS``, ``any-of FIELDS``, ``excludes FIELDS`` (none of them beside the value),
   ``unique FIELDS`` (which identify the items of a list; none: the items themselves), ``named``
   (each of several items of a list has a name), ``wildcard`` (a list with ``*`` has no other
-  items), ``expression VARIABLES``, or the name of a rule in ``_FORMS``; a text in parentheses is
-  its message;
+  items), ``keys NAMES`` (a map has all of them), ``any-key NAMES``, ``matches PATTERN`` (a text
+  does, completely), ``expression VARIABLES``, or the name of a rule in ``_FORMS``; a text in
+  parentheses is its message;
 * ``as NAME``: the value has the rules of the section ``part NAME``;
 * ``immutable`` and ``kept``, for updates: the value must not change, as an invalid value or as a
-  forbidden change; ``fixed`` can be set and removed. A condition is of the object before.
+  forbidden change; ``fixed`` can be set and removed; of the fields of the object only those in
+  ``changes FIELDS`` may change. A condition is of the object before.
 """
 
 import ipaddress
@@ -64,7 +66,7 @@ from gangline.local.apiserver.machinery.validation.metadata import (
 
 __all__ = ["count_or_share_causes", "table_causes", "table_update_causes"]
 
-_CHANGES = ("fixed", "immutable", "kept")
+_CHANGES = ("changes", "fixed", "immutable", "kept")
 _CHECKED_EMPTY: tuple[tuple[str, Any], ...] = (("share", ""), ("port", ""), ("backend", {}))
 """Rules that an empty value does not pass."""
 
@@ -101,12 +103,15 @@ def table_update_causes(
             continue
         owners = [owner for _, _, owner in values_at(old, path)]
         before, after = ({at: value for at, value, _ in values_at(obj, path)} for obj in (old, new))
+        where = ".".join(path)
+        for values in (before, after) if rule.name == "changes" else ():
+            fields = subobject(values, where)
+            values[where] = {name: fields[name] for name in fields.keys() - {*rule.arguments}}
         if before == after or not any(map(rule.place.applies_to, owners)):
             continue
-        where = ".".join(path)
         if rule.name == "fixed" and not (before.get(where) and after.get(where)):
             continue
-        if rule.name == "kept":
+        if rule.name in ("changes", "kept"):
             detail = rule.detail or f"updates to {where} are forbidden."
             yield field_causes.forbidden(where, detail)
         else:
@@ -224,6 +229,18 @@ def _unique(where: str, items: Any, rule: _FieldRule) -> Causes:
         seen.append(key)
 
 
+def _keys(where: str, value: Any, rule: _FieldRule) -> Causes:
+    missing = [name for name in rule.arguments if name not in (value or {})]
+    if rule.name == "any-key":
+        missing = missing[:1] if len(missing) == len(rule.arguments) else []
+    yield from (field_causes.required(indexed(where, name)) for name in missing)
+
+
+def _matches(where: str, value: Any, rule: _FieldRule) -> Causes:
+    if isinstance(value, str) and value and not re.fullmatch(rule.arguments[0], value, re.DOTALL):
+        yield field_causes.invalid(where, value, rule.detail)
+
+
 def _wildcard(where: str, value: Any, rule: _FieldRule) -> Causes:
     if isinstance(value, list) and len(value) > 1 and "*" in value:
         yield field_causes.invalid(where, value, rule.detail)
@@ -248,6 +265,7 @@ def _expression(where: str, value: Any, rule: _FieldRule) -> Causes:
 _RULES: Mapping[str, Callable[[str, Any, _FieldRule], Causes]] = {
     "among": _enum,
     "any-in": _any_in,
+    "any-key": _keys,
     "any-of": _one_of,
     "as": _section,
     "expression": _expression,
@@ -256,6 +274,8 @@ _RULES: Mapping[str, Callable[[str, Any, _FieldRule], Causes]] = {
     "at-most-one": _one_of,
     "excludes": _one_of,
     "items": _items,
+    "keys": _keys,
+    "matches": _matches,
     "max": _maximum,
     "min": _minimum,
     "named": _named,
@@ -296,11 +316,6 @@ def _host(path: str, value: Any) -> Causes:
     yield from rule_causes(names.validate_dns_subdomain, path, name)
 
 
-def _endpoints(path: str, value: Any) -> Causes:
-    if isinstance(value, dict) and not (value.get("addresses") or value.get("notReadyAddresses")):
-        yield field_causes.required(path, "must specify `addresses` or `notReadyAddresses`")
-
-
 def _backend(path: str, value: Any) -> Causes:
     if not isinstance(value, dict):
         return
@@ -314,31 +329,10 @@ def _backend(path: str, value: Any) -> Causes:
         yield field_causes.invalid(path, "", "either port name or port number is required")
 
 
-def _absolute(path: str, value: Any) -> Causes:
-    if isinstance(value, str) and not value.startswith("/"):
-        yield field_causes.invalid(path, value, "must be an absolute path")
-
-
-def _under(root: str) -> Callable[[str, Any], Causes]:
-    def check(path: str, value: Any) -> Causes:
-        if isinstance(value, str) and not value.startswith(root):
-            yield field_causes.invalid(path, value, f"must be a path under {root}")
-
-    return check
-
-
 def _share(path: str, value: Any) -> Causes:
     # A value of autoscaling/v1 was converted: the schema did not check its type.
     if not isinstance(value, int) or value < 1:
         yield field_causes.invalid(path, value, "must be greater than 0")
-
-
-def _qualified(path: str, value: Any) -> Causes:
-    yield from rule_causes(names.validate_label_key, path, value)
-    if isinstance(value, str) and "/" not in value:
-        yield field_causes.invalid(
-            path, value, 'must be a domain-prefixed path (such as "acme.io/foo")'
-        )
 
 
 def _is_address(value: Any) -> bool:
@@ -360,20 +354,7 @@ def _address_range(path: str, value: Any) -> Causes:
         yield field_causes.invalid(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24)")
 
 
-_INDEXES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*", re.ASCII)
 _URL_FORM = "desired format: https://host[/path]"
-
-
-def _indexes(path: str, value: Any) -> Causes:
-    if isinstance(value, str) and not _INDEXES.fullmatch(value):
-        detail = "error parsing succeededIndexes: it has numbers and ranges, as 1,3-5"
-        yield field_causes.invalid(path, value, detail)
-
-
-def _three_segments(path: str, value: Any) -> Causes:
-    if isinstance(value, str) and value.count(".") < 2:
-        detail = "should be a domain with at least three segments separated by dots"
-        yield field_causes.invalid(path, value, detail)
 
 
 def _reviewed_resources(path: str, value: Any) -> Causes:
@@ -439,12 +420,10 @@ def _webhook_path(path: str, route: Any) -> Causes:
 
 
 _FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
-    "absolute": _absolute,
     "backend": _backend,
     "cidr": _address_range,
     "dns-label": _name(names.validate_dns_label),
     "host": _host,
-    "indexes": _indexes,
     "ip": _address,
     "labels": label_causes,
     "label-value": _name(names.validate_label_value),
@@ -456,19 +435,14 @@ _FORMS: Mapping[str, Callable[[str, Any], Causes]] = {
     "port": _port,
     "port-number": port_causes,
     "positive": lambda path, value: quantity_causes(path, value, positive=True),
-    "qualified": _qualified,
     "percent": _share,
     "quantity": quantity_causes,
     "reviewed-resources": _reviewed_resources,
     "selector": _selector,
-    "endpoints": _endpoints,
     "service-name": _name(names.validate_service_name),
     "share": count_or_share_causes,
     "subdomain": _name(names.validate_dns_subdomain),
-    "three-segments": _three_segments,
     "tolerations": lambda path, value: toleration_causes(child(path, "tolerations"), value),
-    "under-spec": _under(".spec."),
-    "under-status": _under(".status."),
     "webhook-path": _webhook_path,
     "webhook-url": _webhook_url,
 }

@@ -80,17 +80,12 @@ def _exit_codes(path: str, rule: Json, containers: "set[Any]") -> Causes:
 def cron_job_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
     schedule = spec.get("schedule")
-    if not schedule:
-        yield field_causes.required("spec.schedule")
-    elif isinstance(schedule, str):
+    if schedule and isinstance(schedule, str):
         yield from _schedule(schedule)
     zone = spec.get("timeZone")
     if isinstance(zone, str) and zone not in available_timezones():
         yield field_causes.invalid("spec.timeZone", zone, f"unknown time zone {zone}")
     job = subobject(spec, "jobTemplate", "spec")
-    if subobject(job, "selector"):
-        detail = "`selector` will be auto-generated"
-        yield field_causes.invalid("spec.jobTemplate.spec.selector", job["selector"], detail)
     yield from job_spec_causes("spec.jobTemplate.spec", job)
 
 
@@ -295,11 +290,7 @@ def _toleration_keys(spec: Json) -> set[str]:
 def replica_set_causes(obj: Json, *, checks_pods: bool = True) -> Causes:
     spec = subobject(obj, "spec")
     yield from _controller_selector(spec)
-    template = subobject(spec, "template")
-    if not template:
-        yield field_causes.required("spec.template")
-        return
-    if checks_pods:
+    if checks_pods and (template := subobject(spec, "template")):
         yield from template_causes("spec.template", template)
 
 
@@ -319,30 +310,9 @@ def replication_controller_causes(obj: Json) -> Causes:
     """Check it as a ReplicaSet: its selector has labels only, by default those of its template."""
     spec = subobject(obj, "spec")
     if not spec.get("template"):
-        yield field_causes.required("spec.template")
         return
     labels = spec.get("selector") or subobject(spec, "template", "metadata").get("labels")
     yield from replica_set_causes({"spec": {**spec, "selector": {"matchLabels": labels}}})
-
-
-def stateful_set_causes(obj: Json) -> Causes:
-    """Check it as a ReplicaSet, but not its pods: Kubernetes does not know all of their volumes."""
-    yield from replica_set_causes(obj, checks_pods=False)
-
-
-_STATEFUL_SET_CHANGES = (
-    "minReadySeconds", "ordinals", "persistentVolumeClaimRetentionPolicy", "replicas",
-    "revisionHistoryLimit", "template", "updateStrategy",
-)  # fmt: skip
-
-
-def stateful_set_update_causes(old: Json, new: Json) -> Causes:
-    before, after = subobject(old, "spec"), subobject(new, "spec")
-    fixed = {*before, *after} - {*_STATEFUL_SET_CHANGES}
-    if any(before.get(name) != after.get(name) for name in fixed):
-        allowed = ", ".join(f"'{name}'" for name in _STATEFUL_SET_CHANGES)
-        detail = f"updates to statefulset spec for fields other than {allowed} are forbidden"
-        yield field_causes.forbidden("spec", detail)
 
 
 def _controller_selector(spec: Json) -> Causes:

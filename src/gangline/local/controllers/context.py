@@ -5,7 +5,7 @@ Also discovery of the kinds that the API server serves now, which custom resourc
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from gangline.api.core.pod import Pod
-from gangline.api.core.reference import ObjectReference
 from gangline.api.meta.objects import Condition, Object
 from gangline.api.meta.resource import Resource
 from gangline.api.meta.selectors import selector_from_object
@@ -25,6 +24,7 @@ from gangline.kube.controller.controller import (
     ReconcileDone,
     ReconcileResult,
     RequeueAfter,
+    WorkQueue,
 )
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import ApiError, NotFound
@@ -41,6 +41,7 @@ IGNORED_RESOURCES = frozenset({("", "events"), ("events.k8s.io", "events")})
 
 DiscoveredKind = Resource[Object]
 T = TypeVar("T", bound=Object)
+K = TypeVar("K", bound=Hashable)
 
 
 async def discover_kinds(client: ApiClient) -> list[DiscoveredKind]:
@@ -101,12 +102,33 @@ class ControllerLoop(Protocol):
 
 
 class QueueLoop:
-    """The loop of a controller with one queue."""
+    """A controller with queues of keys, each of which has workers."""
 
-    _controller: Controller[Any]
+    def __init__(self, context: ControllerContext) -> None:
+        self._client, self._recorder = context.client, context.recorder
+        self._controllers: list[Controller[Any]] = []
 
     async def run(self) -> None:
-        await self._controller.run()
+        async with asyncio.TaskGroup() as tasks:
+            for controller in self._controllers:
+                tasks.create_task(controller.run())
+
+    def _add_queue(
+        self, name: str, reconcile: Callable[[K], Awaitable[float | None]], workers: int = 4
+    ) -> WorkQueue[K]:
+        """Add a queue.
+
+        Args:
+            reconcile: returns in how many seconds a key is due again; None: when something changes.
+        """
+
+        async def one_pass(key: K) -> ReconcileResult:
+            delay_s = await reconcile(key)
+            return ReconcileDone() if delay_s is None else RequeueAfter(delay_s)
+
+        controller = Controller(name, one_pass, workers=workers)
+        self._controllers.append(controller)
+        return controller.queue
 
 
 def current_time() -> datetime:
@@ -115,22 +137,22 @@ def current_time() -> datetime:
 
 
 def enqueue_changes(
-    controller: Controller[ObjectKey],
+    queue: WorkQueue[ObjectKey],
 ) -> Callable[[Object | None, Object | None], None]:
-    """Return a listener that adds each changed object to the controller's queue."""
+    """Return a listener that adds each changed object to a queue."""
 
     def changed(old: Object | None, new: Object | None) -> None:
         if (object_ := new or old) is not None:
-            controller.queue.add(object_key(object_))
+            queue.add(object_key(object_))
 
     return changed
 
 
 def enqueue_owners(
-    controller: Controller[ObjectKey], kind: Resource[Any], owners: Informer[Any]
+    queue: WorkQueue[ObjectKey], kind: Resource[Any], owners: Informer[Any]
 ) -> Callable[[Object | None, Object | None], None]:
-    """Return a listener that adds the owners of this kind of each changed object to the
-    controller's queue, and of one without an owner those that select it.
+    """Return a listener that adds the owners of this kind of each changed object to a queue, and of
+    one without an owner those that select it.
 
     Args:
         owners: has the index `BY_NAMESPACE`.
@@ -140,22 +162,18 @@ def enqueue_owners(
         for obj in (old, new):
             owner = obj.metadata.controller if obj is not None else None
             if obj is not None and owner is not None and owner.kind == kind.kind:
-                controller.queue.add(ObjectKey(obj.metadata.namespace, owner.name))
+                queue.add(ObjectKey(obj.metadata.namespace, owner.name))
         if new is not None and new.metadata.controller is None:
             for candidate in owners.by_index(BY_NAMESPACE, new.metadata.namespace):
                 if selector_from_object(candidate.spec.selector).matches(new.metadata.labels):
-                    controller.queue.add(object_key(candidate))
+                    queue.add(object_key(candidate))
 
     return changed
 
 
-def requeue_at(due: datetime | None) -> ReconcileResult:
-    """Return the result of a pass after which nothing has to be done before a time; None: until
-    something changes.
-    """
-    if due is None:
-        return ReconcileDone()
-    return RequeueAfter(max(0.1, (due - current_time()).total_seconds()))
+def seconds_until(due: datetime | None) -> float | None:
+    """Return the delay of a key that is due at a time; None: when something changes."""
+    return None if due is None else max(0.1, (due - current_time()).total_seconds())
 
 
 def namespace_of(obj: Object) -> Iterable[str]:
@@ -238,13 +256,3 @@ def owner_uids(owned: Object) -> Iterable[str]:
     """The uid of the object's controller, for the index `BY_OWNER`."""
     controller = owned.metadata.controller
     return [controller.uid] if controller else []
-
-
-def object_reference(resource: Resource[Any], object_: Object) -> ObjectReference:
-    return ObjectReference(
-        api_version=resource.api_version,
-        kind=resource.kind,
-        namespace=object_.metadata.namespace,
-        name=object_.metadata.name,
-        uid=object_.metadata.uid,
-    )

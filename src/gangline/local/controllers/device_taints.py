@@ -23,12 +23,6 @@ from gangline.api.core.devices import (
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.resources import PODS
-from gangline.kube.controller.controller import (
-    Controller,
-    ReconcileDone,
-    ReconcileResult,
-    RequeueAfter,
-)
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
     ControllerContext,
@@ -97,6 +91,7 @@ class DeviceTaintController(QueueLoop):
     """One queue of claims that have devices."""
 
     def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
         self._context = context
         informers = context.informers
         self._pods = informers.informer(PODS)
@@ -108,8 +103,8 @@ class DeviceTaintController(QueueLoop):
         self._rules = informers.informer(DEVICE_TAINT_RULES[0])
         self._since: dict[DeviceTaint, datetime] = {}
         """When the present taints without a time were first seen."""
-        self._controller: Controller[ObjectKey] = Controller("device taints", self._reconcile)
-        self._claims.add_listener(enqueue_changes(self._controller))
+        self._queue = self._add_queue("device taints", self._reconcile)
+        self._claims.add_listener(enqueue_changes(self._queue))
         self._slices.add_listener(self._slice_changed)
         self._rules.add_listener(self._rule_changed)
 
@@ -137,22 +132,22 @@ class DeviceTaintController(QueueLoop):
         }
         for claim in self._claims.items():
             if claim.status.allocation is not None:
-                self._controller.queue.add(object_key(claim))
+                self._queue.add(object_key(claim))
 
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile(self, key: ObjectKey) -> float | None:
         claim = self._claims.get(key.namespace, key.name)
         leaves, now = self._leaving_time(claim), current_time()
         if claim is None or leaves is None:
-            return ReconcileDone()
+            return None
         if leaves > now:
-            return RequeueAfter((leaves - now).total_seconds())
+            return (leaves - now).total_seconds()
         for consumer in claim.status.reserved_for:
             pod = self._pods.get(key.namespace, consumer.name)
             if pod is not None and pod.metadata.uid == consumer.uid and _may_be_evicted(pod):
                 name = claim.metadata.name
                 message = f"a device of claim {name} has a taint that it does not tolerate"
                 await evict_pod(self._context, pod, "DeviceTaintManager", message)
-        return ReconcileDone()
+        return None
 
     def _leaving_time(self, claim: ResourceClaim | None) -> datetime | None:
         """Return when the pods of a claim must leave; None: they may stay."""

@@ -15,12 +15,6 @@ from gangline.api.meta.conditions import FALSE, TRUE, set_condition
 from gangline.api.meta.objects import Condition
 from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import POD_DISRUPTION_BUDGETS, PODS
-from gangline.kube.controller.controller import (
-    Controller,
-    ReconcileDone,
-    ReconcileResult,
-    RequeueAfter,
-)
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
     BY_NAMESPACE,
@@ -98,13 +92,13 @@ def _condition(budget: PodDisruptionBudget, allowed: int) -> Condition:
 
 class DisruptionController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
+        super().__init__(context)
         informers, by_namespace = context.informers, {BY_NAMESPACE: namespace_of}
         self._budgets = informers.informer(POD_DISRUPTION_BUDGETS, indexes=by_namespace)
         self._pods = informers.informer(PODS, indexes=by_namespace)
         self._sets = context.informers.informer(RAW_REPLICA_SETS)
-        self._controller: Controller[ObjectKey] = Controller("budgets", self._reconcile, workers=1)
-        self._budgets.add_listener(enqueue_changes(self._controller))
+        self._queue = self._add_queue("budgets", self._reconcile, workers=1)
+        self._budgets.add_listener(enqueue_changes(self._queue))
         self._pods.add_listener(self._pod_changed)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -112,12 +106,12 @@ class DisruptionController(QueueLoop):
         assert pod is not None
         for budget in self._budgets.by_index(BY_NAMESPACE, pod.metadata.namespace):
             if selector_from_object(budget.spec.selector).matches(pod.metadata.labels):
-                self._controller.queue.add(object_key(budget))
+                self._queue.add(object_key(budget))
 
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile(self, key: ObjectKey) -> float | None:
         budget = self._budgets.get(key.namespace, key.name)
         if budget is None:
-            return ReconcileDone()
+            return None
         selector = selector_from_object(budget.spec.selector)
         pods = self._pods.by_index(BY_NAMESPACE, key.namespace)
         selected = [pod for pod in pods if selector.matches(pod.metadata.labels)]
@@ -137,4 +131,4 @@ class DisruptionController(QueueLoop):
             version = {"resourceVersion": budget.metadata.resource_version}
             patch = {"metadata": version, "status": body}
             await patch_status(self._client, POD_DISRUPTION_BUDGETS, budget, patch)
-        return RequeueAfter(30.0) if status.disrupted_pods else ReconcileDone()
+        return 30.0 if status.disrupted_pods else None

@@ -10,7 +10,6 @@ slice for each set of ports. Its name follows from that of the service, so that 
 fails with AlreadyExists and adds no duplicate.
 """
 
-import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,12 +31,12 @@ from gangline.api.core.service import (
 from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS, PODS, SERVICES
-from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
     BY_NAMESPACE,
     ControllerContext,
+    QueueLoop,
     namespace_ends,
     namespace_of,
 )
@@ -225,11 +224,11 @@ def _number(port: ServicePort, pod: Pod) -> int | None:
     return None
 
 
-class EndpointsController:
+class EndpointsController(QueueLoop):
     """Two queues: Endpoints, which the network follows, and slices, which may come later."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
+        super().__init__(context)
         informers = context.informers
         by_namespace = {BY_NAMESPACE: namespace_of}
         self._services = informers.informer(SERVICES, indexes=by_namespace)
@@ -240,24 +239,17 @@ class EndpointsController:
             labels=f"{MANAGED_BY_LABEL} in ({MANAGER},{MIRROR})",
             indexes={"service": lambda slice_: ["/".join(_service_key(slice_))]},
         )
-        self._for_endpoints: Controller[ObjectKey] = Controller("endpoints", self._reconcile)
-        self._for_slices: Controller[ObjectKey] = Controller(
-            "endpoint-slices", self._reconcile_slices
-        )
+        self._for_endpoints = self._add_queue("endpoints", self._reconcile)
+        self._for_slices = self._add_queue("endpoint-slices", self._reconcile_slices)
         self._services.add_listener(self._service_changed)
         self._pods.add_listener(self._pod_changed)
         self._endpoints.add_listener(self._endpoints_changed)
         self._slices.add_listener(self._slice_changed)
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._for_endpoints.run())
-            tasks.create_task(self._for_slices.run())
-
     def _service_changed(self, old: Service | None, new: Service | None) -> None:
         if (service := new or old) is not None:
-            self._for_endpoints.queue.add(object_key(service))
-            self._for_slices.queue.add_after(object_key(service), BATCH_S)
+            self._for_endpoints.add(object_key(service))
+            self._for_slices.add_after(object_key(service), BATCH_S)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and new is not None and _endpoint_fields(old) == _endpoint_fields(new):
@@ -270,14 +262,14 @@ class EndpointsController:
 
     def _endpoints_changed(self, old: Endpoints | None, new: Endpoints | None) -> None:
         if (endpoints := new or old) is not None:
-            self._for_slices.queue.add_after(object_key(endpoints), BATCH_S)
+            self._for_slices.add_after(object_key(endpoints), BATCH_S)
 
     def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         # Own writes arrive here too; their pass finds nothing to change.
         if (changed := new or old) is not None:
-            self._for_slices.queue.add_after(_service_key(changed), BATCH_S)
+            self._for_slices.add_after(_service_key(changed), BATCH_S)
 
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile(self, key: ObjectKey) -> None:
         service = self._services.get(key.namespace, key.name)
         present = self._endpoints.get(key.namespace, key.name)
         if service is None:
@@ -288,9 +280,8 @@ class EndpointsController:
             desired = build_endpoints(service, self._groups(service))
             with _ending_namespace_ignored():
                 await self._write(desired, present)
-        return ReconcileDone()
 
-    async def _reconcile_slices(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile_slices(self, key: ObjectKey) -> None:
         service = self._services.get(key.namespace, key.name)
         endpoints = self._endpoints.get(key.namespace, key.name)
         desired: dict[str, EndpointSlice] = {}
@@ -306,7 +297,6 @@ class EndpointsController:
         for name in present.keys() - desired.keys():
             with contextlib.suppress(NotFound):
                 await self._client.delete(ENDPOINT_SLICES, name, key.namespace)
-        return ReconcileDone()
 
     def _groups(self, service: Service) -> EndpointGroups:
         pods = self._pods.by_index(BY_NAMESPACE, service.metadata.namespace)

@@ -6,12 +6,6 @@ from gangline.api.core.storage import PersistentVolumeClaim
 from gangline.api.core.volumes import PersistentVolumeClaimTemplate
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS, PODS
-from gangline.kube.controller.controller import (
-    Controller,
-    ReconcileDone,
-    ReconcileResult,
-    RequeueAfter,
-)
 from gangline.kube.errors import AlreadyExists, ApiError
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import ControllerContext, QueueLoop
@@ -40,20 +34,20 @@ def ephemeral_claims(pod: Pod) -> list[PersistentVolumeClaim]:
 
 class EphemeralVolumeController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
-        self._client, self._recorder = context.client, context.recorder
+        super().__init__(context)
         self._pods = context.informers.informer(PODS)
         self._claims = context.informers.informer(PERSISTENT_VOLUME_CLAIMS)
-        self._controller: Controller[ObjectKey] = Controller("ephemeral-volumes", self._reconcile)
+        self._queue = self._add_queue("ephemeral-volumes", self._reconcile)
         self._pods.add_listener(self._pod_changed)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is None and new is not None and any(v.ephemeral for v in new.spec.volumes):
-            self._controller.queue.add(object_key(new))
+            self._queue.add(object_key(new))
 
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile(self, key: ObjectKey) -> float | None:
         pod = self._pods.get(key.namespace, key.name)
         if pod is None or pod.metadata.deletion_timestamp or pod.status.phase in TERMINAL_PHASES:
-            return ReconcileDone()
+            return None
         for claim in ephemeral_claims(pod):
             name = claim.metadata.name
             present = self._claims.get(key.namespace, name)
@@ -72,5 +66,5 @@ class EphemeralVolumeController(QueueLoop):
             if owner is None or owner.uid != pod.metadata.uid:
                 message = f'PVC "{key.namespace}/{name}" was not created for the pod'
                 self._recorder.event(pod, "Warning", "FailedBinding", message)
-                return RequeueAfter(REQUEUE_S)
-        return ReconcileDone()
+                return REQUEUE_S
+        return None

@@ -18,12 +18,6 @@ from gangline.api.meta.conditions import FALSE, TRUE, set_condition
 from gangline.api.meta.objects import Condition, Object, ObjectMeta
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import CONFIG_MAPS, NAMESPACES, PODS, SERVICE_ACCOUNTS
-from gangline.kube.controller.controller import (
-    Controller,
-    ReconcileDone,
-    ReconcileResult,
-    RequeueAfter,
-)
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
@@ -31,6 +25,7 @@ from gangline.local.controllers.context import (
     DiscoveredKind,
     QueueLoop,
     discover_kinds,
+    patch_status,
 )
 
 FINALIZER = "kubernetes"
@@ -96,29 +91,27 @@ class NamespaceController(QueueLoop):
     """Deletes the content of a terminating namespace until nothing is left."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
+        super().__init__(context)
         self._namespaces = context.informers.informer(NAMESPACES)
-        self._controller: Controller[ObjectKey] = Controller(
-            "namespaces", self._reconcile, workers=2
-        )
+        self._queue = self._add_queue("namespaces", self._reconcile, workers=2)
         self._namespaces.add_listener(self._changed)
 
     def _changed(self, _: Namespace | None, new: Namespace | None) -> None:
         if new is not None and new.metadata.deletion_timestamp is not None:
-            self._controller.queue.add(object_key(new))
+            self._queue.add(object_key(new))
 
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile(self, key: ObjectKey) -> float | None:
         namespace = self._namespaces.get(None, key.name)
         if namespace is None or namespace.metadata.deletion_timestamp is None:
-            return ReconcileDone()
+            return None
         if FINALIZER not in namespace.spec.finalizers:
-            return ReconcileDone()
+            return None
         remaining = await self._delete_content(key.name)
         if remaining.is_empty():
             await self._finalize(namespace)
-            return ReconcileDone()
+            return None
         await self._report(namespace, remaining)
-        return RequeueAfter(REQUEUE_S)
+        return REQUEUE_S
 
     async def _delete_content(self, namespace: str) -> RemainingContent:
         """Delete the pods, and when they are gone the rest: a pod that saves its state at its end
@@ -164,10 +157,7 @@ class NamespaceController(QueueLoop):
         if conditions == namespace.status.conditions:
             return
         change = {"status": {"conditions": msgspec.to_builtins(conditions)}}
-        with contextlib.suppress(NotFound):
-            await self._client.patch(
-                NAMESPACES, namespace.metadata.name, change, subresource="status"
-            )
+        await patch_status(self._client, NAMESPACES, namespace, change)
 
     async def _finalize(self, namespace: Namespace) -> None:
         name = namespace.metadata.name
@@ -191,10 +181,10 @@ class NamespaceDefaultsController(QueueLoop):
     """Creates the objects that pods of a namespace rely on."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
+        super().__init__(context)
         self._namespaces = context.informers.informer(NAMESPACES)
         self._accounts = context.informers.informer(SERVICE_ACCOUNTS)
-        self._controller: Controller[ObjectKey] = Controller("accounts", self._reconcile, workers=2)
+        self._queue = self._add_queue("accounts", self._reconcile, workers=2)
         self._namespaces.add_listener(self._namespace_changed)
         self._bundles = context.informers.informer(CONFIG_MAPS, fields=f"metadata.name={CA_BUNDLE}")
         self._accounts.add_listener(self._default_changed)
@@ -202,16 +192,16 @@ class NamespaceDefaultsController(QueueLoop):
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         if new is not None and old is None:
-            self._controller.queue.add(object_key(new))
+            self._queue.add(object_key(new))
 
     def _default_changed(self, old: Object | None, new: Object | None) -> None:
         if old is not None and old.metadata.name in (DEFAULT_ACCOUNT, CA_BUNDLE):
-            self._controller.queue.add(ObjectKey("", old.metadata.namespace))
+            self._queue.add(ObjectKey("", old.metadata.namespace))
 
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile(self, key: ObjectKey) -> None:
         namespace = self._namespaces.get(None, key.name)
         if namespace is None or namespace.status.phase == TERMINATING:
-            return ReconcileDone()
+            return
         with contextlib.suppress(NotFound):  # The namespace was deleted in the meantime.
             data = {"ca.crt": (self._client.config.certificate_authority or b"").decode()}
             present = self._bundles.get(key.name, CA_BUNDLE)
@@ -224,7 +214,6 @@ class NamespaceDefaultsController(QueueLoop):
             if self._accounts.get(key.name, DEFAULT_ACCOUNT) is None:
                 account = ServiceAccount(metadata=ObjectMeta(name=DEFAULT_ACCOUNT))
                 await self._create(SERVICE_ACCOUNTS, account, key.name)
-        return ReconcileDone()
 
     async def _create(self, kind: Resource[_T], body: _T, namespace: str) -> None:
         with contextlib.suppress(AlreadyExists):

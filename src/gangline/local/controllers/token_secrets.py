@@ -9,7 +9,6 @@ import contextlib
 
 from gangline.api.core.core import Secret, ServiceAccount
 from gangline.api.resources import SECRETS, SERVICE_ACCOUNTS
-from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import ObjectKey
 from gangline.local.controllers.context import ControllerContext, QueueLoop, enqueue_changes
@@ -22,13 +21,13 @@ LIFETIME_S = 100 * 365 * 24 * 3600
 
 class TokenSecretController(QueueLoop):
     def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
+        super().__init__(context)
         self._accounts = context.informers.informer(SERVICE_ACCOUNTS)
         self._secrets = context.informers.informer(
             SECRETS, fields=f"type={TYPE}", indexes={"account": _account}
         )
-        self._controller: Controller[ObjectKey] = Controller("token-secrets", self._reconcile)
-        self._secrets.add_listener(enqueue_changes(self._controller))
+        self._queue = self._add_queue("token-secrets", self._reconcile)
+        self._secrets.add_listener(enqueue_changes(self._queue))
         self._accounts.add_listener(self._account_changed)
 
     def _account_changed(self, old: ServiceAccount | None, new: ServiceAccount | None) -> None:
@@ -36,13 +35,12 @@ class TokenSecretController(QueueLoop):
         if changed is not None and (old is None or new is None):
             meta = changed.metadata
             for secret in self._secrets.by_index("account", f"{meta.namespace}/{meta.name}"):
-                key = ObjectKey(meta.namespace, secret.metadata.name)
-                self._controller.queue.add(key)
+                self._queue.add(ObjectKey(meta.namespace, secret.metadata.name))
 
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile(self, key: ObjectKey) -> None:
         secret = self._secrets.get(key.namespace, key.name)
         if secret is None or secret.metadata.deletion_timestamp is not None:
-            return ReconcileDone()
+            return
         annotations = secret.metadata.annotations
         with contextlib.suppress(NotFound):
             try:
@@ -58,7 +56,6 @@ class TokenSecretController(QueueLoop):
                 await self._client.delete(SECRETS, key.name, key.namespace, uid=uid)
             elif not secret.data.keys() >= {"token", "ca.crt", "namespace"}:
                 await self._fill(secret, account)
-        return ReconcileDone()
 
     async def _fill(self, secret: Secret, account: ServiceAccount) -> None:
         meta = secret.metadata

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.api.meta.objects import OwnerReference
+from gangline.api.meta.objects import Object, OwnerReference
+from gangline.api.meta.resource import Resource
 from gangline.local.controllers.garbage_collector.plan import (
     FOREGROUND,
     ORPHAN,
@@ -14,7 +15,6 @@ from gangline.local.controllers.garbage_collector.plan import (
     DeleteObject,
     GarbageAction,
     GraphObject,
-    NoAction,
     OrphanDependents,
     OwnerGraph,
     PropagationPolicy,
@@ -23,6 +23,8 @@ from gangline.local.controllers.garbage_collector.plan import (
     UnblockOwners,
     plan_collection,
 )
+
+THINGS = Resource(Object, "", "v1", "things", "Thing")
 
 
 def an_item(
@@ -33,7 +35,7 @@ def an_item(
     blocks: bool = True,
 ) -> GraphObject:
     references = tuple(OwnerReference(uid=o, name=o, block_owner_deletion=blocks) for o in owners)
-    return GraphObject("", "v1", "things", "ns", uid, uid, references, frozenset(finalizers), going)
+    return GraphObject(THINGS, "ns", uid, uid, references, frozenset(finalizers), going)
 
 
 def a_graph(*items: GraphObject) -> OwnerGraph:
@@ -51,8 +53,8 @@ DELETE = {policy.value: DeleteObject(policy) for policy in PropagationPolicy}
 @pytest.mark.parametrize(
     ("items", "action"),
     [
-        pytest.param([an_item("x")], NoAction.NO_ACTION, id="without owners it stays"),
-        pytest.param([an_item("x", "o"), an_item("o")], NoAction.NO_ACTION, id="its owner exists"),
+        pytest.param([an_item("x")], None, id="without owners it stays"),
+        pytest.param([an_item("x", "o"), an_item("o")], None, id="its owner exists"),
         pytest.param([an_item("x", "gone")], DELETE["Background"], id="its owner does not"),
         pytest.param(
             [an_item("x", "gone", finalizers=(ORPHAN,))],
@@ -64,10 +66,10 @@ DELETE = {policy.value: DeleteObject(policy) for policy in PropagationPolicy}
             RemoveOwnerReferences(frozenset({"gone"})),
             id="one of two owners is deleted: only the reference is removed",
         ),
-        pytest.param([an_item("x", "gone", going=True)], NoAction.NO_ACTION, id="in deletion"),
+        pytest.param([an_item("x", "gone", going=True)], None, id="in deletion"),
         pytest.param(
             [an_item("x", "o"), an_item("o", going=True)],
-            NoAction.NO_ACTION,
+            None,
             id="an owner in background deletion still exists",
         ),
         pytest.param(
@@ -115,7 +117,7 @@ def test_orphaning_strips_every_dependent_of_its_reference() -> None:
 
 def test_an_owner_that_only_the_server_knows_counts() -> None:
     graph = a_graph(an_item("x", "o"))
-    assert plan_collection(graph, "x", lambda owner: owner.uid == "o") is NoAction.NO_ACTION
+    assert plan_collection(graph, "x", lambda owner: owner.uid == "o") is None
 
 
 def test_a_change_names_everybody_that_it_may_matter_to() -> None:

@@ -2,23 +2,20 @@
 
 import contextlib
 
-from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey
 from gangline.local.controllers.context import (
     BY_NAMESPACE,
     BY_OWNER,
     ControllerContext,
-    QueueLoop,
     complete_status,
     current_time,
     enqueue_changes,
     enqueue_owners,
     namespace_of,
-    object_reference,
     owner_uids,
     patch_status,
-    requeue_at,
+    seconds_until,
 )
 from gangline.local.controllers.deployments.plan import (
     RAW_DEPLOYMENTS,
@@ -28,47 +25,34 @@ from gangline.local.controllers.deployments.plan import (
     plan_deployment,
     progress_check_time,
 )
-from gangline.local.controllers.replica_sets.plan import (
-    RAW_REPLICA_SETS,
-    controller_reference,
-)
-from gangline.local.controllers.replica_sets.pod_creation import claim_objects
+from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS
+from gangline.local.controllers.replica_sets.pod_creation import OwnerLoop
 
 
-class DeploymentController(QueueLoop):
+class DeploymentController(OwnerLoop):
     def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
-        self._recorder = context.recorder
+        super().__init__(context, RAW_DEPLOYMENTS)
         by_namespace = {BY_NAMESPACE: namespace_of}
         self._deployments = context.informers.informer(RAW_DEPLOYMENTS, indexes=by_namespace)
         self._sets = context.informers.informer(
             RAW_REPLICA_SETS, indexes={BY_OWNER: owner_uids, **by_namespace}
         )
-        self._controller: Controller[ObjectKey] = Controller("deployments", self._reconcile)
-        self._deployments.add_listener(enqueue_changes(self._controller))
-        self._sets.add_listener(
-            enqueue_owners(self._controller, RAW_DEPLOYMENTS, self._deployments)
-        )
+        queue = self._add_queue("deployments", self._reconcile)
+        self._deployments.add_listener(enqueue_changes(queue))
+        self._sets.add_listener(enqueue_owners(queue, RAW_DEPLOYMENTS, self._deployments))
 
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile(self, key: ObjectKey) -> float | None:
         deployment = self._deployments.get(key.namespace, key.name)
         if deployment is None:
-            return ReconcileDone()
-        reference = controller_reference(RAW_DEPLOYMENTS, deployment)
-        claimed = await claim_objects(
-            self._client,
-            RAW_REPLICA_SETS,
-            self._sets.by_index(BY_NAMESPACE, key.namespace),
-            deployment,
-            (deployment.spec.selector, reference),
-        )
-        if claimed:
-            return ReconcileDone()  # The watch delivers the change and triggers another pass.
+            return None
+        sets = self._sets.by_index(BY_NAMESPACE, key.namespace)
+        if await self._claim(deployment, RAW_REPLICA_SETS, sets):
+            return None  # The watch delivers the change and triggers another pass.
         owned = self._sets.by_index(BY_OWNER, deployment.metadata.uid)
         plan = plan_deployment(deployment, owned, current_time())
         await self._execute(deployment, plan)
         await self._write(deployment, plan)
-        return requeue_at(progress_check_time(deployment, plan.status))
+        return seconds_until(progress_check_time(deployment, plan.status))
 
     async def _execute(self, deployment: RawDeployment, plan: DeploymentPlan) -> None:
         namespace = deployment.metadata.namespace
@@ -94,15 +78,11 @@ class DeploymentController(QueueLoop):
         controller = present.metadata.controller
         if controller is not None and controller.uid != deployment.metadata.uid:
             message = f"ReplicaSet {name} belongs to {controller.name}"
-            self._recorder.event(
-                object_reference(RAW_DEPLOYMENTS, deployment), "Warning", "ReplicaSetTaken", message
-            )
+            self._note(deployment, "Warning", "ReplicaSetTaken", message)
 
     def _record_scaling(self, deployment: RawDeployment, name: str, size: int) -> None:
         message = f"Scaled replica set {name} to {size}"
-        self._recorder.event(
-            object_reference(RAW_DEPLOYMENTS, deployment), "Normal", "ScalingReplicaSet", message
-        )
+        self._note(deployment, "Normal", "ScalingReplicaSet", message)
 
     async def _write(self, deployment: RawDeployment, plan: DeploymentPlan) -> None:
         meta = deployment.metadata

@@ -10,17 +10,12 @@ import msgspec
 
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.resources import CUSTOM_RESOURCE_DEFINITIONS
-from gangline.kube.controller.controller import (
-    Controller,
-    ReconcileDone,
-    ReconcileResult,
-    RequeueAfter,
-)
 from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.kube.informers.informer import Informer
 from gangline.local.controllers.context import (
     ControllerContext,
     DiscoveredKind,
+    QueueLoop,
     discover_kinds,
     patch_metadata,
 )
@@ -60,16 +55,15 @@ def _metadata_only(object_: Object) -> Object:
 _OwnerFilter = Callable[[OwnerReference], bool]
 
 
-class GarbageCollector:
+class GarbageCollector(QueueLoop):
     """One metadata-only informer for each kind, one graph of owners, and workers that act on it."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
+        super().__init__(context)
         self._graph = OwnerGraph()
-        self._kinds: dict[tuple[str, str], DiscoveredKind] = {}
         self._watches: dict[DiscoveredKind, asyncio.Task[None]] = {}
         self._stale = asyncio.Event()
-        self._controller: Controller[str] = Controller("garbage", self._reconcile, workers=8)
+        self._queue = self._add_queue("garbage", self._reconcile, workers=8)
         definitions = context.informers.informer(CUSTOM_RESOURCE_DEFINITIONS)
         definitions.add_listener(lambda *_: self._stale.set())
 
@@ -78,7 +72,7 @@ class GarbageCollector:
         async with asyncio.TaskGroup() as tasks:
             await self._follow_new_kinds(tasks, wait=True)
             tasks.create_task(self._rediscover(tasks))
-            tasks.create_task(self._controller.run())
+            tasks.create_task(super().run())
 
     async def _rediscover(self, tasks: asyncio.TaskGroup) -> None:
         while True:
@@ -94,17 +88,16 @@ class GarbageCollector:
                 self._stale.set()
 
     async def _follow_new_kinds(self, tasks: asyncio.TaskGroup, *, wait: bool = False) -> None:
-        kinds = {(kind.group, kind.plural): kind for kind in await discover_kinds(self._client)}
-        for kind in set(self._watches) - set(kinds.values()):
+        kinds = await discover_kinds(self._client)
+        for kind in self._watches.keys() - set(kinds):
             self._watches.pop(kind).cancel()
         informers = []
-        for kind in kinds.values():
+        for kind in kinds:
             if kind not in self._watches:
                 informer = Informer(self._client, kind, transform=_metadata_only)
                 informer.add_listener(partial(self._changed, kind))
                 self._watches[kind] = tasks.create_task(informer.run())
                 informers.append(informer)
-        self._kinds = kinds
         # A kind that cannot be listed must not block the others. That is safe: an owner that is
         # not in the graph is read from the server before its dependents are deleted.
         with contextlib.suppress(TimeoutError):
@@ -117,26 +110,25 @@ class GarbageCollector:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             affected |= self._graph.remove(old.metadata.uid)
         if new is not None:
-            affected |= self._graph.put(
-                graph_object(kind.group, kind.version, kind.plural, new.metadata)
-            )
+            affected |= self._graph.put(graph_object(kind, new.metadata))
         for uid in affected:
-            self._controller.queue.add(uid)
+            self._queue.add(uid)
 
-    async def _reconcile(self, uid: str) -> ReconcileResult:
+    async def _reconcile(self, uid: str) -> float | None:
         item = self._graph.get(uid)
         if item is None or not (item.owners or item.is_deleting):
-            return ReconcileDone()
+            return None
         existing: set[str] = set()
         if not item.is_deleting:
             for owner in item.owners:
                 if self._graph.get(owner.uid) is None:
                     exists = await self._exists(item, owner)
                     if exists is None:
-                        return RequeueAfter(UNKNOWN_OWNER_RETRY_S)
+                        return UNKNOWN_OWNER_RETRY_S
                     existing |= {owner.uid} if exists else set()
         action = plan_collection(self._graph, uid, lambda owner: owner.uid in existing)
-        return await self._act(item, action)
+        await self._act(item, action)
+        return None
 
     async def _exists(self, item: GraphObject, owner: OwnerReference) -> bool | None:
         """Ask the server for an owner that is not in the graph; None if its kind is unknown."""
@@ -155,12 +147,12 @@ class GarbageCollector:
 
     def _kind_of(self, owner: OwnerReference) -> DiscoveredKind | None:
         group = owner.api_version.rpartition("/")[0]
-        for kind in self._kinds.values():
+        for kind in self._watches:
             if (kind.group, kind.kind) == (group, owner.kind):
                 return kind
         return None
 
-    async def _act(self, item: GraphObject, action: plan.GarbageAction) -> ReconcileResult:
+    async def _act(self, item: GraphObject, action: plan.GarbageAction) -> None:
         match action:
             case plan.DeleteObject(propagation):
                 await self._delete(item, propagation)
@@ -176,31 +168,26 @@ class GarbageCollector:
                 await self._unblock(item)
             case plan.CheckObjects(uids):
                 for uid in uids:
-                    self._controller.queue.add(uid)
-        return ReconcileDone()
+                    self._queue.add(uid)
 
-    async def _live(self, item: GraphObject) -> tuple[DiscoveredKind, Object] | None:
+    async def _live(self, item: GraphObject) -> Object | None:
         """Read the present object; None if it was deleted or replaced by another with its name."""
-        kind = self._kinds.get((item.group, item.plural))
-        if kind is None:
-            return None
         try:
-            live = await self._client.get(kind, item.name, item.namespace or None)
+            live = await self._client.get(item.kind, item.name, item.namespace or None)
         except NotFound:
             return None
-        return (kind, live) if live.metadata.uid == item.uid else None
+        return live if live.metadata.uid == item.uid else None
 
     async def _delete(self, item: GraphObject, propagation: plan.PropagationPolicy) -> None:
-        if (live := await self._live(item)) is None:
+        if (present := await self._live(item)) is None:
             return
-        kind, present = live
         if tuple(present.metadata.owner_references) != item.owners:
             # The decision was based on an old version: check the present one again.
-            self._changed(kind, None, present)
+            self._changed(item.kind, None, present)
             return
         with contextlib.suppress(NotFound):
             await self._client.delete(
-                kind,
+                item.kind,
                 item.name,
                 item.namespace or None,
                 propagation=propagation.value,
@@ -209,32 +196,29 @@ class GarbageCollector:
             )
 
     async def _keep_owners(self, item: GraphObject, keep: _OwnerFilter) -> None:
-        if (live := await self._live(item)) is not None:
-            kind, present = live
+        if (present := await self._live(item)) is not None:
             owners = [owner for owner in present.metadata.owner_references if keep(owner)]
             if owners != present.metadata.owner_references:
                 references = msgspec.to_builtins(owners)
-                await patch_metadata(self._client, kind, present, ownerReferences=references)
+                await patch_metadata(self._client, item.kind, present, ownerReferences=references)
 
     async def _drop_finalizer(self, item: GraphObject, finalizer: str) -> None:
-        if (live := await self._live(item)) is not None:
-            kind, present = live
+        if (present := await self._live(item)) is not None:
             left = [one for one in present.metadata.finalizers if one != finalizer]
-            await patch_metadata(self._client, kind, present, finalizers=left)
+            await patch_metadata(self._client, item.kind, present, finalizers=left)
 
     async def _unblock(self, item: GraphObject) -> None:
-        if (live := await self._live(item)) is None:
+        if (present := await self._live(item)) is None:
             return
-        kind, present = live
         owners = [
             msgspec.structs.replace(owner, block_owner_deletion=False)
             for owner in present.metadata.owner_references
         ]
         references = msgspec.to_builtins(owners)
-        await patch_metadata(self._client, kind, present, ownerReferences=references)
+        await patch_metadata(self._client, item.kind, present, ownerReferences=references)
         with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(
-                kind,
+                item.kind,
                 item.name,
                 item.namespace or None,
                 propagation=plan.PropagationPolicy.FOREGROUND.value,

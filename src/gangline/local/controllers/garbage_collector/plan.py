@@ -13,10 +13,11 @@ The caller finds out whether an owner that is not in the graph exists (``exists`
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 from typing import TypeAlias
 
-from gangline.api.meta.objects import ObjectMeta, OwnerReference
+from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
+from gangline.api.meta.resource import Resource
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
@@ -26,9 +27,7 @@ ORPHAN = "orphan"
 class GraphObject:
     """The fields of an object that garbage collection needs."""
 
-    group: str
-    version: str
-    plural: str
+    kind: Resource[Object]
     namespace: str
     name: str
     uid: str
@@ -48,11 +47,9 @@ class GraphObject:
         return self.is_deleting and ORPHAN in self.finalizers
 
 
-def graph_object(group: str, version: str, plural: str, metadata: ObjectMeta) -> GraphObject:
+def graph_object(kind: Resource[Object], metadata: ObjectMeta) -> GraphObject:
     return GraphObject(
-        group=group,
-        version=version,
-        plural=plural,
+        kind=kind,
         namespace=metadata.namespace,
         name=metadata.name,
         uid=metadata.uid,
@@ -123,12 +120,6 @@ class PropagationPolicy(Enum):
     ORPHAN = "Orphan"
 
 
-class NoAction(Enum):
-    """The object stays unchanged."""
-
-    NO_ACTION = auto()
-
-
 @dataclass(frozen=True, slots=True)
 class DeleteObject:
     """Delete the object."""
@@ -172,14 +163,15 @@ class CheckObjects:
 
 
 GarbageAction: TypeAlias = (
-    NoAction
-    | DeleteObject
+    DeleteObject
     | RemoveOwnerReferences
     | OrphanDependents
     | RemoveFinalizer
     | UnblockOwners
     | CheckObjects
+    | None
 )
+"""None: the object stays unchanged."""
 OwnerExists: TypeAlias = Callable[[OwnerReference], bool]
 
 
@@ -187,7 +179,7 @@ def plan_collection(graph: OwnerGraph, uid: str, exists: OwnerExists) -> Garbage
     """Return the action for one object; ``exists`` is called for owners outside the graph."""
     item = graph.get(uid)
     if item is None:
-        return NoAction.NO_ACTION
+        return None
     if item.is_deleting:
         return _plan_deleting(graph, item)
     return _plan_owned(graph, item, exists)
@@ -197,7 +189,7 @@ def _plan_deleting(graph: OwnerGraph, item: GraphObject) -> GarbageAction:
     if item.is_orphaning:
         return OrphanDependents(tuple(graph.dependents(item.uid)))
     if not item.is_deleting_dependents:
-        return NoAction.NO_ACTION
+        return None
     blocking = [
         dependent
         for dependent in graph.dependents(item.uid)
@@ -210,13 +202,13 @@ def _plan_deleting(graph: OwnerGraph, item: GraphObject) -> GarbageAction:
 
 def _plan_owned(graph: OwnerGraph, item: GraphObject, exists: OwnerExists) -> GarbageAction:
     if not item.owners:
-        return NoAction.NO_ACTION
+        return None
     owners = [(owner, graph.get(owner.uid)) for owner in item.owners]
     waiting = [owner for owner, object_ in owners if object_ and object_.is_deleting_dependents]
     missing = [owner for owner, object_ in owners if object_ is None and not exists(owner)]
     if len(waiting) + len(missing) < len(owners):  # Another owner remains.
         ended = frozenset(owner.uid for owner in (*missing, *waiting))
-        return RemoveOwnerReferences(ended) if ended else NoAction.NO_ACTION
+        return RemoveOwnerReferences(ended) if ended else None
     dependents = graph.dependents(item.uid)
     if waiting and dependents:
         if any(dependent.is_deleting_dependents for dependent in dependents):

@@ -2,25 +2,22 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
 from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS
-from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
     ControllerContext,
-    QueueLoop,
     complete_status,
     current_time,
-    object_reference,
     owner_uids,
     patch_metadata,
     patch_status,
-    requeue_at,
+    seconds_until,
 )
 from gangline.local.controllers.jobs.plan import (
     FINALIZER,
@@ -33,11 +30,7 @@ from gangline.local.controllers.jobs.plan import (
 )
 from gangline.local.controllers.jobs.policies import FAILURE_COUNT, INDEX
 from gangline.local.controllers.replica_sets.plan import controller_reference
-from gangline.local.controllers.replica_sets.pod_creation import (
-    Expectations,
-    claim_objects,
-    create_pods,
-)
+from gangline.local.controllers.replica_sets.pod_creation import OwnerLoop
 
 _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
@@ -106,18 +99,16 @@ def _namespace_of_orphan(pod: Pod) -> Iterable[str]:
     return [] if pod.metadata.controller is not None else [pod.metadata.namespace]
 
 
-class JobController(QueueLoop):
+class JobController(OwnerLoop):
     def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
-        self._recorder = context.recorder
+        super().__init__(context, RAW_BATCH_JOBS)
         self._jobs = context.informers.informer(RAW_BATCH_JOBS)
         self._pods = context.informers.informer(
             PODS, indexes={BY_JOB: _job_of, ORPHANS: _namespace_of_orphan}
         )
-        self._expected: Expectations[ObjectKey] = Expectations()
         self._backoff: dict[str, BackoffRecord] = {}
         """By uid. Kept in memory only, as in Kubernetes: a restart forgets delays."""
-        self._controller: Controller[ObjectKey] = Controller("jobs", self._reconcile)
+        self._queue = self._add_queue("jobs", self._reconcile)
         self._jobs.add_listener(self._job_changed)
         self._pods.add_listener(self._pod_changed)
 
@@ -126,31 +117,32 @@ class JobController(QueueLoop):
         assert job is not None
         if new is None:
             self._backoff.pop(job.metadata.uid, None)
-        self._controller.queue.add(object_key(job))
+        self._queue.add(object_key(job))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
             for key in _job_of(pod) if pod is not None else ():
-                self._controller.queue.add(ObjectKey(*key.split("/")))
+                self._queue.add(ObjectKey(*key.split("/")))
         labels = new.metadata.labels if new is not None and not list(_job_of(new)) else {}
         if new is not None and (name := labels.get("batch.kubernetes.io/job-name")):
-            self._controller.queue.add(ObjectKey(new.metadata.namespace, name))
+            self._queue.add(ObjectKey(new.metadata.namespace, name))
 
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile(self, key: ObjectKey) -> float | None:
         job = self._jobs.get(key.namespace, key.name)
         pods = self._pods.by_index(BY_JOB, f"{key.namespace}/{key.name}")
         if job is not None and not job.is_managed_here:
-            return ReconcileDone()
+            return None
         uid = job.metadata.uid if job is not None else ""
         own = [pod for pod in pods if owner_uids(pod) == [uid]]
         # The finalizer of a pod whose Job is gone has nothing to wait for.
         await self._release([pod for pod in pods if pod not in own])
         if job is None:
             self._expected.forget(key)
-            return ReconcileDone()
-        orphans = self._pods.by_index(ORPHANS, key.namespace)
-        if await self._claim(job, [*own, *orphans]):
-            return ReconcileDone()  # The watch delivers the change and triggers another pass.
+            return None
+        ended = job.status.completion_time is not None
+        orphans = () if ended else self._pods.by_index(ORPHANS, key.namespace)
+        if await self._claim(job, PODS, [*own, *orphans], finalizer=FINALIZER):
+            return None  # The watch delivers the change and triggers another pass.
         now = current_time()
         backoff = self._backoff.get(uid, BackoffRecord())
         plan = plan_job(job, self._expected.apply(key, own), backoff, now)
@@ -161,26 +153,19 @@ class JobController(QueueLoop):
         for event in plan.events:
             self._note(job, *event)
         await self._execute(key, job, plan)
-        return requeue_at(plan.requeue_at)
-
-    async def _claim(self, job: RawBatchJob, pods: Sequence[Pod]) -> bool:
-        reference = controller_reference(RAW_BATCH_JOBS, job)
-        ended = job.status.completion_time is not None
-        return await claim_objects(
-            self._client,
-            PODS,
-            [pod for pod in pods if not ended or pod.metadata.controller is not None],
-            job,
-            (job.spec.selector, reference),
-            finalizer=FINALIZER,
-        )
+        return seconds_until(plan.requeue_at)
 
     async def _execute(self, key: ObjectKey, job: RawBatchJob, plan: JobPlan) -> None:
         await self._release(plan.release)
         await self._release(plan.withdraw)
         for pod in (*plan.delete, *plan.withdraw):
-            await self._delete(job, pod)
-        await self._create(key, job, plan)
+            await self._delete_pod(job, pod)
+        failures = plan.failures
+        bodies = [
+            build_job_pod(job, index, None if failures is None else failures.get(index or 0, 0))
+            for index in plan.create
+        ]
+        await self._create_pods(key, job, bodies)
         if plan.delete_job:
             with contextlib.suppress(NotFound):
                 await self._client.delete(
@@ -190,28 +175,6 @@ class JobController(QueueLoop):
                     propagation="Foreground",
                     uid=job.metadata.uid,
                 )
-
-    async def _create(self, key: ObjectKey, job: RawBatchJob, plan: JobPlan) -> None:
-        def note_creation(pod: Pod) -> None:
-            self._expected.expect_creation(key, pod)
-            self._note(job, "Normal", "SuccessfulCreate", f"Created pod: {pod.metadata.name}")
-
-        failures = plan.failures
-        bodies = [
-            build_job_pod(job, index, None if failures is None else failures.get(index or 0, 0))
-            for index in plan.create
-        ]
-        try:
-            await create_pods(self._client, key.namespace, bodies, note_creation)
-        except Exception as error:
-            self._note(job, "Warning", "FailedCreate", f"Error creating: {error}")
-            raise
-
-    async def _delete(self, job: RawBatchJob, pod: Pod) -> None:
-        meta = pod.metadata
-        with contextlib.suppress(NotFound):
-            await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
-            self._note(job, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
 
     async def _release(self, pods: Iterable[Pod]) -> None:
         held = [pod for pod in pods if FINALIZER in pod.metadata.finalizers]
@@ -229,6 +192,3 @@ class JobController(QueueLoop):
         body["uncountedTerminatedPods"] = complete_status(status.uncounted_terminated_pods)
         patch = {"metadata": {"resourceVersion": job.metadata.resource_version}, "status": body}
         await patch_status(self._client, RAW_BATCH_JOBS, job, patch)
-
-    def _note(self, job: RawBatchJob, type_: str, reason: str, message: str) -> None:
-        self._recorder.event(object_reference(RAW_BATCH_JOBS, job), type_, reason, message)

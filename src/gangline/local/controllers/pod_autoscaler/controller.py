@@ -7,12 +7,6 @@ from gangline.api.core.pod import Pod
 from gangline.api.meta.selectors import SelectorError, parse_label_selector
 from gangline.api.resource_list import parse_resources, sum_resources
 from gangline.api.resources import HORIZONTAL_POD_AUTOSCALERS, PODS
-from gangline.kube.controller.controller import (
-    Controller,
-    ReconcileDone,
-    ReconcileResult,
-    RequeueAfter,
-)
 from gangline.kube.errors import ApiError
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
@@ -21,6 +15,7 @@ from gangline.local.controllers.context import (
     QueueLoop,
     complete_status,
     current_time,
+    namespace_of,
 )
 from gangline.local.controllers.pod_autoscaler import plan
 from gangline.local.controllers.pod_autoscaler.metrics import (
@@ -43,29 +38,24 @@ class PodAutoscalerController(QueueLoop):
     """Reconciles every autoscaler each 15 seconds, and when its spec changes."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
-        self._recorder = context.recorder
+        super().__init__(context)
         self._scalers = context.informers.informer(HORIZONTAL_POD_AUTOSCALERS)
-        self._pods = context.informers.informer(
-            PODS, indexes={BY_NAMESPACE: lambda pod: [pod.metadata.namespace]}
-        )
+        self._pods = context.informers.informer(PODS, indexes={BY_NAMESPACE: namespace_of})
         self._histories: dict[ObjectKey, ScalingHistory] = {}
-        self._controller: Controller[ObjectKey] = Controller(
-            "autoscaler", self._reconcile, workers=2
-        )
+        self._queue = self._add_queue("autoscaler", self._reconcile, workers=2)
         self._scalers.add_listener(self._changed)
 
     def _changed(
         self, old: HorizontalPodAutoscaler | None, new: HorizontalPodAutoscaler | None
     ) -> None:
         if new is not None and (old is None or old.spec != new.spec):
-            self._controller.queue.add(object_key(new))
+            self._queue.add(object_key(new))
 
-    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile(self, key: ObjectKey) -> float | None:
         scaler = self._scalers.get(key.namespace, key.name)
         if scaler is None:
             self._histories.pop(key, None)
-            return ReconcileDone()
+            return None
         try:
             path = await self._scale_path(scaler.spec.scale_target_ref, key.namespace)
             scale = await self._client.request_json("GET", path)
@@ -76,10 +66,10 @@ class PodAutoscalerController(QueueLoop):
             message = f"the HPA controller was unable to get the target's current scale: {error}"
             status = plan.failed_status(scaler, "FailedGetScale", message, current_time())
             await self._write(scaler, key, status)
-            return RequeueAfter(PERIOD_S)
+            return PERIOD_S
         self._histories[key] = decision.history
         await self._write(scaler, key, decision.status)
-        return RequeueAfter(PERIOD_S)
+        return PERIOD_S
 
     async def _decide(
         self, scaler: HorizontalPodAutoscaler, scale: Json, key: ObjectKey

@@ -1,42 +1,49 @@
-"""What controllers of pods share: creation in growing batches, expectations, adoption.
+"""What controllers of owners share: adoption, and creation of pods in growing batches.
 
 Expectations are own writes that the watch has not shown yet, so that they are not repeated.
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from gangline.api.core.pod import Pod
-from gangline.api.meta.objects import LabelSelector, Object, OwnerReference
+from gangline.api.core.reference import ObjectReference
+from gangline.api.meta.objects import Object, OwnerReference
 from gangline.api.meta.resource import Resource
 from gangline.api.meta.selectors import selector_from_object
 from gangline.api.resources import PODS
-from gangline.kube.client.client import ApiClient
-from gangline.kube.errors import ApiError
-from gangline.local.controllers.context import namespace_ends, patch_metadata
+from gangline.kube.errors import ApiError, NotFound
+from gangline.kube.informers.informer import ObjectKey
+from gangline.local.controllers.context import (
+    ControllerContext,
+    QueueLoop,
+    namespace_ends,
+    patch_metadata,
+)
+from gangline.local.controllers.replica_sets.plan import owner_reference
 
-K = TypeVar("K", bound=Hashable)
 EXPECTATIONS_TIMEOUT_S = 30.0
 
 
-class Expectations(Generic[K]):
-    """Pods created or deleted for each key, until the watch has shown the change."""
+class Expectations:
+    """Pods created or deleted for each owner, until the watch has shown the change."""
 
     def __init__(self) -> None:
-        self._created: dict[K, dict[str, tuple[Pod, float]]] = defaultdict(dict)
-        self._deleted: dict[K, dict[str, float]] = defaultdict(dict)
+        self._created: dict[ObjectKey, dict[str, tuple[Pod, float]]] = defaultdict(dict)
+        self._deleted: dict[ObjectKey, dict[str, float]] = defaultdict(dict)
 
-    def expect_creation(self, key: K, pod: Pod) -> None:
+    def expect_creation(self, key: ObjectKey, pod: Pod) -> None:
         self._created[key][pod.metadata.uid] = (pod, _clock())
 
-    def expect_deletion(self, key: K, pod: Pod) -> None:
+    def expect_deletion(self, key: ObjectKey, pod: Pod) -> None:
         self._deleted[key][pod.metadata.uid] = _clock()
 
-    def apply(self, key: K, seen: Sequence[Pod]) -> list[Pod]:
+    def apply(self, key: ObjectKey, seen: Sequence[Pod]) -> list[Pod]:
         """Return the pods as the watch will show them once it has caught up."""
         expired = _clock() - EXPECTATIONS_TIMEOUT_S
         uids = {pod.metadata.uid for pod in seen}
@@ -51,7 +58,7 @@ class Expectations(Generic[K]):
         remaining = [pod for pod in seen if pod.metadata.uid not in ending]
         return remaining + [pod for pod, _ in waiting.values()]
 
-    def forget(self, key: K) -> None:
+    def forget(self, key: ObjectKey) -> None:
         self._created.pop(key, None)
         self._deleted.pop(key, None)
 
@@ -63,75 +70,86 @@ def _clock() -> float:
 T = TypeVar("T", bound=Object)
 
 
-async def claim_objects(
-    client: ApiClient,
-    kind: Resource[T],
-    objects: Iterable[T],
-    owner: Object,
-    selector_and_reference: tuple[LabelSelector, dict[str, Any]],
-    *,
-    finalizer: str = "",
-) -> bool:
-    """Adopt matching objects without a controller, and release owned ones that do not match.
+class OwnerLoop(QueueLoop):
+    """The controller of a kind whose objects own others, which they select by their labels."""
 
-    An owner that is being deleted does neither: what it leaves is for the garbage collector. A
-    released object also loses ``finalizer``. Returns True if something was written; the watch will
-    show it.
+    def __init__(self, context: ControllerContext, kind: Resource[Any]) -> None:
+        super().__init__(context)
+        self._kind = kind
+        self._expected = Expectations()
 
-    Raises:
-        Conflict: an object has changed since it was read.
-    """
-    if owner.metadata.deletion_timestamp is not None:
-        return False
-    selector, reference = selector_from_object(selector_and_reference[0]), selector_and_reference[1]
-    changed = False
-    for obj in objects:
-        meta = obj.metadata
-        matches = selector.matches(meta.labels)
-        if meta.deletion_timestamp is not None or matches == (meta.controller is not None):
-            continue
-        owners = meta.owner_references
-        if matches:
-            references = [*_encode(owners), reference]
-            await patch_metadata(client, kind, obj, ownerReferences=references)
-        elif meta.controller is not None and meta.controller.uid == owner.metadata.uid:
-            rest = [one for one in owners if one.uid != owner.metadata.uid]
-            left = [name for name in meta.finalizers if name != finalizer]
-            await patch_metadata(
-                client, kind, obj, ownerReferences=_encode(rest), finalizers=left or None
-            )
-        else:
-            continue
-        changed = True
-    return changed
+    def _note(self, owner: Object, type_: str, reason: str, message: str) -> None:
+        meta = owner.metadata
+        reference = ObjectReference(
+            self._kind.kind, meta.namespace, meta.name, meta.uid, self._kind.api_version
+        )
+        self._recorder.event(reference, type_, reason, message)
+
+    async def _claim(
+        self, owner: Any, kind: Resource[T], objects: Iterable[T], *, finalizer: str = ""
+    ) -> bool:
+        """Adopt matching objects without a controller, and release owned ones that do not match.
+
+        An owner that is being deleted does neither: what it leaves is for the garbage collector. A
+        released object also loses ``finalizer``. Returns True if something was written; the watch
+        will show it.
+
+        Raises:
+            Conflict: an object has changed since it was read.
+        """
+        if owner.metadata.deletion_timestamp is not None:
+            return False
+        selector, changed = selector_from_object(owner.spec.selector), False
+        for obj in objects:
+            meta = obj.metadata
+            matches = selector.matches(meta.labels)
+            if meta.deletion_timestamp is not None or matches == (meta.controller is not None):
+                continue
+            owners = meta.owner_references
+            if matches:
+                references = _encode([*owners, owner_reference(self._kind, owner)])
+                await patch_metadata(self._client, kind, obj, ownerReferences=references)
+            elif meta.controller is not None and meta.controller.uid == owner.metadata.uid:
+                rest = _encode([one for one in owners if one.uid != owner.metadata.uid])
+                left = [name for name in meta.finalizers if name != finalizer] or None
+                await patch_metadata(self._client, kind, obj, ownerReferences=rest, finalizers=left)
+            else:
+                continue
+            changed = True
+        return changed
+
+    async def _create_pods(
+        self, key: ObjectKey, owner: Object, bodies: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Create pods in growing batches, as kube-controller-manager does (slow start).
+
+        If the server refuses a pod, it is refused once and not a hundred times. Raises the first
+        error of a batch, after all creations of that batch were recorded.
+        """
+        missing, batch = bodies, 1
+        while missing:
+            creations = [self._client.create(PODS, body, key.namespace) for body in missing[:batch]]
+            errors: list[BaseException] = []
+            for made in await asyncio.gather(*creations, return_exceptions=True):
+                if isinstance(made, ApiError) and namespace_ends(made):
+                    return
+                if isinstance(made, BaseException):
+                    errors.append(made)
+                    continue
+                self._expected.expect_creation(key, made)
+                message = f"Created pod: {made.metadata.name}"
+                self._note(owner, "Normal", "SuccessfulCreate", message)
+            if errors:
+                self._note(owner, "Warning", "FailedCreate", f"Error creating: {errors[0]}")
+                raise errors[0]
+            missing, batch = missing[batch:], batch * 2
+
+    async def _delete_pod(self, owner: Object, pod: Pod) -> None:
+        meta = pod.metadata
+        with contextlib.suppress(NotFound):
+            await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
+            self._note(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
 
 
 def _encode(owners: Sequence[OwnerReference]) -> list[dict[str, Any]]:
     return msgspec.to_builtins(owners)  # type: ignore[no-any-return]
-
-
-async def create_pods(
-    client: ApiClient,
-    namespace: str,
-    manifests: Sequence[Mapping[str, Any]],
-    on_created: Callable[[Pod], None],
-) -> None:
-    """Create pods in growing batches, as kube-controller-manager does (slow start).
-
-    If the server refuses a pod, it is refused once and not a hundred times. Raises the first error
-    of a batch, after all creations of that batch were reported to ``on_created``.
-    """
-    missing, batch = manifests, 1
-    while missing:
-        creations = [client.create(PODS, body, namespace) for body in missing[:batch]]
-        errors: list[BaseException] = []
-        for made in await asyncio.gather(*creations, return_exceptions=True):
-            if isinstance(made, ApiError) and namespace_ends(made):
-                return
-            if isinstance(made, BaseException):
-                errors.append(made)
-            else:
-                on_created(made)
-        if errors:
-            raise errors[0]
-        missing, batch = missing[batch:], batch * 2

@@ -1,6 +1,5 @@
 """Resource claim controller: creates claims from templates, and frees those that no pod uses."""
 
-import asyncio
 import contextlib
 
 from gangline.api.core.devices import (
@@ -12,12 +11,12 @@ from gangline.api.core.devices import (
 )
 from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS
-from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import (
     BY_OWNER,
     ControllerContext,
+    QueueLoop,
     enqueue_changes,
     owner_uids,
     patch_status,
@@ -32,27 +31,20 @@ def _templates_of(pod: Pod) -> list[str]:
     return [f"{pod.metadata.namespace}/{name}" for name in sorted(names) if name]
 
 
-class ResourceClaimController:
+class ResourceClaimController(QueueLoop):
     """Two queues: pods that need claims, and claims that may be freed."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._client, self._recorder = context.client, context.recorder
+        super().__init__(context)
         informers = context.informers
         self._pods = informers.informer(PODS, indexes={BY_TEMPLATE: _templates_of})
         self._claims = informers.informer(RESOURCE_CLAIMS, indexes={BY_OWNER: owner_uids})
         self._templates = informers.informer(RESOURCE_CLAIM_TEMPLATES)
-        self._for_pods: Controller[ObjectKey] = Controller("resource claims", self._reconcile_pod)
-        self._for_claims: Controller[ObjectKey] = Controller(
-            "resource claim users", self._reconcile_claim
-        )
+        self._for_pods = self._add_queue("resource claims", self._reconcile_pod)
+        self._for_claims = self._add_queue("resource claim users", self._reconcile_claim)
         self._pods.add_listener(self._pod_changed)
         self._claims.add_listener(enqueue_changes(self._for_claims))
         self._templates.add_listener(self._template_changed)
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._for_pods.run())
-            tasks.create_task(self._for_claims.run())
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
@@ -60,10 +52,10 @@ class ResourceClaimController:
         if not pod.spec.resource_claims:
             return
         if new is not None and plan.missing_claims(new):
-            self._for_pods.queue.add(object_key(new))
+            self._for_pods.add(object_key(new))
         if new is None or plan.has_ended(new):
             for name in plan.claim_names(pod).values():
-                self._for_claims.queue.add(ObjectKey(pod.metadata.namespace, name))
+                self._for_claims.add(ObjectKey(pod.metadata.namespace, name))
 
     def _template_changed(
         self, old: ResourceClaimTemplate | None, new: ResourceClaimTemplate | None
@@ -71,13 +63,13 @@ class ResourceClaimController:
         if new is not None:
             template = f"{new.metadata.namespace}/{new.metadata.name}"
             for pod in self._pods.by_index(BY_TEMPLATE, template):
-                self._for_pods.queue.add(object_key(pod))
+                self._for_pods.add(object_key(pod))
 
-    async def _reconcile_pod(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile_pod(self, key: ObjectKey) -> None:
         pod = self._pods.get(key.namespace, key.name)
         missing = plan.missing_claims(pod) if pod is not None else []
         if pod is None or not missing:
-            return ReconcileDone()
+            return
         own = self._claims.by_index(BY_OWNER, pod.metadata.uid)
         created: dict[str, str] = {}
         for entry in missing:
@@ -99,12 +91,11 @@ class ResourceClaimController:
             created[entry.name] = claim.metadata.name
         if created:
             await patch_status(self._client, PODS, pod, plan.status_patch(pod, created))
-        return ReconcileDone()
 
-    async def _reconcile_claim(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile_claim(self, key: ObjectKey) -> None:
         claim = self._claims.get(key.namespace, key.name)
         if claim is None:
-            return ReconcileDone()
+            return
         consumers = [c for c in claim.status.reserved_for if await self._uses(claim, c)]
         owner = claim.metadata.controller
         pod = await self._pod(key.namespace, owner.name, owner.uid) if owner is not None else None
@@ -124,7 +115,6 @@ class ResourceClaimController:
                 )
             if change.is_deleted:
                 await self._client.delete(RESOURCE_CLAIMS, key.name, key.namespace)
-        return ReconcileDone()
 
     async def _uses(self, claim: ResourceClaim, consumer: ClaimConsumer) -> bool:
         """Return whether a consumer has not ended; others than pods never end here."""

@@ -17,10 +17,9 @@ from gangline.api.resources import (
     PODS,
     STORAGE_CLASSES,
 )
-from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import ControllerContext
+from gangline.local.controllers.context import ControllerContext, QueueLoop, patch_status
 from gangline.local.controllers.volume_binder import plan
 
 BY_CLAIM = "claim"
@@ -35,21 +34,19 @@ def _claims_of(pod: Pod) -> list[str]:
     ]
 
 
-class VolumeBinderController:
+class VolumeBinderController(QueueLoop):
     """Two queues: claims that need a volume, and volumes whose claim may be deleted."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._client = context.client
-        self._recorder = context.recorder
+        super().__init__(context)
         self._folder = context.settings.volumes
         self._claims = context.informers.informer(PERSISTENT_VOLUME_CLAIMS)
         self._volumes = context.informers.informer(PERSISTENT_VOLUMES)
         self._classes = context.informers.informer(STORAGE_CLASSES)
         self._pods = context.informers.informer(PODS, indexes={BY_CLAIM: _claims_of})
-        self._for_claims: Controller[ObjectKey] = Controller(
-            "claims", self._reconcile_claim, workers=1
-        )
-        self._for_volumes: Controller[str] = Controller("volumes", self._reconcile_volume)
+        # Invariant: one worker for claims, since two could bind the same volume.
+        self._for_claims = self._add_queue("claims", self._reconcile_claim, workers=1)
+        self._for_volumes = self._add_queue("volumes", self._reconcile_volume)
         self._claims.add_listener(self._claim_changed)
         self._volumes.add_listener(self._volume_changed)
         self._classes.add_listener(lambda *_: self._requeue_pending_claims())
@@ -57,10 +54,7 @@ class VolumeBinderController:
 
     async def run(self) -> None:
         await self._make_default_class()
-        async with asyncio.TaskGroup() as tasks:
-            # Invariant: one worker for claims, since two could bind the same volume.
-            tasks.create_task(self._for_claims.run())
-            tasks.create_task(self._for_volumes.run())
+        await super().run()
 
     async def _make_default_class(self) -> None:
         if any(self._classes.items()):
@@ -83,18 +77,18 @@ class VolumeBinderController:
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
         if new is not None:
-            self._for_claims.queue.add(object_key(new))
+            self._for_claims.add(object_key(new))
         for claim in (old, new):
             if claim is not None and claim.spec.volume_name:
-                self._for_volumes.queue.add(claim.spec.volume_name)
+                self._for_volumes.add(claim.spec.volume_name)
 
     def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         volume = new or old
         assert volume is not None
-        self._for_volumes.queue.add(volume.metadata.name)
+        self._for_volumes.add(volume.metadata.name)
         ref = volume.spec.claim_ref
         if ref is not None:
-            self._for_claims.queue.add(ObjectKey(ref.namespace, ref.name))
+            self._for_claims.add(ObjectKey(ref.namespace, ref.name))
         else:
             self._requeue_pending_claims()
 
@@ -102,28 +96,28 @@ class VolumeBinderController:
         if old is not None and (new is None or new.status.phase in TERMINAL_PHASES):
             for claim in _claims_of(old):
                 namespace, name = claim.split("/")
-                self._for_claims.queue.add(ObjectKey(namespace, name))
+                self._for_claims.add(ObjectKey(namespace, name))
                 for volume in self._volumes.items():
                     ref = volume.spec.claim_ref
                     if ref is not None and (ref.namespace, ref.name) == (namespace, name):
-                        self._for_volumes.queue.add(volume.metadata.name)
+                        self._for_volumes.add(volume.metadata.name)
 
     def _requeue_pending_claims(self) -> None:
         for claim in self._claims.items():
             if claim.status.phase != "Bound":
-                self._for_claims.queue.add(object_key(claim))
+                self._for_claims.add(object_key(claim))
 
-    async def _reconcile_claim(self, key: ObjectKey) -> ReconcileResult:
+    async def _reconcile_claim(self, key: ObjectKey) -> None:
         claim = self._claims.get(key.namespace, key.name)
         if claim is None:
-            return ReconcileDone()
+            return
         protected = plan.plan_finalizers(claim, in_use=self._claim_in_use(key))
         if protected is not None:
             revision = claim.metadata.resource_version
             metadata = {"resourceVersion": revision, "finalizers": protected}
             await self._patch_claim(claim, {"metadata": metadata})
         if claim.metadata.deletion_timestamp is not None:
-            return ReconcileDone()
+            return
         classes = list(self._classes.items())
         match plan.plan_claim(claim, self._volumes.items(), classes, self._folder):
             case plan.BindClaim(volume):
@@ -136,7 +130,6 @@ class VolumeBinderController:
             case plan.ClaimLost(message):
                 await self._set_phase(claim, "Lost")
                 self._recorder.event(claim, "Warning", "ClaimLost", message)
-        return ReconcileDone()
 
     async def _provision(self, claim: PersistentVolumeClaim, body: dict[str, Any]) -> None:
         path = Path(body["spec"]["hostPath"]["path"])
@@ -157,17 +150,10 @@ class VolumeBinderController:
 
     async def _bind(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
         """Point the volume at the claim, then the claim at the volume; both may be repeated."""
-        reference = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "namespace": claim.metadata.namespace,
-            "name": claim.metadata.name,
-            "uid": claim.metadata.uid,
-        }
         if volume.spec.claim_ref is None or volume.spec.claim_ref.uid != claim.metadata.uid:
             patch = {
                 "metadata": {"resourceVersion": volume.metadata.resource_version},
-                "spec": {"claimRef": reference},
+                "spec": {"claimRef": plan.claim_reference(claim)},
             }
             await self._client.patch(PERSISTENT_VOLUMES, volume.metadata.name, patch)
         await self._set_volume_phase(volume, "Bound")
@@ -198,10 +184,10 @@ class VolumeBinderController:
                 subresource=subresource,
             )
 
-    async def _reconcile_volume(self, name: str) -> ReconcileResult:
+    async def _reconcile_volume(self, name: str) -> None:
         volume = self._volumes.get(None, name)
         if volume is None:
-            return ReconcileDone()
+            return
         ref = volume.spec.claim_ref
         claim = self._claims.get(ref.namespace, ref.name) if ref is not None else None
         in_use = ref is not None and self._claim_in_use(ObjectKey(ref.namespace, ref.name))
@@ -210,7 +196,6 @@ class VolumeBinderController:
             await self._delete(volume)
         else:
             await self._set_volume_phase(volume, phase)
-        return ReconcileDone()
 
     def _claim_in_use(self, key: ObjectKey) -> bool:
         users = self._pods.by_index(BY_CLAIM, f"{key.namespace}/{key.name}")
@@ -228,10 +213,7 @@ class VolumeBinderController:
         if volume.status.phase == phase:
             return
         patch = {"status": {"phase": phase}}
-        with contextlib.suppress(NotFound):
-            await self._client.patch(
-                PERSISTENT_VOLUMES, volume.metadata.name, patch, subresource="status"
-            )
+        await patch_status(self._client, PERSISTENT_VOLUMES, volume, patch)
 
 
 def _make_folder(path: Path) -> None:

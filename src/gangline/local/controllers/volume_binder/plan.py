@@ -8,7 +8,6 @@ which reserves a volume for it, or selects the node for which one is provisioned
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,12 +28,6 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 WAITS = "WaitForFirstConsumer"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
-
-
-class KeepClaim(Enum):
-    """Nothing has to change."""
-
-    UNCHANGED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +59,8 @@ class ClaimLost:
     message: str
 
 
-ClaimAction: TypeAlias = KeepClaim | BindClaim | ProvisionVolume | KeepPending | ClaimLost
+ClaimAction: TypeAlias = BindClaim | ProvisionVolume | KeepPending | ClaimLost | None
+"""None: nothing has to change."""
 
 
 def plan_claim(
@@ -77,7 +71,7 @@ def plan_claim(
 ) -> ClaimAction:
     """Return the action for a claim. ``folder`` is the parent folder of new volumes."""
     if claim.metadata.deletion_timestamp is not None:
-        return KeepClaim.UNCHANGED
+        return None
     by_name = {volume.metadata.name: volume for volume in volumes}
     if claim.spec.volume_name:
         return _plan_bound_claim(claim, by_name.get(claim.spec.volume_name))
@@ -115,7 +109,7 @@ def _plan_bound_claim(claim: PersistentVolumeClaim, volume: PersistentVolume | N
     if is_reserved_for(volume, claim):
         complete = bound and BIND_COMPLETED in claim.metadata.annotations
         settled = volume.status.phase == "Bound" and volume.spec.claim_ref is not None
-        return KeepClaim.UNCHANGED if complete and settled else BindClaim(volume)
+        return None if complete and settled else BindClaim(volume)
     if volume.spec.claim_ref is None:
         return BindClaim(volume)
     owner = volume.spec.claim_ref
@@ -200,14 +194,19 @@ def build_volume(
             "storageClassName": made_by.metadata.name,
             "volumeMode": "Filesystem",
             "hostPath": {"path": str(folder / name), "type": "DirectoryOrCreate"},
-            "claimRef": {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "namespace": claim.metadata.namespace,
-                "name": claim.metadata.name,
-                "uid": claim.metadata.uid,
-            },
+            "claimRef": claim_reference(claim),
         },
+    }
+
+
+def claim_reference(claim: PersistentVolumeClaim) -> dict[str, str]:
+    meta = claim.metadata
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": meta.namespace,
+        "name": meta.name,
+        "uid": meta.uid,
     }
 
 

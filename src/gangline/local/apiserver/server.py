@@ -55,7 +55,7 @@ from gangline.local.apiserver.kubelet_proxy.client import (
 )
 from gangline.local.apiserver.kubelet_proxy.http_proxy import HttpProxyHandler
 from gangline.local.apiserver.kubelet_proxy.port_forward import PortForwardHandler
-from gangline.local.apiserver.kubelet_proxy.streams import ExecHandler, SpdyExecHandler
+from gangline.local.apiserver.kubelet_proxy.streams import ExecHandler
 from gangline.local.apiserver.memory import release_memory_forever
 from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.quota import QuotaAdmission, QuotaLedger, QuotaStatusSync
@@ -323,7 +323,7 @@ class ApiServer:
         )
         reviews = ReviewHandler(self._authorizer, self.authenticator, rest.decode_body)
         metrics = MetricsApi(self.store, kubelets)
-        exec_handler = ExecHandler(kubelets, SpdyExecHandler(kubelets))
+        exec_handler = ExecHandler(kubelets)
         proxy = HttpProxyHandler(self.store)
         self._closing.push_async_callback(proxy.close)
         return Routes(

@@ -165,75 +165,6 @@ PROTOBUF_OFFERS = (
 )
 
 
-class OpenAPICache:
-    """Builds and caches the documents under ``/openapi``."""
-
-    def __init__(self, registry: Registry, version: str, flow: FlowController) -> None:
-        self._registry = registry
-        self._flow = flow
-        self._version = version
-        self._generation = -1
-        self._documents: dict[str, ApiResponse] = {}
-
-    async def get_document(self, user: RequestUser, parts: list[str], accept: str) -> ApiResponse:
-        """Return the document of a path, given as its parts. Raises StatusError: 404, there is
-        none.
-        """
-        match parts:
-            case ["openapi", "v2"]:
-                if any(offer in accept for offer in PROTOBUF_OFFERS):
-                    return await self._cached(
-                        user,
-                        "v2 protobuf",
-                        lambda: ApiResponse(openapi_v2_protobuf(self._document()), media=PROTOBUF),
-                    )
-                return await self._cached(user, "v2", lambda: _json(self._document()))
-            case ["openapi", "v3"]:
-                return await self._cached(
-                    user, "v3", lambda: _json(openapi_v3_index(self._entries()))
-                )
-            case ["openapi", "v3", "api", version]:
-                return await self._cached(user, f"v3 {version}", lambda: self._v3("", version))
-            case ["openapi", "v3", "apis", group, version]:
-                name = f"v3 {group} {version}"
-                return await self._cached(user, name, lambda: self._v3(group, version))
-        raise unknown_path()
-
-    async def _cached(
-        self, user: RequestUser, name: str, make: Callable[[], ApiResponse]
-    ) -> ApiResponse:
-        generation = self._registry.generation
-        if generation != self._generation:
-            self._documents, self._generation = {}, generation
-        documents = self._documents
-        if name not in documents:
-            # The documents are large: they are built in a thread of the user. Another request may
-            # have built one while this waits for the thread.
-            made = await self._flow.compute(user, lambda: documents.get(name) or make())
-            if self._registry.generation == generation:
-                documents[name] = made
-            return made
-        return documents[name]
-
-    def _entries(self) -> list[OpenAPIEntry]:
-        return [
-            OpenAPIEntry(
-                k.group, k.version, k.kind, k.plural, k.namespaced, k.plain_schema, k.custom
-            )
-            for k in list(self._registry)
-            if "list" in k.verbs
-        ]
-
-    def _document(self) -> Json:
-        return openapi_v2(self._entries(), title="Gangline", version=self._version)
-
-    def _v3(self, group: str, version: str) -> ApiResponse:
-        document = openapi_v3(self._entries(), group, version)
-        if document is None:
-            raise unknown_path()
-        return _json(document)
-
-
 def _json(document: Json) -> ApiResponse:
     return ApiResponse(encode_json(document), media=JSON)
 
@@ -286,10 +217,10 @@ class NonResourceEndpoints:
         """``snapshot`` writes a copy of the state and returns where it is. ``token_key`` is the
         public key of tokens, as a JSON web key.
         """
-        self._documents = OpenAPICache(registry, VERSION, flow)
-        self._discovery: dict[tuple[str, ...], ApiResponse] = {}
+        self._documents: dict[tuple[str, ...], ApiResponse] = {}
         self._generation = -1
         self._registry = registry
+        self._flow = flow
         self._metrics = metrics
         self._address = address
         self._snapshot = snapshot
@@ -313,36 +244,74 @@ class NonResourceEndpoints:
                 return ApiResponse(
                     encode_json({"keys": [self._token_key]}), media="application/jwk-set+json"
                 )
-            case ["openapi", *_]:
-                return await self._documents.get_document(user, parts, accept)
+            case ["openapi", "v2"]:
+                form = "protobuf" if any(offer in accept for offer in PROTOBUF_OFFERS) else JSON
+                return await self._document(user, *parts, form)
             case ["api" | "apis"]:
-                form = choose_format(accept, (AGGREGATED,))
-                is_served = form.as_kind == AGGREGATED and form.version in AGGREGATED_VERSIONS
-                return self._cached_discovery(*parts, AGGREGATED, form.version if is_served else "")
-        return self._cached_discovery(*parts)
+                wanted = choose_format(accept, (AGGREGATED,))
+                is_served = wanted.as_kind == AGGREGATED and wanted.version in AGGREGATED_VERSIONS
+                return await self._document(
+                    user, *parts, AGGREGATED, wanted.version if is_served else ""
+                )
+        return await self._document(user, *parts)
 
-    def _cached_discovery(self, *parts: str) -> ApiResponse:
-        """Return a discovery document. They are equal for all users until the kinds change."""
-        if self._registry.generation != self._generation:
-            self._discovery, self._generation = {}, self._registry.generation
-        response = self._discovery.get(parts)
-        if response is None:
-            response = self._discovery[parts] = self._discover(parts)
-        return response
+    async def _document(self, user: RequestUser, *name: str) -> ApiResponse:
+        """Return a document. They are equal for all users until the kinds change."""
+        generation = self._registry.generation
+        if generation != self._generation:
+            self._documents, self._generation = {}, generation
+        documents = self._documents
+        if name in documents:
+            return documents[name]
+        if name[:1] != ("openapi",):
+            made = self._make(name)
+        else:
+            # These are large: they are built in a thread of the user. Another request may have
+            # built one while this waits for the thread.
+            made = await self._flow.compute(user, lambda: documents.get(name) or self._make(name))
+        if self._registry.generation == generation:
+            documents[name] = made
+        return made
 
-    def _discover(self, parts: tuple[str, ...]) -> ApiResponse:
-        match parts:
+    def _make(self, name: tuple[str, ...]) -> ApiResponse:
+        registry = self._registry
+        document: Json | None = None
+        match name:
+            case ("openapi", "v2", "protobuf"):
+                return ApiResponse(openapi_v2_protobuf(self._openapi_v2()), media=PROTOBUF)
+            case ("openapi", "v2", _):
+                document = self._openapi_v2()
+            case ("openapi", "v3"):
+                document = openapi_v3_index(self._entries())
+            case ("openapi", "v3", "api", version):
+                document = openapi_v3(self._entries(), "", version)
+            case ("openapi", "v3", "apis", group, version):
+                document = openapi_v3(self._entries(), group, version)
             case ("api" | "apis" as root, "APIGroupDiscoveryList", form):
                 return self._discovery_root(root == "api", form)
-            case ("api", version_name):
-                return _json(api_resource_list(self._registry, "", version_name))
-            case ("apis", name):
-                return _json(api_group(self._registry, name))
-            case ("apis", name, version_name):
-                return _json(api_resource_list(self._registry, name, version_name))
+            case ("api", version):
+                document = api_resource_list(registry, "", version)
+            case ("apis", group):
+                document = api_group(registry, group)
+            case ("apis", group, version):
+                document = api_resource_list(registry, group, version)
             case ():
-                return _json({"paths": self._paths()})
-        raise unknown_path()
+                document = {"paths": self._paths()}
+        if document is None:
+            raise unknown_path()
+        return _json(document)
+
+    def _openapi_v2(self) -> Json:
+        return openapi_v2(self._entries(), title="Gangline", version=VERSION)
+
+    def _entries(self) -> list[OpenAPIEntry]:
+        return [
+            OpenAPIEntry(
+                k.group, k.version, k.kind, k.plural, k.namespaced, k.plain_schema, k.custom
+            )
+            for k in self._registry
+            if "list" in k.verbs
+        ]
 
     def _discovery_root(self, core: bool, version: str) -> ApiResponse:
         if version:

@@ -21,8 +21,8 @@ from gangline.local.apiserver.kubelet_proxy.streams import (
     CHANNELS,
     CLOSED_TYPES,
     HIGH_WATER,
-    HijackedConnection,
-    check_upgrade,
+    SpdyConnection,
+    choose_protocol,
     is_websocket,
     open_kubelet_websocket,
 )
@@ -138,33 +138,20 @@ class _StreamPairs:
 
 
 async def _over_spdy(request: web.BaseRequest, forwarder: PortForwarder) -> web.StreamResponse:
-    check_upgrade(request)
-    if PROTOCOL not in request.headers.getall("X-Stream-Protocol-Version", []):
-        raise bad_request(f"the stream protocol of port-forward is {PROTOCOL}")
+    chosen = choose_protocol(request, (PROTOCOL,))
 
-    def received(content: bytes) -> None:
-        try:
-            session.feed(content)
-        except SpdyError:
-            hijacked.close()
+    def opened(stream: SpdyStream) -> None:
+        pairs.on_stream(stream)
 
-    hijacked = HijackedConnection(request, received)
+    connection = SpdyConnection(request, chosen, opened)
     async with asyncio.TaskGroup() as group:
-        session = SpdySession(
-            hijacked.write,
-            _StreamPairs(forwarder, group, hijacked.drain).on_stream,
-            hijacked.limit_reading,
-        )
-        hijacked.switch_protocol({
-            "Connection": "Upgrade",
-            "Upgrade": "SPDY/3.1",
-            "X-Stream-Protocol-Version": PROTOCOL,
-        })  # fmt: skip
+        pairs = _StreamPairs(forwarder, group, connection.drain)
+        connection.switch_protocol()
         try:
-            await hijacked.closed.wait()
+            await connection.closed.wait()
         finally:
-            session.end_streams()
-            hijacked.close()
+            connection.session.end_streams()
+            connection.close()
     return web.Response()
 
 

@@ -3,13 +3,13 @@
 Current clients use WebSockets. Both sides then have the channel framing of Kubernetes (the first
 byte of a message is its channel), so a message is forwarded unchanged. Clients of the older SPDY
 protocol have a stream for each channel, over a connection that is taken over from the HTTP server
-(``HijackedConnection``); the kubelet still gets a WebSocket.
+(``SpdyConnection``); the kubelet still gets a WebSocket.
 """
 
 import asyncio
 import base64
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import aiohttp
 from aiohttp import WSMsgType, web
@@ -29,26 +29,35 @@ from gangline.local.kubelet.settings import REFUSAL_HEADER
 HIGH_WATER = 1 << 20
 
 
-class HijackedConnection(asyncio.Protocol):
-    """A connection after its upgrade. The HTTP server is notified only of its end."""
+class SpdyConnection(asyncio.Protocol):
+    """A connection of a SPDY client after its upgrade. The HTTP server is notified only of its
+    end.
+    """
 
-    def __init__(self, request: web.BaseRequest, received: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        protocol: str,
+        opened: Callable[[SpdyStream], None],
+    ) -> None:
         if request.transport is None:
             raise ConnectionResetError("the client has disconnected")
         self.closed = asyncio.Event()
-        self._received = received
+        self.session = SpdySession(self.write, opened, self.limit_reading)
+        self._protocol = protocol
         self._transport = request.transport
         self._http_protocol = request.protocol
         self._writable = asyncio.Event()
         self._writable.set()
         self._reading = True
 
-    def switch_protocol(self, headers: Mapping[str, str]) -> None:
+    def switch_protocol(self) -> None:
         """Switch the protocol, then send 101: the client may send data once it has that."""
         self._transport.set_protocol(self)
-        lines = ["HTTP/1.1 101 Switching Protocols"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        self._transport.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+        self._transport.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+            b"X-Stream-Protocol-Version: %b\r\n\r\n" % self._protocol.encode()
+        )
 
     def write(self, content: bytes) -> None:
         """Send. A client that only sends, and never reads the replies, is disconnected."""
@@ -77,7 +86,10 @@ class HijackedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: data was received."""
-        self._received(data)
+        try:
+            self.session.feed(data)
+        except SpdyError:
+            self.close()
 
     def pause_writing(self) -> None:
         """asyncio: the client reads too slowly."""
@@ -99,8 +111,6 @@ CHANNELS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "channel.k8s.io")
 BASE64_CHANNELS = ("base64.channel.k8s.io", "v4.base64.channel.k8s.io")
 CLOSED_TYPES = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
 STREAM_OPTIONS = ("stdin", "stdout", "stderr", "tty")
-
-SpdyFunction = Callable[[web.BaseRequest, ApiRequest], Awaitable[web.StreamResponse]]
 
 
 def is_websocket(request: web.BaseRequest) -> bool:
@@ -141,23 +151,27 @@ async def open_kubelet_websocket(
 class ExecHandler:
     """Handles exec and attach."""
 
-    def __init__(self, link: KubeletProxyClient, spdy: SpdyFunction) -> None:
+    def __init__(self, link: KubeletProxyClient) -> None:
         self._link = link
-        self._spdy = spdy
 
     async def __call__(
         self, request: web.BaseRequest, api_request: ApiRequest
     ) -> web.StreamResponse:
-        """Connect a client to a command in a container."""
-        if not is_websocket(request):
-            return await self._spdy(request, api_request)
-        options = exec_options(api_request)
+        """Connect a client to a command in a container. Raises StatusError: the request is refused
+        before the protocol is switched.
+        """
+        # First, as in Kubernetes, so that a retry without an upgrade gets the error as HTTP.
         target = self._link.find_target(api_request, api_request.params.get("container", ""))
+        spdy = "" if is_websocket(request) else choose_protocol(request, SPDY_PROTOCOLS)
+        options = exec_options(api_request)
+        kubelet = await open_kubelet_websocket(
+            self._link, target.endpoint(api_request.subresource), options
+        )
         async with contextlib.AsyncExitStack() as stack:
-            kubelet = await open_kubelet_websocket(
-                self._link, target.endpoint(api_request.subresource), options
-            )
             stack.push_async_callback(kubelet.close)
+            if spdy:
+                await _serve_spdy(request, spdy, expected_streams(options), kubelet)
+                return web.Response()
             socket = web.WebSocketResponse(
                 protocols=(*CHANNELS, *BASE64_CHANNELS), max_msg_size=limits.MAX_MESSAGE_BYTES
             )
@@ -223,58 +237,50 @@ async def _client_to_kubelet(
         await kubelet.close()
 
 
-PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+SPDY_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Supported stream protocol versions. Older ones report no status at the end."""
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 NAMES = {STDOUT: "stdout", STDERR: "stderr", ERROR: "error"}
 OPEN_STREAMS_TIMEOUT_S = 30.0
 
 
-class SpdyExecHandler:
-    """Handles exec and attach over SPDY."""
+async def _serve_spdy(
+    request: web.BaseRequest,
+    protocol: str,
+    expected: set[str],
+    kubelet: aiohttp.ClientWebSocketResponse,
+) -> None:
+    streams: dict[str, SpdyStream] = {}
+    complete = asyncio.Event()
 
-    def __init__(self, link: KubeletProxyClient) -> None:
-        self._link = link
+    def opened(stream: SpdyStream) -> None:
+        if (name := stream.headers.get("streamtype", "")) in expected:
+            streams[name] = stream
+        if expected <= streams.keys():
+            complete.set()
 
-    async def __call__(
-        self, request: web.BaseRequest, api_request: ApiRequest
-    ) -> web.StreamResponse:
-        """Connect a client to a command in a container. Raises StatusError: the request is refused
-        before the protocol is switched.
-        """
-        # First, as in Kubernetes, so that a retry without an upgrade gets the error as HTTP.
-        target = self._link.find_target(api_request, api_request.params.get("container", ""))
-        check_upgrade(request)
-        offered = request.headers.getall("X-Stream-Protocol-Version", [])
-        chosen = next((name for name in PROTOCOLS if name in offered), None)
-        if chosen is None:
-            raise bad_request(f"none of the stream protocols {offered} is supported")
-        options = exec_options(api_request)
-        kubelet = await open_kubelet_websocket(
-            self._link, target.endpoint(api_request.subresource), options
-        )
-        async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(kubelet.close)
-            connection = _ExecConnection(request, expected_streams(options))
-            stack.callback(connection.hijacked.close)
-            connection.hijacked.switch_protocol({
-                "Connection": "Upgrade",
-                "Upgrade": "SPDY/3.1",
-                "X-Stream-Protocol-Version": chosen,
-            })  # fmt: skip
-            # After the upgrade no HTTP error can be sent: without streams, just disconnect.
-            with contextlib.suppress(TimeoutError):
-                streams = await asyncio.wait_for(connection.ready, OPEN_STREAMS_TIMEOUT_S)
-                await _bridge(connection, streams, kubelet)
-        return web.Response()
+    connection = SpdyConnection(request, protocol, opened)
+    try:
+        connection.switch_protocol()
+        # After the upgrade no HTTP error can be sent: without streams, just disconnect.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(complete.wait(), OPEN_STREAMS_TIMEOUT_S)
+            await _bridge(connection, streams, kubelet)
+    finally:
+        connection.close()
 
 
-def check_upgrade(request: web.BaseRequest) -> None:
-    """Refuse a stream request without an upgrade to a protocol with streams. Raises StatusError:
-    400.
+def choose_protocol(request: web.BaseRequest, known: Sequence[str]) -> str:
+    """Return the first of the known stream protocols that a client offers. Raises StatusError: 400,
+    it offers none, or does not request an upgrade to a protocol with streams.
     """
     if not request.headers.get("Upgrade", "").lower().startswith("spdy/3.1"):
         raise bad_request("Upgrade request required: use a WebSocket or SPDY/3.1")
+    offered = request.headers.getall("X-Stream-Protocol-Version", [])
+    for name in known:
+        if name in offered:
+            return name
+    raise bad_request(f"none of the stream protocols {offered} is supported")
 
 
 def expected_streams(options: list[tuple[str, str]]) -> set[str]:
@@ -285,34 +291,8 @@ def expected_streams(options: list[tuple[str, str]]) -> set[str]:
     return names
 
 
-class _ExecConnection:
-    """A SPDY connection that waits until the client has opened its streams."""
-
-    def __init__(self, request: web.BaseRequest, expected: set[str]) -> None:
-        self.hijacked = HijackedConnection(request, self._received)
-        self.session = SpdySession(self.hijacked.write, self._opened, self.hijacked.limit_reading)
-        self.ready: asyncio.Future[dict[str, SpdyStream]] = (
-            asyncio.get_running_loop().create_future()
-        )
-        self._expected = expected
-        self._streams: dict[str, SpdyStream] = {}
-
-    def _received(self, content: bytes) -> None:
-        try:
-            self.session.feed(content)
-        except SpdyError:
-            self.hijacked.close()
-
-    def _opened(self, stream: SpdyStream) -> None:
-        name = stream.headers.get("streamtype", "")
-        if name in self._expected:
-            self._streams[name] = stream
-        if self._expected <= self._streams.keys() and not self.ready.done():
-            self.ready.set_result(self._streams)
-
-
 async def _bridge(
-    connection: _ExecConnection,
+    connection: SpdyConnection,
     streams: dict[str, SpdyStream],
     kubelet: aiohttp.ClientWebSocketResponse,
 ) -> None:
@@ -327,7 +307,7 @@ async def _bridge(
             pumping.cancel()
     for stream in streams.values():
         stream.close()
-    await connection.hijacked.drain()
+    await connection.drain()
 
 
 async def forward_stream(
@@ -340,14 +320,14 @@ async def forward_stream(
 
 
 async def _forward_output(
-    connection: _ExecConnection,
+    connection: SpdyConnection,
     streams: dict[str, SpdyStream],
     kubelet: aiohttp.ClientWebSocketResponse,
 ) -> None:
     async for message in kubelet:
-        if message.type in CLOSED_TYPES or connection.hijacked.closed.is_set():
+        if message.type in CLOSED_TYPES or connection.closed.is_set():
             return
         stream = streams.get(NAMES.get(message.data[0], ""))
         if stream is not None:
             stream.write(message.data[1:])
-            await connection.hijacked.drain()
+            await connection.drain()

@@ -256,7 +256,7 @@ async def test_container_dies_with_its_kubelet(machine: Machine) -> None:
     ended = os.pidfd_open(container.init_pid)
     try:
         # As the kernel does when a process ends: the only reading end of the pipe is closed.
-        pipe = supervisor._transport._pidfd  # type: ignore[union-attr]
+        pipe = supervisor._ended_fd
         asyncio.get_running_loop().remove_reader(pipe)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, pipe)
@@ -265,7 +265,7 @@ async def test_container_dies_with_its_kubelet(machine: Machine) -> None:
         assert readable
     finally:
         os.close(ended)
-        supervisor._transport._exited()  # type: ignore[union-attr]
+        supervisor._record_exit()
         await container.wait()
 
 

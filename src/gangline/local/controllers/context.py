@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from gangline.api.core.container import Container
 from gangline.api.core.pod import Pod
 from gangline.api.meta.objects import Condition, Object
 from gangline.api.meta.resource import Resource
@@ -72,6 +73,33 @@ def parse_kinds(document: dict[str, Any]) -> Iterable[DiscoveredKind]:
 BY_NAMESPACE = "namespace"
 BY_OWNER = "owner"
 """Names of informer indexes."""
+
+
+def shared_informers(client: ApiClient) -> SharedInformerFactory:
+    """Return the informers of all components of this process.
+
+    The copies of all pods are most of its memory, so of each pod only what these components read
+    is retained.
+    """
+    informers = SharedInformerFactory(client)
+    informers.informer(PODS, transform=_reduce_pod)
+    return informers
+
+
+def _reduce_pod(pod: Pod) -> Pod:
+    """Remove the programs of the containers, and the volumes without claims."""
+    spec = pod.spec
+    spec = msgspec.structs.replace(
+        spec,
+        containers=_reduce_containers(spec.containers),
+        init_containers=_reduce_containers(spec.init_containers),
+        volumes=[v for v in spec.volumes if v.persistent_volume_claim or v.ephemeral],
+    )
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+def _reduce_containers(containers: Iterable[Container]) -> list[Container]:
+    return [Container(name=c.name, ports=c.ports, resources=c.resources) for c in containers]
 
 
 @dataclass(frozen=True, slots=True)

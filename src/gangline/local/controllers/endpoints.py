@@ -13,7 +13,7 @@ fails with AlreadyExists and adds no duplicate.
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -48,6 +48,7 @@ from gangline.local.network.cluster_network import (
     SERVICE_NAME_LABEL,
 )
 
+T = TypeVar("T", Endpoints, EndpointSlice)
 SKIP_LABEL = "endpointslice.kubernetes.io/skip-mirror"
 BATCH_S = 0.3
 """Delay in which changes of slices are merged: no component waits for them, only people do."""
@@ -128,9 +129,11 @@ def mirror_endpoints(endpoints: Endpoints) -> dict[str, EndpointSlice]:
     return _slices(endpoints, ENDPOINTS, labels, groups)
 
 
-def slice_content(slice_: EndpointSlice) -> tuple[object, ...]:
+def content(written: Endpoints | EndpointSlice) -> tuple[object, ...]:
     """The fields that the controller keeps up to date."""
-    return slice_.metadata.labels, slice_.address_type, slice_.endpoints, slice_.ports
+    if isinstance(written, Endpoints):
+        return written.metadata.labels, written.subsets
+    return written.metadata.labels, written.address_type, written.endpoints, written.ports
 
 
 def _slices(
@@ -279,7 +282,7 @@ class EndpointsController(QueueLoop):
         elif service.spec.selector and service.metadata.deletion_timestamp is None:
             desired = build_endpoints(service, self._groups(service))
             with _ending_namespace_ignored():
-                await self._write(desired, present)
+                await self._write(ENDPOINTS, desired, present)
 
     async def _reconcile_slices(self, key: ObjectKey) -> None:
         service = self._services.get(key.namespace, key.name)
@@ -293,7 +296,7 @@ class EndpointsController(QueueLoop):
         present = {slice_.metadata.name: slice_ for slice_ in slices}
         with _ending_namespace_ignored():
             for name, slice_ in desired.items():
-                await self._write_slice(slice_, present.get(name))
+                await self._write(ENDPOINT_SLICES, slice_, present.get(name))
         for name in present.keys() - desired.keys():
             with contextlib.suppress(NotFound):
                 await self._client.delete(ENDPOINT_SLICES, name, key.namespace)
@@ -302,36 +305,20 @@ class EndpointsController(QueueLoop):
         pods = self._pods.by_index(BY_NAMESPACE, service.metadata.namespace)
         return service_endpoints(service, [pod for pod in pods if _selects(service, pod)])
 
-    async def _write(self, desired: Endpoints, present: Endpoints | None) -> None:
-        namespace, meta = desired.metadata.namespace, desired.metadata
+    async def _write(self, kind: Resource[T], desired: T, present: T | None) -> None:
+        meta = desired.metadata
         if present is None:
-            # The informer's copy may be outdated; its next event triggers another pass.
             with contextlib.suppress(AlreadyExists):
-                await self._client.create(ENDPOINTS, desired, namespace)
+                await self._client.create(kind, desired, meta.namespace)
                 return
-            present = await self._client.get(ENDPOINTS, meta.name, namespace)
-        same_labels = present.metadata.labels == meta.labels
-        if present.subsets == desired.subsets and same_labels:
-            return
-        metadata = msgspec.structs.replace(
-            present.metadata, labels=meta.labels, owner_references=meta.owner_references
-        )
-        await self._client.update(
-            ENDPOINTS, msgspec.structs.replace(desired, metadata=metadata), namespace
-        )
-
-    async def _write_slice(self, desired: EndpointSlice, present: EndpointSlice | None) -> None:
-        namespace = desired.metadata.namespace
-        if present is None:
-            # The informer's copy may be outdated; its next event triggers another pass.
-            with contextlib.suppress(AlreadyExists):
-                await self._client.create(ENDPOINT_SLICES, desired, namespace)
-        elif slice_content(present) != slice_content(desired):
+            # The informer's copy was outdated.
+            present = await self._client.get(kind, meta.name, meta.namespace)
+        if content(present) != content(desired):
             metadata = msgspec.structs.replace(
-                desired.metadata, resource_version=present.metadata.resource_version
+                present.metadata, labels=meta.labels, owner_references=meta.owner_references
             )
             body = msgspec.structs.replace(desired, metadata=metadata)
-            await self._client.update(ENDPOINT_SLICES, body, namespace)
+            await self._client.update(kind, body, meta.namespace)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,12 @@ import asyncio
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.informer import SharedInformerFactory
-from gangline.local.controllers.context import ControllerContext, ControllerLoop, ControllerSettings
+from gangline.local.controllers.context import (
+    ControllerContext,
+    ControllerLoop,
+    ControllerSettings,
+    shared_informers,
+)
 from gangline.local.controllers.deployments.controller import DeploymentController
 from gangline.local.controllers.device_taints import DeviceTaintController
 from gangline.local.controllers.disruption import DisruptionController
@@ -49,7 +54,7 @@ async def run_controllers(
     ``informers`` may be shared with other components of the process. These must request their
     informers before this call, which runs all of them.
     """
-    informers = informers or SharedInformerFactory(client)
+    informers = informers or shared_informers(client)
     async with EventRecorder(client, "controller-manager") as recorder:
         context = ControllerContext(client, informers, recorder, settings)
         loops = [loop(context) for loop in CONTROLLERS]

@@ -14,14 +14,15 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import socket
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from pathlib import Path
 from typing import cast
 
 import dnslib
+from dnslib import QTYPE, RCODE
 
 from gangline.api.core.service import Endpoints, Service
 from gangline.local.network.addresses import DOMAIN
@@ -32,24 +33,6 @@ TTL_SECONDS = 5
 
 class DnsMessageError(ValueError):
     """The packet is not a query that can be answered."""
-
-
-class RecordType(IntEnum):
-    """The record types of the zone."""
-
-    A = 1
-    CNAME = 5
-    PTR = 12
-    AAAA = 28
-    SRV = 33
-
-
-class ResponseCode(IntEnum):
-    """The response codes."""
-
-    NO_ERROR = 0
-    SERVER_FAILURE = 2
-    NAME_ERROR = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +54,7 @@ class DnsQuestion:
 class DnsRecord:
     """One record of an answer; an empty ``name`` means the queried name."""
 
-    type: RecordType
+    type: int
     value: str
     """An address (A) or a name (CNAME, PTR, SRV)."""
 
@@ -83,7 +66,7 @@ class DnsRecord:
 class DnsAnswer:
     """Response code and records."""
 
-    code: ResponseCode = ResponseCode.NO_ERROR
+    code: int = RCODE.NOERROR
     records: tuple[DnsRecord, ...] = ()
     alias: str = ""
     """A name outside the cluster whose records belong to the answer; empty for none."""
@@ -132,19 +115,19 @@ def build_response(
 
 def _payload(record: DnsRecord) -> dnslib.RD:
     match record.type:
-        case RecordType.A:
+        case QTYPE.A:
             return dnslib.A(record.value)
-        case RecordType.CNAME:
+        case QTYPE.CNAME:
             return dnslib.CNAME(record.value)
-        case RecordType.SRV:
+        case QTYPE.SRV:
             return dnslib.SRV(priority=0, weight=100, port=record.port, target=record.value)
         case _:
             return dnslib.PTR(record.value)
 
 
 REVERSE = ".in-addr.arpa"
-NAME_ERROR = DnsAnswer(ResponseCode.NAME_ERROR)
-SERVER_FAILURE = DnsAnswer(ResponseCode.SERVER_FAILURE)
+NAME_ERROR = DnsAnswer(RCODE.NXDOMAIN)
+SERVER_FAILURE = DnsAnswer(RCODE.SERVFAIL)
 MAX_ALIASES = 8
 HEADLESS = "None"
 
@@ -173,14 +156,14 @@ def service_records(service: Service, endpoints: Endpoints | None) -> ServiceRec
     full = service_dns_name(service)
     if service.spec.type == "ExternalName":
         name = service.spec.external_name.rstrip(".").lower()
-        return ServiceRecords({full: (DnsRecord(RecordType.CNAME, name),)} if name else {})
+        return ServiceRecords({full: (DnsRecord(QTYPE.CNAME, name),)} if name else {})
     address = service.spec.cluster_ip
     if address and address != HEADLESS:
-        forward = {full: (DnsRecord(RecordType.A, address),)}
+        forward = {full: (DnsRecord(QTYPE.A, address),)}
         for port in service.spec.ports:
             if port.name:
                 forward[_srv_name(port.name, port.protocol, full)] = (
-                    DnsRecord(RecordType.SRV, full, port=port.port),
+                    DnsRecord(QTYPE.SRV, full, port=port.port),
                 )
         return ServiceRecords(forward, {address: full})
     return _headless(full, endpoints) if address == HEADLESS else ServiceRecords()
@@ -192,13 +175,13 @@ def _headless(full: str, endpoints: Endpoints | None) -> ServiceRecords:
     for subset in endpoints.subsets if endpoints else ():
         for address in subset.addresses:
             own = f"{(address.hostname or dashed_address(address.ip))}.{full}"
-            forward[full].append(DnsRecord(RecordType.A, address.ip))
-            forward.setdefault(own, []).append(DnsRecord(RecordType.A, address.ip))
+            forward[full].append(DnsRecord(QTYPE.A, address.ip))
+            forward.setdefault(own, []).append(DnsRecord(QTYPE.A, address.ip))
             reverse[address.ip] = own
             for port in subset.ports:
                 if port.name:
                     records = forward.setdefault(_srv_name(port.name, port.protocol, full), [])
-                    records.append(DnsRecord(RecordType.SRV, own, port=port.port))
+                    records.append(DnsRecord(QTYPE.SRV, own, port=port.port))
     unique = {name: tuple(dict.fromkeys(records)) for name, records in forward.items() if records}
     return ServiceRecords(unique, reverse)
 
@@ -236,15 +219,12 @@ class DnsZone:
                 self._reverse.setdefault(ip, {})[key] = name
         return old != new
 
-    def set_pod(self, ip: str, namespace: str | None) -> bool:
-        """Record the namespace of the pod with address ``ip`` (None: no pod); return whether it
-        changed.
-        """
+    def set_pod(self, ip: str, namespace: str | None) -> None:
+        """Record the namespace of the pod with address ``ip``; None: there is no such pod."""
         if namespace is None:
-            return self._pods.pop(ip, None) is not None
-        changed = self._pods.get(ip) != namespace
-        self._pods[ip] = namespace
-        return changed
+            self._pods.pop(ip, None)
+        else:
+            self._pods[ip] = namespace
 
     def lookup(self, name: str, kind: int) -> DnsAnswer | None:
         """Answer a question; None means that the name is outside the cluster."""
@@ -259,8 +239,8 @@ class DnsZone:
     def address_records(self) -> Iterable[tuple[str, str]]:
         """List (address, full name) of every address record, for hosts files."""
         for name in self._forward:
-            for record in self._answer(self._records_of(name), RecordType.A).records:
-                if record.type is RecordType.A:
+            for record in self._answer(self._records_of(name), QTYPE.A).records:
+                if record.type == QTYPE.A:
                     yield record.value, name
         for ip, namespace in self._pods.items():
             yield ip, f"{dashed_address(ip)}.{namespace}.pod.{DOMAIN}"
@@ -272,9 +252,7 @@ class DnsZone:
         namespace, _, tail = rest.partition(".")
         if tail == f"pod.{DOMAIN}" and namespace:
             try:
-                return (
-                    DnsRecord(RecordType.A, str(ipaddress.IPv4Address(host.replace("-", ".")))),
-                )
+                return (DnsRecord(QTYPE.A, str(ipaddress.IPv4Address(host.replace("-", ".")))),)
             except ValueError:
                 return None
         return None
@@ -282,7 +260,7 @@ class DnsZone:
     def _answer(self, records: tuple[DnsRecord, ...] | None, kind: int) -> DnsAnswer:
         if records is None:
             return NAME_ERROR
-        if records[0].type is RecordType.CNAME and kind != RecordType.CNAME:
+        if records[0].type == QTYPE.CNAME and kind != QTYPE.CNAME:
             return self._follow(records[0], kind)
         return DnsAnswer(records=tuple(record for record in records if record.type == kind))
 
@@ -293,9 +271,9 @@ class DnsZone:
             if not name.endswith(f".{DOMAIN}"):
                 return DnsAnswer(records=tuple(chain), alias=name)
             records = self._records_of(name) or ()
-            own = [replace(r, name=name) for r in records if r.type in (kind, RecordType.CNAME)]
+            own = [replace(r, name=name) for r in records if r.type in (kind, QTYPE.CNAME)]
             chain += own
-            if not own or own[0].type is not RecordType.CNAME:
+            if not own or own[0].type != QTYPE.CNAME:
                 return DnsAnswer(records=tuple(chain))
         return SERVER_FAILURE
 
@@ -306,11 +284,11 @@ class DnsZone:
         except ValueError:
             return NAME_ERROR
         if owners := self._reverse.get(ip):
-            records = tuple(DnsRecord(RecordType.PTR, owner) for owner in sorted(owners.values()))
+            records = tuple(DnsRecord(QTYPE.PTR, owner) for owner in sorted(owners.values()))
             return self._answer(records, kind)
         if namespace := self._pods.get(ip):
             full = f"{dashed_address(ip)}.{namespace}.pod.{DOMAIN}"
-            return self._answer((DnsRecord(RecordType.PTR, full),), kind)
+            return self._answer((DnsRecord(QTYPE.PTR, full),), kind)
         # Resolvers outside have no records of private addresses (RFC 6303).
         return NAME_ERROR if ipaddress.IPv4Address(ip).is_private else None
 
@@ -321,6 +299,7 @@ PORT = 53
 FORWARD_TIMEOUT_S = 1.0
 TCP_IDLE_S = 10.0
 MAX_FORWARDED = 100
+MAX_UDP_BYTES = 1 << 16
 TCP_LENGTH = struct.Struct(">H")
 
 
@@ -331,21 +310,6 @@ def host_resolvers(resolv_conf: Path = Path("/etc/resolv.conf")) -> list[str]:
         return []
     fields = [line.split() for line in lines]
     return [part[1] for part in fields if len(part) > 1 and part[0] == "nameserver"]
-
-
-class _ReplyProtocol(asyncio.DatagramProtocol):
-    """Receives the first datagram of an upstream resolver."""
-
-    def __init__(self) -> None:
-        self.reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def datagram_received(self, data: bytes, addr: object) -> None:
-        if not self.reply.done():
-            self.reply.set_result(data)
-
-    def error_received(self, exc: Exception) -> None:
-        if not self.reply.done():
-            self.reply.set_exception(exc)
 
 
 class _QueryProtocol(asyncio.DatagramProtocol):
@@ -466,14 +430,12 @@ class DnsServer:
 
     async def _ask(self, resolver: str, packet: bytes) -> bytes:
         loop = asyncio.get_running_loop()
-        transport, waiter = await loop.create_datagram_endpoint(
-            _ReplyProtocol, remote_addr=(resolver, self._resolver_port)
-        )
-        try:
-            transport.sendto(packet)
-            return await waiter.reply
-        finally:
-            transport.close()
+        family = socket.AF_INET6 if ":" in resolver else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as asking:
+            asking.setblocking(False)
+            asking.connect((resolver, self._resolver_port))
+            await loop.sock_sendall(asking, packet)
+            return await loop.sock_recv(asking, MAX_UDP_BYTES)
 
     async def _serve_tcp(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -17,9 +17,9 @@ from gangline.api.meta.objects import ObjectMeta
 from gangline.local.controllers.endpoints import (
     build_endpoints,
     build_slices,
+    content,
     mirror_endpoints,
     service_endpoints,
-    slice_content,
 )
 from gangline.local.network.cluster_network import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 from unit.local.controllers.builders import a_pod
@@ -125,4 +125,4 @@ def test_endpoints_of_others_are_mirrored_with_a_slice_for_each_set_of_ports() -
     assert [endpoint.node_name for endpoint in first.endpoints] == ["n1", ""]
     assert [e.conditions.ready for e in first.endpoints if e.conditions] == [True, False]
     moved = mirror_endpoints(Endpoints(metadata=meta, subsets=[mirrored("10.0.0.9")]))
-    assert slice_content(first) != slice_content(moved["web-0"])
+    assert content(first) != content(moved["web-0"])

@@ -13,6 +13,12 @@ from gangline.api.core.pod_status import (
     ContainerStateTerminated,
     ContainerStatus,
 )
+from gangline.api.jobs.training_runtime import (
+    ExitCodeRequirement,
+    PodConditionPattern,
+    PodFailurePolicy,
+    PodFailureRule,
+)
 from gangline.api.meta.objects import ObjectMeta
 from gangline.local.controllers.jobs.controller import build_job_pod
 from gangline.local.controllers.jobs.plan import (
@@ -29,10 +35,6 @@ from gangline.local.controllers.jobs.plan import (
 from gangline.local.controllers.jobs.policies import (
     FAILURE_COUNT,
     INDEX,
-    BatchFailurePolicy,
-    BatchFailureRule,
-    ExitCodeRule,
-    PodConditionRule,
     SuccessPolicy,
     SuccessRule,
     match_failure,
@@ -324,9 +326,13 @@ def exited(name: str, code: int, *, failures: int | None = None, **more: Any) ->
     return msgspec.structs.replace(pod, status=status, metadata=metadata)
 
 
-def on_exit(action: str, operator: str, *values: int, container: str | None = None) -> Any:
-    codes = ExitCodeRule(container_name=container, operator=operator, values=list(values))
-    return BatchFailureRule(action=action, on_exit_codes=codes)
+def on_exit(action: str, operator: str, *values: int, container: str = "") -> Any:
+    codes = ExitCodeRequirement(container_name=container, operator=operator, values=list(values))
+    return PodFailureRule(action=action, on_exit_codes=codes)
+
+
+def on_condition(status: str) -> Any:
+    return PodFailureRule("Count", on_pod_conditions=[PodConditionPattern("Ready", status)])
 
 
 @pytest.mark.parametrize(
@@ -337,20 +343,20 @@ def on_exit(action: str, operator: str, *values: int, container: str | None = No
         (on_exit("Ignore", "NotIn", 4), "Ignore"),
         (on_exit("Ignore", "NotIn", 3), ""),
         (on_exit("FailJob", "In", 3, container="other"), ""),
-        (BatchFailureRule("Count", on_pod_conditions=[PodConditionRule("Ready", "True")]), "Count"),
-        (BatchFailureRule("Count", on_pod_conditions=[PodConditionRule("Ready", "False")]), ""),
+        (on_condition("True"), "Count"),
+        (on_condition("False"), ""),
     ],
 )
 def test_the_first_rule_that_matches_a_failed_pod_decides(rule: Any, action: str) -> None:
     never = on_exit("FailJob", "In", 99)
     last = on_exit("FailIndex", "In", 3)
-    match = match_failure(BatchFailurePolicy([never, rule, last]), exited("p", 3))
+    match = match_failure(PodFailurePolicy([never, rule, last]), exited("p", 3))
     assert match.action == (action or "FailIndex")
     assert match.message.endswith(f"rule at index {1 if action else 2}")
 
 
 def test_a_failure_may_end_the_job_or_not_count() -> None:
-    policy = BatchFailurePolicy([on_exit("FailJob", "In", 3), on_exit("Ignore", "In", 9)])
+    policy = PodFailurePolicy([on_exit("FailJob", "In", 3), on_exit("Ignore", "In", 9)])
     job = a_job(pod_failure_policy=policy, parallelism=2, completions=2)
     planned = plan(job, [exited("a", 3), pod_of("b")])
     assert conditions(planned.status) == {"FailureTarget": ("True", "PodFailurePolicy")}
@@ -409,7 +415,7 @@ def test_each_index_has_its_own_limit_and_delay() -> None:
 
 
 def test_an_index_may_fail_at_once_or_not_count_its_failure() -> None:
-    policy = BatchFailurePolicy([on_exit("FailIndex", "In", 3), on_exit("Ignore", "In", 9)])
+    policy = PodFailurePolicy([on_exit("FailIndex", "In", 3), on_exit("Ignore", "In", 9)])
     job = a_job(backoff_limit_per_index=1, pod_failure_policy=policy, **INDEXED)
     pods = [exited("a", 3, failures=0, index=0), exited("b", 9, failures=0, index=1)]
     planned = plan(job, [*pods, pod_of("c", index=2)])

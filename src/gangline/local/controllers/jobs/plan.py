@@ -24,13 +24,11 @@ import msgspec
 
 from gangline.api.core.pod import Pod, is_pod_ready
 from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.jobs.training_runtime import FAIL_JOB, IGNORE, PodFailurePolicy
 from gangline.api.meta.conditions import find_condition, is_condition_true, set_condition
 from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
 from gangline.api.meta.resource import Resource
 from gangline.local.controllers.jobs.policies import (
-    FAIL_JOB,
-    IGNORE,
-    BatchFailurePolicy,
     IndexFailures,
     SuccessPolicy,
     index_failures,
@@ -55,7 +53,7 @@ class RawBatchJobSpec(Wire):
     backoff_limit: int | None = None
     backoff_limit_per_index: int | None = None
     max_failed_indexes: int | None = None
-    pod_failure_policy: BatchFailurePolicy | None = None
+    pod_failure_policy: PodFailurePolicy | None = None
     success_policy: SuccessPolicy | None = None
     selector: LabelSelector = LabelSelector()
     ttl_seconds_after_finished: int | None = None

@@ -14,34 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from gangline.api.core.pod import Pod
+from gangline.api.jobs.training_runtime import IGNORE, IN, PodFailurePolicy, PodFailureRule
 from gangline.api.meta.objects import Wire
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 """Annotation and label of a pod with its completion index."""
 FAILURE_COUNT = "batch.kubernetes.io/job-index-failure-count"
 """Annotation of a pod with the number of failures of its index before it."""
-FAIL_JOB, FAIL_INDEX, IGNORE = "FailJob", "FailIndex", "Ignore"
-
-
-class ExitCodeRule(Wire):
-    container_name: str | None = None
-    operator: str = ""
-    values: list[int] = msgspec.field(default_factory=list)
-
-
-class PodConditionRule(Wire):
-    type: str = ""
-    status: str = "True"
-
-
-class BatchFailureRule(Wire):
-    action: str = ""
-    on_exit_codes: ExitCodeRule | None = None
-    on_pod_conditions: list[PodConditionRule] = msgspec.field(default_factory=list)
-
-
-class BatchFailurePolicy(Wire):
-    rules: list[BatchFailureRule] = msgspec.field(default_factory=list)
+FAIL_INDEX = "FailIndex"
 
 
 class SuccessRule(Wire):
@@ -61,7 +41,7 @@ class FailureMatch(NamedTuple):
     message: str = ""
 
 
-def match_failure(policy: BatchFailurePolicy | None, pod: Pod) -> FailureMatch:
+def match_failure(policy: PodFailurePolicy | None, pod: Pod) -> FailureMatch:
     """Return the decision of the first rule that matches a failed pod."""
     for number, rule in enumerate(policy.rules if policy is not None else ()):
         if what := _matched(rule, pod):
@@ -71,15 +51,15 @@ def match_failure(policy: BatchFailurePolicy | None, pod: Pod) -> FailureMatch:
     return FailureMatch()
 
 
-def _matched(rule: BatchFailureRule, pod: Pod) -> str:
+def _matched(rule: PodFailureRule, pod: Pod) -> str:
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     if (codes := rule.on_exit_codes) is not None:
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
             end = status.state.terminated
-            if end is None or codes.container_name not in (None, status.name):
+            if end is None or codes.container_name not in ("", status.name):
                 continue
             # Code 0 is no failure, so that NotIn does not match it.
-            if end.exit_code and (end.exit_code in codes.values) == (codes.operator == "In"):
+            if end.exit_code and (end.exit_code in codes.values) == (codes.operator == IN):
                 return (
                     f"Container {status.name} for pod {name} failed with exit code {end.exit_code}"
                 )

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,8 @@ from typing import IO, Self
 
 import gangline
 from gangline.forkserver import PLACEHOLDER, VARYING_VARIABLES, ContainerSpec, ForkServerClient
-from gangline.local.kubelet.runtime.child_process import ChildProcess
+from gangline.local.kubelet.runtime.child_process import ChildProcess, join_process
 from gangline.local.kubelet.runtime.interface import OutputCallback
-from gangline.local.kubelet.runtime.spawning import SpawnedProcess, join_process, spawn_process
 from gangline.local.kubelet.runtime.warm_start.command import ServerKey
 
 _READ_BYTES = 64
@@ -133,10 +133,8 @@ class ContainerForkServer:
             # If this gives up, the reading ends are closed, and a late fork ends itself.
             pid = await asyncio.wait_for(request, _FORK_TIMEOUT_S)
             reading = [os.dup(end) for end, _ in pipes]
-        child = ChildProcess(output)
         forked = ForkedProcess(pid, *reading)
-        await join_process(SpawnedProcess(forked, child, reading[2]))
-        return child
+        return await join_process(forked, output, ended_fd=reading[2])
 
     def disconnect(self) -> None:
         self.client.close()
@@ -175,20 +173,19 @@ async def _spawn(key: ServerKey, channel: int, output: OutputCallback) -> ChildP
     paths = [str(HOOK_FOLDER), *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(paths)
     env["GANGLINE_WORKER_HOOK"] = f"containers:{channel}"
-    child = ChildProcess(output)
-    await spawn_process(
-        child,
+    process = subprocess.Popen(  # noqa: ASYNC220 - a vfork takes a millisecond
         [*key.interpreter, PLACEHOLDER],
+        bufsize=0,
         # Streams of the same kinds as those of a container: the interpreter adapts to them.
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env=env,
-        cwd=Path("/"),
+        cwd="/",
         start_new_session=True,
         pass_fds=[channel],
     )
-    return child
+    return await join_process(process, output)
 
 
 def _file_identity(path: str) -> tuple[int, ...] | None:

@@ -12,7 +12,7 @@ from gangline.brain.facts.records import (
     RoleSize,
     Run,
 )
-from gangline.brain.store.batch import Fact
+from gangline.brain.store.context import Fact
 
 T = TypeVar("T")
 NOW_MS = 1_760_000_000_000

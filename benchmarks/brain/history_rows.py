@@ -21,7 +21,7 @@ from sqlalchemy.schema import (
 
 from gangline.api.jobs.training_facts import ModelShapeFacts, SegmentFacts, StepSeconds
 from gangline.brain.facts.records import Image, Outcome, PodRun, RecordedJob, RoleSize
-from gangline.brain.store.context import LEVEL_COLUMNS, Keys
+from gangline.brain.store.context import Keys
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.sql import rows, tables
 
@@ -206,7 +206,7 @@ def _load_jobs(connection: Connection, keys: Keys, size: HistorySize) -> None:
     def job_rows() -> Iterator[dict[str, Any]]:
         for number in range(1, size.jobs + 1):
             each = job(size, number)
-            levels = zip(LEVEL_COLUMNS, keys.levels(each), strict=True)
+            levels = zip(tables.LEVEL_COLUMNS, keys.levels(each), strict=True)
             yield rows.row_of(each, tables.job) | {"id": number} | dict(levels)
 
     _insert(connection, tables.job, job_rows())

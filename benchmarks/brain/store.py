@@ -37,7 +37,7 @@ from benchmarks.brain.history_rows import (
 )
 from gangline.api.jobs.training_facts import SegmentFacts, StepSeconds
 from gangline.brain.facts.records import PodRun
-from gangline.brain.store.batch import Fact
+from gangline.brain.store.context import Fact
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter

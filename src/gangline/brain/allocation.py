@@ -98,8 +98,8 @@ def goodput_of(job: AllocationJob, workers: float) -> float | None:
     """Return the goodput of a size; between two known sizes by a line; None outside of them."""
     if not job.choices or not job.choices[0].value <= workers <= job.choices[-1].value:
         return None
-    sizes = [choice.value for choice in job.choices]
-    return float(np.interp(workers, sizes, [choice.goodput for choice in job.choices]))
+    sizes, goodputs = zip(*((choice.value, choice.goodput) for choice in job.choices), strict=True)
+    return float(np.interp(workers, sizes, goodputs))
 
 
 class Option(NamedTuple):
@@ -190,25 +190,19 @@ def fair_sizes(
         queues.setdefault(job.queue, []).append(job)
     fair: dict[str, float] = {}
     for queue, members in queues.items():
-        level = _level(members, entitlements.get(queue, 0.0))
-        fair |= {job.key: _share(job, level) / job.devices for job in members}
+        devices = entitlements.get(queue, 0.0)
+        # The devices of each job at which the shares add up to those of the queue, by bisection.
+        low, high = 0.0, float(max(job.maximum * job.devices for job in members))
+        for _ in range(_LEVELS):
+            middle = (low + high) / 2
+            is_more = sum(_share(job, middle) for job in members) > devices
+            low, high = (low, middle) if is_more else (middle, high)
+        fair |= {job.key: _share(job, low) / job.devices for job in members}
     return fair
 
 
 def _share(job: AllocationJob, level: float) -> float:
     return float(min(max(level, job.minimum * job.devices), job.maximum * job.devices))
-
-
-def _level(jobs: Sequence[AllocationJob], devices: float) -> float:
-    """Devices of each job at which the shares add up to ``devices``, by bisection."""
-    low, high = 0.0, float(max(job.maximum * job.devices for job in jobs))
-    for _ in range(_LEVELS):
-        middle = (low + high) / 2
-        if sum(_share(job, middle) for job in jobs) > devices:
-            high = middle
-        else:
-            low = middle
-    return low
 
 
 def allocate(
@@ -391,17 +385,16 @@ def allocation_advice(
     advice = {}
     for job in jobs:
         size, fair = allocation.sizes[job.key], allocation.fair[job.key]
-        if size == job.workers:
-            continue
-        there, reference = goodput_of(job, size), _fair_goodput(job, fair)
-        reason = because(
-            "SpareDevices" if size > job.workers else "OthersGainMore",
-            devices=size * job.devices,
-            speedup=there / reference if there and reference else 1.0,
-            fair=round(fair * job.devices),
-            price=price,
-        )
-        advice[job.key] = _advice(job, size, reason)
+        if size != job.workers:
+            there, reference = goodput_of(job, size), _fair_goodput(job, fair)
+            reason = because(
+                "SpareDevices" if size > job.workers else "OthersGainMore",
+                devices=size * job.devices,
+                speedup=there / reference if there and reference else 1.0,
+                fair=round(fair * job.devices),
+                price=price,
+            )
+            advice[job.key] = _advice(job, size, reason)
     return advice
 
 
@@ -410,33 +403,25 @@ def give_back_advice(
 ) -> dict[str, Advice]:
     advice = {}
     for job in jobs:
-        size = sizes.get(job.key, job.workers)
-        if size == job.workers:
-            continue
-        reason = because(
-            "GiveBack",
-            gang=gang.key,
-            needed=gang.devices,
-            devices=(job.workers - size) * job.devices,
-            loss=lost_share(job, size),
-        )
-        advice[job.key] = _advice(job, size, reason, urgent=True)
+        if (size := sizes.get(job.key, job.workers)) != job.workers:
+            reason = because(
+                "GiveBack",
+                gang=gang.key,
+                needed=gang.devices,
+                devices=(job.workers - size) * job.devices,
+                loss=lost_share(job, size),
+            )
+            advice[job.key] = _advice(job, size, reason, urgent=True)
     return advice
 
 
 def _advice(job: AllocationJob, workers: int, reason: Reason, *, urgent: bool = False) -> Advice:
     now = goodput_of(job, job.workers) or 1.0
     choices = [
-        Choice(
-            value=choice.value,
-            goodput=choice.goodput / now,
-            low=choice.low / now,
-            high=choice.high / now,
-        )
-        for choice in job.choices
+        Choice(value=one.value, goodput=one.goodput / now, low=one.low / now, high=one.high / now)
+        for one in job.choices
     ]
-    unknown = Choice(value=workers, goodput=1.0, low=1.0, high=1.0)
-    there = next((choice for choice in choices if choice.value == workers), unknown)
+    there = next(choice for choice in choices if choice.value == workers)
     return worker_advice(job.workers, there, choices, reason, urgent=urgent)
 
 

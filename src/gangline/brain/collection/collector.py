@@ -52,11 +52,7 @@ from gangline.brain.collection.job_digest import (
     parsed_amount,
     pod_limits,
 )
-from gangline.brain.collection.live_facts import (
-    JobObservations,
-    NodeSize,
-    digest_facts,
-)
+from gangline.brain.collection.live_facts import JobObservations, NodeSize, digest_facts
 from gangline.brain.collection.server_use import (
     POLL_S,
     PodSample,
@@ -235,9 +231,8 @@ class Collector:
         self._job_listeners.append(on_job)
         self._usage_listeners.append(on_usage)
 
-        def listen(old: Pod | None, new: Pod | None) -> None:
-            if (pod := new or old) is not None:
-                on_pod(_controller_uid(pod), pod)
+        def listen(old: Any, new: Any) -> None:
+            on_pod(_controller_uid(new or old), new or old)
 
         self.pods.add_listener(listen)
 
@@ -258,9 +253,7 @@ class Collector:
             tasks.create_task(poll_usage(self._client, self._on_usage, self._usage_s))
 
     async def synced(self) -> None:
-        """Wait for the first complete lists of pods, nodes, namespaces, facts and existing job
-        kinds.
-        """
+        """Wait for the first lists of pods, nodes, namespaces, facts and existing job kinds."""
         await self._namespaces.wait_for_sync()
         await self.pods.wait_for_sync()
         await self._nodes.wait_for_sync()
@@ -292,25 +285,18 @@ class Collector:
     def forget_ended(self) -> None:
         """Forget what is known of jobs that have ended long ago."""
         before = time.monotonic() - RETAIN_ENDED_S
-        ended = [
-            uid
-            for uid, job in self.jobs.items()
-            if job.ended_at is not None and job.ended_at < before
-        ]
-        for uid in ended:
-            job = self.jobs[uid]
-            job.observations.segments.clear()
-            job.observations.facts.clear()
-            job.memory.clear()
-            if job.stored is None:
-                del self.jobs[uid]
+        for uid, job in list(self.jobs.items()):
+            if job.ended_at is not None and job.ended_at < before:
+                job.observations.segments.clear()
+                job.observations.facts.clear()
+                job.memory.clear()
+                if job.stored is None:
+                    del self.jobs[uid]
 
     def nodes(self) -> tuple[NodeCapacity, ...]:
         used = requests_by_node(self.pods.items(), GPU)
-        capacities = [
-            digest_node(node, *used.get(node.metadata.name, (0,))) for node in self._nodes.items()
-        ]
-        return tuple(sorted(capacities, key=lambda node: node.name))
+        nodes = sorted(self._nodes.items(), key=lambda node: node.metadata.name)
+        return tuple(digest_node(node, *used.get(node.metadata.name, (0,))) for node in nodes)
 
     def pod_group_of(self, uid: str) -> PodGroup | None:
         return next(iter(self.groups.by_index("job", uid)), None)
@@ -333,25 +319,20 @@ class Collector:
         return ""
 
     def receive_steps(self, uid: str, steps: Iterable[ReportedStep]) -> None:
-        job = self.jobs.get(uid)
-        if job is None:
-            return
-        is_new = job.observations.add_steps(steps)
-        if job.observations.mark_future(round(self._clock() * 1000)) or is_new:
-            self._changed.add(uid)
+        if (job := self.jobs.get(uid)) is not None:
+            is_new = job.observations.add_steps(steps)
+            if job.observations.mark_future(round(self._clock() * 1000)) or is_new:
+                self._changed.add(uid)
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         name = (new or old).metadata.name  # type: ignore[union-attr]
         if new is not None and new.metadata.labels.get(BRAIN_ANNOTATION) == "off":
             self._excluded.add(name)
-            for uid, job in list(self.jobs.items()):
-                if job.meta.namespace == name:
-                    del self.jobs[uid]
-            return
-        was_excluded = name in self._excluded
-        self._excluded.discard(name)
-        if was_excluded and new is not None:
-            for kind, informer in self._kinds:
+            for uid in [uid for uid, job in self.jobs.items() if job.meta.namespace == name]:
+                del self.jobs[uid]
+        elif name in self._excluded:
+            self._excluded.remove(name)
+            for kind, informer in self._kinds if new is not None else ():
                 for job in informer.items():
                     if job.metadata.namespace == name:
                         self._on_job(kind, None, job)
@@ -370,24 +351,21 @@ class Collector:
         if meta.namespace in self._excluded:
             return
         digested = digest_job(kind, stored, self._settings)
+        is_running = digested.job.outcome is Outcome.RUNNING
         job = self.jobs.get(meta.uid)
         is_new = job is None
         if job is None:
             progress = StepProgress(self._segment_ms)
             observations = JobObservations(nodes=self._node_sizes, progress=progress)
-            job = WatchedJob(kind, meta, observations)
-            self.jobs[meta.uid] = job
+            job = self.jobs[meta.uid] = WatchedJob(kind, meta, observations)
             age_s = self._clock() - digested.job.submitted_ms / 1000
-            running = digested.job.outcome is Outcome.RUNNING
-            job.observations.watched_from_start = running and (
-                age_s <= WATCHED_FROM_START_S or meta.uid in self._known
-            )
+            is_known = age_s <= WATCHED_FROM_START_S or meta.uid in self._known
+            observations.watched_from_start = is_running and is_known
         job.meta, job.stored, job.problems = meta, stored, digested.problems
-        observed_ms = round(self._clock() * 1000)
-        record = replace(digested.job, observed_ms=observed_ms)
+        record = replace(digested.job, observed_ms=round(self._clock() * 1000))
         if job.observations.add_job(record):
             self._changed.add(meta.uid)
-        if record.outcome is not Outcome.RUNNING and job.ended_at is None:
+        if not is_running and job.ended_at is None:
             job.ended_at = time.monotonic()
         if (reported := reported_step(kind.status(stored).trainer_status)) is not None:
             self.receive_steps(meta.uid, [reported])
@@ -410,17 +388,14 @@ class Collector:
             self._changed.add(stored.metadata.uid)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        pod = new or old
-        uid = _controller_uid(pod) if pod is not None else ""
-        job = self.jobs.get(uid)
-        if pod is None or job is None:
-            return
-        runs = digest_pod(pod)
-        if new is None:
-            at_ms = round(self._clock() * 1000)
-            runs = [end_of_deleted(run, at_ms) for run in runs]
-        if any([job.observations.add_run(run) for run in runs]):
-            self._changed.add(uid)
+        pod: Pod = new or old  # type: ignore[assignment]
+        uid = _controller_uid(pod)
+        if (job := self.jobs.get(uid)) is not None:
+            runs, at_ms = digest_pod(pod), round(self._clock() * 1000)
+            if new is None:
+                runs = [end_of_deleted(run, at_ms) for run in runs]
+            if any([job.observations.add_run(run) for run in runs]):
+                self._changed.add(uid)
 
     def _on_node(self, _: Node | None, new: Node | None) -> None:
         if new is not None:
@@ -455,10 +430,9 @@ class Collector:
         runs = [run for run in digest_pod(pod) if run.ended_ms is None]
         if not runs or not sample.memory_bytes:
             return
-        run, now_ms = runs[-1], round(self._clock() * 1000)
+        run, now_ms, used = runs[-1], round(self._clock() * 1000), sample.memory_bytes
         job.observations.polled.setdefault(run.key, SampleBuffer()).add(sample)
         memory = job.memory.setdefault((run.role, run.rank), [])
-        used = sample.memory_bytes
         memory.append(MemorySample(role=run.role, rank=run.rank, at_ms=now_ms, memory_bytes=used))
         del memory[:-MEMORY_SAMPLES]
         if run.role == PS:

@@ -93,24 +93,16 @@ def planned_sizes(job: ElasticJob) -> Iterator[PlannedSize]:
     for role, record in sorted(job.status.roles.items()):
         ranks = [(int(rank), node.resources) for rank, node in record.nodes.items()]
         for rank, resources in [(None, record.resources), *ranks]:
-            size = PlannedSize(
-                role=role,
-                rank=rank,
-                cpu_millis=parsed_amount(CPU, resources.get(CPU)),
-                memory_bytes=parsed_amount(MEMORY, resources.get(MEMORY)),
-            )
-            if size.cpu_millis is not None or size.memory_bytes is not None:
-                yield size
+            cpu, memory = (parsed_amount(name, resources.get(name)) for name in (CPU, MEMORY))
+            if cpu is not None or memory is not None:
+                yield PlannedSize(role=role, rank=rank, cpu_millis=cpu, memory_bytes=memory)
 
 
 def _amount(container: Mapping[str, Any], resource: str) -> int | None:
     """Return what a container requests: its request, else its limit; None if it has neither."""
     resources = container.get("resources") or {}
-    for field in ("requests", "limits"):
-        written = (resources.get(field) or {}).get(resource)
-        if written is not None:
-            return parsed_amount(resource, written)
-    return None
+    written = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return parsed_amount(resource, written.get(resource))
 
 
 def parsed_amount(resource: str, written: str | int | float | None) -> int | None:
@@ -254,11 +246,9 @@ def _named(annotations: Mapping[str, str], problems: list[str]) -> frozenset[str
 
 
 def _without_fixed_roles(allowed: frozenset[str] | None, job: JobObject) -> frozenset[str] | None:
-    if isinstance(job, ElasticJob):
-        specs = job.spec.replica_specs
-        fixed = {role for role, spec in specs.items() if spec.auto_scale is False}
-        withdrawn = {"worker": {"workers", "memory", "cpu"}, "ps": {"ps"}}
-        for role in fixed:
+    withdrawn = {"worker": {"workers", "memory", "cpu"}, "ps": {"ps"}}
+    for role, spec in job.spec.replica_specs.items() if isinstance(job, ElasticJob) else ():
+        if spec.auto_scale is False:
             base = frozenset(MAYS) if allowed is None else allowed
             allowed = base - withdrawn.get(role, set())
     return allowed
@@ -315,17 +305,14 @@ def _worker_range(
     container: Mapping[str, Any],
     roles: Mapping[str, ReplicaSpecLike],
 ) -> tuple[int | None, int | None, int | None]:
-    asked = sum(
-        1 if spec.replicas is None else spec.replicas
-        for role, spec in roles.items()
-        if role in WORKER_ROLES
-    )
+    specs = (spec for role, spec in roles.items() if role in WORKER_ROLES)
+    asked = sum(1 if spec.replicas is None else spec.replicas for spec in specs)
     if not asked:
         return None, None, None
     low = high = asked
     if isinstance(job, ElasticJob):
-        node_range = job_node_range(annotations, container)
-        low, high = (node_range.min_nodes, node_range.max_nodes) if node_range else (asked, asked)
+        if node_range := job_node_range(annotations, container):
+            low, high = node_range.min_nodes, node_range.max_nodes
     elif isinstance(job, PyTorchJob) and (policy := job.spec.elastic_policy):
         low = policy.min_replicas or policy.max_replicas or asked
         high = policy.max_replicas or max(low, asked)
@@ -356,11 +343,9 @@ class ContainerRun(PodRun, frozen=True, kw_only=True):
 
 def digest_pod(pod: Pod) -> list[ContainerRun]:
     """Return the runs that the status of a pod shows: at most the current and the last one."""
-    place = _role_and_rank(pod)
-    status = _main_status(pod)
+    place, status = _role_and_rank(pod), _main_status(pod)
     if place is None or status is None:
         return []
-    role, rank = place
     runs = []
     for state, is_current in ((status.last_state, False), (status.state, True)):
         end = state.terminated
@@ -371,8 +356,8 @@ def digest_pod(pod: Pod) -> list[ContainerRun]:
         runs.append(
             ContainerRun(
                 pod=pod.metadata.name,
-                role=role,
-                rank=rank,
+                role=place[0],
+                rank=place[1],
                 node=pod.spec.node_name,
                 started_ms=to_ms(started.started_at) or 0,
                 ended_ms=to_ms(end.finished_at) if end else None,
@@ -386,9 +371,8 @@ def digest_pod(pod: Pod) -> list[ContainerRun]:
 
 def end_of_deleted(run: ContainerRun, at_ms: int) -> ContainerRun:
     """Return the run of a pod that was deleted: it ended then, unless it had ended before."""
-    if run.ended_ms is not None:
-        return run
-    return replace(run, ended_ms=max(at_ms, run.started_ms), cause=DELETED)
+    ended = replace(run, ended_ms=max(at_ms, run.started_ms), cause=DELETED)
+    return run if run.ended_ms is not None else ended
 
 
 def merge_runs(first: ContainerRun, second: ContainerRun) -> ContainerRun:

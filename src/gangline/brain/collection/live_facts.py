@@ -154,26 +154,26 @@ def device_peaks(
     last_ms: dict[tuple[str, int], int] = {}
     memories: dict[str, int] = {}
     for segment in sorted(segments, key=lambda segment: segment.until):
+        micro_batch = segment.micro_batch
         for model, peak in segment.memory_peak.items():
             memory = segment.device_memory.get(model) or known_memory(model)
             memories[model] = memory or 0
-            if segment.micro_batch is None or not memory or peak > memory:
+            if micro_batch is None or not memory or peak > memory:
                 continue
-            before = peaks.get((model, segment.micro_batch))
-            last_ms[model, segment.micro_batch] = segment.until
-            peaks[model, segment.micro_batch] = DevicePeak(
+            before = peaks.get((model, micro_batch))
+            last_ms[model, micro_batch] = segment.until
+            peaks[model, micro_batch] = DevicePeak(
                 gpu_model=model,
-                micro_batch=segment.micro_batch,
+                micro_batch=micro_batch,
                 peak_bytes=max(peak, before.peak_bytes if before else 0),
                 memory_bytes=memory,
             )
     own = {(shortage.device_model, shortage.micro_batch): shortage.at for shortage in shortages}
-    for shortage in (*remembered, *shortages):
-        key = (shortage.device_model, shortage.micro_batch)
-        memory = memories.get(shortage.device_model) or known_memory(shortage.device_model) or 0
+    for key in own.keys() | {(one.device_model, one.micro_batch) for one in remembered}:
+        memory = memories.get(key[0]) or known_memory(key[0]) or 0
         peaks[key] = DevicePeak(
-            gpu_model=shortage.device_model,
-            micro_batch=shortage.micro_batch,
+            gpu_model=key[0],
+            micro_batch=key[1],
             peak_bytes=memory,
             memory_bytes=memory,
             oom=True,
@@ -190,9 +190,8 @@ def ended_by_shortage(runs: Iterable[Run]) -> list[DeviceShortageFacts]:
     """
     shortages = []
     for run in runs:
-        ended = [
-            pod.ended_ms or pod.started_ms for pod in run.pods if pod.cause == DEVICE_OUT_OF_MEMORY
-        ]
+        short = (pod for pod in run.pods if pod.cause == DEVICE_OUT_OF_MEMORY)
+        ended = [pod.ended_ms or pod.started_ms for pod in short]
         had = {(segment.device_model, segment.micro_batch) for segment in run.segments}
         if not ended or len(had) != 1:
             continue
@@ -272,24 +271,19 @@ class JobObservations:
         """Join what the master reported. Returns whether anything is new."""
         facts = digested.facts
         self.has_reports = self.has_reports or bool(facts.segments)
+        before = self.shortages, self.model
+        self.shortages = facts.device_shortages or self.shortages
+        self.model = facts.model or self.model
+        changed = [before != (self.shortages, self.model)]
         # A segment is closed when it is reported; a copy with more steps is the later one.
-        changed = [
-            _put(self.segments, one.key, one, lambda one: one.steps) for one in facts.segments
-        ]
-        changed += [
-            _put(self.facts, (one.name, one.since), one, lambda one: one.until)
-            for one in facts.pods
-        ]
+        for one in facts.segments:
+            changed.append(_put(self.segments, one.key, one, lambda one: one.steps))
+        for pod in facts.pods:
+            changed.append(_put(self.facts, (pod.name, pod.since), pod, lambda pod: pod.until))
         self._drop_old_segments()
         self.windows = digested.windows
         for check in facts.nodes:
-            _put(self.checks, check.name, check, lambda one: one.at)
-        if facts.device_shortages and facts.device_shortages != self.shortages:
-            self.shortages = facts.device_shortages
-            changed.append(True)
-        if facts.model is not None and facts.model != self.model:
-            self.model = facts.model
-            changed.append(True)
+            _put(self.checks, check.name, check, lambda check: check.at)
         return any(changed)
 
     def add_steps(self, steps: Iterable[ReportedStep]) -> bool:
@@ -297,12 +291,10 @@ class JobObservations:
         if self.has_reports or self.job is None or self.job.strategy != "ps":
             return False
         workers = [run for run in self.runs.values() if run.role == WORKER]
+        times = [(run.started_ms, run.ended_ms or math.inf) for run in workers]
 
         def workers_at(at_ms: int) -> int:
-            return sum(
-                run.started_ms <= at_ms and (run.ended_ms is None or at_ms < run.ended_ms)
-                for run in workers
-            )
+            return sum(begin <= at_ms < end for begin, end in times)
 
         closed = self.progress.add(steps, workers_at)
         self.segments |= {segment.key: segment for segment in closed}
@@ -341,16 +333,16 @@ class JobObservations:
     def node_checks(self) -> tuple[NodeCheckResult, ...]:
         """Return the results of node checks by the node of the pod, oldest first."""
         nodes = self.nodes_of_pods()
-        results = [
+        checks = sorted(self.checks.values(), key=lambda check: check.at)
+        return tuple(
             NodeCheckResult(
                 node=node,
                 at_ms=check.at,
                 slow=not check.passed or (check.factor or 0.0) >= 1 + SLOW,
             )
-            for check in self.checks.values()
+            for check in checks
             if (node := nodes.get(check.name))
-        ]
-        return tuple(sorted(results, key=lambda result: result.at_ms))
+        )
 
     def run(self) -> Run | None:
         """Return the records; None while the job itself is not known."""
@@ -390,7 +382,8 @@ class JobObservations:
                 pod_runs.append(replace(self.earlier[key], number=number))
                 continue
             most = possible_use(run.limit_memory_bytes, self.nodes, run.node)
-            pod_runs.append(_pod_run(run, number, usage.get(key), self.polled.get(key), most))
+            polled = self.polled.get(key) or SampleBuffer()
+            pod_runs.append(_pod_run(run, number, usage.get(key), polled, most))
         return pod_runs
 
 
@@ -430,32 +423,20 @@ def possible_use(limit: int | None, nodes: Mapping[str, NodeSize], node: str) ->
 
 
 def _pod_run(
-    run: ContainerRun,
-    number: int,
-    report: PodFacts | None,
-    polled: SampleBuffer | None,
-    most: NodeSize,
+    run: ContainerRun, number: int, report: PodFacts | None, polled: SampleBuffer, most: NodeSize
 ) -> PodRun:
-    reported = (
-        report.peak_memory_bytes if report else None,
-        polled.peak_memory_bytes if polled else None,
-    )
-    peaks = [peak for peak in reported if peak and peak <= most.memory_bytes]
-    cpu: tuple[int | None, ...]
-    millis = [report.cpu_millis_p95, report.cpu_millis_max] if report else [None]
-    if report is not None and all(x is not None and x <= most.cpu_millis for x in millis):
-        cpu = (report.cpu_millis_p50, report.cpu_millis_p95, report.cpu_millis_max)
-    else:
-        used = polled.cpu_millis if polled else []
-        cpu = (quantile(used, 0.5), quantile(used, 0.95), quantile(used, 1.0))
+    peaks = (report.peak_memory_bytes if report else None, polled.peak_memory_bytes)
+    cpu = [quantile(polled.cpu_millis, share) for share in (0.5, 0.95, 1.0)]
+    if report is not None:
+        reported = [report.cpu_millis_p50, report.cpu_millis_p95, report.cpu_millis_max]
+        if all(x is not None and x <= most.cpu_millis for x in reported[1:]):
+            cpu = reported
     observed = {name: getattr(run, name) for name in PodRun.__struct_fields__}
     measured = {
         "number": number,
-        "peak_memory_bytes": max(peaks, default=None),
-        "cpu_p50_millis": cpu[0],
-        "cpu_p95_millis": cpu[1],
-        "cpu_max_millis": cpu[2],
-        "samples": max(report.samples if report else 0, polled.count if polled else 0),
+        "peak_memory_bytes": max((x for x in peaks if x and x <= most.memory_bytes), default=None),
+        **dict(zip(("cpu_p50_millis", "cpu_p95_millis", "cpu_max_millis"), cpu, strict=True)),
+        "samples": max(report.samples if report else 0, polled.count),
     }
     return PodRun(**(observed | measured))
 

@@ -49,13 +49,9 @@ async def poll_usage(
 ) -> None:
     """Call ``receive`` with the readings by namespace and pod, until cancelled."""
     while True:
-        usage = await pod_usage(client, None)
-        await receive(
-            {
-                pod: PodSample(round(used.memory), round(1000 * used.cpu))
-                for pod, used in usage.items()
-            }
-        )
+        usage = (await pod_usage(client, None)).items()
+        used = {pod: PodSample(round(one.memory), round(1000 * one.cpu)) for pod, one in usage}
+        await receive(used)
         await asyncio.sleep(every_s)
 
 

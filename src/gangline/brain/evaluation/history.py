@@ -21,7 +21,7 @@ from gangline.brain.advisers.similarity import LEVEL_WEIGHTS, select_similar, si
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.collection.collector import Collector
 from gangline.brain.facts.records import NodeSpeed, Outcome, RecordedJob, Run
-from gangline.brain.store.batch import Fact, facts_of
+from gangline.brain.store.context import Fact, facts_of
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError

@@ -28,12 +28,7 @@ from gangline.api.jobs.training_facts import (
     SegmentFacts,
     StepSeconds,
 )
-from gangline.brain.facts.records import (
-    PlannedSize,
-    PodRun,
-    RecordedJob,
-    Wishes,
-)
+from gangline.brain.facts.records import PlannedSize, PodRun, RecordedJob, Wishes
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -109,19 +104,10 @@ _LENGTHS: Final[Mapping[str, int]] = {
     "cluster": CLUSTER_LENGTH,
     "uid": UID_LENGTH,
     "namespace": NAMESPACE_LENGTH,
-    "name": NAME_LENGTH,
-    "stem": NAME_LENGTH,
-    "owner": NAME_LENGTH,
-    "queue": NAME_LENGTH,
-    "node": NAME_LENGTH,
-    "cause": NAME_LENGTH,
+    **dict.fromkeys(("name", "stem", "owner", "queue", "node", "cause"), NAME_LENGTH),
     "repository": REPOSITORY_LENGTH,
-    "tag": DIGEST_LENGTH,
-    "digest": DIGEST_LENGTH,
-    "command_digest": DIGEST_LENGTH,
-    "spec_digest": DIGEST_LENGTH,
-    "gpu_model": DIGEST_LENGTH,
-    "device_model": DIGEST_LENGTH,
+    **dict.fromkeys(("tag", "digest", "command_digest", "spec_digest"), DIGEST_LENGTH),
+    **dict.fromkeys(("gpu_model", "device_model"), DIGEST_LENGTH),
 }
 """Other texts are words."""
 
@@ -167,13 +153,8 @@ def _believe_segment(segment: SegmentFacts, dropped: list[str], now_ms: int) -> 
         dropped.append("SegmentFacts.until")
         return None
     is_known = segment.quality in (GOOD, WARM_UP) and segment.until <= now_ms + FUTURE_MS
-    restarts = segment.restarts
-    if restarts is not None:
-        lost = {
-            phase: seconds
-            for phase, seconds in restarts.seconds.items()
-            if 0 <= seconds <= _MAX_STEP_S
-        }
+    if (restarts := segment.restarts) is not None:
+        lost = {phase: s for phase, s in restarts.seconds.items() if 0 <= s <= _MAX_STEP_S}
         restarts = RestartFacts(restarts.count, lost)
     return replace(
         segment,
@@ -208,8 +189,8 @@ def _believe(record: S) -> tuple[S | None, list[str]]:
             dropped.append(f"{kind.__name__}.{field.name}")
             if essential:
                 return None, dropped
-            has_factory = field.default_factory is not msgspec.NODEFAULT
-            changed[field.name] = field.default_factory() if has_factory else field.default
+            is_made = field.default is msgspec.NODEFAULT
+            changed[field.name] = field.default_factory() if is_made else field.default
         elif believed is not value:
             changed[field.name] = believed
     return (replace(record, **changed) if changed else record), dropped

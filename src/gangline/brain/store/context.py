@@ -1,12 +1,13 @@
-"""What writers and readers of one database share: secret, clock, and how names are stored.
+"""What writers and readers of one database share: buffered facts, secret, clock, stored names.
 
-Keyed digests stand for what is compared without being stored, and are the keys of the levels of
-similarity.
+Facts are bounded, and merged by what they are about. Keyed digests stand for what is compared
+without being stored, and are the keys of the levels of similarity.
 """
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -16,17 +17,85 @@ from sqlalchemy import Connection, select
 
 from gangline.brain.advisers.similarity import level_keys
 from gangline.brain.facts.belief import CLUSTER_LENGTH, UID_LENGTH, believe, possible_text
-from gangline.brain.facts.records import Record, RecordedJob
-from gangline.brain.store.batch import Fact
+from gangline.brain.facts.records import Record, RecordedJob, Run, merge
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.database import Database
 
+MAX_ROWS: Final = 500
+"""Of one transaction: a longer one would make readers and other writers wait."""
+MAX_FACTS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A record of the job with this UID; a day of a node has no job, and an empty UID."""
+
+    cluster: str
+    uid: str
+    record: Record
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Identifies the row that the fact is about."""
+        return (type(self.record), self.cluster, self.uid, *self.record.key)
+
+
+def facts_of(run: Run, before: Run | None = None) -> Iterator[Fact]:
+    """Take a run apart, without the records that an earlier state of it had."""
+    stored = {} if before is None else {fact.key: fact for fact in facts_of(before)}
+    records: tuple[Record, ...] = (run.job, *run.segments, *run.pods)
+    for record in records:
+        fact = Fact(run.job.cluster, run.job.uid, record)
+        if stored.get(fact.key) != fact:
+            yield fact
+
+
+def jobs_first(facts: Iterable[Fact]) -> list[Fact]:
+    return sorted(facts, key=lambda fact: not isinstance(fact.record, RecordedJob))
+
+
+class FactBuffer:
+    """Facts by what they are about: a second observation of one thing is merged with the first.
+
+    Any thread may use it. ``dropped`` counts facts that were lost because it was full: the oldest
+    ones that are no jobs, since without its job no fact can be stored.
+    """
+
+    def __init__(self, capacity: int = MAX_FACTS) -> None:
+        self.capacity = capacity
+        self._facts: dict[tuple[Any, ...], Fact] = {}
+        self._lock = threading.Lock()
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def put(self, facts: Iterable[Fact]) -> None:
+        with self._lock:
+            for fact in facts:
+                before = self._facts.get(fact.key)
+                record = fact.record if before is None else merge(before.record, fact.record)
+                self._facts[fact.key] = Fact(fact.cluster, fact.uid, record)
+            while len(self._facts) > self.capacity:
+                others = (key for key in self._facts if key[0] is not RecordedJob)
+                del self._facts[next(others, next(iter(self._facts)))]
+                self.dropped += 1
+
+    def take(self, limit: int) -> list[Fact]:
+        """Return the oldest facts, jobs first; they stay until ``discard``."""
+        with self._lock:
+            return jobs_first(self._facts.values())[:limit]
+
+    def discard(self, facts: Iterable[Fact]) -> None:
+        """Remove facts that were written, unless a later observation has replaced them."""
+        with self._lock:
+            for fact in facts:
+                if self._facts.get(fact.key) is fact:
+                    del self._facts[fact.key]
+
+
 MODEL_BUCKET: Final = 0.7
 """Natural logarithm of the ratio of parameters within one key of the model."""
-
-
-LEVEL_COLUMNS: Final = ("spec_key", "family_key", "base_key", "image_key", "model_key")
-"""Columns with the keys of the levels of similarity."""
 
 
 class Keys:
@@ -37,11 +106,11 @@ class Keys:
 
     def digest(self, *parts: object) -> str:
         """Digest of ``parts`` as 32 hexadecimal characters."""
-        return self._hash(parts, 16).hexdigest()
+        return self._bytes(parts, 16).hex()
 
     def number(self, *parts: object) -> int:
         """Digest of ``parts`` as a positive integer of 63 bits, for an index."""
-        return int.from_bytes(self._hash(parts, 8).digest(), "big") >> 1
+        return int.from_bytes(self._bytes(parts, 8), "big") >> 1
 
     def levels(self, job: RecordedJob, shift: int = 0) -> tuple[int | None, ...]:
         """Return the key of each level of ``advisers.similarity``; None: no job is equal.
@@ -59,9 +128,9 @@ class Keys:
         keys = (*level_keys(job), model)
         return tuple(None if parts is None else self.number(*parts) for parts in keys)
 
-    def _hash(self, parts: tuple[object, ...], size: int) -> "hashlib.blake2b":
+    def _bytes(self, parts: tuple[object, ...], size: int) -> bytes:
         text = msgspec.json.encode(parts, order="deterministic")
-        return hashlib.blake2b(text, digest_size=size, key=self._secret)
+        return hashlib.blake2b(text, digest_size=size, key=self._secret).digest()
 
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -139,7 +208,7 @@ class Context:
         return name if name.startswith("digest:") else f"digest:{self.keys.digest('name', name)}"
 
     def job_row(self, job: RecordedJob) -> dict[str, Any]:
-        keys = zip(LEVEL_COLUMNS, self.keys.levels(job), strict=True)
+        keys = zip(tables.LEVEL_COLUMNS, self.keys.levels(job), strict=True)
         return rows.row_of(job, tables.job) | dict(keys)
 
     def forgotten_uids(self, connection: Connection, cluster: str, uids: set[str]) -> set[str]:

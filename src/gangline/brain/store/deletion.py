@@ -13,10 +13,9 @@ from typing import Final
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
 
-from gangline.brain.store.batch import MAX_ROWS
-from gangline.brain.store.context import Context
+from gangline.brain.store.context import MAX_ROWS, Context
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.bulk import any_of, lock_cluster, upsert
+from gangline.brain.store.sql.rows import any_of, lock_cluster, upsert
 from gangline.brain.store.sql.tables import job_log, job_record
 
 _RECORDS: Final = (job_log, job_record)
@@ -157,9 +156,7 @@ def forget(context: Context, asked: Forget) -> int:
     job = tables.job.c
     query = select(job.id, job.uid).where(condition).order_by(job.id).limit(MAX_JOBS)
     jobs = 0
-    while page := context.read(
-        lambda connection: [tuple(row) for row in connection.execute(query)]
-    ):
+    while page := context.read(lambda connection: list(connection.execute(query))):
         marks = [context.mark("uid", asked.cluster, uid) for _, uid in page]
         context.write(partial(_mark, digests=marks, now_ms=now_ms))
         ids = [number for number, _ in page]

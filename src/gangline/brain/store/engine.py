@@ -6,6 +6,7 @@ what was added, and keeps it if it cannot.
 """
 
 import asyncio
+import contextlib
 import os
 import secrets
 import time
@@ -18,15 +19,14 @@ from typing import Final, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, select
 
-from gangline.brain.store.batch import Fact, FactBuffer
-from gangline.brain.store.context import Context, Keys
+from gangline.brain.store.context import Context, Fact, FactBuffer, Keys
 from gangline.brain.store.deletion import Forget, RetentionSettings, forget, pruning_steps
 from gangline.brain.store.errors import BadAddress, NoRights, StoreError, StoreUnavailable
 from gangline.brain.store.reader import Reader
 from gangline.brain.store.records import RecordStore
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.bulk import upsert
 from gangline.brain.store.sql.database import Database, parse_address
+from gangline.brain.store.sql.rows import upsert
 from gangline.brain.store.writer import Writer, Written
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def open_store(
     context = Context(
         database=database,
         keys=Keys(secret or b""),
-        clock_ms=clock_ms or _now_ms,
+        clock_ms=clock_ms or (lambda: time.time_ns() // 1_000_000),
         digest_names=digest_names,
         load_secret=None if secret else partial(_load_secret, database),
     )
@@ -185,10 +185,6 @@ class Store:
         await asyncio.to_thread(self.close)
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _check_file(path: Path) -> None:
     """Refuse a path at which no SQLite file can be, with words that SQLite does not have."""
     folder = path.parent
@@ -211,10 +207,16 @@ def _no_access(path: Path) -> str:
 
 
 def _load_secret(database: Database) -> bytes:
-    path = database.file
-    if path is None:
+    if database.file is None:
         return database.transact(_stored_secret, writes=True)
-    return _secret_file(path.with_name(path.name + ".key"))
+    path = database.file.with_name(database.file.name + ".key")
+    with contextlib.suppress(FileExistsError), open(path, "xb", opener=_open_own) as file:
+        file.write(secrets.token_bytes(_SECRET_BYTES))
+    return path.read_bytes()
+
+
+def _open_own(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _stored_secret(connection: Connection) -> bytes:
@@ -223,13 +225,3 @@ def _stored_secret(connection: Connection) -> bytes:
     upsert(connection, setting, [value], ["name"], replace=False)
     query = select(setting.c.value).where(setting.c.name == "secret")
     return bytes(connection.execute(query).scalar_one())
-
-
-def _secret_file(path: Path) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    except FileExistsError:
-        return path.read_bytes()
-    with open(descriptor, "wb") as file:
-        file.write(secrets.token_bytes(_SECRET_BYTES))
-    return path.read_bytes()

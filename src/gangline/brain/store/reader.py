@@ -31,7 +31,7 @@ from gangline.brain.advisers.advice import GuardAction, Verdict
 from gangline.brain.advisers.similarity import WINDOW_MS, select_similar
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import NodeSpeed, Outcome, RecordedJob, Run
-from gangline.brain.store.context import LEVEL_COLUMNS, Context
+from gangline.brain.store.context import Context
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.rows import (
     StoredJob,
@@ -42,6 +42,7 @@ from gangline.brain.store.sql.rows import (
     load_runs,
     run_query,
 )
+from gangline.brain.store.sql.tables import LEVEL_COLUMNS
 
 _CANDIDATES: Final = 60
 """Successful runs of one range of level 3 or 4, the latest ones: some have other models."""
@@ -64,18 +65,17 @@ def _ranges(column: ColumnElement[Any]) -> list[Select[Any]]:
     latest = latest.order_by(job.finished_ms.desc())
     recent = latest.where(job.finished_ms >= bindparam("since_ms", type_=BigInteger))
 
-    def part(of: Select[Any], outcome: Outcome, *, complete: bool) -> Select[Any]:
-        # Equal to each column of the index before the time: no other row is read.
-        whole = job.complete == (true() if complete else false())
-        return of.where(job.outcome == outcome.value, whole)
-
-    return [
-        part(recent, Outcome.SUCCEEDED, complete=True).limit(bindparam("most", type_=Integer)),
-        part(recent, Outcome.SUCCEEDED, complete=False).limit(_BOUNDS),
-        part(recent, Outcome.FAILED, complete=True).limit(_BOUNDS),
-        part(recent, Outcome.FAILED, complete=False).limit(_BOUNDS),
-        part(latest, Outcome.RUNNING, complete=False).limit(_BOUNDS),
+    kinds: list[tuple[Select[Any], Outcome, ColumnElement[bool]]] = [
+        (recent, Outcome.SUCCEEDED, true()),
+        (recent, Outcome.SUCCEEDED, false()),
+        (recent, Outcome.FAILED, true()),
+        (recent, Outcome.FAILED, false()),
+        (latest, Outcome.RUNNING, false()),
     ]
+    # Equal to each column of the index before the time: no other row is read.
+    parts = [of.where(job.outcome == end.value, job.complete == whole) for of, end, whole in kinds]
+    most = bindparam("most", type_=Integer)
+    return [parts[0].limit(most), *(part.limit(_BOUNDS) for part in parts[1:])]
 
 
 MAX_PAGE = 500
@@ -130,10 +130,7 @@ class Reader:
     ) -> Run | None:
         """Return a run by its uid, or of the jobs of a name the one that was submitted last."""
         query = run_query(cluster, uid, namespace, self._context.private_name(name))
-
-        runs = self._context.read(
-            lambda connection: load_runs(connection, load_jobs(connection, query))
-        )
+        runs = self._context.read(lambda conn: load_runs(conn, load_jobs(conn, query)))
         return runs[0] if runs else None
 
     def similar_runs(self, job: RecordedJob, *, now_ms: int, limit: int = 20) -> SimilarRuns:
@@ -188,14 +185,10 @@ class Reader:
 
     def running_jobs(self, cluster: str, limit: int = MAX_PAGE) -> list[RecordedJob]:
         """Return jobs without an end, for a comparison with what the API server has."""
-
         job = tables.job.c
         running = job_query().where(job.cluster == cluster, job.finished_ms.is_(None))
         query = running.order_by(job.id).limit(limit)
-        return [
-            stored.job
-            for stored in self._context.read(lambda connection: load_jobs(connection, query))
-        ]
+        return [stored.job for stored in self._context.read(lambda conn: load_jobs(conn, query))]
 
     def history(self, asked: HistoryFilter) -> HistoryPage:
         """Return finished jobs, the latest first, a page at a time."""
@@ -210,11 +203,10 @@ class Reader:
             query = query.where(job.finished_ms >= asked.since_ms)
         if asked.until_ms is not None:
             is_earlier = job.finished_ms < asked.until_ms
-            query = query.where(
-                is_earlier
-                if asked.after_id is None
-                else (job.finished_ms <= asked.until_ms) & (is_earlier | (job.id < asked.after_id))
-            )
+            if asked.after_id is not None:
+                is_last = job.finished_ms == asked.until_ms
+                is_earlier |= is_last & (job.id < asked.after_id)
+            query = query.where(is_earlier)
         limit = max(1, min(asked.limit, MAX_PAGE))
         latest = query.order_by(job.finished_ms.desc(), job.id.desc()).limit(limit + 1)
         stored = self._context.read(lambda connection: load_jobs(connection, latest))
@@ -227,17 +219,10 @@ class Reader:
     def node_speeds(self, cluster: str, since_day: int) -> list[NodeSpeed]:
         """Return the days of all nodes from ``since_day`` (days since 1970) on."""
         speed = tables.node_speed.c
-        query = (
-            select(speed.body)
-            .where(speed.day >= since_day, speed.cluster == cluster)
-            .order_by(speed.node, speed.day)
-        )
-        return self._context.read(
-            lambda connection: [
-                msgspec.json.decode(body, type=NodeSpeed)
-                for body in connection.execute(query).scalars()
-            ]
-        )
+        asked = select(speed.body).where(speed.day >= since_day, speed.cluster == cluster)
+        query = asked.order_by(speed.node, speed.day)
+        bodies = self._context.read(lambda connection: list(connection.execute(query).scalars()))
+        return [msgspec.json.decode(body, type=NodeSpeed) for body in bodies]
 
     # Actions
 

@@ -15,11 +15,9 @@ from sqlalchemy import Connection, case, delete, func, select
 
 from gangline.brain.facts.job_record import Curves, JobRecord, LogTail
 from gangline.brain.facts.records import RecordedJob
-from gangline.brain.store.batch import MAX_ROWS
-from gangline.brain.store.context import Context
+from gangline.brain.store.context import MAX_ROWS, Context
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.bulk import lock_cluster, upsert
-from gangline.brain.store.sql.rows import job_ids, load_jobs, run_query
+from gangline.brain.store.sql.rows import job_ids, load_jobs, lock_cluster, run_query, upsert
 from gangline.brain.store.sql.tables import job_log, job_record
 
 MAX_LOGS: Final = 64
@@ -133,24 +131,17 @@ class RecordStore:
 def _drop_old_logs(connection: Connection, job_id: int) -> None:
     log = job_log.c
     newest = select(log.id).where(log.job_id == job_id).order_by(log.at_ms.desc(), log.id.desc())
-    ids = list(connection.execute(newest.offset(MAX_LOGS).limit(MAX_ROWS)).scalars())
-    if ids:
+    if ids := list(connection.execute(newest.offset(MAX_LOGS).limit(MAX_ROWS)).scalars()):
         connection.execute(delete(job_log).where(log.id.in_(ids)))
 
 
 def _row(job_id: int, row: RecordRow) -> dict[str, Any]:
     body = msgspec.json.encode(replace(row.record, curves={})).decode()
-    spec = _pack(row.spec) if row.spec else None
-    curves = _pack(row.record.curves)
-    return {
-        "job_id": job_id,
-        "at_ms": row.at_ms,
-        "size_bytes": len(body) + len(spec or b"") + len(curves),
-        **{name: getattr(row, name) for name in _SUMS},
-        "body": body,
-        "spec": spec,
-        "curves": curves,
-    }
+    spec, curves = _pack(row.spec) if row.spec else None, _pack(row.record.curves)
+    size = len(body) + len(spec or b"") + len(curves)
+    columns = {name: getattr(row, name) for name in ("at_ms", *_SUMS)}
+    packed = {"size_bytes": size, "body": body, "spec": spec, "curves": curves}
+    return {"job_id": job_id, **columns, **packed}
 
 
 def _log_row(job_id: int, tail: LogTail) -> dict[str, Any]:

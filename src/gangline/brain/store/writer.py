@@ -17,13 +17,11 @@ from sqlalchemy import Connection, Table, insert, select, update
 
 from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import GuardAction, Verdict
-from gangline.brain.facts.merge import merge
-from gangline.brain.facts.records import NodeSpeed, PodRun, Record, RecordedJob, Run
-from gangline.brain.store.batch import MAX_ROWS, Fact, facts_of, jobs_first
-from gangline.brain.store.context import Context
+from gangline.brain.facts.records import NodeSpeed, PodRun, Record, RecordedJob, Run, merge
+from gangline.brain.store.context import MAX_ROWS, Context, Fact, facts_of, jobs_first
 from gangline.brain.store.errors import ActionNotBegun
 from gangline.brain.store.sql import rows, tables
-from gangline.brain.store.sql.bulk import any_of, check_fence, lock_cluster, upsert
+from gangline.brain.store.sql.rows import any_of, check_fence, lock_cluster, upsert
 
 RowKey: TypeAlias = tuple[Any, ...]
 
@@ -108,10 +106,8 @@ class Writer:
             pending = rows.action_query().where(
                 tables.action.c.job_id == job_id, tables.action.c.verdict == Verdict.PENDING
             )
-            for open_action in rows.load_actions(connection, pending):
-                raise ActionNotBegun(
-                    f"action {open_action.id} of job {action.job} has no verdict yet"
-                )
+            for other in rows.load_actions(connection, pending):
+                raise ActionNotBegun(f"action {other.id} of job {action.job} has no verdict yet")
             values = {"job_id": job_id, "at_ms": action.at_ms, **_action_row(action)}
             key = connection.execute(insert(tables.action).values(values)).inserted_primary_key
             assert key is not None, "the table has an id"

@@ -26,7 +26,7 @@ from brain_records import (
 )
 from gangline.api.jobs.training_facts import StepSeconds
 from gangline.brain.facts.records import Image, Outcome, RecordedJob, Run, Wishes
-from gangline.brain.store.batch import Fact, facts_of
+from gangline.brain.store.context import Fact, facts_of
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter
 from gangline.brain.store.sql import tables

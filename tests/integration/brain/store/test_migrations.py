@@ -13,7 +13,7 @@ from benchmarks.brain.databases import DatabaseServer
 from sqlalchemy import create_engine, event, inspect, text
 
 from brain_records import a_run
-from gangline.brain.store.batch import facts_of
+from gangline.brain.store.context import facts_of
 from gangline.brain.store.engine import open_store
 from gangline.brain.store.errors import BadAddress, NoRights, StoreUnavailable, WrongSchema
 from gangline.brain.store.sql import database as schema

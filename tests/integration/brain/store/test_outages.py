@@ -19,7 +19,7 @@ from sqlalchemy import event
 
 from brain_records import a_job, a_pod, a_run, a_segment, job_fact, not_none
 from gangline.brain.advisers.advice import GuardAction, What
-from gangline.brain.store.batch import Fact, facts_of
+from gangline.brain.store.context import Fact, facts_of
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.errors import StoreError, StoreFull, StoreUnavailable
 from gangline.brain.store.reader import HistoryFilter

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, event
 from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Run
-from gangline.brain.store.batch import Fact, facts_of
+from gangline.brain.store.context import Fact, facts_of
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter

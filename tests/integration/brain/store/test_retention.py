@@ -19,7 +19,7 @@ from brain_records import (
 )
 from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.facts.records import Run
-from gangline.brain.store.batch import Fact, facts_of
+from gangline.brain.store.context import Fact, facts_of
 from gangline.brain.store.deletion import Forget, RetentionSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter

@@ -9,7 +9,7 @@ from brain_records import NOW_MS, a_job, a_pod, a_run, a_running_job, a_segment
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Run
-from gangline.brain.store.batch import FactBuffer, facts_of
+from gangline.brain.store.context import FactBuffer, facts_of
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import StoreUnavailable
 from gangline.brain.store.reader import Reader

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from brain_records import a_job, a_node_speed, a_pod, a_running_job, a_segment
 from gangline.api.jobs.training_facts import ModelShapeFacts, StepSeconds
-from gangline.brain.facts.merge import merge
-from gangline.brain.facts.records import Outcome, RoleSize
+from gangline.brain.facts.records import Outcome, RoleSize, merge
 
 FEW = st.integers(0, 3)
 MAYBE = st.none() | FEW

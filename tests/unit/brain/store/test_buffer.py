@@ -2,7 +2,7 @@
 
 from brain_records import a_job, a_running_job, a_segment, job_fact
 from gangline.brain.facts.records import Outcome
-from gangline.brain.store.batch import Fact, FactBuffer
+from gangline.brain.store.context import Fact, FactBuffer
 
 
 def segment(number: int, **changes: int) -> Fact:

@@ -95,6 +95,9 @@ setting = define_table(
     "setting", Column("name", String(WORD), primary_key=True), Column("value", Blob, nullable=False)
 )
 
+LEVEL_COLUMNS: Final = ("spec_key", "family_key", "base_key", "image_key", "model_key")
+"""Keyed hashes of what the levels of similarity compare, from level 0 on."""
+
 job = define_table(
     "job",
     id_column(),
@@ -110,19 +113,11 @@ job = define_table(
     number_column("finished_ms", nullable=True),
     text_column("outcome", WORD),
     Column("complete", Boolean(create_constraint=False), nullable=False),
-    # Keyed hashes of what the levels of similarity compare: one index range for each level.
-    number_column("spec_key", nullable=True),
-    number_column("family_key", nullable=True),
-    number_column("base_key", nullable=True),
-    number_column("image_key", nullable=True),
-    number_column("model_key", nullable=True),
+    # One index range for each level of similarity.
+    *(number_column(key, nullable=True) for key in LEVEL_COLUMNS),
     _body(),
     UniqueConstraint("cluster", "uid"),
-    Index(None, "spec_key", "outcome", "complete", "finished_ms"),  # similar jobs, level 0
-    Index(None, "family_key", "outcome", "complete", "finished_ms"),  # level 1
-    Index(None, "base_key", "outcome", "complete", "finished_ms"),  # level 2
-    Index(None, "image_key", "outcome", "complete", "finished_ms"),  # level 3
-    Index(None, "model_key", "outcome", "complete", "finished_ms"),  # level 4
+    *(Index(None, key, "outcome", "complete", "finished_ms") for key in LEVEL_COLUMNS),
     Index(None, "cluster", "namespace", "owner", "finished_ms"),  # history of an owner
     Index(None, "cluster", "namespace", "name", "submitted_ms"),  # a job by its name
     Index(None, "cluster", "finished_ms"),  # history of a cluster, retention

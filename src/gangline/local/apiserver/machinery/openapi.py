@@ -13,9 +13,12 @@ does not name. A schema that preserves unknown fields therefore names no fields 
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple, TypeAlias
 
 from gangline.local.apiserver.machinery.schema.builtin_schemas import REQUIRED_IN_DOCUMENTS
 from gangline.local.apiserver.machinery.schema.nodes import (
@@ -272,122 +275,80 @@ def _address(entries: Sequence[OpenAPIEntry], prefix: str) -> str:
     return f"/openapi/v3/{prefix}?hash={digest.hexdigest().upper()[:32]}"
 
 
-Encoder: TypeAlias = Callable[[Any], bytes]
+class _Field(NamedTuple):
+    """A field of a message of google/gnostic, from ``gnostic_messages.toml``."""
+
+    numbers: Sequence[int]
+    type: str
+    container: str
+    """``[]``, ``{}`` or empty."""
+
+
+@cache
+def _messages() -> Mapping[str, Mapping[str, _Field]]:
+    text = resources.files(__package__).joinpath("gnostic_messages.toml").read_text()
+    return {
+        message: {key: _parse_field(field) for key, field in fields.items()}
+        for message, fields in tomllib.loads(text).items()
+    }
+
+
+def _parse_field(text: str) -> _Field:
+    numbers, _, type_ = text.partition(" ")
+    plain = type_.removesuffix("[]").removesuffix("{}")
+    return _Field([int(number) for number in numbers.split(",")], plain, type_[len(plain) :])
 
 
 def openapi_v2_protobuf(document: Json) -> bytes:
-    return b"".join(
-        (
-            _text(1, document["swagger"]),
-            _field(2, _text(1, document["info"]["title"]) + _text(2, document["info"]["version"])),
-            _field(8, _named(2, document["paths"], _path_item)),
-            _field(9, _named(1, document["definitions"], _schema)),
-        )
-    )
+    return _message("Document", document)
 
 
 def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    if number < 0x80:
+        return bytes((number,))
+    return bytes((number & 0x7F | 0x80,)) + _varint(number >> 7)
 
 
-def _field(number: int, payload: bytes) -> bytes:
-    """Encode a length-delimited field: a text or a message."""
-    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+def _delimited(numbers: Sequence[int], payload: bytes) -> bytes:
+    """Encode a text or a message, as a field within fields."""
+    for number in numbers[::-1]:
+        payload = _varint(number << 3 | 2) + _varint(len(payload)) + payload
+    return payload
 
 
-def _text(number: int, text: str) -> bytes:
-    return _field(number, text.encode())
-
-
-def _texts(number: int, texts: Iterable[str]) -> bytes:
-    return b"".join(_text(number, text) for text in texts)
-
-
-def _flag(number: int, value: bool) -> bytes:
-    return _varint(number << 3) + _varint(1) if value else b""
-
-
-def _any(value: Any) -> bytes:
-    return _text(2, json.dumps(value))
-
-
-def _named(number: int, members: Mapping[str, Any], encode: Encoder) -> bytes:
-    """Encode a map: each member is a message of name and value."""
-    return b"".join(
-        _field(number, _text(1, name) + _field(2, encode(value))) for name, value in members.items()
-    )
-
-
-def _extensions(number: int, of: Json) -> bytes:
-    return _named(number, {key: of[key] for key in of if key.startswith("x-")}, _any)
-
-
-def _path_item(item: Json) -> bytes:
-    verbs = {"get": 2, "put": 3, "post": 4, "delete": 5, "patch": 8}
-    operations = (_field(verbs[verb], _operation(item[verb])) for verb in verbs if verb in item)
-    return b"".join(operations) + _parameters(9, item.get("parameters", ()))
-
-
-def _operation(operation: Json) -> bytes:
-    responses = operation["responses"]
-    return b"".join(
-        (
-            _text(5, operation["operationId"]),
-            _texts(6, operation["produces"]),
-            _texts(7, operation["consumes"]),
-            _parameters(8, operation["parameters"]),
-            _field(9, _named(1, responses, lambda response: _field(1, _response(response)))),
-            _extensions(13, operation),
-        )
-    )
-
-
-def _response(response: Json) -> bytes:
-    return _text(1, response["description"]) + _field(2, _field(1, _schema(response["schema"])))
-
-
-def _parameters(number: int, parameters: Iterable[Json]) -> bytes:
-    return b"".join(
-        _field(number, _field(1, _field(2, _parameter_message(parameter))))
-        for parameter in parameters
-    )
-
-
-def _parameter_message(parameter: Json) -> bytes:
-    query = parameter["in"] == "query"
-    body = b"".join(
-        (
-            _flag(1, parameter["required"]),
-            _text(2, parameter["in"]),
-            _text(4, parameter["name"]),
-            _text(6 if query else 5, parameter["type"]),
-        )
-    )
-    return _field(3 if query else 4, body)
-
-
-def _schema(schema: Json) -> bytes:
-    parts = [
-        _text(number, schema[key])
-        for key, number in (("$ref", 1), ("format", 2), ("description", 4))
-        if schema.get(key)
-    ]
-    if "default" in schema:
-        parts.append(_field(5, _any(schema["default"])))
-    parts.append(_texts(19, schema.get("required", ())))
-    parts += [_field(20, _any(value)) for value in schema.get("enum", ())]
-    if isinstance(extra := schema.get("additionalProperties"), dict):
-        parts.append(_field(21, _field(1, _schema(extra))))
-    if "type" in schema:
-        parts.append(_field(22, _text(1, schema["type"])))
-    if "items" in schema:
-        parts.append(_field(23, _field(1, _schema(schema["items"]))))
-    if "properties" in schema:
-        parts.append(_field(25, _named(1, schema["properties"], _schema)))
-    parts.append(_extensions(31, schema))
+def _message(type_: str, obj: Json) -> bytes:
+    parts: list[bytes] = []
+    for key, (numbers, inner, container) in _messages()[type_].items():
+        if key == "x-":
+            value = {name: obj[name] for name in obj if name.startswith(key)}
+        elif key in obj:
+            value = obj[key]
+        else:
+            continue
+        if inner == "flag":
+            parts += [_varint(numbers[0] << 3) + _varint(1)] if value else []
+        elif container == "{}":
+            *outer, number = numbers
+            entries = (
+                _delimited([number], _delimited([1], name.encode()) + _value([2], inner, item))
+                for name, item in value.items()
+            )
+            parts.append(_delimited(outer, b"".join(entries)))
+        elif container:
+            parts += [_value(numbers, inner, item) for item in value]
+        elif inner == "any" or value not in ("", True):
+            parts.append(_value(numbers, inner, value))
     return b"".join(parts)
+
+
+def _value(numbers: Sequence[int], type_: str, value: Any) -> bytes:
+    match type_:
+        case "text":
+            return _delimited(numbers, str(value).encode())
+        case "any":
+            return _delimited([*numbers, 2], json.dumps(value).encode())
+        case "Parameter":
+            value = {value["in"]: value}
+        case "ResponseValue":
+            value = {"response": value}
+    return _delimited(numbers, _message(type_, value))

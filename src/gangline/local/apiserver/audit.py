@@ -143,10 +143,10 @@ def encode_event(trace: RequestTrace, stage: str, now: datetime) -> bytes:
         "stage": stage,
         "requestURI": trace.uri,
         "verb": request.verb if request is not None else trace.method.lower(),
-        "user": _user(trace.user) if trace.user is not None else {},
+        "user": trace.user.to_json() if trace.user is not None else {},
     }
     if trace.impersonated is not None:
-        event["impersonatedUser"] = _user(trace.impersonated)
+        event["impersonatedUser"] = trace.impersonated.to_json()
     event["sourceIPs"] = [trace.source_address] if trace.source_address else []
     if trace.user_agent:
         event["userAgent"] = trace.user_agent
@@ -175,17 +175,6 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, dict):
         return {_escaped(name): _escaped(item) for name, item in value.items()}
     return [_escaped(item) for item in value] if isinstance(value, list) else value
-
-
-def _user(user: RequestUser) -> Json:
-    entry: Json = {"username": user.name}
-    if user.uid:
-        entry["uid"] = user.uid
-    if user.groups:
-        entry["groups"] = list(user.groups)
-    if user.extra:
-        entry["extra"] = {key: list(values) for key, values in user.extra}
-    return entry
 
 
 def _object_reference(request: ApiRequest) -> Json:

@@ -162,7 +162,7 @@ class ClusterRoleSync:
     def _with_kept_rules(self, expected: Json) -> Json:
         name = expected["metadata"]["name"]
         target = name.removeprefix(_AGGREGATE_TO)
-        aggregating = self._read(target) if target != name else None
+        aggregating = self._store.latest(ROLES, target) if target != name else None
         if aggregating is None:
             return expected
         kept = rules_to_keep(aggregating)
@@ -171,15 +171,14 @@ class ClusterRoleSync:
 
     async def _reconcile_role(self, expected: Json) -> None:
         name = expected["metadata"]["name"]
-        if self._read(name) is None:
+        if self._store.latest(ROLES, name) is None:
             await self._create(self._roles, expected)
         else:
             await self._update(self._roles, name, lambda old: reconcile_role(old, expected))
 
     async def _reconcile_binding(self, expected: Json) -> None:
         name = expected["metadata"]["name"]
-        record = self._store.cache(BINDINGS).latest(name)
-        existing: Json | None = read_json(record.body) if record is not None else None
+        existing = self._store.latest(BINDINGS, name)
         merged = reconcile_binding(existing, expected) if existing is not None else None
         if merged is not None:
             await self._update(self._bindings, name, lambda _: merged)
@@ -220,13 +219,6 @@ class ClusterRoleSync:
                 log.warning("role cannot be aggregated", extra={"role": name, "why": str(error)})
             return False
         return True
-
-    def _read(self, name: str) -> Json | None:
-        record = self._store.cache(ROLES).latest(name)
-        if record is None:
-            return None
-        role: Json = read_json(record.body)
-        return role
 
     async def _create(self, kind: ServedKind, obj: Json) -> None:
         request = ApiRequest(kind, "create", None, obj["metadata"]["name"], "", {})

@@ -134,9 +134,9 @@ class BuiltinAdmission:
         account = spec.get("serviceAccountName") or "default"
         if not isinstance(account, str):
             return
-        record = self._store.cache("serviceaccounts.").latest(f"{meta['namespace']}/{account}")
-        if record is not None:
-            if read_json(record.body).get("automountServiceAccountToken") is False:
+        stored = self._store.latest("serviceaccounts.", f"{meta['namespace']}/{account}")
+        if stored is not None:
+            if stored.get("automountServiceAccountToken") is False:
                 spec.setdefault("automountServiceAccountToken", False)
         elif account != "default":
             why = f"error looking up service account {meta['namespace']}/{account}: "
@@ -153,10 +153,8 @@ class BuiltinAdmission:
         if not name:
             return
         meta = group["metadata"]
-        cache = self._store.cache(f"workloads.{workload.GROUP}")
-        record = cache.latest(f"{meta['namespace']}/{name}")
-        stored = read_json(record.body)["metadata"] if record is not None else None
-        if stored is None or stored.get("deletionTimestamp"):
+        stored = self._store.latest(f"workloads.{workload.GROUP}", f"{meta['namespace']}/{name}")
+        if stored is None or stored["metadata"].get("deletionTimestamp"):
             problem = "was not found: create it first" if stored is None else "is being deleted"
             why = f'workload "{name}" {problem}'
             raise forbidden_object("podgroups", workload.GROUP, meta["name"], why)
@@ -169,14 +167,13 @@ class BuiltinAdmission:
         if not isinstance(spec, dict) or not spec.get("runtimeClassName"):
             return
         chosen = str(spec["runtimeClassName"])
-        record = self._store.cache("runtimeclasses.node.k8s.io").latest(chosen)
+        runtime = self._store.latest("runtimeclasses.node.k8s.io", chosen)
 
         def refuse(why: str) -> StatusError:
             return forbidden_object("pods", "", name, f"pod rejected: {why}")
 
-        if record is None:
+        if runtime is None:
             raise refuse(f'RuntimeClass "{chosen}" not found')
-        runtime = read_json(record.body)
         overhead = subobject(runtime, "overhead", "podFixed")
         if spec.get("overhead", overhead) != overhead:
             raise refuse("Pod's Overhead doesn't match RuntimeClass's defined Overhead")
@@ -249,11 +246,11 @@ class BuiltinAdmission:
         if before is None or after is None or after <= before:
             return
         name, class_name = new["metadata"]["name"], str(old["spec"].get("storageClassName", ""))
-        record = self._store.cache("storageclasses.storage.k8s.io").latest(class_name)
+        chosen = self._store.latest("storageclasses.storage.k8s.io", class_name)
         why = ""
         if subobject(old, "status").get("phase") != "Bound":
             why = "only bound persistent volume claims can be expanded"
-        elif record is None or not read_json(record.body).get("allowVolumeExpansion"):
+        elif chosen is None or not chosen.get("allowVolumeExpansion"):
             why = "only dynamically provisioned pvc can be resized and the storageclass that "
             why += "provisions the pvc must support resize"
         if why:
@@ -289,16 +286,13 @@ class BuiltinAdmission:
             self._refuse_address(service, address, detail)
 
     def _refuse_address(self, service: Json, address: str, why: str) -> None:
-        message = f'Invalid value: "{address}": failed to allocate IP {address}: {why}'
-        cause = StatusCause("FieldValueInvalid", message, "spec.clusterIPs")
+        detail = f"failed to allocate IP {address}: {why}"
+        cause = field_causes.invalid("spec.clusterIPs", address, detail)
         raise invalid("", "Service", service["metadata"].get("name", ""), [cause])
 
     def _allocated_addresses(self) -> Iterator[tuple[str, str]]:
-        cache = self._store.cache("services.")
-        for key in {*cache.records, *cache.staged}:
-            record = cache.latest(key)
-            if record is not None:
-                yield record.fields.get("spec.clusterIP", ""), key
+        for record in self._store.cache("services.").all_latest():
+            yield record.fields.get("spec.clusterIP", ""), record.key
 
     def _free_address(self, allocated: dict[str, str]) -> str:
         usable = self._services.num_addresses - 3
@@ -332,13 +326,11 @@ class BuiltinAdmission:
                 raise invalid("", "Service", service["metadata"].get("name", ""), [cause])
 
     def _ports_of_others(self, meta: Json) -> set[Any]:
-        cache = self._store.cache("services.")
-        keys = {*cache.records, *cache.staged} - {f"{meta.get('namespace')}/{meta.get('name')}"}
-        records = [record for key in keys if (record := cache.latest(key)) is not None]
+        own = f"{meta.get('namespace')}/{meta.get('name')}"
         return {
             port.get("nodePort")
-            for record in records
-            if record.fields.get("spec.type") in NODE_PORT_TYPES
+            for record in self._store.cache("services.").all_latest()
+            if record.key != own and record.fields.get("spec.type") in NODE_PORT_TYPES
             for port in read_json(record.body)["spec"].get("ports", [])
         }
 

@@ -42,14 +42,7 @@ def complete_signing_request(request: ApiRequest, obj: Json) -> None:
         return
     for name in ("username", "uid", "groups", "extra"):
         spec.pop(name, None)
-    user = request.user
-    spec["username"] = user.name
-    given = {
-        "uid": user.uid,
-        "groups": list(user.groups),
-        "extra": {name: list(values) for name, values in user.extra},
-    }
-    spec |= {name: value for name, value in given.items() if value}
+    spec |= request.user.to_json()
     pem = spec.get("request")
     if not pem or not isinstance(pem, str):
         return  # validation refuses it

@@ -3,7 +3,7 @@
 The rules and messages are those of the admission plug-in of Kubernetes.
 """
 
-from gangline.api.meta.json_objects import subobject
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.auth.authentication import API_AUDIENCES, BoundObject
 from gangline.local.apiserver.auth.node_authorizer import node_of, pod_references
 from gangline.local.apiserver.core.errors import StatusError, forbidden_object
@@ -117,15 +117,16 @@ def _restrict_mirror_pod(request: ApiRequest, node: str, pod: Json) -> None:
     if spec.get("serviceAccountName") not in (None, "", "default"):
         raise _refusal(request, f'node "{node}" can not create pods that reference a service '
                        "account")  # fmt: skip
-    for part in (*_list(spec, "containers"), *_list(spec, "initContainers")):
-        origins = [source.get("valueFrom") or {} for source in _list(part, "env")]
+    for part in (*objects_in(spec.get("containers")), *objects_in(spec.get("initContainers"))):
+        origins = [source.get("valueFrom") or {} for source in objects_in(part.get("env"))]
         if any(set(source) & {"secretKeyRef", "configMapKeyRef"} for source in origins) or any(
-            set(source) & {"secretRef", "configMapRef"} for source in _list(part, "envFrom")
+            set(source) & {"secretRef", "configMapRef"}
+            for source in objects_in(part.get("envFrom"))
         ):
             raise _refusal(request, f'node "{node}" can not create pods that reference secrets or '
                            "configmaps")  # fmt: skip
     allowed = {"name", "emptyDir", "hostPath", "downwardAPI"}
-    if any(set(volume) - allowed for volume in _list(spec, "volumes")):
+    if any(set(volume) - allowed for volume in objects_in(spec.get("volumes"))):
         raise _refusal(request, f'node "{node}" can not create pods with volumes of API objects')
 
 
@@ -148,18 +149,11 @@ def _restrict_node(request: ApiRequest, node: str, old: Json | None, new: Json |
         raise _refusal(request, f'node "{node}" is not allowed to modify labels: {barred}')
     if old is None:
         return
-    if _taints(old) != _taints(new):
+    taints = [objects_in(subobject(each, "spec").get("taints")) for each in (old, new)]
+    if taints[0] != taints[1]:
         raise _refusal(request, f'node "{node}" is not allowed to modify taints')
     if (before.get("ownerReferences") or []) != (after.get("ownerReferences") or []):
         raise _refusal(request, f'node "{node}" is not allowed to modify ownerReferences')
-
-
-def _taints(node: Json) -> list[Json]:
-    return _list(node.get("spec") or {}, "taints")
-
-
-def _list(obj: Json, name: str) -> list[Json]:
-    return obj.get(name) or []
 
 
 def _is_restricted_label(label: str) -> bool:

@@ -41,14 +41,15 @@ from gangline.api.cluster.admission import (
     Webhook,
     WebhookClientConfig,
 )
+from gangline.api.meta.json_objects import subobject
 from gangline.api.meta.objects import Status
 from gangline.api.meta.selectors import NOTHING, Selector, SelectorError, selector_from_object
 from gangline.display import error_text
 from gangline.kube.http.transport import client_context
 from gangline.local.apiserver.core.errors import StatusError
-from gangline.local.apiserver.core.negotiation import encode_json, read_json
+from gangline.local.apiserver.core.negotiation import encode_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
-from gangline.local.apiserver.core.request import ApiRequest, RequestUser
+from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.kubelet_proxy.http_proxy import ready_addresses
 from gangline.local.apiserver.machinery.encoding import decode_json
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -250,7 +251,7 @@ def admission_request(
         name=request_name(request, new) or optional,
         namespace=request_namespace(request, new) or optional,
         operation=review_input.operation,
-        user_info=_user(request.user),
+        user_info=UserInfo(**request.user.to_json()),
         object=new,
         old_object=old,
         dry_run=review_input.dry_run,
@@ -278,11 +279,6 @@ def encode_review(
 
 def _kind(review_input: ReviewInput, form: ServedKind) -> GroupVersionKind:
     return GroupVersionKind(*(review_input.reviewed_kind or (form.group, form.version, form.kind)))
-
-
-def _user(user: RequestUser) -> UserInfo:
-    extra = {key: list(values) for key, values in user.extra}
-    return UserInfo(username=user.name, uid=user.uid, groups=list(user.groups), extra=extra)
 
 
 def decode_response(hook: CompiledWebhook, uid: str, body: bytes) -> AdmissionResponse:
@@ -454,11 +450,10 @@ class WebhookClient:
             return await _read(answer)
 
     def _service_address(self, service: ServiceReference, shown: str, query: str) -> WebhookAddress:
-        key = f"{service.namespace}/{service.name}"
-        record = self._store.cache("services.").records.get(key)
-        if record is None:
+        stored = self._store.committed("services.", f"{service.namespace}/{service.name}")
+        if stored is None:
             raise ValueError(f'service "{service.name}" not found')
-        spec: Json = read_json(record.body).get("spec") or {}
+        spec = subobject(stored, "spec")
         name = f"{service.name}.{service.namespace}.svc"
         path = f"{service.path}{query}" if service.path else f"/{query}"
         if spec.get("type") == "ExternalName":
@@ -468,9 +463,8 @@ class WebhookClient:
         port = next((p for p in spec.get("ports") or () if p.get("port") == service.port), None)
         if port is None:
             raise ValueError(f'no service port {service.port} found for service "{service.name}"')
-        endpoints = self._store.cache("endpoints.").records.get(key)
-        endpoints_object = read_json(endpoints.body) if endpoints is not None else {}
-        ready = ready_addresses(endpoints_object, port.get("name") or "")
+        named = (service.namespace, service.name, port.get("name") or "")
+        ready = ready_addresses(self._store, *named)
         if not ready:
             raise ValueError(f'no endpoints available for service "{service.name}"')
         return WebhookAddress(shown, f"https://{random.choice(ready)}{path}", name)

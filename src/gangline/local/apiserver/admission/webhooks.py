@@ -52,7 +52,6 @@ from gangline.local.apiserver.admission.webhook_call import (
 )
 from gangline.local.apiserver.core import conversion, prepare
 from gangline.local.apiserver.core.errors import forbidden, internal, not_found, timed_out
-from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import SUBRESOURCES, Json, Registry, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.machinery.patches import PatchError, json_equal, json_patch
@@ -275,12 +274,11 @@ class WebhookReview:
         before, after = (
             None if state is None else self._in_version(form, state) for state in (old, new)
         )
-        record = self._store.cache("namespaces.").latest(request_namespace(request, new) or "")
         data = {
             "object": after,
             "oldObject": before,
             "request": self._shown_request(form),
-            "namespaceObject": None if record is None else read_json(record.body),
+            "namespaceObject": self._store.latest("namespaces.", request_namespace(request, new)),
         }
         check_policy(self._store, self._registry, request, matched.bound, data)
 

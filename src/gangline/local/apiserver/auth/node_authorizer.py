@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.auth.pki import (
     CLIENT_USAGE,
     RENEW_BEFORE_EXPIRY,
@@ -104,31 +105,33 @@ def pod_references(pod: Json) -> PodReferences:
     """Return what a pod refers to."""
     spec = pod.get("spec") or {}
     maps: set[Any] = {AUTHORITY_CONFIG_MAP}
-    secrets: set[Any] = {secret.get("name") for secret in _list(spec, "imagePullSecrets")}
+    secrets: set[Any] = {secret.get("name") for secret in objects_in(spec.get("imagePullSecrets"))}
     claims: set[Any] = set()
     audiences: set[Any] = set()
     for name in ("initContainers", "containers", "ephemeralContainers"):
-        for container in _list(spec, name):
-            for source in _list(container, "envFrom"):
+        for container in objects_in(spec.get(name)):
+            for source in objects_in(container.get("envFrom")):
                 maps.add(_name(source, "configMapRef"))
                 secrets.add(_name(source, "secretRef"))
-            for variable in _list(container, "env"):
+            for variable in objects_in(container.get("env")):
                 origin = variable.get("valueFrom") or {}
                 maps.add(_name(origin, "configMapKeyRef"))
                 secrets.add(_name(origin, "secretKeyRef"))
-    for volume in _list(spec, "volumes"):
+    for volume in objects_in(spec.get("volumes")):
         maps.add(_name(volume, "configMap"))
         secrets.add(_name(volume, "secret", "secretName"))
         claims.add(_name(volume, "persistentVolumeClaim", "claimName"))
         if volume.get("ephemeral") is not None:
             claims.add(f"{pod['metadata']['name']}-{volume['name']}")
         secrets.update(_driver_secrets(volume))
-        for part in _list(volume.get("projected") or {}, "sources"):
+        for part in objects_in(subobject(volume, "projected").get("sources")):
             maps.add(_name(part, "configMap"))
             secrets.add(_name(part, "secret"))
             audiences.add((part.get("serviceAccountToken") or {}).get("audience"))
-    device_claims = {claim.get("resourceClaimName") for claim in _list(spec, "resourceClaims")}
-    created = _list(pod.get("status") or {}, "resourceClaimStatuses")
+    device_claims = {
+        claim.get("resourceClaimName") for claim in objects_in(spec.get("resourceClaims"))
+    }
+    created = objects_in(subobject(pod, "status").get("resourceClaimStatuses"))
     device_claims |= {status.get("resourceClaimName") for status in created}
     return PodReferences(
         frozenset(filter(None, maps)),
@@ -146,10 +149,6 @@ def _driver_secrets(volume: Json) -> Iterator[str | None]:
         if isinstance(source, dict):
             yield _name(source, "secretRef")
             yield _name(source, "nodePublishSecretRef")
-
-
-def _list(obj: Json, name: str) -> list[Json]:
-    return obj.get(name) or []
 
 
 def _name(obj: Json, reference: str, field: str = "name") -> str | None:
@@ -309,12 +308,10 @@ class NodeAuthorizer:
         return False
 
     def _uses_volume(self, node: str, name: str) -> bool:
-        claims = self._store.cache("persistentvolumeclaims.").records
         for namespace, references in self._pods.references(node):
             for claim in references.claims:
-                record = claims.get(f"{namespace}/{claim}")
-                spec = read_json(record.body).get("spec") if record else None
-                if name and spec and spec.get("volumeName") == name:
+                used = self._store.committed("persistentvolumeclaims.", f"{namespace}/{claim}")
+                if name and subobject(used, "spec").get("volumeName") == name:
                     return True
         return False
 

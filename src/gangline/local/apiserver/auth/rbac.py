@@ -42,7 +42,6 @@ from gangline.local.apiserver.core.errors import (
     not_found,
     qualified_resource,
 )
-from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ANONYMOUS, AUTHENTICATED, ApiRequest, RequestUser
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -143,7 +142,7 @@ class Authorizer:
 
     def _binding(self, plural: str, key: str) -> _Binding | None:
         binding = self._bindings.get((plural, key))
-        if binding is None and (obj := self._read(plural, key)) is not None:
+        if binding is None and (obj := self._store.committed(f"{plural}.{RBAC}", key)):
             meta, role = obj["metadata"], obj.get("roleRef") or {}
             namespace = meta.get("namespace", "")
             kind = "RoleBinding" if namespace else "ClusterRoleBinding"
@@ -161,15 +160,10 @@ class Authorizer:
         plural = "roles" if own else "clusterroles"
         key = f"{namespace}/{name}" if own else name
         role = self._roles.get((plural, key))
-        if role is None and (obj := self._read(plural, key)) is not None:
+        if role is None and (obj := self._store.committed(f"{plural}.{RBAC}", key)):
             rules: list[Json] = obj.get("rules") or []
             role = self._roles[plural, key] = _Role(rules, [index_rule(rule) for rule in rules])
         return role
-
-    def _read(self, plural: str, key: str) -> Json | None:
-        record = self._store.cache(f"{plural}.{RBAC}").records.get(key)
-        obj: Json | None = read_json(record.body) if record is not None else None
-        return obj
 
 
 def _forget(cached: dict[tuple[str, str], Any], plural: str, event: CacheEvent) -> None:

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gangline.local import limits
 from gangline.local.apiserver.core.errors import bad_request, method_not_allowed, unknown_path
-from gangline.local.apiserver.core.registry import SUBRESOURCES, Registry, ServedKind
+from gangline.local.apiserver.core.registry import SUBRESOURCES, Json, Registry, ServedKind
 from gangline.local.query_options import boolean_option
 
 PIECE_BYTES = 1 << 16
@@ -67,6 +67,12 @@ class RequestUser:
     uid: str = ""
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Further attributes, such as the pod of a service account token."""
+
+    def to_json(self) -> Json:
+        """Return the given attributes by the names of Kubernetes' UserInfo."""
+        extra = {name: list(values) for name, values in self.extra}
+        given = {"username": self.name, "uid": self.uid, "groups": list(self.groups)}
+        return {name: value for name, value in (given | {"extra": extra}).items() if value}
 
 
 AUTHENTICATED = "system:authenticated"

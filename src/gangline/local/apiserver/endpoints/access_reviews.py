@@ -64,7 +64,7 @@ class ReviewHandler:
                     expect_strings(spec.get("audiences"), "spec.audiences"),
                 )
             case _:
-                status = {"userInfo": _user_info(request.user)}
+                status = {"userInfo": request.user.to_json()}
         given = expect_object(review.get("metadata"), "metadata")
         meta = {**given, "creationTimestamp": format_timestamp(datetime.now(UTC))}
         answer = {
@@ -97,7 +97,7 @@ class ReviewHandler:
         if identity is None:
             why = "the token is invalid, has expired, or was issued for other audiences"
             return {"authenticated": False, "error": why}
-        user = _user_info(identity.user)
+        user = identity.user.to_json()
         return {"authenticated": True, "user": user, "audiences": list(identity.audiences)}
 
 
@@ -137,10 +137,3 @@ def _access_attributes(spec: Json) -> AccessAttributes:
         if name in names
     }
     return AccessAttributes(**{"verb": "", **values})
-
-
-def _user_info(user: RequestUser) -> Json:
-    info: Json = {"username": user.name, "groups": list(user.groups), "uid": user.uid}
-    if user.extra:
-        info["extra"] = {name: list(values) for name, values in user.extra}
-    return info

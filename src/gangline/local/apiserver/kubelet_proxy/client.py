@@ -10,23 +10,22 @@ import ipaddress
 import re
 import ssl
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.auth.pki import ServerCertificates
 from gangline.local.apiserver.core.errors import (
     StatusError,
     bad_request,
-    not_found,
     reason_for_code,
     status_error,
     unavailable,
 )
-from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest, write_part
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -149,10 +148,7 @@ class KubeletProxyClient:
         """Return the container of a request, or only its pod with ``any_container``. Raises
         StatusError: there is no such pod or container, or the pod has no node.
         """
-        record = self._store.cache("pods.").records.get(request.key)
-        if record is None:
-            raise not_found("pods", "", request.name)
-        pod = read_json(record.body)
+        pod = self._store.named("pods", request.namespace or "", request.name)
         chosen = "" if any_container else choose_container(pod, container)
         node = pod["spec"].get("nodeName")
         if not node:
@@ -173,14 +169,9 @@ class KubeletProxyClient:
         """Return the address of the kubelet of a node. Raises StatusError: the node does not exist,
         or has not published its kubelet's address.
         """
-        record = self._store.cache("nodes.").records.get(node)
-        if record is None:
-            raise not_found("nodes", "", node)
-        status: Json = read_json(record.body).get("status") or {}
-        endpoint: Mapping[str, Any] = (status.get("daemonEndpoints") or {}).get(
-            "kubeletEndpoint"
-        ) or {}
-        addresses = {a.get("type"): a.get("address") for a in status.get("addresses") or ()}
+        status = subobject(self._store.named("nodes", "", node), "status")
+        endpoint = subobject(status, "daemonEndpoints", "kubeletEndpoint")
+        addresses = {a.get("type"): a.get("address") for a in objects_in(status.get("addresses"))}
         host, port = addresses.get("InternalIP"), endpoint.get("Port")
         if not host or not port:
             raise unavailable(f'the kubelet of node "{node}" has not published its address')
@@ -265,7 +256,8 @@ class LogHandler:
             if source.status >= 400:
                 text = (await source.text()).strip()
                 raise status_error(source.status, reason_for_code(source.status), text)
-            return await _forward(request, source)
+            response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+            return await forward_response(request, response, source)
 
     async def _open_log(
         self, api_request: ApiRequest, options: dict[str, str]
@@ -293,14 +285,16 @@ class LogHandler:
         raise unavailable(why)
 
 
-async def _forward(request: web.BaseRequest, source: aiohttp.ClientResponse) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+async def forward_response(
+    request: web.BaseRequest, response: web.StreamResponse, source: aiohttp.ClientResponse
+) -> web.StreamResponse:
+    """Send the body of another server's response as it comes."""
     await response.prepare(request)
     try:
         async for chunk in source.content.iter_any():
             await write_part(request, response, chunk)
     except aiohttp.ClientError:
-        # The kubelet disconnected mid-stream: abort, since a normal end would hide that.
+        # That server disconnected mid-stream: abort, since a normal end would hide that.
         if request.transport is not None:
             request.transport.abort()
     return response

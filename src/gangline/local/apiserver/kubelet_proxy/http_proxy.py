@@ -15,11 +15,9 @@ from aiohttp import web
 from yarl import URL
 
 from gangline.api.meta.json_objects import objects_in, subobject
-from gangline.local.apiserver.core.errors import bad_request, not_found, unavailable
-from gangline.local.apiserver.core.negotiation import read_json
-from gangline.local.apiserver.core.registry import Json
-from gangline.local.apiserver.core.request import ApiRequest, write_part
-from gangline.local.apiserver.kubelet_proxy.client import CONNECT_TIMEOUT
+from gangline.local.apiserver.core.errors import bad_request, unavailable
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.kubelet_proxy.client import CONNECT_TIMEOUT, forward_response
 from gangline.local.apiserver.kubelet_proxy.port_forward import check_port
 from gangline.local.apiserver.storage.store import ObjectStore
 
@@ -93,7 +91,7 @@ class HttpProxyHandler:
             raise unavailable(f"error trying to reach service: {error}") from None
 
     def _pod(self, namespace: str, name: _Name) -> str:
-        pod = self._read("pods", namespace, name.name)
+        pod = self._store.named("pods", namespace, name.name)
         port = name.port
         for container in objects_in(subobject(pod, "spec").get("containers")):
             for declared in objects_in(container.get("ports")):
@@ -105,7 +103,7 @@ class HttpProxyHandler:
         return _checked(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}")
 
     def _endpoint(self, namespace: str, name: _Name) -> str:
-        service, port = self._read("services", namespace, name.name), name.port
+        service, port = self._store.named("services", namespace, name.name), name.port
         ports = objects_in(subobject(service, "spec").get("ports"))
         # Without a port: the one that has no name, or the only one.
         fits = [p for p in ports if port in (str(p.get("port")), p.get("name") or "")]
@@ -113,19 +111,10 @@ class HttpProxyHandler:
             fits = ports
         if not fits:
             raise unavailable(f'no service port "{port}" found for service "{name.name}"')
-        endpoints = self._store.cache("endpoints.").records.get(f"{namespace}/{name.name}")
-        listed = read_json(endpoints.body) if endpoints is not None else {}
-        ready = ready_addresses(listed, fits[0].get("name") or "")
+        ready = ready_addresses(self._store, namespace, name.name, fits[0].get("name") or "")
         if not ready:
             raise unavailable(f'no endpoints available for service "{name.name}"')
         return _checked(random.choice(ready))
-
-    def _read(self, plural: str, namespace: str, name: str) -> Json:
-        record = self._store.cache(f"{plural}.").records.get(f"{namespace}/{name}")
-        if record is None:
-            raise not_found(plural, "", name)
-        obj: Json = read_json(record.body)
-        return obj
 
 
 def _parse_name(text: str) -> _Name:
@@ -165,19 +154,12 @@ async def _pass_on(
         moved = header.lower() == "location" and re.match("/(?!/)", value)
         if header.lower() not in _OF_ONE_CONNECTION:
             response.headers.add(header, prefix + value if moved else value)
-    await response.prepare(request)
-    try:
-        async for chunk in answer.content.iter_any():
-            await write_part(request, response, chunk)
-    except aiohttp.ClientError:
-        # The pod disconnected mid-stream: abort, since a normal end would hide that.
-        if request.transport is not None:
-            request.transport.abort()
-    return response
+    return await forward_response(request, response, answer)
 
 
-def ready_addresses(endpoints: Json, port_name: str) -> list[str]:
-    """Return each ready ``address:port`` of a named port."""
+def ready_addresses(store: ObjectStore, namespace: str, name: str, port_name: str) -> list[str]:
+    """Return each ready ``address:port`` of a named port of a service."""
+    endpoints = store.committed("endpoints.", f"{namespace}/{name}") or {}
     addresses = []
     for subset in endpoints.get("subsets") or ():
         for port in subset.get("ports") or ():

@@ -319,6 +319,7 @@ def _delimited(numbers: Sequence[int], payload: bytes) -> bytes:
 def _message(type_: str, obj: Json) -> bytes:
     parts: list[bytes] = []
     for key, (numbers, inner, container) in _messages()[type_].items():
+        value: Any
         if key == "x-":
             value = {name: obj[name] for name in obj if name.startswith(key)}
         elif key in obj:

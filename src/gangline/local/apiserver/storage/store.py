@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gangline.local.apiserver.core.errors import internal
+from gangline.local.apiserver.core.errors import internal, not_found
+from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.storage.sqlite import (
     CONCURRENT_SYNCS,
     DatabaseError,
@@ -116,6 +117,25 @@ class ObjectStore:
         if cache is None:
             cache = self._caches[name] = WatchCache(name, self._horizon)
         return cache
+
+    def latest(self, name: str, key: str) -> Json | None:
+        """Return the newest state of an object, committed or not; None if it does not exist."""
+        record = self.cache(name).latest(key)
+        return read_json(record.body) if record is not None else None
+
+    def committed(self, name: str, key: str) -> Json | None:
+        """Return the state of an object that readers see; None if it does not exist."""
+        record = self.cache(name).records.get(key)
+        return read_json(record.body) if record is not None else None
+
+    def named(self, plural: str, namespace: str, name: str) -> Json:
+        """Return an object of the core group; ``namespace`` is empty for one without. Raises
+        StatusError: 404, it does not exist.
+        """
+        obj = self.committed(f"{plural}.", f"{namespace}/{name}" if namespace else name)
+        if obj is None:
+            raise not_found(plural, "", name)
+        return obj
 
     def add_listener(self, name: str, listener: Callable[[CacheEvent], None]) -> None:
         """Call ``listener`` with each committed change of a kind, before its client gets a

@@ -141,6 +141,11 @@ class WatchCache:
             keys = sorted({*keys, *new})
         return [record for key in keys if (record := self.latest(key)) is not None]
 
+    def all_latest(self) -> list[ObjectRevision]:
+        """Return the newest states of all objects, committed or not."""
+        keys = {*self.records, *self.staged}
+        return [record for key in keys if (record := self.latest(key)) is not None]
+
     def publish(self, event: CacheEvent) -> None:
         key = event.record.key
         if event.type == DELETED:

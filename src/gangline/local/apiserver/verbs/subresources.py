@@ -30,7 +30,6 @@ from gangline.local.apiserver.core.errors import (
     conflict,
     internal,
     invalid,
-    not_found,
     too_many,
 )
 from gangline.local.apiserver.core.negotiation import (
@@ -54,57 +53,6 @@ UNPROTECTED_PHASES = ("Pending", "Succeeded", "Failed")
 """Phases in which a pod is not available, so that no budget protects it."""
 
 
-class EvictionHandler:
-    """Evicts pods."""
-
-    def __init__(self, store: ObjectStore, writer: WritePath) -> None:
-        self._store = store
-        self._writer = writer
-
-    async def evict(self, request: ApiRequest, deletion: DeletionRequest) -> None:
-        """Delete a pod if its budget allows a disruption. Raises StatusError: 429, the budget does
-        not allow it now; 404, the pod does not exist.
-        """
-        record = self._store.cache("pods.").latest(request.key)
-        if record is None:
-            raise not_found("pods", "", request.name)
-        pod = read_json(record.body)
-        # Before the budget is charged.
-        restrict_node_write(request, pod, None)
-        going = "deletionTimestamp" in pod["metadata"]
-        if not going and pod.get("status", {}).get("phase") not in UNPROTECTED_PHASES:
-            await self._charge_budget(request, pod, deletion.dry_run)
-        if not deletion.dry_run and not going:
-            await self._writer.update(request, add_disruption_condition)
-        await self._writer.delete(request, deletion)
-
-    async def _charge_budget(self, request: ApiRequest, pod: Json, dry_run: bool) -> None:
-        budgets = self._budgets(request.namespace or "", pod["metadata"].get("labels") or {})
-        if len(budgets) > 1:
-            raise internal("This pod has more than one PodDisruptionBudget, which the eviction "
-                           "subresource does not support.")  # fmt: skip
-        for budget in budgets:
-            check_budget(budget)
-            if dry_run:
-                return
-            name = budget["metadata"]["name"]
-            taking = ApiRequest(
-                BUDGETS, "update", request.namespace, name, "status", {}, request.user
-            )
-            taking.user_agent = request.user_agent
-            await self._writer.update(
-                taking, lambda budget_now: count_disruption(budget_now, request.name)
-            )
-
-    def _budgets(self, namespace: str, labels: dict[str, str]) -> list[Json]:
-        cache = self._store.cache(BUDGETS.storage_name)
-        records = [cache.latest(key) for key in cache.keys(namespace)]
-        budgets = (read_json(record.body) for record in records if record is not None)
-        return [
-            budget for budget in budgets if budget_selects(budget["spec"].get("selector"), labels)
-        ]
-
-
 def budget_selects(selector: Any, labels: dict[str, str]) -> bool:
     """Return True if a budget's selector matches. A missing selector matches no pod."""
     if selector is None:
@@ -122,19 +70,17 @@ def check_budget(budget: Json) -> None:
     generation = budget["metadata"].get("generation", 0)
     if (status.get("observedGeneration") or 0) < generation:
         text = f"The disruption budget {name} is still being processed by the server."
-        cause = StatusCause("DisruptionBudget", text)
-        raise too_many(
-            "Cannot evict pod as it would violate the pod's disruption budget.", [cause], 10
-        )
-    if (status.get("disruptionsAllowed") or 0) <= 0:
+        retry_after = 10
+    elif (status.get("disruptionsAllowed") or 0) <= 0:
         text = (
             f"The disruption budget {name} needs {status.get('desiredHealthy', 0)} healthy pods "
             f"and has {status.get('currentHealthy', 0)} currently"
         )
-        raise too_many(
-            "Cannot evict pod as it would violate the pod's disruption budget.",
-            [StatusCause("DisruptionBudget", text)],
-        )
+        retry_after = 0
+    else:
+        return
+    message = "Cannot evict pod as it would violate the pod's disruption budget."
+    raise too_many(message, [StatusCause("DisruptionBudget", text)], retry_after)
 
 
 def count_disruption(budget: Json, pod: str) -> Json:
@@ -229,11 +175,8 @@ class TokenRequestHandler:
                 "only v1 Pod, Secret and Node can be bound"
             )
         plural = BOUND_PLURALS[kind]
-        key = name if kind == "Node" else f"{request.namespace}/{name}"
-        record = self._store.cache(f"{plural}.").records.get(key)
-        if record is None:
-            raise not_found(plural, "", name)
-        obj = read_json(record.body)
+        namespace = "" if kind == "Node" else request.namespace
+        obj = self._store.named(plural, namespace or "", name)
         own_uid = obj["metadata"]["uid"]
         if uid and uid != own_uid:
             why = f"the UID in the bound object reference ({uid}) does not match the UID in record"
@@ -251,9 +194,8 @@ class TokenRequestHandler:
         return BoundObject(kind, ObjectClaim(name, own_uid), node, obj)
 
     def _node_claim(self, name: str | None) -> ObjectClaim | None:
-        record = self._store.cache("nodes.").records.get(name or "")
-        uid = read_json(record.body)["metadata"]["uid"] if record else ""
-        return ObjectClaim(name, uid) if name else None
+        node = self._store.committed("nodes.", name or "")
+        return ObjectClaim(name, node["metadata"]["uid"] if node else "") if name else None
 
 
 def _lifetime(request: ApiRequest, given: object) -> int:
@@ -265,8 +207,7 @@ def _lifetime(request: ApiRequest, given: object) -> int:
     if MIN_TOKEN_S <= given <= MAX_TOKEN_S:
         return given
     limit = "less than 10 minutes" if given < MIN_TOKEN_S else "larger than 2^32 seconds"
-    message = f"Invalid value: {given}: may not specify a duration {limit}"
-    cause = StatusCause("FieldValueInvalid", message, path)
+    cause = invalid_field(path, given, f"may not specify a duration {limit}")
     raise invalid(GROUP, "TokenRequest", request.name, [cause])
 
 
@@ -362,7 +303,6 @@ class SubresourceHandler:
         self._store = store
         self._writer = writer
         self._rest = rest
-        self._evictions = EvictionHandler(store, writer)
 
     async def handle_scale(self, request: ApiRequest) -> ApiResponse:
         """Get or set the replicas of a workload."""
@@ -426,8 +366,48 @@ class SubresourceHandler:
         deletion = read_deletion_request(
             request, expect_object(eviction.get("deleteOptions"), "deleteOptions")
         )
-        await self._evictions.evict(_update_request(request), deletion)
+        await self._evict(_update_request(request), deletion)
         return ApiResponse(encode_json({**SUCCESS, "code": 201}), 201)
+
+    async def _evict(self, request: ApiRequest, deletion: DeletionRequest) -> None:
+        """Delete a pod if its budget allows a disruption. Raises StatusError: 429, the budget does
+        not allow it now; 404, the pod does not exist.
+        """
+        pod = self._store.named("pods", request.namespace or "", request.name)
+        # Before the budget is charged.
+        restrict_node_write(request, pod, None)
+        going = "deletionTimestamp" in pod["metadata"]
+        if not going and pod.get("status", {}).get("phase") not in UNPROTECTED_PHASES:
+            await self._charge_budget(request, pod, deletion.dry_run)
+        if not deletion.dry_run and not going:
+            await self._writer.update(request, add_disruption_condition)
+        await self._writer.delete(request, deletion)
+
+    async def _charge_budget(self, request: ApiRequest, pod: Json, dry_run: bool) -> None:
+        budgets = self._budgets(request.namespace or "", pod["metadata"].get("labels") or {})
+        if len(budgets) > 1:
+            raise internal("This pod has more than one PodDisruptionBudget, which the eviction "
+                           "subresource does not support.")  # fmt: skip
+        for budget in budgets:
+            check_budget(budget)
+            if dry_run:
+                return
+            name = budget["metadata"]["name"]
+            taking = ApiRequest(
+                BUDGETS, "update", request.namespace, name, "status", {}, request.user
+            )
+            taking.user_agent = request.user_agent
+            await self._writer.update(
+                taking, lambda budget_now: count_disruption(budget_now, request.name)
+            )
+
+    def _budgets(self, namespace: str, labels: dict[str, str]) -> list[Json]:
+        cache = self._store.cache(BUDGETS.storage_name)
+        records = [cache.latest(key) for key in cache.keys(namespace)]
+        budgets = (read_json(record.body) for record in records if record is not None)
+        return [
+            budget for budget in budgets if budget_selects(budget["spec"].get("selector"), labels)
+        ]
 
 
 def _constant(obj: Json) -> Callable[[Json], Json]:

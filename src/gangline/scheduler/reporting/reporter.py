@@ -55,6 +55,7 @@ from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
+    NodeName,
     PendingReason,
     PodBinding,
     PodEviction,
@@ -145,6 +146,9 @@ class PendingReporter:
         self._informers = feed
         self._events = events
         self._settings = settings
+        self._reasons: dict[int, PendingReason] = {}
+        """All reasons of the last cycle by their identity."""
+        self._nominated: dict[PodKey, NodeName] = {}
         self._pending_reasons: dict[GroupKey, PendingReason] = {}
         self._messages: dict[PodKey, PodMessage] = {}
         self._expected_starts: Mapping[GroupKey, str] = {}
@@ -160,31 +164,58 @@ class PendingReporter:
         )
 
     def set_result(self, decision: CycleResult) -> None:
-        """Replace the reasons by those of a cycle, and queue the objects whose report differs."""
-        verdicts = {v.group: v for v in decision.pending_reasons if v.group is not None}
+        """Replace the reasons by those of a cycle, and queue the objects whose report differs.
+
+        With thousands of pending gangs nearly all reasons are the objects of the last cycle: only
+        the others are compared, as this runs in every cycle.
+        """
+        reasons = {id(reason): reason for reason in decision.pending_reasons}
         nominated = {
             pod: node
             for reservation in decision.reservations.values()
             if reservation.preempting
             for pod, node in reservation.nodes
         }
-        messages = {
-            key: PodMessage(verdict.reason, text, verdict.group, nominated.get(key, ""))
-            for verdict in decision.pending_reasons
-            for key, text in verdict.pods
+        former = self._reasons
+        if nominated != self._nominated:
+            ended, new = list(former.values()), list(reasons.values())
+        else:
+            ended = [reason for key, reason in former.items() if key not in reasons]
+            new = [reason for key, reason in reasons.items() if key not in former]
+        old_reasons = self._pending_reasons
+        self._reasons, self._nominated = reasons, nominated
+        self._pending_reasons = {
+            reason.group: reason for reason in reasons.values() if reason.group is not None
         }
-        now = time.monotonic()
-        self._forming_since = {
-            key: self._forming_since.get(key, now)
-            for key, verdict in verdicts.items()
-            if verdict.reason in GANG_CREATION_REASONS
-        }
-        changed_groups = _changed_keys(self._pending_reasons, verdicts)
-        changed_pods = _changed_keys(self._messages, messages)
-        self._add("PodGroup", changed_groups)
-        self._add("Pod", changed_pods & messages.keys())
-        self._pending_reasons, self._messages = verdicts, messages
+        groups = {reason.group for reason in (*ended, *new) if reason.group is not None}
+        self._note_forming(groups)
+        changed = {key for key in groups if old_reasons.get(key) != self._pending_reasons.get(key)}
+        self._add("PodGroup", changed)
+        self._add("Pod", self._replace_messages(ended, new))
         self._add("PodGroup", decision.admitted)
+
+    def _note_forming(self, groups: Iterable[GroupKey]) -> None:
+        """Note since when the pods of these groups are being created."""
+        now = time.monotonic()
+        for key in groups:
+            reason = self._pending_reasons.get(key)
+            if reason is not None and reason.reason in GANG_CREATION_REASONS:
+                self._forming_since.setdefault(key, now)
+            else:
+                self._forming_since.pop(key, None)
+
+    def _replace_messages(
+        self, ended: Iterable[PendingReason], new: Iterable[PendingReason]
+    ) -> list[PodKey]:
+        """Replace the messages of pods; return the pods that have another one now."""
+        former = {key: self._messages.pop(key, None) for reason in ended for key, _ in reason.pods}
+        messages = {
+            key: PodMessage(reason.reason, text, reason.group, self._nominated.get(key, ""))
+            for reason in new
+            for key, text in reason.pods
+        }
+        self._messages |= messages
+        return [key for key, message in messages.items() if former.get(key) != message]
 
     def set_expected_starts(self, expected: Mapping[GroupKey, str]) -> None:
         """Replace the expected starts of pending gangs, and queue the groups that they change."""

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from random import Random
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.volcano.scheduling import PodGroup
+from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.scheduler.apply.throttle import BindingsInFlight
 from gangline.scheduler.informers import SchedulerInformers
@@ -26,16 +28,19 @@ from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
+    NodeName,
     PendingReason,
     PodGroupInfo,
     PodInfo,
     PodKey,
+    Reservation,
 )
 from gangline.scheduler.wire import LeanPod
 from unit.kube.fake_server import FakeServer, connected
 from unit.scheduler.builders import cluster, group, pod
 
 PATIENCE_S = 60.0
+NODES = NodeName("n"), NodeName("m")
 
 
 class KnownObjects:
@@ -153,6 +158,44 @@ async def test_pods_of_a_large_gang_have_conditions_and_only_its_group_has_an_ev
                 elif "/pods/" in seen.path:
                     patched.add(seen.path)
     assert events == {"large", "small", "small-0", "small-1"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_objects_are_checked_whose_reason_or_nominated_node_differs_from_the_last_cycle(
+    seed: int,
+) -> None:
+    random = Random(seed)
+    reporter = PendingReporter(
+        cast(ApiClient, None),
+        cast(SchedulerInformers, KnownObjects()),
+        cast(EventRecorder, None),
+        SchedulerSettings(),
+        BindingsInFlight(),
+    )
+    reasons = [
+        PendingReason(code, text, ((PodKey(f"d/{name}-0"), text),), GroupKey(f"d/{name}"))
+        for name in "abc"
+        for code in (messages.NOT_ENOUGH_PODS, messages.NOT_ENOUGH_RESOURCES)
+        for text in ("1", "1", "2")
+    ]
+    before: dict[tuple[str, str], object] = {}
+    for _ in range(50):
+        chosen = {one.group: one for one in random.choices(reasons, k=random.randrange(4))}
+        held = Reservation(((PodKey("d/a-0"), random.choice(NODES)),), preempting=True)
+        checked: set[object] = set()
+        reporter.controller.queue = cast(Any, checked)
+        reporter.set_result(
+            CycleResult(pending_reasons=(*chosen.values(),), reservations={"r": held})
+        )
+        after: dict[tuple[str, str], object] = {}
+        for key, reason in chosen.items():
+            assert key is not None
+            ((member, _),) = reason.pods
+            after["PodGroup", key] = reason
+            after["Pod", member] = reason, dict(held.nodes).get(member)
+        differ = {one for one in before.keys() | after.keys() if before.get(one) != after.get(one)}
+        assert checked == {one for one in differ if one[0] == "PodGroup" or one in after}
+        before = after
 
 
 @pytest.mark.parametrize(("reports", "interval_s"), [(1, 10.0), (1_000, 10.0), (20_000, 200.0)])

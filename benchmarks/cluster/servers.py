@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,16 @@ def run_tool(
 
 
 @contextlib.contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    """SIGTERM raises SystemExit meanwhile, so that the processes of a benchmark end with it."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def embedded(
     *arguments: str, program: Sequence[str] = UP, home: str = ""
 ) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
@@ -72,6 +83,7 @@ def embedded(
     cluster is forgotten, unless a directory is given as its ``home``.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_sigterm_unwinds())
         home = home or stack.enter_context(tempfile.TemporaryDirectory())
         log = Path(home, "up.log")
         options = ("--name", "bench", "--port", "0", "--durability", "process")
@@ -102,7 +114,7 @@ def real_kubernetes(*arguments: str, fsync: bool = False) -> Iterator[Path]:
     scripts = real_kubernetes_scripts()
     if scripts is None:
         sys.exit("no real Kubernetes to compare with: set GANGLINE_REALKUBE to its scripts")
-    with tempfile.TemporaryDirectory() as folder:
+    with _sigterm_unwinds(), tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"KUBE_BIN": str(KUBERNETES_BINARIES), "KUBE_RUN": folder}
         if fsync:
             environment["PATH"] = f"{_syncing_etcd(Path(folder))}:{environment['PATH']}"

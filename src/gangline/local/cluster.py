@@ -41,13 +41,13 @@ from gangline.local.apiserver.storage.encryption import EncryptionKeyError
 from gangline.local.apiserver.storage.sqlite import DatabaseError
 from gangline.local.daemon import report_ready
 from gangline.local.directory import ClusterError, ClusterLock
-from gangline.local.kubelet.containers.images import ImageMap, ImageMapError, load_image_map
+from gangline.local.kubelet.containers.images import ImageMapError, load_image_map
 from gangline.local.kubelet.kubelet import Kubelet, ObservedCluster
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
-from gangline.local.kubelet.runtime.interface import ContainerRuntime, WarmEnvironment
+from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
-from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
+from gangline.local.kubelet.runtime.warm_start import ForkServerPool
 from gangline.local.kubelet.server.server import KubeletServer, NodeTls
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.network.addresses import NODE_ADDRESS, NetworkError, PodNetwork
@@ -95,7 +95,7 @@ class Kubelets:
         """
         if self._runtime is None:
             self._runtime = await asyncio.to_thread(self._make_runtime)
-        self._fork_servers.start(self._warm_environments())
+        self._fork_servers.start(self._images.warm_environments())
         try:
             await asyncio.to_thread(self._issue_certificates, nodes)
         except (OSError, ValueError) as error:
@@ -141,11 +141,11 @@ class Kubelets:
             settings,
             self._network,
             self._runtime,
-            images=self._images,
             observed=ObservedCluster(
                 services=lambda: list(self._services.items()),
                 node=lambda: self._nodes.get(None, node.name),
             ),
+            images=self._images,
         )
         others = [other for other in self._server.kubelets if other.node.name != node.name]
         self._server.kubelets = [*others, kubelet]
@@ -155,16 +155,12 @@ class Kubelets:
         groups = ControlGroups(f"gangline-{self._mark}")
         return ProcessRuntime(detect_isolation(), groups, self._environments(), self._fork_servers)
 
-    def _warm_environments(self) -> list[WarmEnvironment]:
-        settings = KubeletSettings(data=Path())
-        return ImageMap(settings.environment, settings.path, self._images).warm_environments()
-
     def _environments(self) -> tuple[Path, ...]:
         """The folders that image names map to: pods see them even below a /tmp."""
         package = Path(__file__).parents[2]
         mapped = [
             Path(folder)
-            for _, entry in self._images
+            for _, entry in self._images.entries
             for folder in (entry.env, *("" if entry.root else entry.path).split(":"))
             if folder
         ]
@@ -328,7 +324,7 @@ class EmbeddedCluster:
         from gangline.kube.controller.event_recorder import EventRecorder
         from gangline.local import custom_resources
         from gangline.local.controllers import manager
-        from gangline.local.controllers.context import ControllerSettings
+        from gangline.local.controllers.context import ControllerSettings, shared_informers
         from gangline.local.ports import PortConflicts
         from gangline.local.virtual_nodes import VirtualNodes
 
@@ -341,7 +337,7 @@ class EmbeddedCluster:
             # After the definitions: clients submit jobs as soon as the cluster is reported ready.
             self._announce(ready)
             report_ready()
-            informers = SharedInformerFactory(client)
+            informers = shared_informers(client)
             address = urlsplit(server.url)
             publisher = network.updater(
                 informers, (address.hostname or "127.0.0.1", address.port or 443)

@@ -14,6 +14,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.resources import CONFIG_MAPS, PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import AlreadyExists
+from gangline.local.kubelet.containers.images import ImageMap
 from gangline.local.kubelet.kubelet import Kubelet, ObservedCluster
 from gangline.local.kubelet.records import BackoffSettings
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
@@ -132,7 +133,9 @@ async def node(client: ApiClient, tmp_path: Path) -> AsyncIterator[TestNode]:
     def make() -> Kubelet:
         runtime = ProcessRuntime(detect_isolation(), groups)
         observed = ObservedCluster(services=list, node=lambda: None)
-        return Kubelet(client, NODE, settings, network, runtime, observed=observed)
+        return Kubelet(
+            client, NODE, settings, network, runtime, observed=observed, images=ImageMap()
+        )
 
     kubelet = make()
     test_node = TestNode(client, make, kubelet, asyncio.create_task(kubelet.run()))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gangline.local.kubelet.files.mount_orders import Bind, Cover, MountOrders, helper_command
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
 from gangline.local.kubelet.runtime.interface import (
     ContainerMount,
@@ -19,7 +18,13 @@ from gangline.local.kubelet.runtime.interface import (
     ContainerStartError,
 )
 from gangline.local.kubelet.runtime.isolation import IsolationLevel, detect_isolation
-from gangline.local.kubelet.runtime.mount_namespace import MountNamespace
+from gangline.local.kubelet.runtime.mount_namespace import (
+    Bind,
+    Cover,
+    MountNamespace,
+    MountOrders,
+    helper_command,
+)
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 from integration.kubelet.conftest import remove_groups
 from unit.local.kubelet import builders

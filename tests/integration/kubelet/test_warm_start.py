@@ -22,8 +22,7 @@ from gangline.local.kubelet.runtime.interface import (
 )
 from gangline.local.kubelet.runtime.isolation import IsolationLevel, detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessContainer, ProcessRuntime
-from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
-from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
+from gangline.local.kubelet.runtime.warm_start import ContainerForkServer, ForkServerPool
 from integration.kubelet.conftest import remove_groups
 from integration.kubelet.start_probe import PYTHON, was_imported_before, write_probe
 from unit.local.kubelet.builders import a_plan

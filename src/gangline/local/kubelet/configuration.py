@@ -9,23 +9,17 @@ import base64
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from gangline.api.core.container import (
-    ConfigMapKeySelector,
-    Container,
-    EnvVarSource,
-    ResourceFieldSelector,
-    SecretKeySelector,
-)
+from gangline.api.core.container import Container, EnvVarSource, ResourceFieldSelector
 from gangline.api.core.devices import RESOURCE_CLAIMS
 from gangline.api.core.pod import Pod
 from gangline.api.core.service import Service
 from gangline.api.core.storage import PersistentVolumeSpec
-from gangline.api.core.volumes import ServiceAccountTokenProjection
+from gangline.api.core.volumes import ServiceAccountTokenProjection, VolumeProjection
 from gangline.api.quantity import Quantity, parse_quantity
 from gangline.api.resource_list import CPU
 from gangline.api.resources import (
@@ -49,6 +43,14 @@ class DeviceClaimError(ContainerConfigError):
     """The devices of a pod are not allocated; the message names the claim."""
 
 
+ObjectName = tuple[str, str]
+"""``configmap`` or ``secret``, and the name of the object."""
+ObjectContent = Mapping[str, bytes]
+_KINDS = {"configmap": "ConfigMap", "secret": "Secret"}
+_M = TypeVar("_M")
+_S = TypeVar("_S")
+
+
 class TokenSpec(NamedTuple):
     """A token that a volume contains."""
 
@@ -61,10 +63,9 @@ class TokenSpec(NamedTuple):
 class ValueSources:
     """The values for environments and volumes."""
 
-    config_maps: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
-    """Content by ConfigMap and key, for the pod's namespace."""
+    objects: Mapping[ObjectName, ObjectContent] = field(default_factory=dict)
+    """Content of ConfigMaps and Secrets of the pod's namespace."""
 
-    secrets: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     allocatable: Mapping[str, int] = field(default_factory=dict)
     """The node's resources: they replace limits that a container does not set."""
 
@@ -87,14 +88,9 @@ def build_environment(
     """
     defined = {**service_variables(pod, services)}
     for source in container.env_from:
-        if source.config_map_ref is not None:
-            ref = source.config_map_ref
-            content = object_content(sources.config_maps, "configmap", ref.name, ref.optional)
-        elif (secret := source.secret_ref) is not None:
-            content = object_content(sources.secrets, "secret", secret.name, secret.optional)
-        else:
-            continue
-        defined |= {source.prefix + key: _text(value) for key, value in content.items()}
+        for kind, ref in references(source.config_map_ref, source.secret_ref):
+            content = object_content(sources, (kind, ref.name), ref.optional)
+            defined |= {source.prefix + key: _text(value) for key, value in content.items()}
     for variable in container.env:
         if variable.value_from is None:
             defined[variable.name] = expand_references(variable.value, defined)
@@ -212,31 +208,31 @@ def _from_source(
     if (resource := source.resource_field_ref) is not None:
         of = find_container(pod, resource.container_name) or container
         return resource_value(of, resource, sources.allocatable)
-    if (key := source.config_map_key_ref) is not None:
-        content = object_content(sources.config_maps, "configmap", key.name, key.optional)
-        return _key(content, "ConfigMap", pod, key)
-    if (secret := source.secret_key_ref) is not None:
-        content = object_content(sources.secrets, "secret", secret.name, secret.optional)
-        return _key(content, "Secret", pod, secret)
+    for kind, key in references(source.config_map_key_ref, source.secret_key_ref):
+        content = object_content(sources, (kind, key.name), key.optional)
+        if key.key in content or key.optional:
+            return _text(content[key.key]) if key.key in content else None
+        object_ = f"{_KINDS[kind]} {pod.metadata.namespace}/{key.name}"
+        raise ContainerConfigError(f"couldn't find key {key.key} in {object_}")
     raise ContainerConfigError("valueFrom names a source that this cluster does not have")
 
 
+def references(config_map: _M | None, secret: _S | None) -> Iterator[tuple[str, _M | _S]]:
+    """Yield the references that are given, each with the kind of its object."""
+    if config_map is not None:
+        yield "configmap", config_map
+    if secret is not None:
+        yield "secret", secret
+
+
 def object_content(
-    contents: Mapping[str, Mapping[str, bytes]], kind: str, name: str, optional: bool | None
-) -> Mapping[str, bytes]:
+    sources: ValueSources, named: ObjectName, optional: bool | None
+) -> ObjectContent:
     """The content of one object; empty if it does not exist and is optional."""
-    if name not in contents and not optional:
+    if named not in sources.objects and not optional:
+        kind, name = named
         raise ContainerConfigError(f'{kind} "{name}" not found')
-    return contents.get(name, {})
-
-
-def _key(
-    content: Mapping[str, bytes], kind: str, pod: Pod, ref: ConfigMapKeySelector | SecretKeySelector
-) -> str | None:
-    if ref.key in content or ref.optional:
-        return _text(content[ref.key]) if ref.key in content else None
-    object_ = f"{kind} {pod.metadata.namespace}/{ref.name}"
-    raise ContainerConfigError(f"couldn't find key {ref.key} in {object_}")
+    return sources.objects.get(named, {})
 
 
 def _text(value: bytes) -> str:
@@ -257,10 +253,6 @@ def find_container(pod: Pod, name: str) -> Container | None:
     return next((container for container in every if container.name == name), None)
 
 
-ObjectContent = Mapping[str, bytes]
-ConfigNames = tuple[set[str], set[str]]
-"""Names of ConfigMaps and of Secrets."""
-
 _FRESH_S = 2.0
 """Content of at most this age is reused: pods of one job start together and read the same objects.
 """
@@ -274,15 +266,14 @@ class ConfigSource:
         self._cache: dict[tuple[str, str, str], tuple[float, ObjectContent | None]] = {}
 
     async def collect(
-        self, namespace: str, names: ConfigNames
-    ) -> tuple[dict[str, ObjectContent], dict[str, ObjectContent]]:
-        """The content of ConfigMaps and Secrets by name; objects that do not exist are left out.
-        Raises ApiError: the API server does not answer.
+        self, namespace: str, names: Iterable[ObjectName]
+    ) -> dict[ObjectName, ObjectContent]:
+        """The content of ConfigMaps and Secrets; objects that do not exist are left out. Raises
+        ApiError: the API server does not answer.
         """
         self._forget_old()
-        maps = {name: await self._read("configmap", namespace, name) for name in sorted(names[0])}
-        secrets = {name: await self._read("secret", namespace, name) for name in sorted(names[1])}
-        return _present(maps), _present(secrets)
+        found = {(kind, name): await self._read(kind, namespace, name) for kind, name in names}
+        return {named: content for named, content in found.items() if content is not None}
 
     async def claim_folder(self, namespace: str, name: str, owner_uid: str = "") -> Path:
         """The folder of a claim's volume. Raises ContainerConfigError: the claim does not exist, is
@@ -342,43 +333,39 @@ class ConfigSource:
         self._cache = {key: entry for key, entry in self._cache.items() if entry[0] > limit}
 
 
-def names_in_environment(container: Container) -> ConfigNames:
-    maps: set[str] = set()
-    secrets: set[str] = set()
-    for source in container.env_from:
-        if source.config_map_ref is not None:
-            maps.add(source.config_map_ref.name)
-        if source.secret_ref is not None:
-            secrets.add(source.secret_ref.name)
-    for variable in container.env:
-        if (origin := variable.value_from) is None:
-            continue
-        if origin.config_map_key_ref is not None:
-            maps.add(origin.config_map_key_ref.name)
-        if origin.secret_key_ref is not None:
-            secrets.add(origin.secret_key_ref.name)
-    return maps, secrets
+def names_in_environment(container: Container) -> set[ObjectName]:
+    names = {
+        (kind, ref.name)
+        for source in container.env_from
+        for kind, ref in references(source.config_map_ref, source.secret_ref)
+    }
+    origins = [variable.value_from for variable in container.env if variable.value_from]
+    return names | {
+        (kind, key.name)
+        for origin in origins
+        for kind, key in references(origin.config_map_key_ref, origin.secret_key_ref)
+    }
 
 
-def names_in_volumes(pod: Pod) -> ConfigNames:
-    maps = {volume.config_map.name for volume in pod.spec.volumes if volume.config_map}
-    secrets = {volume.secret.secret_name for volume in pod.spec.volumes if volume.secret}
-    for volume in pod.spec.volumes:
-        for part in volume.projected.sources if volume.projected else ():
-            if part.config_map is not None:
-                maps.add(part.config_map.name)
-            if part.secret is not None:
-                secrets.add(part.secret.name)
-    return maps, secrets
+def names_in_volumes(pod: Pod) -> set[ObjectName]:
+    volumes = pod.spec.volumes
+    names = {("configmap", volume.config_map.name) for volume in volumes if volume.config_map}
+    names |= {("secret", volume.secret.secret_name) for volume in volumes if volume.secret}
+    return names | {
+        (kind, ref.name)
+        for part in _projected_parts(pod)
+        for kind, ref in references(part.config_map, part.secret)
+    }
+
+
+def _projected_parts(pod: Pod) -> list[VolumeProjection]:
+    projected = [volume.projected for volume in pod.spec.volumes if volume.projected]
+    return [part for volume in projected for part in volume.sources]
 
 
 def token_specs(pod: Pod) -> set[TokenSpec]:
-    parts = (
-        part.service_account_token
-        for volume in pod.spec.volumes
-        for part in (volume.projected.sources if volume.projected else ())
-    )
-    return {token_spec(part) for part in parts if part is not None}
+    tokens = [part.service_account_token for part in _projected_parts(pod)]
+    return {token_spec(token) for token in tokens if token is not None}
 
 
 def token_spec(projection: ServiceAccountTokenProjection) -> TokenSpec:
@@ -405,7 +392,3 @@ def _folder(volume: str, spec: PersistentVolumeSpec) -> Path:
 
 def _decoded(data: Mapping[str, str]) -> ObjectContent:
     return {key: base64.b64decode(value) for key, value in data.items()}
-
-
-def _present(contents: Mapping[str, ObjectContent | None]) -> dict[str, ObjectContent]:
-    return {name: content for name, content in contents.items() if content is not None}

@@ -16,7 +16,7 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.informer import Informer
 from gangline.local.kubelet.configuration import ConfigSource
-from gangline.local.kubelet.containers.images import ImageEntry, ImageMap
+from gangline.local.kubelet.containers.images import ImageMap
 from gangline.local.kubelet.containers.plan import DeviceManager
 from gangline.local.kubelet.node import NodeStatusReporter, node_allocatable, node_labels
 from gangline.local.kubelet.pods.admission import admit_pod
@@ -59,7 +59,7 @@ class Kubelet:
         runtime: ContainerRuntime,
         *,
         observed: ObservedCluster,
-        images: Sequence[tuple[str, ImageEntry]] = (),
+        images: ImageMap,
     ) -> None:
         self.node = node
         self.workers: dict[str, PodWorker] = {}
@@ -75,16 +75,16 @@ class Kubelet:
             recorder=self._recorder,
             spec=node,
             settings=settings,
-            images=ImageMap(settings.environment, settings.path, images),
+            images=images,
             configs=ConfigSource(client),
             devices=DeviceManager(node.gpus),
             allocatable=node_allocatable(node),
-            services=self._observed.services,
+            services=observed.services,
             clock=lambda: datetime.now(UTC),
             online=asyncio.Event(),
         )
         self._reporter = NodeStatusReporter(
-            client, node, settings, runtime.describe_limitations(), self._observed.node
+            client, node, settings, runtime.describe_limitations(), observed.node
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._postponed: dict[str, Pod] = {}

@@ -30,7 +30,7 @@ import msgspec
 
 from gangline.api.core.pod import Pod
 from gangline.local.kubelet.files.private import open_regular
-from gangline.local.kubelet.volumes.pod_volumes import PodFolders
+from gangline.local.kubelet.volumes import PodFolders
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,16 @@
-"""Probes and hooks of containers: timing, thresholds, and the handlers exec, HTTP GET and TCP.
+"""Probes and hooks of containers: timing, thresholds, the handlers exec, HTTP GET, TCP and gRPC.
 
 `run_probes_and_hooks` works beside a run of a container, from its postStart hook until its end.
+
+Of gRPC's health service it needs one unary call over HTTP/2 without TLS (`check_grpc_health`). Only
+the answered message counts, so headers are sent literally and never decoded: nothing is kept of
+HPACK's state. The server may be any program of a user, so what it sends is bounded.
 """
 
 import asyncio
 import random
 import ssl
+import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
@@ -23,7 +28,6 @@ from gangline.api.core.probe import (
 )
 from gangline.api.meta.field_doc import IntOrString
 from gangline.local import KUBERNETES_VERSION
-from gangline.local.kubelet.grpc_health import GrpcHealthError, check_grpc_health
 from gangline.local.kubelet.records import ContainerRecord
 from gangline.local.kubelet.runtime.interface import ContainerStartError, RunningContainer
 
@@ -39,32 +43,11 @@ class ProbeState:
     last: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeTiming:
-    """Delays in seconds and thresholds of a probe, with Kubernetes' defaults."""
-
-    delay_s: float
-    period_s: float
-    timeout_s: float
-    success_threshold: int
-    failure_threshold: int
-
-
-def probe_timing(probe: Probe) -> ProbeTiming:
-    return ProbeTiming(
-        delay_s=max(probe.initial_delay_seconds, 0),
-        period_s=max(probe.period_seconds or 10, 1),
-        timeout_s=max(probe.timeout_seconds or 1, 1),
-        success_threshold=max(probe.success_threshold or 1, 1),
-        failure_threshold=max(probe.failure_threshold or 3, 1),
-    )
-
-
-def next_probe_state(state: ProbeState, success: bool, when: ProbeTiming) -> ProbeState:
+def next_probe_state(probe: Probe, state: ProbeState, success: bool) -> ProbeState:
     """The state after one more result: it changes only after enough equal results in a row."""
     count = state.result_run + 1 if state.last == success else 1
     turned = replace(state, result_run=count, last=success)
-    if count >= (when.success_threshold if success else when.failure_threshold):
+    if count >= (probe.success_threshold or 1 if success else probe.failure_threshold or 3):
         return replace(turned, successful=success)
     return turned
 
@@ -233,17 +216,16 @@ async def _probe_states(
     probe: Probe, target: ProbeTarget, kind: str, state: ProbeState, report_event: EventReporter
 ) -> AsyncIterator[ProbeState]:
     """Run a probe periodically; report each failure, and yield the state after each result."""
-    timing = probe_timing(probe)
-    await asyncio.sleep(timing.delay_s)
+    await asyncio.sleep(max(probe.initial_delay_seconds, 0))
     while True:
-        problem = await run_probe(probe, target, timing.timeout_s)
-        state = next_probe_state(state, problem is None, timing)
+        problem = await run_probe(probe, target, max(probe.timeout_seconds or 1, 1))
+        state = next_probe_state(probe, state, problem is None)
         if problem is not None:
             report_event("Warning", "Unhealthy", f"{kind} probe failed: {problem}")
         yield state
         # With jitter, so that many containers are not probed in step.
         jitter = 1.0 if kind == "Startup" else random.uniform(0.95, 1.05)
-        await asyncio.sleep(timing.period_s * jitter)
+        await asyncio.sleep(max(probe.period_seconds or 10, 1) * jitter)
 
 
 async def _run_health_probe(
@@ -273,3 +255,101 @@ async def _run_readiness_probe(
         if (good := state.successful) != before.successful:
             update_record(lambda record: replace(record, ready=good))
         before = state
+
+
+__all__ = ["GrpcHealthError", "check_grpc_health"]
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RESET, SETTINGS, PING, GO_AWAY = 0, 1, 3, 4, 6, 7
+ACK = END_STREAM = 1
+END_HEADERS, PADDED = 4, 8
+MAX_FRAME_BYTES = 1 << 14
+"""What a server may send while the client announces nothing else."""
+MAX_MESSAGE_BYTES = 1 << 10
+STATES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
+
+
+class GrpcHealthError(Exception):
+    """The service is not healthy, or its server does not speak gRPC."""
+
+
+async def check_grpc_health(host: str, port: int, service: str, user_agent: str) -> None:
+    """Ask a server for the health of a service. Raises GrpcHealthError: it does not serve; OSError,
+    EOFError: there is no server, or it closes the connection.
+    """
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        name = service.encode()
+        message = b"\x0a" + _varint(len(name)) + name if name else b""
+        body = struct.pack(">BI", 0, len(message)) + message
+        writer.write(PREFACE + _frame(SETTINGS, 0, 0, b""))
+        writer.write(_frame(HEADERS, END_HEADERS, 1, _headers(f"{host}:{port}", user_agent)))
+        writer.write(_frame(DATA, END_STREAM, 1, body))
+        answer = b""
+        async for part in _answer(reader, writer):
+            answer += part
+            if len(answer) > MAX_MESSAGE_BYTES:
+                raise GrpcHealthError("the answer is too long")
+    finally:
+        writer.close()
+    status = answer[6:7] if answer[5:6] == b"\x08" else b""
+    if not answer:
+        raise GrpcHealthError("the server has no health service, or does not know the service")
+    if status != b"\x01":
+        state = STATES[status[0]] if status and status[0] < len(STATES) else STATES[0]
+        raise GrpcHealthError(f"service unhealthy (responded with {state!r})")
+
+
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> AsyncIterator[bytes]:
+    """Yield the data of the stream until its end, and answer what the protocol asks for."""
+    while True:
+        head = await reader.readexactly(9)
+        size, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
+        if size > MAX_FRAME_BYTES:
+            raise GrpcHealthError("the server does not speak HTTP/2")
+        payload = await reader.readexactly(size)
+        if kind in (SETTINGS, PING) and not flags & ACK:
+            writer.write(_frame(kind, ACK, 0, payload if kind == PING else b""))
+        elif kind in (RESET, GO_AWAY):
+            raise GrpcHealthError("the server refused the call")
+        elif kind == DATA:
+            yield payload[1 : len(payload) - payload[0]] if flags & PADDED else payload
+        if kind in (DATA, HEADERS) and flags & END_STREAM:
+            return
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _headers(authority: str, user_agent: str) -> bytes:
+    """Encode the headers: POST and http by their index, the others as literals that no table gets.
+
+    A name with an index (RFC 7541, appendix A) has a prefix of four bits.
+    """
+    return b"".join(
+        (
+            b"\x83\x86",
+            b"\x04" + _text("/grpc.health.v1.Health/Check"),
+            b"\x01" + _text(authority),
+            b"\x0f\x10" + _text("application/grpc"),
+            b"\x0f\x2b" + _text(user_agent),
+            b"\x00" + _text("te") + _text("trailers"),
+        )
+    )
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    size = len(encoded)
+    return (bytes([size]) if size < 0x7F else b"\x7f" + _varint(size - 0x7F)) + encoded
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])

@@ -1,14 +1,10 @@
 """Settings of a kubelet and of the node that it represents."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gangline.local.kubelet.records import BackoffSettings
-
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 
 API_SERVER_USER = "kube-apiserver-kubelet-client"
 """The name in the certificate with which the API server identifies itself to kubelets."""
@@ -72,9 +68,3 @@ class KubeletSettings:
 
     log_max_bytes: int = 10 << 20
     log_max_files: int = 5
-
-    environment: Path = Path(sys.prefix)
-    """The Python environment for images without an entry in the image map."""
-
-    path: str = _SYSTEM_PATH
-    """The folders searched for commands after the environment's own."""

@@ -21,15 +21,13 @@ from gangline.api.cluster.autoscaling import (
 from gangline.api.core.container import Container, ResourceRequirements
 from gangline.api.core.pod import PodSpec
 from gangline.api.meta.conditions import find_condition
-from gangline.local.controllers.pod_autoscaler.metrics import (
+from gangline.local.controllers.pod_autoscaler.plan import (
     MetricUnavailable,
     ReplicaProposal,
-    propose_replicas,
-)
-from gangline.local.controllers.pod_autoscaler.plan import (
     ScalingDecision,
     ScalingHistory,
     decide_scaling,
+    propose_replicas,
 )
 from unit.local.controllers.builders import NOW, a_pod
 

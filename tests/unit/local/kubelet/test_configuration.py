@@ -20,8 +20,10 @@ from gangline.local.kubelet.configuration import (
 )
 
 SOURCES = ValueSources(
-    config_maps={"cm": {"k": b"from map", "other": b"x"}},
-    secrets={"s": {"k": b"from secret"}},
+    objects={
+        ("configmap", "cm"): {"k": b"from map", "other": b"x"},
+        ("secret", "s"): {"k": b"from secret"},
+    },
     allocatable={"cpu": 4000, "memory": 1 << 30},
     node_name="n1",
     host_ip="10.0.0.1",

@@ -1,5 +1,6 @@
 """The small tables of a node: admission, devices, images, its object."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from gangline.api.core.container import Container
 from gangline.api.core.node import Node, NodeStatus
 from gangline.api.core.pod import Pod
-from gangline.local.kubelet.containers.images import ImageMap, ImageMapError, load_image_map
+from gangline.local.kubelet.containers.images import ImageMapError, load_image_map
 from gangline.local.kubelet.containers.plan import DeviceManager, gpu_variables
 from gangline.local.kubelet.node import (
     build_node_status,
@@ -89,13 +90,13 @@ def test_a_process_sees_its_gpus_only() -> None:
 
 def test_the_first_pattern_that_matches_is_taken(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    entries = load_image_map(
+    loaded = load_image_map(
         {
             "reg/train:*": {"env": str(tmp_path / "a"), "variables": {"X": "1"}},
             "reg/*": {"root": str(tmp_path), "path": "/tools", "command": ["run"]},
         }
     )
-    images = ImageMap(Path("/current"), "/usr/bin:/bin", entries)
+    images = replace(loaded, environment=Path("/current"), system_path="/usr/bin:/bin")
     train = images.resolve("reg/train:1")
     assert train.variables["PATH"] == f"{tmp_path}/a/bin:/usr/bin:/bin"
     assert train.variables["X"] == "1"
@@ -132,8 +133,8 @@ def test_invalid_image_map_is_refused_with_the_problem(
 
 def test_warm_environment_has_the_variables_that_all_its_containers_get(tmp_path: Path) -> None:
     entry = {"env": str(tmp_path), "variables": {"OMP_NUM_THREADS": "1"}}
-    entries = load_image_map({"warm:*": {**entry, "warm": ["torch"]}, "cold:*": entry})
-    images = ImageMap(Path("/current"), "/usr/bin:/bin", entries)
+    loaded = load_image_map({"warm:*": {**entry, "warm": ["torch"]}, "cold:*": entry})
+    images = replace(loaded, environment=Path("/current"), system_path="/usr/bin:/bin")
     warm = images.resolve("warm:1").warm
     assert warm is not None
     assert (warm.modules, warm.variables) == (("torch",), images.resolve("warm:1").variables)
@@ -145,7 +146,7 @@ def test_warm_environment_has_the_variables_that_all_its_containers_get(tmp_path
 def test_missing_image_map_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImageMapError, match="No such file"):
         load_image_map(tmp_path / "none")
-    assert load_image_map(None) == []
+    assert load_image_map(None).entries == ()
 
 
 def test_a_nodes_status_keeps_transition_times_and_beats() -> None:

@@ -18,7 +18,6 @@ from gangline.api.core.probe import (
 from gangline.local.kubelet.probes import (
     ProbeState,
     ProbeTarget,
-    ProbeTiming,
     next_probe_state,
     resolve_port,
     run_probe,
@@ -120,10 +119,10 @@ async def test_grpc_probe_fails_where_nothing_speaks_it(answer: bytes) -> None:
 
 
 def test_a_probe_turns_after_enough_results_in_a_row() -> None:
-    when = ProbeTiming(0, 1, 1, success_threshold=2, failure_threshold=3)
+    probe = Probe(success_threshold=2, failure_threshold=3)
     state, results = ProbeState(successful=False), []
     for result in (True, False, True, True, False, False, True, False, False, False):
-        state = next_probe_state(state, result, when)
+        state = next_probe_state(probe, state, result)
         results.append(state.successful)
     assert results == [False, False, False, True, True, True, True, True, True, False]
 

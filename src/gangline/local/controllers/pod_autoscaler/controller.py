@@ -18,13 +18,14 @@ from gangline.local.controllers.context import (
     namespace_of,
 )
 from gangline.local.controllers.pod_autoscaler import plan
-from gangline.local.controllers.pod_autoscaler.metrics import (
+from gangline.local.controllers.pod_autoscaler.plan import (
     MetricUnavailable,
     PodUsage,
     ReplicaProposal,
+    ScalingDecision,
+    ScalingHistory,
     propose_replicas,
 )
-from gangline.local.controllers.pod_autoscaler.plan import ScalingDecision, ScalingHistory
 
 PERIOD_S = 15.0
 Json = dict[str, Any]

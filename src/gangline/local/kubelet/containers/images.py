@@ -17,8 +17,9 @@ An image without a match runs in the Python environment of gangline itself.
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,11 +69,12 @@ class ResolvedImage:
 class ImageMap:
     """Patterns and their entries, in order."""
 
-    environment: Path
+    entries: Sequence[tuple[str, ImageEntry]] = ()
+    environment: Path = Path(sys.prefix)
     """The Python environment for images without a match."""
 
-    system_path: str
-    entries: Sequence[tuple[str, ImageEntry]] = field(default_factory=tuple)
+    system_path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    """The folders searched for commands after the environment's own."""
 
     def resolve(self, image: str) -> ResolvedImage:
         for pattern, entry in self.entries:
@@ -112,12 +114,12 @@ class ImageMap:
         return {**({} if entry.root else inherited), **variables, **entry.variables}
 
 
-def load_image_map(source: Path | Mapping[str, Any] | None) -> list[tuple[str, ImageEntry]]:
+def load_image_map(source: Path | Mapping[str, Any] | None) -> ImageMap:
     """Read an image map. Raises ImageMapError: it cannot be read, or names a folder that does not
     exist.
     """
     if source is None:
-        return []
+        return ImageMap()
     written = _read(source) if isinstance(source, Path) else source
     where = f"image map {source}" if isinstance(source, Path) else "image map"
     if not isinstance(written, Mapping):
@@ -144,7 +146,7 @@ def load_image_map(source: Path | Mapping[str, Any] | None) -> list[tuple[str, I
                 f"not {wrong[0]!r}"
             )
         entries.append((str(pattern), entry))
-    return entries
+    return ImageMap(entries)
 
 
 def _read(path: Path) -> Any:

@@ -24,7 +24,7 @@ from gangline.local.kubelet.runtime.interface import (
     ContainerMount,
     ContainerPlan,
 )
-from gangline.local.kubelet.volumes.pod_volumes import PodFolders
+from gangline.local.kubelet.volumes import PodFolders
 from gangline.local.network.addresses import NetworkAttachment
 
 NAMES = (

@@ -6,7 +6,7 @@ a folder of another user are not: a container could put a symbolic link there af
 the mount would land outside the container's root. Here sources and mount points are opened once,
 without leaving their volume and without links, and mounted by descriptor.
 
-`mount_orders` writes what to do, and the command of this process. The start of a container waits
+`mount_namespace` writes what to do, and the command of this process. The start of a container waits
 for it, so it imports little: no ``dataclasses``, ``json`` or ``pathlib``.
 """
 

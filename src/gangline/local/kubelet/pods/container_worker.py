@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,8 +12,8 @@ from pathlib import Path
 from gangline.api.core.container import Container
 from gangline.kube.errors import ApiError
 from gangline.local.kubelet.configuration import (
-    ConfigNames,
     ContainerConfigError,
+    ObjectName,
     ValueSources,
     build_environment,
     names_in_environment,
@@ -77,16 +77,15 @@ async def plan_container_run(
     return build_container_plan(context.pod, container, number, inputs)
 
 
-async def fetch_value_sources(context: PodContext, names: ConfigNames) -> ValueSources:
+async def fetch_value_sources(context: PodContext, names: Iterable[ObjectName]) -> ValueSources:
     """Fetch the values for environments and volumes. Raises ApiError: the API server does not
     answer.
     """
     node, pod = context.node, context.pod
-    maps, secrets = await node.configs.collect(pod.metadata.namespace, names)
+    objects = await node.configs.collect(pod.metadata.namespace, names)
     tokens = {spec: await context.tokens.get(pod, spec) for spec in token_specs(pod)}
     return ValueSources(
-        config_maps=maps,
-        secrets=secrets,
+        objects=objects,
         allocatable=node.allocatable,
         node_name=node.spec.name,
         host_ip=node.spec.address,

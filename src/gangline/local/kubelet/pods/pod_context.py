@@ -18,8 +18,7 @@ from gangline.local.kubelet.containers.plan import DeviceManager
 from gangline.local.kubelet.records import ContainerRecord, PodRecord
 from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
-from gangline.local.kubelet.volumes.pod_volumes import PodFolders, pod_folders
-from gangline.local.kubelet.volumes.projection import PodTokens
+from gangline.local.kubelet.volumes import PodFolders, PodTokens, pod_folders
 from gangline.local.network.addresses import NetworkAttachment, PodNetwork
 
 log = logging.getLogger(__name__)

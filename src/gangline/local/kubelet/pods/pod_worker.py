@@ -32,7 +32,7 @@ from gangline.local.kubelet.pods.pod_status import (
     crash_looping_containers,
 )
 from gangline.local.kubelet.records import PodRecord, StartProblem, is_pod_finished
-from gangline.local.kubelet.volumes.pod_volumes import make_volumes, refresh_volumes, remove_files
+from gangline.local.kubelet.volumes import make_volumes, refresh_volumes, remove_files
 from gangline.local.network.addresses import NetworkAttachment, NetworkError, system_name
 
 log = logging.getLogger(__name__)

@@ -76,36 +76,13 @@ def _numbers(written: str) -> list[int]:
     return [int(number) for number in written.split(",") if number]
 
 
-def enter_arguments(  # noqa: PLR0913 - one for each property of a process
-    *,
-    variables: int,
-    root: str,
-    workdir: str,
-    user: int | None,
-    group: int,
-    groups: list[int],
-    bounding: list[int] | None,
-    no_new_privileges: bool,
-) -> list[str]:
-    """Return the arguments before the command. None leaves user and group, or the set, as it is.
-
-    ``variables`` is the number of variables ``E0``, ``E1``, …; an empty root stays the present one.
-    """
-    return [
-        str(variables),
-        root,
-        workdir,
-        UNCHANGED if user is None else str(user),
-        str(group),
-        ",".join(map(str, groups)),
-        UNCHANGED if bounding is None else ",".join(map(str, bounding)),
-        "yes" if no_new_privileges else "",
-    ]
-
-
 def enter(options: list[str], *, executes: bool = True) -> None:
-    """Change the root, the user and the capabilities as the options of ``enter_arguments`` say.
-    ``executes`` is False if no ``execve`` follows, which would limit the capabilities of root.
+    """Change the root, the user and the capabilities.
+
+    ``executes`` is False if no ``execve`` follows, which would limit the capabilities of root. The
+    options are root (empty: it stays the present one), working folder, user, group, further groups,
+    bounding set of capabilities, and a text if the process gets no new privileges. ``UNCHANGED``
+    leaves user and group, or the set, as it is.
     """
     root, workdir, user, group, groups, bounding, no_new_privileges = options
     remaining = None if bounding == UNCHANGED else _numbers(bounding)
@@ -124,7 +101,11 @@ def enter(options: list[str], *, executes: bool = True) -> None:
 
 
 def main() -> None:
-    """Read the arguments of ``enter_arguments``, and become the container's command."""
+    """Become the container's command.
+
+    The arguments are the number of variables ``E0``, ``E1``, …, the options of `enter`, and the
+    command.
+    """
     command = [os.fsencode(variable) for variable in sys.argv[9:]]
     carried = (os.environb[b"E%d" % number] for number in range(int(sys.argv[1])))
     environment = dict(variable.split(b"=", 1) for variable in carried)

@@ -136,19 +136,20 @@ class ContainerEntry:
         return [*prefix, *python, *options]
 
     def _enter_arguments(self, variables: int) -> list[str]:
-        owner = self.identity
-        group = owner.group if owner.group is not None else 0
+        owner, unchanged = self.identity, enter_container.UNCHANGED
+        group = owner.group or 0
         changes_user = owner.user is not None or owner.group is not None
-        return enter_container.enter_arguments(
-            variables=variables,
-            root=self.root,
-            workdir=self.workdir,
-            user=(owner.user or 0) if changes_user else None,
-            group=group,
-            groups=list(dict.fromkeys([group, *owner.groups])),
-            bounding=None if owner.capabilities is None else list(owner.capabilities),
-            no_new_privileges=owner.no_new_privileges,
-        )
+        bounding = owner.capabilities
+        return [
+            str(variables),
+            self.root,
+            self.workdir,
+            str(owner.user or 0) if changes_user else unchanged,
+            str(group),
+            ",".join(map(str, dict.fromkeys([group, *owner.groups]))),
+            unchanged if bounding is None else ",".join(map(str, bounding)),
+            "yes" if owner.no_new_privileges else "",
+        ]
 
 
 @lru_cache(maxsize=1)

@@ -17,14 +17,16 @@ Only `MountNamespace.write_script` changes the machine: in the run's own folder,
 inside volumes.
 """
 
+import marshal
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from gangline.local.kubelet.files.beneath import make_beneath, open_beneath, opened_folder
-from gangline.local.kubelet.files.mount_orders import Bind, Cover, MountOrders, helper_command
 from gangline.local.kubelet.runtime.interface import (
     EXIT_START_FAILED,
     REASON_START_ERROR,
@@ -58,6 +60,58 @@ _DEVICE_LINKS = {
     "stdout": "/proc/self/fd/1",
     "stderr": "/proc/self/fd/2",
 }
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from gangline.local.kubelet.files.bind_mounts import main; main(sys.argv[1])"
+)
+
+
+class Cover(NamedTuple):
+    """An in-memory layer over a folder, with the machine's mounts below it."""
+
+    target: str
+    upper: str
+    work: str
+    options: str = ""
+    inner: tuple[str, ...] = ()
+    """Paths of this machine, which are mounted at the same paths again."""
+
+
+class Bind(NamedTuple):
+    """One file or folder to mount."""
+
+    target: str
+    source: str
+    """The volume, or the file or folder itself; a path that only the kubelet can change."""
+
+    sub_path: str = ""
+    """The part of the volume; empty for the volume itself."""
+
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MountOrders:
+    """What to mount below ``root``; targets are absolute paths in the container, without links."""
+
+    root: str
+    covers: list[Cover] = field(default_factory=list)
+    binds: list[Bind] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    """Folders to create after the mounts, such as the working folder."""
+
+    def __bool__(self) -> bool:
+        return bool(self.covers or self.binds or self.folders)
+
+    def write(self, path: Path) -> None:
+        """Write the file for `bind_mounts`, which has the same Python."""
+        orders = {
+            "root": self.root,
+            "covers": [tuple(cover) for cover in self.covers],
+            "binds": [tuple(bind) for bind in self.binds],
+            "folders": [(folder,) for folder in self.folders],
+        }
+        path.write_bytes(marshal.dumps(orders))
 
 
 @dataclass(slots=True)
@@ -367,3 +421,14 @@ def _make_inside(outer: ContainerMount, target: str, is_folder: bool) -> None:
     except OSError as error:
         message = f"cannot create {target} in the volume at {outer.target}: {error.strerror}"
         raise ContainerStartError(message, REASON_START_ERROR, EXIT_START_FAILED) from error
+
+
+def helper_command(orders: Path) -> list[str]:
+    """The command that carries out the orders in a file.
+
+    It runs without the packages of the environment (``-S``), which would double its start time.
+    """
+    packages = Path(__file__).parents[4]
+    libraries = os.environ.get("LD_LIBRARY_PATH")
+    prefix = ["/usr/bin/env", f"LD_LIBRARY_PATH={libraries}"] if libraries else []
+    return [*prefix, sys.executable, "-I", "-S", "-c", _BOOT, str(packages), str(orders)]

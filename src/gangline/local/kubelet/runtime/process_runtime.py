@@ -65,9 +65,12 @@ from gangline.local.kubelet.runtime.process_tree import (
     process_tree_usage,
     proportional_memory,
 )
-from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool, describe_container
-from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
-from gangline.local.kubelet.runtime.warm_start.static_worlds import StartRule, StaticWorlds
+from gangline.local.kubelet.runtime.static_worlds import StartRule, StaticWorlds
+from gangline.local.kubelet.runtime.warm_start import (
+    ContainerForkServer,
+    ForkServerPool,
+    describe_container,
+)
 from gangline.local.network.listening import entered_network
 
 OUTPUT_TIME_SHARE = 0.2

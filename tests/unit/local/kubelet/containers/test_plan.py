@@ -40,7 +40,7 @@ from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel
 from gangline.local.kubelet.runtime.mount_namespace import MountNamespace
 from gangline.local.kubelet.runtime.paths import is_within, resolve_inside
 from gangline.local.kubelet.runtime.process_runtime import OutputThrottle
-from gangline.local.kubelet.volumes.pod_volumes import PodFolders
+from gangline.local.kubelet.volumes import PodFolders
 from gangline.local.network.addresses import NetworkAttachment
 
 PATH = "/usr/bin:/bin"

@@ -21,7 +21,7 @@ from gangline.local.kubelet.logs import (
     archived_run_log,
     list_archived_logs,
 )
-from gangline.local.kubelet.volumes.pod_volumes import pod_folders
+from gangline.local.kubelet.volumes import pod_folders
 
 JOB = OwnerReference(
     api_version="kubeflow.org/v1", kind="PyTorchJob", name="job", uid="job-uid", controller=True

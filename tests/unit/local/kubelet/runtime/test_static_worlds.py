@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gangline.local.kubelet.runtime.interface import ContainerPlan
-from gangline.local.kubelet.runtime.warm_start.static_worlds import (
+from gangline.local.kubelet.runtime.static_worlds import (
     StartRule,
     StaticWorlds,
     listens_at,

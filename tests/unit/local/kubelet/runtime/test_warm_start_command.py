@@ -7,7 +7,7 @@ import pytest
 
 from gangline.forkserver import PLACEHOLDER
 from gangline.local.kubelet.runtime.interface import ContainerPlan, WarmEnvironment
-from gangline.local.kubelet.runtime.warm_start.command import default_key, server_key
+from gangline.local.kubelet.runtime.warm_start import default_key, server_key
 from unit.local.kubelet import builders
 
 

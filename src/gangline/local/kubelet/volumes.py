@@ -1,8 +1,8 @@
-"""Volumes of API objects: their files, and atomic updates of them.
+"""Volumes of a pod: the folders behind its mounts, from before its containers start to their end.
 
-As in Kubernetes the files are links into ``..data``, which is a link to a folder with a time in its
-name. Invariant: an update replaces only this link, so all files change atomically. Owner, group and
-permission bits of the files are set before.
+The files of a volume of API objects are links into ``..data``, as in Kubernetes, which is a link to
+a folder with a time in its name. Invariant: an update replaces only this link, so all files change
+atomically. Owner, group and permission bits of the files are set before.
 
 A pod reaches the API server with the token of its service account, the CA and the namespace, in a
 volume that the API server adds to the pod unless it opts out. As in Kubernetes a token is bound to
@@ -10,19 +10,22 @@ the pod, and renewed after 80 % of its lifetime, and after a day at the latest. 
 fails the present token is used until it expires.
 """
 
+import contextlib
 import os
 import shutil
+import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.volumes import (
     ConfigMapProjection,
     ConfigMapVolumeSource,
     DownwardAPIVolumeFile,
+    HostPathVolumeSource,
     SecretProjection,
     SecretVolumeSource,
     Volume,
@@ -33,15 +36,150 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from gangline.local.kubelet.configuration import (
     ContainerConfigError,
+    ObjectName,
     TokenSpec,
     ValueSources,
     field_value,
     find_container,
     object_content,
+    references,
     resource_value,
     token_spec,
 )
+from gangline.local.kubelet.files.private import give_to_group, make_private_folder
 from gangline.local.kubelet.settings import KubeletSettings
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class FindClaim(Protocol):
+    """Returns the folder of a claim; raises `ContainerConfigError` if there is none."""
+
+    def __call__(self, namespace: str, name: str, owner_uid: str = "") -> Awaitable[Path]: ...
+
+
+_KINDS: dict[str, Callable[[int], bool]] = {
+    "Directory": stat.S_ISDIR,
+    "File": stat.S_ISREG,
+    "Socket": stat.S_ISSOCK,
+    "CharDevice": stat.S_ISCHR,
+    "BlockDevice": stat.S_ISBLK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PodFolders:
+    top: Path
+    memory: Path
+    """For volumes in memory; not below ``top``, but named after the pod."""
+
+    logs: Path
+
+    def volume(self, name: str) -> Path:
+        return self.top / "volumes" / name
+
+    def instance(self, container: str, number: int) -> Path:
+        return self.top / "containers" / container / str(number)
+
+    def log(self, container: str, number: int) -> Path:
+        return self.logs / container / f"{number}.log"
+
+
+def pod_folders(data: Path, cluster: str, pod: Pod) -> PodFolders:
+    meta = pod.metadata
+    return PodFolders(
+        top=data / "pods" / meta.uid,
+        memory=SHARED_MEMORY / f"gangline-{cluster}-{meta.uid}",
+        logs=data / "logs" / f"{meta.namespace}_{meta.name}_{meta.uid}",
+    )
+
+
+async def make_volumes(
+    pod: Pod, folders: PodFolders, sources: ValueSources, find_claim: FindClaim
+) -> dict[str, Path]:
+    """Create the folders of a pod's volumes; returns them by name.
+
+    Invariant: the pod's folders are closed to other users of the machine. Containers with a user of
+    their own reach the volumes by mounts, which do not pass through the parent folders.
+
+    Raises ContainerConfigError: a volume cannot be created (yet); OSError: the disk is full.
+    """
+    made = {}
+    make_private_folder(folders.top)
+    for volume in pod.spec.volumes:
+        try:
+            made[volume.name] = await _make(pod, volume, folders, sources, find_claim)
+        except ContainerConfigError as error:
+            raise ContainerConfigError(f'volume "{volume.name}": {error}') from error
+    return made
+
+
+def refresh_volumes(pod: Pod, folders: PodFolders, sources: ValueSources) -> None:
+    """Update volumes of API objects. Raises ContainerConfigError: an object does not exist any
+    more, and its volume stays unchanged; OSError: the disk is full.
+    """
+    for volume in pod.spec.volumes:
+        files = build_payload(pod, volume, sources)
+        if files is not None:
+            write_payload(folders.volume(volume.name), files, volume_group(pod))
+
+
+def remove_files(folders: PodFolders, *, logs: bool) -> None:
+    for folder in (folders.top, folders.memory, *([folders.logs] if logs else [])):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _make(
+    pod: Pod, volume: Volume, folders: PodFolders, sources: ValueSources, find_claim: FindClaim
+) -> Path:
+    files = build_payload(pod, volume, sources)
+    folder = folders.volume(volume.name)
+    namespace = pod.metadata.namespace
+    if files is not None:
+        write_payload(folder, files, volume_group(pod))
+        return folder
+    if volume.empty_dir is not None:
+        if volume.empty_dir.medium == "Memory":
+            folder = make_private_folder(folders.memory) / volume.name
+        return _empty_dir(folder, volume_group(pod))
+    if volume.host_path is not None:
+        return _host_path(volume.host_path)
+    if volume.persistent_volume_claim is not None:
+        return await find_claim(namespace, volume.persistent_volume_claim.claim_name)
+    if volume.ephemeral is not None:
+        name = f"{pod.metadata.name}-{volume.name}"
+        return await find_claim(namespace, name, pod.metadata.uid)
+    raise ContainerConfigError("its type is not available on this cluster")
+
+
+def _empty_dir(folder: Path, group: int | None) -> Path:
+    """A folder that containers of any user may write: no other process can reach it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)
+    if group is not None:
+        give_to_group(folder, group)
+    return folder
+
+
+def _host_path(source: HostPathVolumeSource) -> Path:
+    path, kind = Path(source.path), source.type
+    try:
+        if kind == "DirectoryOrCreate":
+            path.mkdir(parents=True, exist_ok=True)
+        elif kind == "FileOrCreate":
+            with contextlib.suppress(FileExistsError):
+                path.touch(exist_ok=False)
+        elif not kind and not path.exists():
+            # Container engines create a missing folder if no type is specified.
+            path.mkdir(parents=True)
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ContainerConfigError(f"hostPath {path}: {error.strerror or error}") from error
+    is_of_kind = _KINDS.get(kind.removesuffix("OrCreate"))
+    if is_of_kind is not None and not is_of_kind(mode):
+        raise ContainerConfigError(f"hostPath type check failed: {path} is not a {kind.lower()}")
+    return path
+
 
 _DEFAULT_MODE = 0o644
 _TOKEN_MODE = 0o600
@@ -68,10 +206,10 @@ def build_payload(pod: Pod, volume: Volume, sources: ValueSources) -> Payload | 
     """
     if (config_map := volume.config_map) is not None:
         mode = _mode(config_map.default_mode)
-        return _pick(sources.config_maps, "configmap", config_map.name, config_map, mode)
+        return _pick(sources, ("configmap", config_map.name), config_map, mode)
     if (secret := volume.secret) is not None:
         mode = _mode(secret.default_mode)
-        return _pick(sources.secrets, "secret", secret.secret_name, secret, mode)
+        return _pick(sources, ("secret", secret.secret_name), secret, mode)
     if (downward := volume.downward_api) is not None:
         return _fields(pod, downward.items, _mode(downward.default_mode), sources)
     if (projected := volume.projected) is not None:
@@ -201,10 +339,8 @@ def _mode(written: int | None, default: int = _DEFAULT_MODE) -> int:
 
 
 def _part(pod: Pod, part: VolumeProjection, mode: int, sources: ValueSources) -> Payload:
-    if (config_map := part.config_map) is not None:
-        return _pick(sources.config_maps, "configmap", config_map.name, config_map, mode)
-    if (secret := part.secret) is not None:
-        return _pick(sources.secrets, "secret", secret.name, secret, mode)
+    for kind, ref in references(part.config_map, part.secret):
+        return _pick(sources, (kind, ref.name), ref, mode)
     if part.downward_api is not None:
         return _fields(pod, part.downward_api.items, mode, sources)
     if part.service_account_token is not None:
@@ -220,14 +356,8 @@ def _part(pod: Pod, part: VolumeProjection, mode: int, sources: ValueSources) ->
 _KeySelection = ConfigMapVolumeSource | SecretVolumeSource | ConfigMapProjection | SecretProjection
 
 
-def _pick(
-    contents: Mapping[str, Mapping[str, bytes]],
-    kind: str,
-    name: str,
-    selection: _KeySelection,
-    mode: int,
-) -> Payload:
-    values = object_content(contents, kind, name, selection.optional)
+def _pick(sources: ValueSources, named: ObjectName, selection: _KeySelection, mode: int) -> Payload:
+    values = object_content(sources, named, selection.optional)
     if not selection.items:
         return {_checked_path(key): ProjectedFile(content, mode) for key, content in values.items()}
     files: Payload = {}

@@ -15,7 +15,7 @@ from gangline.local.kubelet.configuration import (
     TokenSpec,
     ValueSources,
 )
-from gangline.local.kubelet.volumes.projection import (
+from gangline.local.kubelet.volumes import (
     ProjectedFile,
     build_payload,
     token_file,
@@ -23,8 +23,7 @@ from gangline.local.kubelet.volumes.projection import (
 )
 
 SOURCES = ValueSources(
-    config_maps={"cm": {"a": b"1", "b": b"2"}},
-    secrets={"s": {"k": b"hidden"}},
+    objects={("configmap", "cm"): {"a": b"1", "b": b"2"}, ("secret", "s"): {"k": b"hidden"}},
     service_account_tokens={TokenSpec(): "token", TokenSpec("vault", 600): "for vault"},
 )
 NAMES = st.text("abc", min_size=1, max_size=3)

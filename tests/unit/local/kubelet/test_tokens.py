@@ -12,7 +12,7 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from gangline.local.kubelet.configuration import TokenSpec
 from gangline.local.kubelet.settings import KubeletSettings
-from gangline.local.kubelet.volumes.projection import PodTokens
+from gangline.local.kubelet.volumes import PodTokens
 
 POD = msgspec.convert(
     {

@@ -25,8 +25,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP
 from gangline.local.apiserver.core.errors import StatusError, too_many
@@ -81,99 +80,6 @@ def priority_level(user: RequestUser) -> PriorityLevel:
     return SYSTEM if user.name.startswith(SYSTEM_USER_PREFIX) else GLOBAL_DEFAULT
 
 
-SWITCH_INTERVAL_S = 0.001
-"""Each wait of the event loop for the lock takes this long at most; Python's default is 5 ms."""
-
-REST_FACTOR, MAX_REST_S = 0.5, 0.25
-"""After a computation of duration t its thread rests for this times t, and at most this long."""
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Computation:
-    call: Callable[[], Any]
-    done: "asyncio.Future[Any]"
-
-
-class ComputeThreads:
-    """Some threads, and one queue per user."""
-
-    def __init__(self, name: str, threads: int = 2) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._queues: OrderedDict[str, deque[_Computation]] = OrderedDict()
-        self._free = threads
-        self._served: set[str] = set()
-        """Users whose computation runs, or who wait until its thread has rested."""
-        self._rests: set[asyncio.TimerHandle] = set()
-        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-
-    async def run(
-        self, user: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Return the result of a function that does not use the event loop.
-
-        The function runs to its end even if its request is cancelled meanwhile.
-        """
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-        call = _Computation(lambda: function(*args, **kwargs), done)
-        self._queues.setdefault(user, deque()).append(call)
-        self._start_next()
-        return await done
-
-    def close(self) -> None:
-        """Wait for the running computations and end the threads."""
-        self._queues.clear()
-        for rest in self._rests:
-            rest.cancel()
-        self._executor.shutdown(wait=True, cancel_futures=True)
-
-    def _start_next(self) -> None:
-        """Start the first computation of each next user, while threads are free."""
-        waiting = [user for user in self._queues if user not in self._served]
-        for user in waiting:
-            while self._free and user in self._queues and user not in self._served:
-                self._start(user)
-
-    def _start(self, user: str) -> None:
-        queue = self._queues.pop(user)
-        computation = queue.popleft()
-        if queue:
-            self._queues[user] = queue  # at the end: the other users come first
-        if computation.done.done():
-            return  # its request was cancelled
-        self._free -= 1
-        self._served.add(user)
-        started = time.monotonic()
-        running = asyncio.get_running_loop().run_in_executor(self._executor, computation.call)
-        running.add_done_callback(partial(self._finish, user, started, computation))
-
-    def _finish(
-        self, user: str, started: float, computation: _Computation, result: "asyncio.Future[Any]"
-    ) -> None:
-        done = computation.done
-        if result.cancelled():
-            done.cancel()
-        elif (error := result.exception()) is not None:
-            if not done.done():
-                done.set_exception(error)
-        elif not done.done():
-            done.set_result(result.result())
-        took = time.monotonic() - started
-
-        def rested() -> None:
-            self._rests.discard(rest)
-            self._free += 1
-            self._served.discard(user)
-            self._start_next()
-
-        pause = min(took * REST_FACTOR, MAX_REST_S)
-        rest = asyncio.get_running_loop().call_later(pause, rested)
-        self._rests.add(rest)
-
-
 MAX_WAIT_S = 15.0
 """A quarter of the request timeout, as in Kubernetes."""
 RETRY_AFTER_S = 1
@@ -202,7 +108,7 @@ class _Flow:
 class FairQueues:
     """The seats and the queues of one level."""
 
-    def __init__(self, level: PriorityLevel, max_wait_s: float = MAX_WAIT_S) -> None:
+    def __init__(self, level: PriorityLevel, max_wait_s: float | None = MAX_WAIT_S) -> None:
         self.level = level
         self.in_use = 0
         self._max_wait_s = max_wait_s
@@ -278,6 +184,63 @@ class FairQueues:
                     waiter.admitted.set_result(None)
                     self._flows.move_to_end(user)
                     admitted = True
+
+
+SWITCH_INTERVAL_S = 0.001
+"""Each wait of the event loop for the lock takes this long at most; Python's default is 5 ms."""
+
+REST_FACTOR, MAX_REST_S = 0.5, 0.25
+"""After a computation of duration t its thread rests for this times t, and at most this long."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class ComputeThreads:
+    """Some threads. They are seats, of which a user has one at a time."""
+
+    def __init__(self, name: str, threads: int = 2) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        level = PriorityLevel(name, seats=threads, user_seats=1, user_queue=sys.maxsize)
+        self._queues = FairQueues(level, max_wait_s=None)
+        self._tasks: set[asyncio.Task[None]] = set()
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
+
+    async def run(
+        self, user: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return the result of a function that does not use the event loop.
+
+        The function runs to its end even if its request is cancelled meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        task = loop.create_task(self._run(user, lambda: function(*args, **kwargs), done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await done
+
+    async def _run(self, user: str, call: Callable[[], T], done: "asyncio.Future[T]") -> None:
+        async with self._queues.seat(user):
+            if done.done():
+                return  # its request was cancelled
+            started = time.monotonic()
+            running = asyncio.get_running_loop().run_in_executor(self._executor, call)
+            await asyncio.wait([running])
+            took = time.monotonic() - started
+            if done.done():
+                pass  # its request was cancelled meanwhile
+            elif (error := running.exception()) is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(running.result())
+            await asyncio.sleep(min(took * REST_FACTOR, MAX_REST_S))
+
+    def close(self) -> None:
+        """Wait for the running computations and end the threads."""
+        for task in self._tasks:
+            task.cancel()
+        self._executor.shutdown(wait=True, cancel_futures=True)
 
 
 class UserLimits:

@@ -171,36 +171,22 @@ class Routes:
 
 
 @dataclass(slots=True)
-class ApiHandlers:
-    """The handlers of requests, and what each request passes before them."""
+class ApiHandler:
+    """The handler of all requests: what each of them passes, and who answers it."""
 
-    non_resource: NonResourceFunction
-    routes: Routes
+    registry: Registry
+    authenticator: Authenticator
+    authorizer: Authorizer
+    impersonator: Impersonator
     flow: FlowController
     width: Callable[[ApiRequest], int]
     """The number of seats that a request occupies."""
     review_connection: Callable[[ApiRequest], Awaitable[None]]
     """Raises StatusError: a webhook or a policy denies a stream into a pod."""
-    authorizer: Authorizer
-    impersonator: Impersonator
-
-
-class ApiHandler:
-    """The handler of all requests."""
-
-    def __init__(
-        self,
-        registry: Registry,
-        authenticator: Authenticator,
-        handlers: ApiHandlers,
-        metrics: ApiServerMetrics,
-        audit: AuditLog | None = None,
-    ) -> None:
-        self._registry = registry
-        self._authenticator = authenticator
-        self._handlers = handlers
-        self._metrics = metrics
-        self._audit = audit
+    non_resource: NonResourceFunction
+    routes: Routes
+    metrics: ApiServerMetrics
+    audit: AuditLog | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. Exceptions become Status objects."""
@@ -213,11 +199,11 @@ class ApiHandler:
             response = await self._respond(request, trace)
             trace.code = response.status
         finally:  # also if the client disconnects, which ends watches and streams
-            if self._audit is not None:
-                self._audit.record_end(trace)
+            if self.audit is not None:
+                self.audit.record_end(trace)
         if trace.request is not None and trace.request.warnings:
             add_warnings(response, trace.request.warnings)
-        self._metrics.observe_request(trace.request, response.status, time.perf_counter() - started)
+        self.metrics.observe_request(trace.request, response.status, time.perf_counter() - started)
         return response
 
     async def _respond(self, request: web.BaseRequest, trace: RequestTrace) -> web.StreamResponse:
@@ -227,13 +213,12 @@ class ApiHandler:
             path, options = split_target(request.raw_path)
             user = self._user(request, path, trace)
             if is_non_resource_path(path):
-                authorizer = self._handlers.authorizer
-                trace.reason = authorizer.authorize_path(user, request.method, path)
+                trace.reason = self.authorizer.authorize_path(user, request.method, path)
                 if request.method not in ("GET", "HEAD"):
                     raise method_not_allowed(request.method)
                 response = await self._handle_non_resource(request, user, path)
             else:
-                api_request = resolve_request(self._registry, request.method, path, options)
+                api_request = resolve_request(self.registry, request.method, path, options)
                 trace.request = api_request
                 response = await self._handle_resource(request, api_request, user, trace)
         except StatusError as error:
@@ -255,10 +240,10 @@ class ApiHandler:
     async def _handle_non_resource(
         self, request: web.BaseRequest, user: RequestUser, path: str
     ) -> web.StreamResponse:
-        get, accept = self._handlers.non_resource, request.headers.get("Accept", "")
+        get, accept = self.non_resource, request.headers.get("Accept", "")
         if path in PUBLIC_PATHS:  # as in Kubernetes, probes of health do not wait for a seat
             return await send_response(request, await get(user, path, accept))
-        flow = self._handlers.flow
+        flow = self.flow
         async with flow.seat(user):
             answer = await get(user, path, accept)
         with flow.response(user, len(answer.body)):
@@ -276,21 +261,21 @@ class ApiHandler:
         api_request.accept = headers.get("Accept", "")
         api_request.user_agent = headers.get("User-Agent", "")
         api_request.content_type = headers.get("Content-Type", "")
-        trace.reason = self._handlers.authorizer.authorize(api_request)
-        flow = self._handlers.flow
-        exchange = self._handlers.routes.stream(api_request)
+        trace.reason = self.authorizer.authorize(api_request)
+        flow = self.flow
+        exchange = self.routes.stream(api_request)
         if exchange is not None:
-            if self._audit is not None:
-                self._audit.record_start(trace)
-            await self._handlers.review_connection(api_request)
+            if self.audit is not None:
+                self.audit.record_start(trace)
+            await self.review_connection(api_request)
             with flow.stream(user):
                 return await exchange(request, api_request)
-        handler = self._handlers.routes.handler(api_request)
+        handler = self.routes.handler(api_request)
         size = min(request.content_length or limits.MAX_BODY_BYTES, limits.MAX_BODY_BYTES)
         with flow.body(user, size if request.body_exists else 0):
             if request.body_exists:
                 api_request.body = await _read_body(request)
-            async with flow.seat(user, self._handlers.width(api_request)):
+            async with flow.seat(user, self.width(api_request)):
                 if request.body_exists:
                     await convert_long_body(flow, api_request)
                 answer = await handler(api_request)
@@ -301,13 +286,13 @@ class ApiHandler:
         transport = request.transport
         certificate = transport.get_extra_info("peercert") if transport else None
         headers = request.headers
-        user = self._authenticator.authenticate(headers.get("Authorization", ""), certificate)
+        user = self.authenticator.authenticate(headers.get("Authorization", ""), certificate)
         if user is None or (user is ANONYMOUS and path not in PUBLIC_PATHS):
             raise unauthorized()
         trace.user = user
         if user is not ANONYMOUS and (count := authenticate_connection(request, user.name)):
-            self._handlers.flow.connection(user, count)
-        trace.impersonated = self._handlers.impersonator.impersonated(user, headers.items())
+            self.flow.connection(user, count)
+        trace.impersonated = self.impersonator.impersonated(user, headers.items())
         return trace.impersonated or user
 
 

@@ -47,7 +47,7 @@ from gangline.local.apiserver.endpoints.metrics_api import MetricsApi
 from gangline.local.apiserver.endpoints.non_resource import NonResourceEndpoints
 from gangline.local.apiserver.event_expiry import EventExpiry
 from gangline.local.apiserver.flowcontrol import FlowController
-from gangline.local.apiserver.http import ApiHandler, ApiHandlers, Routes, make_http_server
+from gangline.local.apiserver.http import ApiHandler, Routes, make_http_server
 from gangline.local.apiserver.kubelet_proxy.client import (
     KubeletProxyClient,
     LogHandler,
@@ -299,17 +299,18 @@ class ApiServer:
             self._flow,
             dict(self.authenticator.service_accounts.public_key),
         )
-        handlers = ApiHandlers(
-            non_resource=pages.get,
-            routes=self._routes(kubelets),
-            flow=self._flow,
-            width=self._request_width,
-            review_connection=self._webhooks.review_connection,
-            authorizer=self._authorizer,
-            impersonator=Impersonator(self._authorizer),
-        )
         self._api = ApiHandler(
-            self.registry, self.authenticator, handlers, self.metrics, self._audit
+            self.registry,
+            self.authenticator,
+            self._authorizer,
+            Impersonator(self._authorizer),
+            self._flow,
+            self._request_width,
+            self._webhooks.review_connection,
+            pages.get,
+            self._routes(kubelets),
+            self.metrics,
+            self._audit,
         )
 
     def _routes(self, kubelets: KubeletProxyClient) -> Routes:

@@ -25,8 +25,8 @@ from gangline.api.meta.selectors import EVERYTHING
 from gangline.local.apiserver.admission.webhook_call import (
     VALIDATING,
     CompiledWebhook,
-    InvalidAdmissionResponse,
     ReviewInput,
+    WebhookError,
     WriteAttributes,
     compile_webhooks,
     decode_response,
@@ -191,7 +191,7 @@ def test_an_answer_to_the_question_is_read():
     ],
 )
 def test_an_answer_that_makes_no_sense_is_refused(answer: bytes, message: str):
-    with pytest.raises(InvalidAdmissionResponse) as error:
+    with pytest.raises(WebhookError) as error:
         decode_response(a_hook(mutating=True), "1", answer)
     assert message in str(error.value)
 
@@ -200,7 +200,7 @@ def test_an_answer_that_makes_no_sense_is_refused(answer: bytes, message: str):
 def test_a_patch_that_cannot_be_read_is_refused(patch: str):
     answer = an_answer(allowed=True, patch=patch, patchType="JSONPatch")
     response = decode_response(a_hook(mutating=True), "1", answer)
-    with pytest.raises(InvalidAdmissionResponse, match="the patch is invalid"):
+    with pytest.raises(WebhookError, match="the patch is invalid"):
         patch_operations(response)
 
 

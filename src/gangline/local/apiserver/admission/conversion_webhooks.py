@@ -7,13 +7,16 @@ fails, as in Kubernetes. Metadata other than labels and annotations is not the w
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from gangline.api.cluster.admission import WebhookClientConfig
-from gangline.api.meta.objects import Status
-from gangline.local.apiserver.admission.webhook_call import WebhookCallError, WebhookClient
+from gangline.local.apiserver.admission.webhook_call import (
+    ConversionReview,
+    WebhookClient,
+    WebhookError,
+    decode_review,
+)
 from gangline.local.apiserver.core.errors import internal
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
@@ -23,20 +26,6 @@ __all__ = ["ConversionWebhooks"]
 GROUP = "apiextensions.k8s.io"
 TIMEOUT_S = 30.0
 REVIEW_VERSION = "v1"
-
-
-class ConversionResponse(msgspec.Struct, rename="camel"):
-    """The answer of a webhook."""
-
-    uid: str = ""
-    result: Status = msgspec.field(default_factory=Status)
-    converted_objects: list[dict[str, Any]] = msgspec.field(default_factory=list)
-
-
-class ConversionReview(msgspec.Struct, rename={"api_version": "apiVersion"}):
-    api_version: str = ""
-    kind: str = ""
-    response: ConversionResponse | None = None
 
 
 class ConversionWebhooks:
@@ -75,26 +64,20 @@ class ConversionWebhooks:
         try:
             answer = await self._client.post(config, encode_json(review), TIMEOUT_S)
             converted = iter(_converted(answer, uid, desired, others))
-        except (WebhookCallError, ValueError) as error:
+        except (WebhookError, ValueError) as error:
             given = f"{others[0]['apiVersion']}, Kind={kind.kind}"
             raise internal(f"conversion webhook for {given} failed: {error}") from None
         return [obj if obj["apiVersion"] == desired else next(converted) for obj in objects]
 
 
 def _converted(answer: bytes, uid: str, desired: str, given: Sequence[Json]) -> list[Json]:
-    """Return the objects of an answer. Raises ValueError: it does not fit the request."""
-    try:
-        review = msgspec.json.decode(answer, type=ConversionReview)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"the response is not a ConversionReview: {error}") from None
-    response, version = review.response, f"{GROUP}/{REVIEW_VERSION}"
-    if (review.api_version, review.kind) != (version, "ConversionReview"):
-        given_type = f"{review.api_version or '/'}, Kind={review.kind}"
-        raise ValueError(f"expected {version}, Kind=ConversionReview, got {given_type}")
+    """Return the objects of an answer. Raises WebhookError, ValueError: it does not fit the
+    request.
+    """
+    expected = (f"{GROUP}/{REVIEW_VERSION}", "ConversionReview", uid)
+    response = decode_review(answer, ConversionReview, expected).response
     if response is None:
         raise ValueError("no response provided")
-    if response.uid != uid:
-        raise ValueError(f'expected response.uid="{uid}", got "{response.uid}"')
     if response.result.status != "Success":
         raise ValueError(response.result.message or "the webhook reported no success")
     if len(response.converted_objects) != len(given):

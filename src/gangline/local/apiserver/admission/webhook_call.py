@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -196,8 +196,27 @@ OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "Dele
 UNEXPLAINED = "without explanation"
 
 
-class InvalidAdmissionResponse(Exception):
-    """The response of a webhook cannot be used. The message contains the reason."""
+class ConversionResponse(msgspec.Struct, rename="camel"):
+    """The answer of a conversion webhook."""
+
+    uid: str = ""
+    result: Status = msgspec.field(default_factory=Status)
+    converted_objects: list[dict[str, Any]] = msgspec.field(default_factory=list)
+
+
+class ConversionReview(msgspec.Struct, rename={"api_version": "apiVersion"}):
+    api_version: str = ""
+    kind: str = ""
+    response: ConversionResponse | None = None
+
+
+R = TypeVar("R", AdmissionReview, ConversionReview)
+
+
+class WebhookError(Exception):
+    """The webhook was not called, did not respond, or its response cannot be used. The message
+    contains the reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,45 +302,54 @@ def _kind(review_input: ReviewInput, form: ServedKind) -> GroupVersionKind:
 
 def decode_response(hook: CompiledWebhook, uid: str, body: bytes) -> AdmissionResponse:
     """Decode a webhook's response and check that it belongs to the request. Raises
-    InvalidAdmissionResponse: the response is invalid.
+    WebhookError: the response is invalid.
     """
-    try:
-        review = msgspec.json.decode(body, type=AdmissionReview)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidAdmissionResponse(f"the response is not an AdmissionReview: {error}") from None
     version = review_version(hook)
-    response = review.response
-    if version == "v1":
-        if (review.api_version, review.kind) != (f"{ADMISSION}/v1", "AdmissionReview"):
-            given = f"{review.api_version or '/'}, Kind={review.kind}"
-            raise InvalidAdmissionResponse(
-                f"expected webhook response of {ADMISSION}/v1, Kind=AdmissionReview, got {given}"
-            )
-        if response is not None and response.uid != uid:
-            raise InvalidAdmissionResponse(f'expected response.uid="{uid}", got "{response.uid}"')
+    expected = (f"{ADMISSION}/{version}", "AdmissionReview", uid) if version == "v1" else ()
+    response = decode_review(body, AdmissionReview, expected).response
     if response is None:
-        raise InvalidAdmissionResponse("webhook response was absent")
+        raise WebhookError("webhook response was absent")
     _check_patch(hook, response, version)
     return response
+
+
+def decode_review(body: bytes, type_: type[R], expected: tuple[str, ...]) -> R:
+    """Decode a review and check its version, its kind and the UID of its response, unless
+    ``expected`` is empty. Raises WebhookError: it is no such review.
+    """
+    try:
+        review = msgspec.json.decode(body, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        kind = "an AdmissionReview" if type_ is AdmissionReview else "a ConversionReview"
+        raise WebhookError(f"the response is not {kind}: {error}") from None
+    if not expected:
+        return review
+    version, kind, uid = expected
+    if (review.api_version, review.kind) != (version, kind):
+        given = f"{review.api_version or '/'}, Kind={review.kind}"
+        raise WebhookError(f"expected webhook response of {version}, Kind={kind}, got {given}")
+    if review.response is not None and review.response.uid != uid:
+        raise WebhookError(f'expected response.uid="{uid}", got "{review.response.uid}"')
+    return review
 
 
 def _check_patch(hook: CompiledWebhook, response: AdmissionResponse, version: str) -> None:
     patch, type_ = response.patch, response.patch_type
     if not hook.mutating:
         if version == "v1" and patch:
-            raise InvalidAdmissionResponse("validating webhook may not return response.patch")
+            raise WebhookError("validating webhook may not return response.patch")
         if version == "v1" and type_:
-            raise InvalidAdmissionResponse("validating webhook may not return response.patchType")
+            raise WebhookError("validating webhook may not return response.patchType")
     elif patch and type_ is None and version == "v1":
-        raise InvalidAdmissionResponse("webhook returned response.patch but not response.patchType")
+        raise WebhookError("webhook returned response.patch but not response.patchType")
     elif type_ and not patch and version == "v1":
-        raise InvalidAdmissionResponse("webhook returned response.patchType but not response.patch")
+        raise WebhookError("webhook returned response.patchType but not response.patch")
     elif patch and type_ not in (None, "JSONPatch"):
-        raise InvalidAdmissionResponse(f'webhook returned invalid response.patchType of "{type_}"')
+        raise WebhookError(f'webhook returned invalid response.patchType of "{type_}"')
 
 
 def patch_operations(response: AdmissionResponse) -> Any:
-    """Return the operations of a response's patch. Raises InvalidAdmissionResponse: the patch is
+    """Return the operations of a response's patch. Raises WebhookError: the patch is
     invalid.
     """
     if not response.patch:
@@ -329,7 +357,7 @@ def patch_operations(response: AdmissionResponse) -> Any:
     try:
         return decode_json(base64.b64decode(response.patch, validate=True))
     except (binascii.Error, ValueError, RecursionError) as error:
-        raise InvalidAdmissionResponse(f"the patch is invalid: {error}") from None
+        raise WebhookError(f"the patch is invalid: {error}") from None
 
 
 def denial_error(hook: CompiledWebhook, status: Status | None) -> StatusError:
@@ -374,10 +402,6 @@ MAX_SHOWN_CHARS = 300
 """Maximum number of characters of an unexpected response in an error message."""
 
 
-class WebhookCallError(Exception):
-    """The webhook was not called or did not respond. The message contains the reason."""
-
-
 class WebhookAddress(NamedTuple):
     """The address of a webhook."""
 
@@ -401,16 +425,19 @@ class WebhookClient:
             await self._session.close()
 
     async def call(self, hook: CompiledWebhook, body: bytes, timeout_s: float) -> bytes:
-        """Post a review and return the response body. Raises WebhookCallError: there was no valid
+        """Post a review and return the response body. Raises WebhookError: there was no valid
         response.
         """
         query = f"?timeout={hook.spec.timeout_seconds}s"
-        return await self.post(hook.spec.client_config, body, timeout_s, query)
+        try:
+            return await self.post(hook.spec.client_config, body, timeout_s, query)
+        except WebhookError as error:
+            raise WebhookError(f"failed to call webhook: {error}") from error
 
     async def post(
         self, client: WebhookClientConfig, body: bytes, timeout_s: float, query: str = ""
     ) -> bytes:
-        """Post a body to an address and return that of the response. Raises WebhookCallError: there
+        """Post a body to an address and return that of the response. Raises WebhookError: there
         was no valid response.
         """
         shown = f"{client.url}{query}"
@@ -423,9 +450,9 @@ class WebhookClient:
             async with asyncio.timeout(timeout_s):
                 return await self._post(address, tls_context(client.ca_bundle), body)
         except TimeoutError:
-            raise WebhookCallError(f'Post "{shown}": context deadline exceeded') from None
+            raise WebhookError(f'Post "{shown}": context deadline exceeded') from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise WebhookCallError(f'Post "{shown}": {describe_error(error)}') from error
+            raise WebhookError(f'Post "{shown}": {describe_error(error)}') from error
 
     async def _post(self, address: WebhookAddress, context: ssl.SSLContext, body: bytes) -> bytes:
         try:
@@ -499,17 +526,17 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
         content += part
         if len(content) > MAX_RESPONSE_BYTES:
             answer.close()
-            raise WebhookCallError(f"the response exceeds {MAX_RESPONSE_BYTES} bytes")
+            raise WebhookError(f"the response exceeds {MAX_RESPONSE_BYTES} bytes")
     if answer.status == 200:
         return bytes(content)
     if answer.status == 404:
-        raise WebhookCallError("the server could not find the requested resource")
+        raise WebhookError("the server could not find the requested resource")
     if answer.status >= 500:
         text = bytes(content).decode(errors="replace").strip()[:MAX_SHOWN_CHARS] or "unknown"
-        raise WebhookCallError(
+        raise WebhookError(
             f'an error on the server ("{text}") has prevented the request from succeeding'
         )
-    raise WebhookCallError(
+    raise WebhookError(
         f"the server responded with the status code {answer.status} "
         "but did not return more information"
     )

@@ -31,11 +31,10 @@ from gangline.local.apiserver.admission.webhook_call import (
     MUTATING,
     VALIDATING,
     CompiledWebhook,
-    InvalidAdmissionResponse,
     MatchedWebhook,
     ReviewInput,
-    WebhookCallError,
     WebhookClient,
+    WebhookError,
     WriteAttributes,
     admission_request,
     compile_webhooks,
@@ -65,8 +64,6 @@ TOTAL_TIMEOUT_S = 34.0
 """Total time limit in seconds for all webhooks of one write, as in Kubernetes."""
 DEADLINE_MESSAGE = "request did not complete within requested timeout - context deadline exceeded"
 
-ReviewedKind = tuple[str, str, str]
-
 
 class AdmissionMatch(NamedTuple):
     """What reviews a write."""
@@ -80,9 +77,9 @@ class WebhookAdmission:
     """The configured webhooks."""
 
     def __init__(self, store: ObjectStore, registry: Registry, link: WebhookClient) -> None:
-        self._store = store
-        self._registry = registry
-        self._link = link
+        self.store = store
+        self.registry = registry
+        self.link = link
         self._policies: list[PolicyBinding] | None = None
         """None: they have changed."""
         self._configured: dict[str, dict[str, list[CompiledWebhook]]] = {
@@ -95,12 +92,12 @@ class WebhookAdmission:
     def load(self) -> None:
         """Load the stored configurations and follow their changes."""
         for plural in CONFIGURATION_TYPES:
-            cache = self._store.cache(f"{plural}.{GROUP}")
+            cache = self.store.cache(f"{plural}.{GROUP}")
             for record in cache.records.values():
                 self._configured[plural][record.key] = _compile_or_skip(plural, record)
-            self._store.add_listener(f"{plural}.{GROUP}", partial(self._on_change, plural))
+            self.store.add_listener(f"{plural}.{GROUP}", partial(self._on_change, plural))
         for plural in (POLICIES, BINDINGS):
-            self._store.add_listener(f"{plural}.{GROUP}", self._on_policy_change)
+            self.store.add_listener(f"{plural}.{GROUP}", self._on_policy_change)
         self._has_webhooks = any(self._configured.values())
 
     def _on_policy_change(self, event: CacheEvent) -> None:
@@ -123,7 +120,7 @@ class WebhookAdmission:
         *,
         options: Json | None = None,
         dry_run: bool = False,
-        shown: ReviewedKind | None = None,
+        own_kind: bool = False,
     ) -> "WebhookReview | None":
         """Return the review of a write, or None if no webhook matches it.
 
@@ -132,39 +129,40 @@ class WebhookAdmission:
             operation: CREATE, UPDATE, DELETE or CONNECT.
             options: operation options that are not in the query.
             dry_run: True if nothing is stored although the query does not request a dry run.
-            shown: group, version and kind of the reviewed object if not of the request's kind.
+            own_kind: True if the object is the subresource's own, such as a Scale.
         """
         if self._policies is None:
-            self._policies = load_policies(self._store)
+            self._policies = load_policies(self.store)
         if not self._has_webhooks and not self._policies:
             return None
         matched = self._match(WriteAttributes(operation, request.kind, request.subresource))
         if not any(matched):
             return None
         dry = dry_run or request.dry_run
+        shown = _kind_of_subresource(request) if own_kind and request.subresource else None
         review_input = ReviewInput(
             request, operation, request_options(request, operation, options), shown, dry
         )
-        return WebhookReview(self._store, self._registry, self._link, review_input, matched)
+        return WebhookReview(self, review_input, matched)
 
     async def review_connection(self, request: ApiRequest) -> None:
         """Let webhooks and policies decide about a stream into a pod. Raises StatusError: one of
         them denies it, or fails.
         """
-        name = request.subresource
-        kind = SUBRESOURCES[name][2].format(request.kind.kind) if name else ""
-        if kind and (review := self.review(request, CONNECT, shown=("", "v1", kind))) is not None:
+        if not request.subresource or not (kind := _kind_of_subresource(request)[2]):
+            return
+        if (review := self.review(request, CONNECT, own_kind=True)) is not None:
             await review.admit(None, _connection_options(request, kind))
 
     def _match(self, subject: WriteAttributes) -> AdmissionMatch:
-        if self._generation != self._registry.generation:
+        if self._generation != self.registry.generation:
             self._matched.clear()
-            self._generation = self._registry.generation
+            self._generation = self.registry.generation
         kind = subject.kind
         key = (subject.operation, kind.group, kind.version, kind.plural, subject.subresource)
         matches = self._matched.get(key)
         if matches is None:
-            others = (k for k in self._registry if k.storage_name == kind.storage_name)
+            others = (k for k in self.registry if k.storage_name == kind.storage_name)
             forms = [kind, *(k for k in others if k is not kind)]
             matches = AdmissionMatch(
                 match_webhooks(self._hooks(MUTATING), subject, forms),
@@ -177,6 +175,11 @@ class WebhookAdmission:
     def _hooks(self, plural: str) -> list[CompiledWebhook]:
         configured = self._configured[plural]
         return [hook for name in sorted(configured) for hook in configured[name]]
+
+
+def _kind_of_subresource(request: ApiRequest) -> tuple[str, str, str]:
+    group, version, kind, _ = SUBRESOURCES[request.subresource]
+    return group, version or "v1", kind.format(request.kind.kind)
 
 
 def _connection_options(request: ApiRequest, kind: str) -> Json:
@@ -204,16 +207,10 @@ class WebhookReview:
     """The webhook calls for one write."""
 
     def __init__(
-        self,
-        store: ObjectStore,
-        registry: Registry,
-        link: WebhookClient,
-        review_input: ReviewInput,
-        matched: AdmissionMatch,
+        self, admission: WebhookAdmission, review_input: ReviewInput, matched: AdmissionMatch
     ) -> None:
-        self._store = store
-        self._registry = registry
-        self._link = link
+        self._store, self._registry = admission.store, admission.registry
+        self._link = admission.link
         self._input = review_input
         self._mutating, self._validating, self._policies = matched
         self._deadline = asyncio.get_running_loop().time() + TOTAL_TIMEOUT_S
@@ -347,7 +344,7 @@ class WebhookReview:
                 )
             before = self._in_version(matched.kind, new)
             after = json_patch(before, operations)
-        except (InvalidAdmissionResponse, PatchError) as error:
+        except (WebhookError, PatchError) as error:
             raise internal(f'admission webhook "{hook.name}": {error}') from None
         if json_equal(before, after):
             return None
@@ -379,12 +376,9 @@ class WebhookReview:
         after = None if new is None else self._in_version(form, new)
         uid, body = encode_review(hook, self._input, form, before, after)
         try:
-            try:
-                answer = await self._link.call(hook, body, min(hook.spec.timeout_seconds, left))
-            except WebhookCallError as error:
-                raise InvalidAdmissionResponse(f"failed to call webhook: {error}") from error
+            answer = await self._link.call(hook, body, min(hook.spec.timeout_seconds, left))
             response = decode_response(hook, uid, answer)
-        except InvalidAdmissionResponse as error:
+        except WebhookError as error:
             if loop.time() >= self._deadline:
                 raise timed_out(f"Timeout: {DEADLINE_MESSAGE}") from None
             failed = f'failed calling webhook "{hook.name}": {error}'

@@ -24,7 +24,7 @@ from gangline.local.apiserver.machinery.schema.nodes import (
     MAP_KEYS,
     MAP_TYPE,
     Json,
-    additional_properties,
+    field_schema,
 )
 
 FieldPath: TypeAlias = tuple[str, ...]
@@ -65,16 +65,6 @@ def diff_fields(old: Any, new: Any, schema: Schema) -> FieldChanges:
     changes = FieldChanges()
     _compare(old, new, schema, (), changes)
     return changes
-
-
-def field_schema(schema: Schema, name: str) -> Schema:
-    """Return the schema of a field, or an empty one if the schema does not describe it."""
-    properties_schema: Schema | None = schema.get("properties", _EMPTY).get(name)
-    return (
-        properties_schema
-        if properties_schema is not None
-        else additional_properties(schema) or _EMPTY
-    )
 
 
 def is_granular_map(value: Any, schema: Schema) -> bool:

@@ -22,7 +22,7 @@ import jsonpointer
 import msgspec
 
 from gangline.local import limits
-from gangline.local.apiserver.machinery.schema.nodes import Json, additional_properties, copy_json
+from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json, field_schema
 
 
 class PatchError(Exception):
@@ -204,7 +204,7 @@ def _merge_objects(original: Json, patch: Json, schema: Mapping[str, Any]) -> Js
         if value is None:
             result.pop(name, None)
         else:
-            child_schema = _field_schema(schema, name)
+            child_schema = field_schema(schema, name)
             result[name] = _merge_values(result.get(name), value, child_schema, name)
     _apply_orders(original, result, patch, schema)
     return result
@@ -333,7 +333,7 @@ def _apply_orders(original: Json, result: Json, patch: Json, schema: Mapping[str
         if not isinstance(items, list):
             continue
         before = original.get(name)
-        key = _field_schema(schema, name).get("x-kubernetes-patch-merge-key")
+        key = field_schema(schema, name).get("x-kubernetes-patch-merge-key")
         identity = _identity(key, name) if key else _scalar_identity(name)
         _check_order(patch.get(name), order, identity, name)
         before = before if isinstance(before, list) else []
@@ -365,14 +365,6 @@ def _strip_directives(value: Any) -> Any:
     if isinstance(value, list):
         return [_strip_directives(item) for item in value]
     return value
-
-
-def _field_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    properties: Mapping[str, Any] = schema.get("properties", _EMPTY)
-    property_schema: Mapping[str, Any] | None = properties.get(name)
-    return (
-        property_schema if property_schema is not None else additional_properties(schema) or _EMPTY
-    )
 
 
 def _truncated(value: Any) -> str:

@@ -22,7 +22,6 @@ from gangline.local.apiserver.machinery.managed_fields import (
     diff_fields,
     encode_fields,
     entry_before_first_apply,
-    field_schema,
     find_or_add_entry,
     format_entry_time,
     format_path,
@@ -34,7 +33,7 @@ from gangline.local.apiserver.machinery.managed_fields import (
     parse_entries,
     store_entries,
 )
-from gangline.local.apiserver.machinery.schema.nodes import MAP_KEYS, Json, copy_json
+from gangline.local.apiserver.machinery.schema.nodes import MAP_KEYS, Json, copy_json, field_schema
 
 __all__ = ["ApplyConflict", "ApplyError", "server_side_apply"]
 

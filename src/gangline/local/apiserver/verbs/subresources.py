@@ -110,7 +110,6 @@ def _with_condition(pod: Json, type_: str, **fields: str) -> Json:
     return {**pod, "metadata": metadata, "status": {**status, "conditions": conditions}}
 
 
-TOKEN = ("authentication.k8s.io", "v1", "TokenRequest")
 GROUP = "authentication.k8s.io"
 DEFAULT_TOKEN_S = 3600
 MIN_TOKEN_S = 600
@@ -140,7 +139,7 @@ class TokenRequestHandler:
         given = await self._rest.decode_body(request) if request.body else {}
         token_request = expect_object(given, "the body of the request")
         account = read_json(read_object(self._store, request).body)
-        if review := self._writer.review(request, CREATE, TOKEN):
+        if review := self._writer.review(request, CREATE):
             token_request = await review.admit(None, token_request)
         spec = expect_object(token_request.get("spec"), "spec")
         seconds = _lifetime(request, spec.get("expirationSeconds"))
@@ -288,9 +287,6 @@ def _selector(selector: Any) -> str:
 
 
 SUCCESS: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-SCALE = ("autoscaling", "v1", "Scale")
-BINDING = ("", "v1", "Binding")
-EVICTION = ("policy", "v1", "Eviction")
 
 
 class SubresourceHandler:
@@ -309,7 +305,7 @@ class SubresourceHandler:
         if request.verb == "get":
             return await self._scale(request, read_object(self._store, request).body)
         change = await self._rest.decode_change(request)
-        if review := self._writer.review(request, UPDATE, SCALE):
+        if review := self._writer.review(request, UPDATE):
             stored = read_object(self._store, request).body
             present = read_scale(request.kind, await self._rest.decode_stored(request, stored))
             desired = expect_object(change(present), "the body of the request")
@@ -331,7 +327,7 @@ class SubresourceHandler:
     async def handle_binding(self, request: ApiRequest) -> ApiResponse:
         """Bind a pod to a node."""
         binding = expect_object(await self._rest.decode_body(request), "the body of the request")
-        if review := self._writer.review(request, CREATE, BINDING):
+        if review := self._writer.review(request, CREATE):
             binding = await review.admit(None, binding)
         target = expect_object(binding.get("target"), "target")
         meta = expect_object(binding.get("metadata"), "metadata")
@@ -357,7 +353,7 @@ class SubresourceHandler:
     async def handle_eviction(self, request: ApiRequest) -> ApiResponse:
         """Delete a pod, unless a disruption budget forbids it now."""
         eviction = expect_object(await self._rest.decode_body(request), "the body of the request")
-        if review := self._writer.review(request, CREATE, EVICTION):
+        if review := self._writer.review(request, CREATE):
             eviction = await review.admit(None, eviction)
         given = subobject(eviction, "metadata").get("name")
         if given and given != request.name:

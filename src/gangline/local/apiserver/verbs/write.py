@@ -27,7 +27,6 @@ from gangline.local.apiserver.admission.webhooks import (
     CREATE,
     DELETE,
     UPDATE,
-    ReviewedKind,
     WebhookAdmission,
     WebhookReview,
 )
@@ -388,13 +387,11 @@ class WritePath:
                 break
         return await self._commit(request, obj, removed=removed, dry_run=deletion.dry_run)
 
-    def review(
-        self, request: ApiRequest, operation: str, shown: ReviewedKind
-    ) -> WebhookReview | None:
+    def review(self, request: ApiRequest, operation: str) -> WebhookReview | None:
         """Return the review of a subresource's own object, such as a Scale."""
         if self._webhooks is None:
             return None
-        return self._webhooks.review(request, operation, shown=shown)
+        return self._webhooks.review(request, operation, own_kind=True)
 
     def _review(
         self,

@@ -26,7 +26,7 @@ from gangline.local.apiserver.machinery.schema.nodes import (
     MAP_KEYS,
     Json,
     SchemaCompiler,
-    additional_properties,
+    member_schema,
 )
 
 __all__ = ["RULES", "RuleError", "SchemaRules", "compile_expression", "evaluate", "rule_causes"]
@@ -227,11 +227,10 @@ class ShapeCompiler(SchemaCompiler[Shape]):
     """Compiles schemas to functions that escape names. None: no name needs it."""
 
     def _compile(self, schema: Json) -> Shape | None:
-        items, extra = schema.get("items"), additional_properties(schema)
-        if isinstance(items, dict):
-            return _each(self.compile(items))
+        if (member := member_schema(schema)) is not None:
+            return _each(self.compile(member))
         if "properties" not in schema:
-            return _each(self.compile(extra)) if extra is not None else None
+            return None
         names = {name: escape_name(name) for name in schema["properties"]}
         inner = {name: self.compile(part) for name, part in schema["properties"].items()}
         if all(shape is None for shape in inner.values()) and all(k == v for k, v in names.items()):
@@ -301,17 +300,15 @@ class RuleCompiler(SchemaCompiler[Check]):
         return check
 
     def _below(self, schema: Json) -> Check | None:
-        items, extra = schema.get("items"), additional_properties(schema)
-        if isinstance(items, dict):
-            inner = self.compile(items)
+        if (member := member_schema(schema)) is not None:
+            inner = self.compile(member)
+            if "items" not in schema:
+                return inner and _map_check(inner)
             keyed = schema.get(LIST_TYPE) == "map"
             return inner and _list_check(inner, schema.get(MAP_KEYS, []) if keyed else [])
-        if "properties" in schema:
-            compiled = {name: self.compile(part) for name, part in schema["properties"].items()}
-            parts = {name: check for name, check in compiled.items() if check is not None}
-            return _object_check(parts) if parts else None
-        inner = self.compile(extra) if extra is not None else None
-        return inner and _map_check(inner)
+        compiled = {n: self.compile(part) for n, part in schema.get("properties", {}).items()}
+        parts = {name: check for name, check in compiled.items() if check is not None}
+        return _object_check(parts) if parts else None
 
 
 def _former(values: Any, name: str) -> Any:

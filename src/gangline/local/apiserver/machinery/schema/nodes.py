@@ -26,6 +26,7 @@ EMBEDDED = "x-kubernetes-embedded-resource"
 QUANTITY: Json = {"oneOf": [{"type": "string"}, {"type": "number"}]}
 """The schema of a quantity in built-in kinds."""
 
+_EMPTY: Json = {}
 _STRING: Json = {"type": "string"}
 _META = openapi_schema(ObjectMeta)
 _LISTS: Mapping[str, Json] = {
@@ -98,6 +99,22 @@ def additional_properties(schema: Mapping[str, Any]) -> Json | None:
     """Return the value schema of a map with free keys, or None."""
     extra = schema.get("additionalProperties")
     return extra if isinstance(extra, dict) and extra else None
+
+
+def member_schema(schema: Json) -> Json | None:
+    """Return the schema of the items of a list, or of the values of a map without fields of its
+    own; None for other nodes.
+    """
+    items = schema.get("items")
+    if isinstance(items, dict):
+        return items
+    return None if "properties" in schema else additional_properties(schema)
+
+
+def field_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the schema of a field, or an empty one if the schema does not describe it."""
+    field: Mapping[str, Any] | None = schema.get("properties", _EMPTY).get(name)
+    return field if field is not None else additional_properties(schema) or _EMPTY
 
 
 def copy_json(value: Any) -> Any:

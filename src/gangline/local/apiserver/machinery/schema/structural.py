@@ -30,6 +30,7 @@ from gangline.local.apiserver.machinery.schema.nodes import (
     additional_properties,
     copy_json,
     format_field_path,
+    member_schema,
     preserves_unknown,
     with_object_fields,
 )
@@ -58,20 +59,13 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
         self._as_go = as_go
 
     def _compile(self, schema: Json) -> Pruner | None:
-        items = schema.get("items")
-        if isinstance(items, dict):
-            is_struct = self._as_go and items.get("type") == "object"
-            return self._empty_texts(items) or _member_pruner(self.compile(items), is_struct)
-        extra = additional_properties(schema)
-        if "properties" not in schema and extra is not None:
-            if self._as_go and extra == QUANTITY:
+        if (member := member_schema(schema)) is not None:
+            if self._as_go and member == QUANTITY:
                 return _canonicalize_quantities
-            return self._empty_texts(extra) or _member_pruner(self.compile(extra))
-        if "properties" in schema:
-            return self._object_pruner(schema, extra)
-        if schema.get("type") == "object" and not preserves_unknown(schema):
-            return self._object_pruner({**schema, "properties": {}}, extra)
-        return None
+            is_struct = self._as_go and member.get("type") == "object"
+            return self._empty_texts(member) or _member_pruner(self.compile(member), is_struct)
+        is_object = schema.get("type") == "object" and not preserves_unknown(schema)
+        return self._object_pruner(schema) if is_object or "properties" in schema else None
 
     def _empty_texts(self, member: Json) -> Pruner | None:
         if not self._as_go or member.get("type") != "string" or member.get("nullable"):
@@ -85,8 +79,8 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
 
         return prune
 
-    def _object_pruner(self, schema: Json, extra: Json | None) -> Pruner:
-        properties: Json = schema["properties"]
+    def _object_pruner(self, schema: Json) -> Pruner:
+        properties, extra = schema.get("properties", {}), additional_properties(schema)
         pruners = {name: self.compile(child_schema) for name, child_schema in properties.items()}
         segments = {name: f".{name}" for name in properties}
         not_null = frozenset(
@@ -155,12 +149,8 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
     """Compiles schemas to defaulters. The result is None if no default is at or below a node."""
 
     def _compile(self, schema: Json) -> Defaulter | None:
-        items = schema.get("items")
-        if isinstance(items, dict):
-            return _member_defaulter(self.compile(items))
-        extra = additional_properties(schema)
-        if "properties" not in schema and extra is not None:
-            return _member_defaulter(self.compile(extra))
+        if (member := member_schema(schema)) is not None:
+            return _member_defaulter(self.compile(member))
         return self._object_defaulter(schema.get("properties", {}))
 
     def _object_defaulter(self, properties: Json) -> Defaulter | None:

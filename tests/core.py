@@ -57,7 +57,7 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/cluster/test_cluster_detached.py::test_detached_cluster_starts_reports_status_and_stops",
     ),
     "frameworks": (
-        "integration/operator/test_operator_kinds.py::test_job_runs_and_succeeds_with_its_deciding_replicas[TFJob-roles0-ends0]",
+        "integration/operator/test_operator_kinds.py::test_a_tfjob_runs_and_succeeds_with_its_chief",
     ),
     "kinds": (
         "integration/operator/test_operator_kinds.py::test_an_mpijob_from_its_workers_to_its_end",

@@ -5,7 +5,6 @@ Takes 47 s: the operator is killed before and after each of its writes.
 
 import asyncio
 import itertools
-from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -70,42 +69,6 @@ async def _run_to_its_end(stage: Scene, name: str, hanging: asyncio.Event) -> bo
 
     await stage.until(settled, "a write hangs or the job has ended without pods")
     return not hanging.is_set()
-
-
-@pytest.mark.slow
-async def test_a_failure_is_counted_once_wherever_the_operator_dies(stage: Scene) -> None:
-    await stage.start_operator()
-    await stage.submit(1, 1, restart="ExitCode")
-    await stage.until_pods(RUNNING)
-    await stage.until_condition("Running")
-    for number in range(1, 6):
-        await stage.kill_operator()
-        await stage.kubelets.end("train-worker-0", 137)
-
-        def fault(_: object, count: int, number: int = number) -> str:
-            return "" if count < number else "hang"
-
-        async with faulty(stage.client.config, fault) as (client, transport):
-            await stage.start_operator(client)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await transport.hanging.wait()
-            await stage.kill_operator()
-        await stage.start_operator()
-        await stage.until_pods(RUNNING)
-        await stage.until_condition("Running")
-        assert (await stage.job()).status.restarts.total == number
-        await _forget_the_pace(stage)
-
-
-async def _forget_the_pace(stage: Scene) -> None:
-    await stage.client.patch(
-        PYTORCH_JOBS,
-        "train",
-        {"status": {"restarts": {"ranks": None}}},
-        NAMESPACE,
-        subresource="status",
-    )
 
 
 @pytest.mark.parametrize("how", ["before", "after"])

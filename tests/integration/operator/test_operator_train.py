@@ -144,26 +144,6 @@ async def test_suspended_job_keeps_its_runtime_and_runs_again(trainer: Scene) ->
     assert set((await images(trainer)).values()) == {"first:1"}
 
 
-async def test_later_runtime_does_not_reach_a_job(trainer: Scene) -> None:
-    """trainjob-5: also one that is queued: the copy is stored when the job is first seen."""
-    await trainer.client.create(RUNTIMES, own_runtime("own", "first:1"), NAMESPACE)
-    await submit(trainer, ref=OWN, suspend=True)
-    await until(trainer, "Suspended")
-    changed = own_runtime("own", "second:1")["spec"]
-    await trainer.client.patch(RUNTIMES, "own", {"spec": changed}, NAMESPACE)
-    await trainer.client.patch(JOBS, "train", {"spec": {"suspend": False}}, NAMESPACE)
-    await until(trainer, "Running")
-    assert await images(trainer) == {"train-node-0-0": "first:1"}
-    await trainer.kubelets.end("train-node-0-0", 137)
-
-    async def replaced() -> bool:
-        pods = await trainer.pods()
-        return bool(pods) and all(pod.status.phase == "Running" for pod in pods.values())
-
-    await trainer.until(replaced, "the failed pod has a successor")
-    assert await images(trainer) == {"train-node-0-0": "first:1"}
-
-
 async def test_operator_that_is_killed_continues_until_the_job_is_deleted(trainer: Scene) -> None:
     """trainjob-4 and trainjob-8: restarts stay counted, and an ended job is not trained again."""
     runtime = own_runtime("own", "a:1", ttlSecondsAfterFinished=0)

@@ -191,7 +191,16 @@ def message(status: JobStatus, type_: str) -> str:
 
 def created(decision: ReconcilePlan, target: TargetKind = TargetKind.POD) -> list[str]:
     """The names of created objects, without the job's."""
-    return [c.name.removeprefix("train-") for c in decision.creations if c.target is target]
+    return list(manifests_of(decision, target))
+
+
+def manifests_of(
+    decision: ReconcilePlan, target: TargetKind = TargetKind.POD
+) -> dict[str, dict[str, Any]]:
+    """The created objects by name, without the job's."""
+    return {
+        c.name.removeprefix("train-"): c.manifest for c in decision.creations if c.target is target
+    }
 
 
 def deleted(decision: ReconcilePlan, target: TargetKind = TargetKind.POD) -> list[str]:

@@ -1,6 +1,5 @@
 """Builders for PaddleJobs and their observed pods."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -78,11 +77,6 @@ def environment(job: NormalizedJob, name: str) -> list[tuple[str, str]]:
     """The variables of a replica in order; ``=path`` and ``@key`` stand for references."""
     (container,) = pod_of(job, name)["spec"]["containers"]
     return [(variable["name"], _told(variable)) for variable in container["env"]]
-
-
-def endpoints(names: Sequence[str], port: int = 36000) -> str:
-    """The names, each with a port."""
-    return ",".join(f"{name}:{port}" for name in names)
 
 
 def _told(variable: dict[str, Any]) -> str:

@@ -94,35 +94,22 @@ def gang_job(**annotations):
     return replace(job, meta=with_annotations(job, **annotations))
 
 
-def test_a_gang_that_restarts_counts_once_under_the_first_failure() -> None:
-    observed = ObservedJob(
-        gang_job(restart="gang"),
-        JobStatus(),
-        pods=[a_pod("master-0"), a_pod("worker-0", "Failed", code=137)],
-    )
-    assert metrics.count_restart_causes(observed, after(observed)) == {
-        RestartCause(GANG_SCOPE, "Killed"): 1
-    }
-
-
-def test_gang_restart_after_a_deletion_has_its_own_cause() -> None:
-    observed = ObservedJob(
-        gang_job(restart="gang"),
-        JobStatus(),
-        pods=[a_pod("master-0"), a_pod("worker-0", deleted=at(-1))],
-    )
-    assert metrics.count_restart_causes(observed, after(observed)) == {
-        RestartCause(GANG_SCOPE, "Deleted"): 1
-    }
-
-
-def test_gang_restart_after_a_resize_has_its_own_cause() -> None:
-    pods = [a_pod("master-0"), a_pod("worker-0")]
+@pytest.mark.parametrize(
+    ("job", "worker", "cause"),
+    [
+        (gang_job(restart="gang"), a_pod("worker-0", "Failed", code=137), "Killed"),
+        (gang_job(restart="gang"), a_pod("worker-0", deleted=at(-1)), "Deleted"),
+        (gang_job(resize="restart"), a_pod("worker-0"), "Resized"),
+    ],
+    ids=["the first failure", "a deletion", "another size"],
+)
+def test_a_restart_of_the_gang_is_counted_once_under_its_cause(job, worker, cause) -> None:
+    pods = [a_pod("master-0"), worker]
     for pod in pods:
         pod.metadata.annotations["gangline.dev/world"] = "Master=1,Worker=3"
-    observed = ObservedJob(gang_job(resize="restart"), JobStatus(), pods=pods)
+    observed = ObservedJob(job, JobStatus(), pods=pods)
     assert metrics.count_restart_causes(observed, after(observed)) == {
-        RestartCause(GANG_SCOPE, "Resized"): 1
+        RestartCause(GANG_SCOPE, cause): 1
     }
 
 

@@ -39,29 +39,6 @@ def test_a_save_goes_to_storage_once_it_has_arrived(
         assert torch.equal(state["w"], torch.arange(1000.0))
 
 
-def test_an_unfinished_transfer_at_process_end_is_not_loaded(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = install(monkeypatch)
-    monkeypatch.setenv("GANGLINE_CHECKPOINT_MEMORY", str(memory))
-    state = {"w": torch.ones(1000)}
-    checkpointer = Checkpointer(tmp_path / "steps", linger_s=60, overlap=True)
-    checkpointer.save(1, state)
-    checkpointer.buffers.wait_for_transfers()
-    module.holds_back = True
-    checkpointer.save(2, {"w": torch.zeros(1000)})
-    module.events[-1].failure = "the process ends here"
-    module.events[-1].happened.set()
-    checkpointer.buffers.close()
-    checkpointer.close(finished=False)
-    module.holds_back = False
-    with Checkpointer(tmp_path / "steps", linger_s=60) as again:
-        loaded = again.load(state)
-        assert loaded is not None
-        assert loaded.step == 1
-        assert bool(state["w"].all())
-
-
 class Model:
     """An object that exposes its state only through ``state_dict``."""
 

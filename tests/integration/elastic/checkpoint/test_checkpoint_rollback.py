@@ -12,7 +12,6 @@ from gangline.elastic.checkpoint import Checkpointer
 from gangline.elastic.checkpoint.storage.branches import RECORD
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import LocalTarget
-from gangline.elastic.checkpoint.training import TrainingState
 
 
 @pytest.fixture(autouse=True)
@@ -145,41 +144,3 @@ def test_a_training_that_loads_nothing_is_told_of_newer_steps(
         save(checkpointer, [1, 2, 3], 1)
     assert "step 9, from which this training has not continued" in caplog.text
     assert start(tmp_path) == (9, 9.0)
-
-
-def training() -> tuple[torch.nn.Module, TrainingState]:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2))
-    return model, TrainingState(model, torch.optim.AdamW(model.parameters(), lr=0.01))
-
-
-def train(model: torch.nn.Module, state: TrainingState, scale: float) -> float:
-    loss = model(torch.randn(8, 4)).pow(2).mean() * scale
-    loss.backward()
-    state.optimizer.step()
-    state.optimizer.zero_grad()
-    return loss.item()
-
-
-def test_training_after_a_rollback_is_that_of_plain_pytorch(tmp_path: Path, memory: Path) -> None:
-    model, state = training()
-    expected = [train(model, state, 1.0 if step <= 3 else 0.5) for step in range(1, 9)]
-    model, state = training()
-    with Checkpointer(tmp_path, keep=0) as checkpointer:
-        for step in range(1, 7):
-            train(model, state, 1.0)
-            checkpointer.save(step, {"training": state}, "storage")
-            assert checkpointer.wait(60)
-    losses = []
-    for asked, steps in ((3, range(4, 6)), (None, range(6, 9))):
-        model, state = training()
-        with Checkpointer(tmp_path, keep=0) as checkpointer:
-            loaded = checkpointer.load({"training": state}, asked)
-            assert loaded is not None
-            assert loaded.step == steps[0] - 1
-            for step in steps:
-                losses.append(train(model, state, 0.5))
-                checkpointer.save(step, {"training": state}, "storage")
-                assert checkpointer.wait(60)
-        lose_memory(memory)
-    assert losses == expected[3:]

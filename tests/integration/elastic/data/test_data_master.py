@@ -9,7 +9,6 @@ import pytest
 
 from gangline.elastic.data.client import (
     IndexShardingClient,
-    ShardRefusedError,
     open_shard_source,
 )
 from gangline.elastic.data.feed import ShardBatchSampler, report_batches
@@ -28,14 +27,13 @@ def master(tmp_path: Path) -> Iterator[MasterProcess]:
     master.kill()
 
 
-def a_client(master: MasterProcess, number: int, seed: int = 0) -> IndexShardingClient:
+def a_client(master: MasterProcess, number: int) -> IndexShardingClient:
     return IndexShardingClient(
         "corpus",
         batch_size=10,
         dataset_size=SIZE,
         shuffle=True,
         num_minibatches_per_shard=2,
-        seed=seed,
         source=open_shard_source(
             {"DLROVER_MASTER_ADDR": master.address, "GANGLINE_JOB_SECRET": master.secret_text}
         ),
@@ -69,22 +67,3 @@ def test_no_record_is_lost_or_doubled_when_the_master_is_killed_again_and_again(
         thread.join(200)
     assert errors == []
     assert Counter(seen) == Counter(range(SIZE))
-
-
-def test_a_position_outlives_the_master_and_definitions_are_compared(master: MasterProcess) -> None:
-    with a_client(master, 0) as client:
-        first = [client.fetch_sample_index() for _ in range(50)]
-        client.report_batch_done(50)
-        checkpoint = client.get_shard_checkpoint()
-        rest_once = set(client.indices())
-        client.report_batch_done(SIZE)
-        assert client.fetch_shard() is None
-        assert client.ended
-        master.kill()
-        master.start()
-        assert client.restore_shard_from_checkpoint(checkpoint)
-        rest_again = list(client.indices())
-        assert set(rest_again) == rest_once
-        assert Counter(rest_again) + Counter(first) == Counter(range(SIZE))
-        with pytest.raises(ShardRefusedError, match="seed=0, not 1"):
-            a_client(master, 1, seed=1)

@@ -30,7 +30,6 @@ SCRIPT = """
     seen = {"modules": modules, "argv": sys.argv, "file": __file__, "cwd": os.getcwd(),
             "parent": os.getppid(), "session": os.getsid(0) == os.getpid(), "path": sys.path,
             "mapped": "_decimal" in open("/proc/self/maps").read(),
-            "command": open("/proc/self/cmdline").read(), "name": open("/proc/self/comm").read(),
             "gangline": importlib.util.find_spec("gangline") is not None}
     for name in os.environ.get("IMPORTS", "").split():
         importlib.import_module(name)
@@ -240,15 +239,6 @@ def test_forked_process_has_its_own_descriptors_only(server: Server, libraries: 
         assert len(seen) == len(cold) == 3
     events = [server.receive()["event"] for _ in range(7)]
     assert sorted(events) == sorted(["imported", *["forked", "ended"] * 3])
-
-
-def test_forked_process_shows_its_command_line_and_the_server_a_name_of_its_own(
-    server: Server,
-) -> None:
-    warm, cold = server.fork({})[0], server.run_without({})
-    assert (warm["command"], warm["name"]) == (cold["command"], cold["name"])
-    shown = Path(f"/proc/{server.process.pid}/cmdline").read_text().rstrip("\0")
-    assert shown == "gangline-fork-server"
 
 
 def test_a_forked_process_does_not_see_imported_modules_before_it_imports_them(

@@ -137,25 +137,6 @@ def test_bad_input_is_refused_with_a_reason(launch, arguments, code, message):
     assert "Traceback" not in run.output
 
 
-def test_a_spare_takes_over_with_what_the_first_start_had_imported(launch, script):
-    path = script("""
-        imported = "_decimal" in open("/proc/self/maps").read()
-        import decimal, os, time
-        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        print(f"up {attempt} {os.environ['RANK']} {os.getpid()} {imported}\\n", end="", flush=True)
-        while attempt == 0:
-            time.sleep(0.05)
-    """)
-    run = launch("--nproc-per-node", 2, path)
-    first = workers(run, 0, 2)
-    run.until("spare interpreters are warm: 2")
-    os.kill(first[0], signal.SIGKILL)
-    workers(run, 1, 2)
-    assert run.wait() == 0, run.output
-    lines = [line.split() for line in run.output.splitlines() if line.startswith("up ")]
-    assert {line[1]: line[-1] for line in lines} == {"0": "False", "1": "True"}
-
-
 def test_no_spares_if_disabled_or_memory_is_short(launch, script):
     path = script("import time\nprint('up', flush=True)\ntime.sleep(3)")
     without = launch("--no-standby", path)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from integration.elastic.launcher.test_launcher_transparency import NEWER, OURS, VOLATILE
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 EVERYTHING = """
@@ -64,21 +66,6 @@ SCRIPT = """
     while attempt < int(sys.argv[2]):
         time.sleep(0.05)
 """
-VARYING = {
-    "MASTER_PORT",
-    "MASTER_ADDR",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    "GANGLINE_PROGRESS_FILE",
-    "RUNTIME_METRICS_PATH",
-    "GANGLINE_LOCAL_MASTER_ADDR",
-    "GANGLINE_JOB_SECRET",
-    "GANGLINE_SURVIVOR_FOLDER",
-    "GANGLINE_SURVIVOR_SLOT",
-    "TORCHELASTIC_USE_AGENT_STORE",
-}
 
 
 @pytest.fixture
@@ -96,7 +83,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def comparable(seen: dict[str, Any]) -> dict[str, Any]:
-    environment = {k: v for k, v in seen["environment"].items() if k not in VARYING}
+    environment = {k: v for k, v in seen["environment"].items() if k not in VOLATILE | NEWER | OURS}
     # The hook of a worker needs some modules of the standard library.
     without = {"pid", "mapped", "modules", "parent"}
     return {k: v for k, v in seen.items() if k not in without} | {

@@ -51,17 +51,6 @@ async def test_nodes_form_a_world_and_restart_after_a_death(master: MasterProces
         await commands.aclose()
 
 
-async def test_a_join_survives_a_restart_of_the_master(master: MasterProcess) -> None:
-    async with AsyncExitStack() as stack:
-        first = await master.agent(stack, 0)
-        waits = asyncio.create_task(world_for(first, a_join(0)))
-        await first.wait_connected(PATIENCE_S)
-        master.kill()
-        master.start()
-        second = await master.agent(stack, 1)
-        assert await world_for(second, a_join(1)) == await waits
-
-
 async def test_the_world_is_kept_when_the_master_comes_back(master: MasterProcess) -> None:
     async with AsyncExitStack() as stack:
         agents = [await master.agent(stack, node) for node in range(2)]

@@ -202,12 +202,6 @@ def test_script_may_write_a_few_words_and_nonsense_is_ignored(tmp_path: Path) ->
     assert report == TrainingReport(batch_size=32, compute_s=0.25, model=ReportedShape(layers=12))
 
 
-def test_file_without_them_reports_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "progress"
-    path.write_text("step 5\n")
-    assert read_progress(path, tmp_path / "none").training is None
-
-
 def test_node_reports_its_slowest_worker_and_mean_noise() -> None:
     reports = [
         TrainingReport(batch_size=4, compute_s=0.2, sync_s=0.2, grad_var=2.0,

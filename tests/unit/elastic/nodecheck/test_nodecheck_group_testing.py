@@ -110,21 +110,6 @@ def test_a_failure_that_does_not_come_again_is_forgiven() -> None:
     assert len(rounds) == 2
 
 
-def test_silent_node_is_faulty() -> None:
-    def silent(groups: tuple[NodeGroup, ...]) -> CheckRound:
-        return CheckRound(
-            groups,
-            {n: NodeResult(passed=3 not in g) for g in groups for n in g if n != 3},
-        )
-
-    rounds: list[CheckRound] = []
-    while not isinstance(step := choose_next_step(range(4), rounds), CheckConclusion):
-        rounds.append(silent(step))
-    assert str(step.faulty[3]) == (
-        "node 3 failed presence (2, limit 1): the node did not report in time"
-    )
-
-
 @pytest.mark.parametrize("nodes", range(1, 6))
 def test_no_healthy_node_is_blamed_for_losses_in_any_round(nodes: int) -> None:
     for states in itertools.product([None, "faulty", 0, 1, 2], repeat=nodes):

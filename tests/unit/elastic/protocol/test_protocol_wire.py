@@ -132,13 +132,6 @@ async def in_trouble(client: MasterClient, trouble: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_an_unreachable_master_is_reported_with_its_address(unused_tcp_port: int) -> None:
-    async with MasterClient(f"127.0.0.1:{unused_tcp_port}", SECRET) as client:
-        await in_trouble(client, "Connect call failed")
-        with pytest.raises(MasterUnreachableError, match=rf":{unused_tcp_port} .*Connect call"):
-            await client.call(KeyValueGet(keys=()), timeout_s=0.1)
-
-
 async def test_a_refusal_is_an_error_with_a_reason(port: int) -> None:
     async with MasterClient(f"127.0.0.1:{port}", SECRET) as client:
         with pytest.raises(RequestRefusedError) as caught:
@@ -217,16 +210,6 @@ async def test_probes_are_answered_in_http(port: int) -> None:
     writer.close()
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.endswith(b"\r\n\r\nwell\n")
-
-
-async def test_incompatible_versions_are_refused_with_a_message(port: int) -> None:
-    class FromTheFuture(ClientIdentity):
-        def hello(self) -> Hello:
-            return Hello(protocol=99, oldest=98, version="9.9")
-
-    async with MasterClient(f"127.0.0.1:{port}", SECRET, FromTheFuture()) as client:
-        with pytest.raises(RequestRefusedError, match=r"9\.9 supports protocol 98 to 99"):
-            await client.call(KeyValueGet(keys=()), timeout_s=PATIENCE_S)
 
 
 async def test_a_lost_connection_is_reported_to_the_service(port: int, parrot: Parrot) -> None:

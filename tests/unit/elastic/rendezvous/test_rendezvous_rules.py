@@ -128,14 +128,6 @@ def test_worlds_are_multiples_of_the_unit_and_the_rest_are_spares() -> None:
     assert restarted_nodes(rendezvous) == {0, 1}
 
 
-def test_a_node_that_comes_back_makes_the_world_grow() -> None:
-    rendezvous, _ = a_world(0, 1)
-    assert come(rendezvous, a_join(2), 50.0) is None
-    assert restarted_nodes(rendezvous) == {0, 1}
-    come(rendezvous, a_join(0, 2), 50.1)
-    assert nodes_of(come(rendezvous, a_join(1, 2), 50.2)) == [0, 1, 2]
-
-
 def test_finishing_world_does_not_restart_for_a_new_node() -> None:
     rendezvous, world = a_world(0, 1)
     rendezvous.finish(0, "i0", world.round)
@@ -204,16 +196,6 @@ def test_near_nodes_get_ranks_side_by_side(places: dict[int, str], order: list[i
         topology = ("zone", places[node]) if places else ()
         answer = come(rendezvous, a_join(node, topology=topology))
     assert nodes_of(answer) == order
-
-
-def test_ranks_of_workers_follow_each_other() -> None:
-    rendezvous = Rendezvous()
-    answer = None
-    for node in range(4):
-        answer = come(rendezvous, a_join(node, local_world_size=node + 1))
-    assert isinstance(answer, WorldInfo)
-    assert [member.first_rank for member in answer.members] == [0, 1, 3, 6]
-    assert answer.world_size == 10
 
 
 def test_master_without_memory_adopts_world_from_heartbeats() -> None:

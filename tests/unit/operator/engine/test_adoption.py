@@ -17,12 +17,14 @@ KINDS = {
     (kind.resource.group, kind.kind): kind
     for kind in (pytorch.KIND, framework.KIND, mindspore.KIND)
 }
-PADDLE_OWNER = OwnerReference(
-    api_version="batch.paddlepaddle.org/v1", kind="PaddleJob", name="net", uid="j", controller=True
-)
-KUBEFLOW_OWNER = OwnerReference(
-    api_version="kubeflow.org/v1", kind="PyTorchJob", name="net", uid="j", controller=True
-)
+
+
+def controller(api_version: str, kind: str) -> OwnerReference:
+    return OwnerReference(api_version=api_version, kind=kind, name="net", uid="j", controller=True)
+
+
+PADDLE_OWNER = controller("batch.paddlepaddle.org/v1", "PaddleJob")
+KUBEFLOW_OWNER = controller("kubeflow.org/v1", "PyTorchJob")
 OLD_LABELS = {
     "group-name": "kubeflow.org",
     "job-name": "net",
@@ -93,16 +95,9 @@ def test_a_paddle_config_map_gets_the_labels_of_its_job() -> None:
     "seen",
     [
         pytest.param(meta(owner=None), id="nobody's"),
+        pytest.param(meta(owner=controller("apps/v1", "ReplicaSet")), id="a ReplicaSet's"),
         pytest.param(
-            meta(owner=OwnerReference(api_version="apps/v1", kind="ReplicaSet", controller=True)),
-            id="a ReplicaSet's",
-        ),
-        pytest.param(
-            meta(
-                owner=OwnerReference(
-                    api_version="kubeflow.org/v1", kind="PaddleJob", name="net", controller=True
-                )
-            ),
+            meta(owner=controller("kubeflow.org/v1", "PaddleJob")),
             id="a PaddleJob's of another group",
         ),
         pytest.param(meta("other-worker-2"), id="not named after the job"),
@@ -150,27 +145,10 @@ def test_a_running_pod_without_a_gang_joins_its_jobs() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "pod",
-    [
-        pytest.param(
-            ObservedPod(
-                metadata=meta(
-                    labels=ours("pytorchjob-controller"),
-                    annotations={labels.POD_GROUP_ANNOTATION: "mine"},
-                )
-            ),
-            id="in a gang of the user's",
-        ),
-        pytest.param(
-            ObservedPod(
-                metadata=meta(labels=ours("pytorchjob-controller")),
-                status=ObservedPodStatus(phase="Succeeded"),
-            ),
-            id="ended",
-        ),
-        pytest.param(ObservedPod(metadata=meta()), id="no replica"),
-    ],
-)
-def test_other_pods_stay_out_of_the_gang(pod) -> None:
-    assert not adoption.lacks_gang(pod)
+def test_other_pods_stay_out_of_the_gang() -> None:
+    named = ours("pytorchjob-controller")
+    in_own_gang = meta(labels=named, annotations={labels.POD_GROUP_ANNOTATION: "mine"})
+    ended = ObservedPodStatus(phase="Succeeded")
+    assert not adoption.lacks_gang(ObservedPod(metadata=in_own_gang))
+    assert not adoption.lacks_gang(ObservedPod(metadata=meta(labels=named), status=ended))
+    assert not adoption.lacks_gang(ObservedPod(metadata=meta())), "no replica"

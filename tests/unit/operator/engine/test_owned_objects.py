@@ -68,12 +68,6 @@ def test_an_object_is_made_as_the_jobs_own_before_its_pods():
     assert targets.index(TargetKind.CONFIG_MAP) < targets.index(TargetKind.POD)
 
 
-def test_one_that_is_as_it_should_be_is_left_alone():
-    job = a_job_with({**MAP, "data": {"key": "value"}})
-    extra = as_made(job, MAP)
-    assert not has_writes(look(job, *RUNNING, owned_objects=[extra]).decide())
-
-
 def test_changed_content_is_written_with_its_digest():
     before = a_job_with({**MAP, "data": {"key": "old"}})
     now = a_job_with({**MAP, "data": {"key": "new"}})

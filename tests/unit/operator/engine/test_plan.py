@@ -181,13 +181,7 @@ def test_second_failure_of_a_rank_delays_its_replacement_and_no_other():
 
 @pytest.mark.parametrize(
     "reason",
-    [
-        "OutOfcpu",
-        "OutOfnvidia.com/gpu",
-        "UnexpectedAdmissionError",
-        "NodeAffinity",
-        "TopologyAffinityError",
-    ],
+    ["OutOfnvidia.com/gpu", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError"],
 )
 @pytest.mark.parametrize("policy", ["Never", "OnFailure", "ExitCode"])
 def test_pod_that_its_node_refuses_is_replaced_after_a_delay_and_counts_nothing(reason, policy):
@@ -228,13 +222,6 @@ def test_deleted_pod_has_not_failed(policy):
     decision = look(a_job(1, 1, restart=policy), MASTER, killed).decide()
     assert conditions(decision.status) == ["Created", "Running"]
     assert decision.status.restarts.total == 0
-
-
-def test_a_suspended_job_makes_nothing():
-    decision = look(a_job(1, 2, suspend=True)).decide()
-    assert not has_writes(decision)
-    assert conditions(decision.status) == ["Created", "Suspended"]
-    assert decision.status.start_time is None
 
 
 def test_suspending_removes_pods_and_services_and_resets_the_clock():
@@ -396,12 +383,6 @@ def test_what_still_runs_counts_as_succeeded_in_a_success():
     assert counts(decision, "Worker") == (0, 2, 0)
 
 
-def test_an_end_makes_running_false_and_stands_last():
-    running = look(a_job(1, 0), MASTER)
-    ended = running.later(9, a_pod("master-0", "Succeeded", code=0)).decide().status
-    assert conditions(ended) == ["(Running)", "Created", "Succeeded"]
-
-
 @pytest.mark.parametrize(
     ("policy", "pods", "services"),
     [
@@ -426,18 +407,6 @@ def test_pods_are_cleaned_up_once_the_end_is_stored(policy, pods, services, end)
     assert sorted(deleted(second)) == pods
     assert sorted(deleted(second, SERVICE)) == services
     assert second.status == first.decide().status
-
-
-def test_a_finished_job_never_makes_a_pod_again():
-    first = look(a_job(1, 2), a_pod("master-0", "Succeeded", code=0))
-    assert not first.later(5).decide().creations
-
-
-def test_a_finished_job_ignores_suspend_and_mistakes():
-    done = look(a_job(1, 0), a_pod("master-0", "Succeeded", code=0)).decide().status
-    suspended = look(a_job(1, 0, suspend=True), status=done).decide()
-    wrong = look(a_job(1, 0), status=done, spec_errors="wrong").decide()
-    assert suspended.status == wrong.status == done
 
 
 @pytest.mark.parametrize(("count", "fails"), [(1, False), (2, True)])

@@ -19,7 +19,6 @@ from unit.operator.builders import (
     conditions,
     created,
     deleted,
-    has_writes,
     look,
     manifest,
     message,
@@ -86,13 +85,6 @@ def test_job_without_a_record_keeps_the_replicas_that_it_has(record: ValidSpec |
     job, is_earlier = in_force(invalid(100_000), record, a_pod("worker-0"), a_pod("worker-1"))
     assert is_earlier
     assert job.count("Worker") == 2
-
-
-def test_job_that_never_started_is_only_reported() -> None:
-    job, is_earlier = job_in_force(invalid(), READ(invalid()), JobStatus(), (), READ)
-    decision = look(job, spec_errors="spec.x: is wrong", has_earlier_spec=is_earlier).decide()
-    assert conditions(decision.status) == ["Created", "InvalidSpec"]
-    assert not has_writes(decision)
 
 
 def plan_with_invalid_spec(*pods: Any, **policy: Any) -> ReconcilePlan:

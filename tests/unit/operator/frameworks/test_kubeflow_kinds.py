@@ -163,6 +163,7 @@ def test_one_replica_leads(kind: str, roles: dict[str, int | None], leads: str) 
 
 
 DONE, RUNS, PENDING = "Succeeded", "Running", "Pending"
+ALL_WORKERS = {"successPolicy": "AllWorkers"}
 
 
 @pytest.mark.parametrize(
@@ -180,6 +181,13 @@ DONE, RUNS, PENDING = "Succeeded", "Running", "Pending"
         ("PaddleJob", {"Master": [RUNS], "Worker": [DONE]}, False, True),
         ("PaddleJob", {"Worker": [DONE, RUNS]}, False, True),
         ("PaddleJob", {"Worker": [DONE, DONE]}, True, False),
+        ("TFJob", {"Chief": [DONE], "Worker": [RUNS]}, True, False),
+        ("TFJob", {"Master": [DONE], "Worker": [RUNS]}, True, False),
+        ("TFJob", {"Chief": [RUNS], "Worker": [DONE, DONE]}, False, True),
+        ("TFJob", {"Chief": [], "Worker": [DONE]}, True, False),
+        ("TFJob", {"Worker": [DONE, RUNS], "PS": [RUNS]}, True, True),
+        ("TFJob", {"Worker": [RUNS, DONE]}, False, True),
+        ("TFJob", {"Worker": [""], "PS": [DONE]}, False, False),
         ("TFJob", {"Chief": [RUNS], "Worker": [""]}, False, True),
         ("TFJob", {"Chief": [PENDING], "Worker": [RUNS]}, False, False),
         ("TFJob", {"Worker": ["", RUNS], "PS": [""]}, False, True),
@@ -209,11 +217,19 @@ def test_leaders_decide_or_else_workers(
     assert job.rules.is_running(job, gang) is running
 
 
+@pytest.mark.parametrize(("kind", "server"), [("MSJob", "Scheduler"), ("TFJob", "PS")])
 @pytest.mark.parametrize("last", [RUNS, DONE])
-def test_all_workers_decide_with_the_success_policy(last: str) -> None:
-    job = a_job("MSJob", {"successPolicy": "AllWorkers"}, Scheduler=1, Worker=2)
-    gang = gang_of(job, a_pod("scheduler-0"), a_pod("worker-0", DONE), a_pod("worker-1", last))
+def test_all_workers_decide_with_the_success_policy(kind: str, server: str, last: str) -> None:
+    job = a_job(kind, ALL_WORKERS, **{server: 1, "Worker": 2})
+    running = a_pod(f"{server.lower()}-0")
+    gang = gang_of(job, running, a_pod("worker-0", DONE), a_pod("worker-1", last))
     assert job.rules.has_succeeded(job, gang) is (last == DONE)
+
+
+def test_a_chief_decides_under_any_success_policy() -> None:
+    job = a_job("TFJob", ALL_WORKERS, Chief=1, Worker=1)
+    gang = gang_of(job, a_pod("chief-0", DONE), a_pod("worker-0", RUNS))
+    assert job.rules.has_succeeded(job, gang)
 
 
 # Elastic PaddleJobs

@@ -16,6 +16,7 @@ from unit.operator.builders import (
     created,
     deleted,
     look,
+    manifests_of,
     message,
 )
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, replica
@@ -46,8 +47,7 @@ def environment(job: NormalizedJob, name: str, *, address: str = ADDRESS) -> lis
 
 
 def services(job: NormalizedJob) -> dict[str, dict[str, Any]]:
-    made = look(job).decide().creations
-    return {c.name: c.manifest for c in made if c.target is TargetKind.SERVICE}
+    return manifests_of(look(job).decide(), TargetKind.SERVICE)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_port_of_the_scheduler_is_passed_on_and_served():
     ]
     job = a_job(Scheduler=scheduler, Worker=2)
     assert dict(environment(job, "worker-0"))["MS_SCHED_PORT"] == "8118"
-    served = services(job)["train-scheduler-0"]["spec"]["ports"]
+    served = services(job)["scheduler-0"]["spec"]["ports"]
     assert [(port["name"], port["port"], port["protocol"]) for port in served] == [
         ("msjob-port", 8118, "TCP"),
         ("port-9000", 9000, "TCP"),
@@ -110,8 +110,8 @@ def test_a_single_worker_without_a_scheduler_trains_alone(roles):
 
 def test_only_the_scheduler_has_a_service_and_it_has_an_address_of_its_own():
     made = services(a_job(Scheduler=1, PS=1, Worker=2))
-    assert list(made) == ["train-scheduler-0"]
-    spec = made["train-scheduler-0"]["spec"]
+    assert list(made) == ["scheduler-0"]
+    spec = made["scheduler-0"]["spec"]
     assert "clusterIP" not in spec
     assert spec["selector"] == {
         "training.kubeflow.org/job-name": "train",
@@ -172,16 +172,6 @@ def test_a_dynamic_job_that_can_no_longer_succeed_fails(spec, first):
     status = look(dynamic(**spec), *pods).decide().status
     assert conditions(status)[-1] == "Failed"
     assert "had to succeed" in message(status, FAILED)
-
-
-def test_a_dynamic_job_whose_workers_come_back_does_not_fail():
-    pods = [
-        a_pod("scheduler-0"),
-        a_pod("worker-0", "Failed", code=137),
-        a_pod("worker-1", "Failed", code=137),
-    ]
-    status = look(dynamic("ExitCode"), *pods).decide().status
-    assert conditions(status)[-1] == "Restarting"
 
 
 def test_a_dynamic_job_that_restarts_together_does_not_fail():

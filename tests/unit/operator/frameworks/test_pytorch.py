@@ -8,32 +8,15 @@ from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.model.job import NormalizedJob, OwnsObjects
 from gangline.operator.model.plan import TargetKind
 from gangline.operator.model.replicas import ReplicaGang
-from unit.operator.builders import (
-    SETTINGS,
-    a_job,
-    look,
-    manifest,
-    read,
-    stored,
-    template,
-)
+from unit.operator.builders import a_job, look, manifest, manifests_of, read, stored, template
 
 
 def pods(job: NormalizedJob) -> dict[str, dict[str, Any]]:
-    """The pods of a new job by name, without the job's."""
-    creations = look(job, settings=SETTINGS).decide().creations
-    return {
-        c.name.removeprefix("train-"): c.manifest for c in creations if c.target is TargetKind.POD
-    }
+    return manifests_of(look(job).decide())
 
 
 def services(job: NormalizedJob) -> dict[str, dict[str, Any]]:
-    creations = look(job, settings=SETTINGS).decide().creations
-    return {
-        c.name.removeprefix("train-"): c.manifest
-        for c in creations
-        if c.target is TargetKind.SERVICE
-    }
+    return manifests_of(look(job).decide(), TargetKind.SERVICE)
 
 
 def environment(pod: dict[str, Any], container: int = 0) -> dict[str, str]:

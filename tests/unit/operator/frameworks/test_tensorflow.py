@@ -128,61 +128,6 @@ def test_only_the_main_container_gets_the_environment():
 DONE, FAILED, RUNS = "Succeeded", "Failed", "Running"
 
 
-@pytest.mark.parametrize(
-    ("roles", "policy", "pods", "succeeded"),
-    [
-        pytest.param({"Chief": 1, "Worker": 2}, "", {"chief-0": DONE}, True, id="chief"),
-        pytest.param(
-            {"Chief": 1, "Worker": 1},
-            "AllWorkers",
-            {"chief-0": DONE, "worker-0": RUNS},
-            True,
-            id="the chief decides under any policy",
-        ),
-        pytest.param({"Master": 1, "Worker": 1}, "", {"master-0": DONE}, True, id="master"),
-        pytest.param(
-            {"Chief": 1, "Worker": 2},
-            "",
-            {"chief-0": RUNS, "worker-0": DONE, "worker-1": DONE},
-            False,
-            id="workers do not decide for a chief",
-        ),
-        pytest.param(
-            {"Worker": 2, "PS": 1},
-            "",
-            {"worker-0": DONE, "worker-1": RUNS, "ps-0": RUNS},
-            True,
-            id="worker 0",
-        ),
-        pytest.param(
-            {"Worker": 2}, "", {"worker-0": RUNS, "worker-1": DONE}, False, id="another worker"
-        ),
-        pytest.param(
-            {"Worker": 2},
-            "AllWorkers",
-            {"worker-0": DONE, "worker-1": RUNS},
-            False,
-            id="not all workers yet",
-        ),
-        pytest.param(
-            {"Worker": 2, "PS": 1},
-            "AllWorkers",
-            {"worker-0": DONE, "worker-1": DONE, "ps-0": RUNS},
-            True,
-            id="all workers",
-        ),
-        pytest.param(
-            {"Worker": 1, "PS": 1}, "", {"ps-0": DONE}, False, id="a server reports nothing"
-        ),
-        pytest.param({"Chief": 0, "Worker": 1}, "", {"worker-0": DONE}, True, id="a chief of none"),
-    ],
-)
-def test_which_replicas_decide_success(roles, policy, pods, succeeded):
-    job = a_job(spec={"successPolicy": policy}, **roles)
-    gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
-    assert job.rules.has_succeeded(job, gang) is succeeded
-
-
 def rules_of(job: NormalizedJob) -> ToleratesFailures:
     assert isinstance(job.rules, ToleratesFailures)
     return job.rules
@@ -210,28 +155,6 @@ def test_a_dynamic_job_does_without_workers_that_are_not_restarted(
     declared = job.find_role(role)
     assert declared
     assert rules_of(job).tolerates_failures(job, declared) is tolerated
-
-
-@pytest.mark.parametrize(
-    ("policy", "phases", "failed"),
-    [
-        pytest.param("", [FAILED, RUNS], False, id="one still runs"),
-        pytest.param("", [FAILED, "Pending"], False, id="one is still to run"),
-        pytest.param("", [FAILED], False, id="one is not there yet"),
-        pytest.param("", [FAILED, DONE], True, id="worker 0 failed and the rest is over"),
-        pytest.param("", [FAILED, FAILED], True, id="all failed"),
-        pytest.param("AllWorkers", [DONE, FAILED], True, id="not all succeeded"),
-        pytest.param("AllWorkers", [DONE, DONE], False, id="nobody failed"),
-    ],
-)
-def test_a_dynamic_job_fails_when_no_worker_is_left_that_could_succeed(policy, phases, failed):
-    job = a_job(Worker=2, PS=1, spec={**DYNAMIC, "successPolicy": policy})
-    pods = [a_pod(f"worker-{i}", phase) for i, phase in enumerate(phases)]
-    reported = rules_of(job).failure_reason(job, gang_of(job, *pods))
-    assert bool(reported) is failed
-    if failed:
-        assert "train" in reported
-        assert ("all workers" if policy else "worker 0") in reported
 
 
 @pytest.mark.parametrize("policy", ["", "AllWorkers"])

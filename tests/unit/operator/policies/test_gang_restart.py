@@ -14,7 +14,7 @@ from gangline.api.volcano.scheduling import (
     PreviousNodesAnnotation,
 )
 from gangline.operator.model.job import NormalizedJob, RestartPolicy
-from gangline.operator.model.plan import EngineSettings, ReconcilePlan, TargetKind
+from gangline.operator.model.plan import EngineSettings, ReconcilePlan
 from gangline.operator.policies import backoff, pod_group
 from gangline.operator.policies.gang_restart import GENERATION_ANNOTATION, REPLICAS_ANNOTATION
 from gangline.operator.policies.restart import (
@@ -31,6 +31,7 @@ from unit.operator.builders import (
     created,
     deleted,
     look,
+    manifests_of,
     message,
     read,
     stored,
@@ -49,7 +50,7 @@ def a_gang(
 
 
 def pods(case: Case) -> list[dict[str, Any]]:
-    return [c.manifest for c in case.decide().creations if c.target is TargetKind.POD]
+    return list(manifests_of(case.decide()).values())
 
 
 def running(*replicas: str, generation: int = 0) -> list[Any]:
@@ -236,46 +237,28 @@ def test_a_failure_is_described(pod, reported):
     assert describe_pod_failure(pod, "pytorch").startswith(reported)
 
 
+CRASHES = a_pod(uid="a", restarts=1, waiting="CrashLoopBackOff")
+
+
 @pytest.mark.parametrize(
     ("record", "pods", "replaced", "total", "remembered"),
     [
-        pytest.param({}, [a_pod(uid="a")], set(), 0, {}, id="nothing happened"),
-        pytest.param({}, [a_pod(uid="a", restarts=2)], set(), 2, {"a": 2}, id="in place"),
-        pytest.param({"a": 2}, [a_pod(uid="a", restarts=2)], set(), 2, {"a": 2}, id="seen before"),
-        pytest.param({"a": 2}, [a_pod(uid="a", restarts=3)], set(), 3, {"a": 3}, id="once more"),
-        pytest.param({"a": 2}, [], set(), 2, {}, id="a pod that is gone still counts"),
-        pytest.param({"a": 2}, [a_pod(uid="b")], set(), 2, {}, id="so under a new pod"),
-        pytest.param(
-            {}, [a_pod(uid="a", phase="Failed", code=1)], {"a"}, 1, {"a": 1}, id="a replacement"
-        ),
-        pytest.param(
-            {"a": 1},
-            [a_pod(uid="a", phase="Failed", code=1)],
-            {"a"},
-            1,
-            {"a": 1},
-            id="a replacement that was counted",
-        ),
-        pytest.param(
-            {},
-            [a_pod(uid="a", restarts=1, waiting="CrashLoopBackOff")],
-            set(),
-            2,
-            {"a": 2},
-            id="a restart that is certain to come",
-        ),
-        pytest.param({"a": 2}, [a_pod(uid="a", restarts=2)], set(), 2, {"a": 2}, id="and has come"),
-        pytest.param(
-            {},
-            [a_pod(uid="a", restarts=5, deleted=NOW)],
-            set(),
-            0,
-            {},
-            id="what a pod does while it is being deleted",
-        ),
+        ({"a": 2}, [a_pod(uid="b")], set(), 2, {}),
+        ({"a": 1}, [a_pod(uid="a", phase="Failed", code=1)], {"a"}, 1, {"a": 1}),
+        ({}, [CRASHES], set(), 2, {"a": 2}),
+        ({"a": 2}, [a_pod(uid="a", restarts=2)], set(), 2, {"a": 2}),
+        ({}, [a_pod(uid="a", restarts=5, deleted=NOW)], set(), 0, {}),
+    ],
+    ids=[
+        "under a new pod",
+        "counted already",
+        "certain to come",
+        "has come",
+        "while it is deleted",
     ],
 )
 def test_every_restart_is_counted_once(record, pods, replaced, total, remembered):
+    """Properties of the plan cover failed pods and restarts in place."""
     before = RestartRecord(total=sum(record.values()), pods=record)
     after = backoff.count_restarts(before, pods, frozenset(replaced), {})
     assert (after.total, after.pods) == (total, remembered)

@@ -14,7 +14,6 @@ from gangline.api.volcano.scheduling import (
     PodGroupSpec,
     PodGroupStatus,
 )
-from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.model.plan import EngineSettings, ReconcilePlan, TargetKind
 from gangline.operator.policies.pod_group import pending_reason
 from unit.operator.builders import (
@@ -24,8 +23,9 @@ from unit.operator.builders import (
     deleted,
     look,
     manifest,
+    manifests_of,
     message,
-    stored,
+    read,
     template,
 )
 
@@ -35,7 +35,8 @@ WITH_GROUP = EngineSettings(gang_scheduling=True)
 
 
 def group(decision: ReconcilePlan) -> dict:
-    return next(c.manifest["spec"] for c in decision.creations if c.target is GROUP)
+    (made,) = manifests_of(decision, GROUP).values()
+    return made["spec"]
 
 
 def test_a_gang_gets_its_group_first():
@@ -75,7 +76,7 @@ def test_a_group_counts_init_containers_sidecars_and_overhead():
     }
     for role in written["spec"]["pytorchReplicaSpecs"].values():
         role["template"] = {"spec": spec}
-    job = PyTorchFramework().read(stored(written)).job
+    job = read(written)
     asked = group(look(job, settings=WITH_GROUP).decide())["minResources"]
     assert asked == {"cpu": "6900m", "memory": "6Gi"}
 
@@ -94,7 +95,7 @@ def test_scheduling_policy_of_the_user_is_passed_on():
         "priorityClassName": "high",
         "minResources": {"cpu": "1"},
     }
-    pod = next(c.manifest for c in decision.creations if c.target is TargetKind.POD)
+    pod = next(iter(manifests_of(decision).values()))
     assert pod["spec"]["priorityClassName"] == "high"
     assert pod["spec"]["schedulerName"] == "gangline"
     assert pod["metadata"]["annotations"] == {
@@ -106,7 +107,7 @@ def test_scheduling_policy_of_the_user_is_passed_on():
 def test_an_elastic_gang_starts_with_its_least_size():
     written = manifest(None, 4)
     written["spec"]["elasticPolicy"] = {"minReplicas": 2, "maxReplicas": 8}
-    job = PyTorchFramework().read(stored(written)).job
+    job = read(written)
     asked = group(look(job, settings=WITH_GROUP).decide())
     assert (asked["minMember"], asked["minTaskMember"]) == (2, {"worker": 2})
 
@@ -152,7 +153,7 @@ def test_a_gang_that_cannot_be_placed_in_time_fails_with_the_reason():
 
 def test_without_groups_no_scheduler_is_set():
     decision = look(a_job(1, 0), settings=EngineSettings(gang_scheduling=False)).decide()
-    pod = next(c.manifest for c in decision.creations if c.target is TargetKind.POD)
+    pod = next(iter(manifests_of(decision).values()))
     assert "schedulerName" not in pod["spec"]
     assert "annotations" not in pod["metadata"]
 
@@ -160,9 +161,9 @@ def test_without_groups_no_scheduler_is_set():
 def test_a_scheduler_that_the_user_chose_stays():
     written = manifest(1, None)
     written["spec"]["pytorchReplicaSpecs"]["Master"]["template"] = template(schedulerName="mine")
-    job = PyTorchFramework().read(stored(written)).job
+    job = read(written)
     decision = look(job, settings=WITH_GROUP).decide()
-    pod = next(c.manifest for c in decision.creations if c.target is TargetKind.POD)
+    pod = next(iter(manifests_of(decision).values()))
     assert pod["spec"]["schedulerName"] == "mine"
 
 
@@ -215,7 +216,7 @@ def test_group_of_kubernetes_has_what_its_kind_can_say() -> None:
         "disruptionMode": {"all": {}},
         "priorityClassName": "high",
     }
-    pod = next(c.manifest for c in decision.creations if c.target is TargetKind.POD)
+    pod = next(iter(manifests_of(decision).values()))
     assert pod["spec"]["schedulingGroup"] == {"podGroupName": "train"}
     assert pod["metadata"]["annotations"] == {"volcano.sh/task-spec": "master"}
     stored_group = msgspec.convert(manifest_, KubernetesPodGroup)

@@ -74,15 +74,6 @@ def test_scale_is_validated_for_each_kind_that_has_it_and_no_other_subresource()
         assert further == ({f"{name}/scale" for name in scalable if resource is VALIDATING})
 
 
-def test_queues_of_jobs_groups_and_pods_are_reviewed_at_creation_and_change() -> None:
-    (*_, webhook) = written(queue_access=True)["webhooks"]
-    rules = {rule["resources"][0]: rule for rule in webhook["rules"]}
-    assert {kind.resource.plural for kind in KINDS} | {"podgroups", "pods"} == rules.keys()
-    for rule in rules.values():
-        assert rule["operations"] == ["CREATE", "UPDATE"]
-        assert len(rule["resources"]) == 1, "no subresource: pods/status is written all the time"
-
-
 def test_failure_policy_is_ignore_by_default() -> None:
     assert hook()["failurePolicy"] == "Ignore"
     assert hook(failure_policy=FailurePolicy.FAIL)["failurePolicy"] == "Fail"
@@ -170,7 +161,9 @@ def test_every_copy_writes_the_same_bundle() -> None:
 def test_queue_access_is_reviewed_where_the_administrator_asks_for_it() -> None:
     assert len(written()["webhooks"]) == 1
     access = written(queue_access=True)["webhooks"][1]
+    # No subresource: pods/status is written all the time.
     reviewed = {(*rule["apiGroups"], *rule["resources"]) for rule in access["rules"]}
+    assert {(*rule["operations"],) for rule in access["rules"]} == {("CREATE", "UPDATE")}
     jobs = {(kind.resource.group, kind.resource.plural) for kind in KINDS}
     groups = {(f"scheduling.{owner}", "podgroups") for owner in ("volcano.sh", "k8s.io")}
     assert reviewed == jobs | groups | {("", "pods")}

@@ -9,7 +9,7 @@ import pytest
 
 from gangline.api.cluster.admission import AdmissionResponse, UserInfo
 from gangline.api.jobs.kind import JobKind
-from gangline.api.meta.objects import Status
+from gangline.api.meta.objects import Status, StatusCause
 from gangline.api.validation.validate import MAX_JOB_REPLICAS
 from gangline.kube.errors import NotFound
 from gangline.operator.main import all_frameworks
@@ -53,6 +53,20 @@ def ask(
                     old_object=old, **more)  # fmt: skip
 
 
+def refusal(new: Json | None, old: Json | None = None) -> Status:
+    """The status of a review that is refused."""
+    answer = review.validate(ask(new, old))
+    assert not answer.allowed
+    assert answer.status is not None
+    return answer.status
+
+
+def causes(status: Status) -> dict[str, StatusCause]:
+    """Its causes by field."""
+    assert status.details is not None
+    return {cause.field: cause for cause in status.details.causes}
+
+
 def on_the_wire(request: Any, **changes: Any) -> bytes:
     envelope = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     return msgspec.json.encode(envelope | changes)
@@ -71,32 +85,26 @@ def test_valid_job_is_allowed_without_warnings() -> None:
 def test_error_in_a_pod_template_has_reason_and_message_of_the_api_server() -> None:
     new = job()
     del new["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["image"]
-    status = review.validate(ask(new)).status
-    assert status is not None
-    assert status.details is not None
-    (cause,) = status.details.causes
+    (cause,) = causes(refusal(new)).values()
     assert (cause.reason, cause.message) == ("FieldValueRequired", "Required value")
 
 
 def test_all_errors_are_reported_together_with_their_fields() -> None:
-    answer = review.validate(ask(with_mistakes()))
-    assert not answer.allowed
-    status = answer.status
-    assert status is not None
-    assert status.details is not None
+    status = refusal(with_mistakes())
     assert (status.code, status.reason) == (422, "Invalid")
     assert status.message.startswith('PyTorchJob.kubeflow.org "train" is invalid: [')
-    causes = {cause.field: cause for cause in status.details.causes}
-    assert causes.keys() == {
+    reported = causes(status)
+    assert reported.keys() == {
         "spec.nprocPerNode",
         "spec.pytorchReplicaSpecs.Master.replicas",
         "spec.pytorchReplicaSpecs.Worker.template.spec.containers",
         "spec.runPolicy.backoffLimit",
         "spec.runPolicy.cleanPodPolicy",
     }
-    for field, cause in causes.items():
+    for field, cause in reported.items():
         assert f"{field}: {cause.message}" in status.message
-    assert causes["spec.runPolicy.cleanPodPolicy"].reason == "FieldValueNotSupported"
+    assert reported["spec.runPolicy.cleanPodPolicy"].reason == "FieldValueNotSupported"
+    assert status.details is not None
     assert (status.details.kind, status.details.group, status.details.name) == (
         "PyTorchJob", "kubeflow.org", "train",
     )  # fmt: skip
@@ -106,8 +114,7 @@ def test_number_of_reported_errors_is_limited() -> None:
     written = job()
     containers = [{"name": f"c{number}"} for number in range(300)]
     written["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"] += containers
-    status = review.validate(ask(written)).status
-    assert status is not None
+    status = refusal(written)
     assert status.details is not None
     assert len(status.details.causes) == review.MAX_CAUSES
     assert " more]" in status.message
@@ -123,23 +130,13 @@ def test_what_was_wrong_before_is_not_held_against_a_change_of_something_else() 
     assert review.validate(ask(new, old)).allowed
 
 
-def test_a_change_may_repair_one_mistake_and_leave_the_others() -> None:
-    old = with_mistakes()
-    new = copy.deepcopy(old)
-    new["spec"]["nprocPerNode"] = "2"
-    assert review.validate(ask(new, old)).allowed
-
-
 def test_a_change_may_not_bring_in_a_mistake_nor_another_value_as_wrong_as_before() -> None:
     old = with_mistakes()
     new = copy.deepcopy(old)
     new["spec"]["nprocPerNode"] = "lots"
     new["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = -5
-    status = review.validate(ask(new, old)).status
-    assert status is not None
-    assert status.details is not None
-    fields = {cause.field for cause in status.details.causes}
-    assert fields == {"spec.nprocPerNode", "spec.runPolicy.ttlSecondsAfterFinished"}
+    fields = {"spec.nprocPerNode", "spec.runPolicy.ttlSecondsAfterFinished"}
+    assert causes(refusal(new, old)).keys() == fields
 
 
 def test_what_cannot_be_changed_is_held_against_the_job_before() -> None:
@@ -147,9 +144,7 @@ def test_what_cannot_be_changed_is_held_against_the_job_before() -> None:
     old, new = job(), job()
     old["spec"]["runPolicy"] = {"managedBy": "kubeflow.org/training-operator"}
     new["spec"]["runPolicy"] = {"managedBy": "kueue.x-k8s.io/multikueue"}
-    status = review.validate(ask(new, old)).status
-    assert status is not None
-    assert "spec.runPolicy.managedBy" in status.message
+    assert "spec.runPolicy.managedBy" in refusal(new, old).message
 
 
 def test_a_job_that_is_being_deleted_may_be_changed_in_any_way() -> None:
@@ -174,8 +169,7 @@ def test_what_is_none_of_its_business_is_allowed(question: ReviewRequest) -> Non
 
 @pytest.mark.parametrize("new", [None, {}, {"apiVersion": ["v1"], "kind": {}}, {"kind": "Job"}])
 def test_review_of_an_object_without_kind_is_refused(new: Json | None) -> None:
-    status = review.validate(ask(new)).status
-    assert status is not None
+    status = refusal(new)
     assert status.code == 400
     assert "no object with apiVersion and kind" in status.message
     assert review.mutate(ask(new), lambda _: [{"op": "add"}]).patch is None

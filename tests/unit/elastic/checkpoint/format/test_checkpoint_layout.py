@@ -60,14 +60,6 @@ def test_random_states_of_numpy_are_restored(rig: Any) -> None:
     assert loaded["loss"] == 0.5
 
 
-def test_integer_keys_are_restored(rig: Any) -> None:
-    optimizer = {"state": {0: {"step": 3, "mean": torch.ones(2)}}}
-    rig.save({"optimizer": optimizer}, 1)
-    into = {"optimizer": {"state": {0: {"step": 0, "mean": torch.zeros(2)}}}}
-    load_state(MemorySource([rig.held(1)]), into)
-    assert equal(into["optimizer"], optimizer)
-
-
 class Opened:
     """Pickles, but only loads by running code."""
 

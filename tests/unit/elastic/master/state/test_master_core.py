@@ -53,15 +53,6 @@ def state_of(core: MasterCore) -> bytes:
     return core.state.snapshot(0.0)
 
 
-def test_nodes_that_join_get_one_world() -> None:
-    rig = Rig()
-    assert rig.join(0) is None
-    world = rig.join(1)
-    assert isinstance(world, msg.WorldInfo)
-    assert [member.node_id for member in world.members] == [0, 1]
-    assert rig.join(0) == world
-
-
 def test_members_get_a_restart_command_when_a_node_is_lost() -> None:
     rig = Rig()
     rig.join(0)

@@ -57,14 +57,6 @@ def test_a_master_that_fails_now_and_then_never_fails_the_job() -> None:
     assert not world.finished
 
 
-def test_master_that_always_fails_ends_the_job_with_its_message() -> None:
-    world = ElasticWorld(1).up()
-    for number in range(31):
-        world.break_(f"master-{number}", 1)
-    assert world.finished
-    assert "elasticjob-train-dlrover-master-30: Error (exit code 1)" in world.message
-
-
 def test_image_without_gangline_is_reported_with_its_python_error() -> None:
     world = ElasticWorld(1).up()
     for number in range(31):

@@ -12,11 +12,6 @@ from unit.operator.elastic_jobs import MASTER, ElasticWorld, manifest, read, rol
 PARAMETER_SERVER = "ParameterServerStrategy"
 
 
-def test_a_job_gets_a_master_and_pods_by_number() -> None:
-    world = ElasticWorld(3).up()
-    assert world.names == ["master-0", "worker-0", "worker-1", "worker-2"]
-
-
 def test_each_rank_and_the_master_have_a_service_of_the_name_that_the_others_know() -> None:
     made = ElasticWorld(2, strategy=PARAMETER_SERVER, roles={"ps": 1})
     services = {

@@ -178,16 +178,6 @@ def test_files_are_where_upstreams_are():
     assert set(files(a_job())) == {item["key"] for item in pod["volumes"][0]["configMap"]["items"]}
 
 
-def test_the_users_volumes_stay():
-    manifest = written()
-    spec = manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
-    spec["volumes"] = [{"name": "data", "emptyDir": {}}]
-    container(manifest)["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
-    pod = pod_of(read_job(MPIFramework(), manifest), "launcher-0")["spec"]
-    assert [volume["name"] for volume in pod["volumes"]] == ["data", "mpi-job-config"]
-    assert [m["name"] for m in pod["containers"][0]["volumeMounts"]] == ["data", "mpi-job-config"]
-
-
 def test_worker_without_command_waits_and_with_command_runs_it():
     waiting = pod_of(a_job(), "worker-0")["spec"]["containers"][0]
     assert "sleep 365d" in waiting["command"][-1]
@@ -297,17 +287,6 @@ def test_a_gang_does_not_wait_for_the_launcher_that_waits_for_it():
 def test_a_launcher_alone_is_its_gang():
     desired = pod_group.desired_spec(a_job(0))
     assert (desired.min_member, desired.min_task_member) == (1, {"launcher": 1})
-
-
-def test_a_launcher_that_was_killed_is_made_again():
-    """Upstream reports a restart, and leaves the failed pod unchanged."""
-    manifest = written()
-    manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["restartPolicy"] = "ExitCode"
-    job = read_job(MPIFramework(), manifest)
-    workers = a_pod("worker-0"), a_pod("worker-1")
-    failed = look(job, a_pod("launcher-0", "Failed", code=137), *workers)
-    assert deleted(failed.later(1, *failed.pods).decide()) == ["launcher-0"]
-    assert created(failed.later(60, *workers).decide()) == ["launcher"]
 
 
 def test_launcher_and_its_service_have_upstreams_name():

@@ -96,14 +96,6 @@ def test_each_implementation_has_its_variables_and_its_host_file(
     assert files(job)["hostfile"] == line
 
 
-def test_variables_of_the_user_take_precedence() -> None:
-    manifest = written()
-    launcher = manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
-    launcher["env"] = [{"name": "OMPI_MCA_plm_rsh_args", "value": "-p 2222"}]
-    reported = variables(pod_of(read_job(MPIFramework(), manifest), "launcher-0"))
-    assert [value for name, value in reported if name == "OMPI_MCA_plm_rsh_args"] == ["-p 2222"]
-
-
 def test_a_launcher_that_works_is_the_first_host_and_keeps_its_gpus() -> None:
     job = a_job(1, runLauncherAsWorker=True)
     launcher, worker = "train-launcher.team.svc", "train-worker-0.team.svc"

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from gangline.operator.frameworks.paddle.framework import PaddleFramework
-from gangline.operator.model.job import CleanPodPolicy, RestartPolicy
+from gangline.operator.model.job import RestartPolicy
 from gangline.operator.model.plan import TargetKind
-from unit.operator.builders import conditions, created, deleted, look, stored
+from unit.operator.builders import conditions, created, deleted, look, manifests_of, stored
 from unit.operator.kubeflow_jobs import pod_of
 from unit.operator.paddle_jobs import a_job, environment, manifest, placed, role
 
@@ -19,10 +19,7 @@ MODES = {
 
 
 def services(job: Any) -> dict[str, dict[str, Any]]:
-    made = look(job).decide().creations
-    return {
-        c.name.removeprefix("train-"): c.manifest for c in made if c.target is TargetKind.SERVICE
-    }
+    return manifests_of(look(job).decide(), TargetKind.SERVICE)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
@@ -233,13 +230,6 @@ def done(name: str) -> Any:
     return placed(name, "10.0.0.9", "Succeeded", code=0)
 
 
-def test_a_job_has_succeeded_with_its_workers_and_its_servers_are_taken_away():
-    pods = [*up("ps-0"), done("worker-0"), done("worker-1")]
-    case = look(a_job(ps=1, worker=2), *pods)
-    assert conditions(case.decide().status)[-1] == "Succeeded"
-    assert deleted(case.later(1, *pods).decide()) == ["ps-0", "worker-0", "worker-1"]
-
-
 def test_a_job_waits_for_all_workers_and_heterogeneous_ones():
     job = a_job(ps=1, worker=2, heter=1)
     names = [*up("ps-0", "heter-0"), done("worker-0"), done("worker-1")]
@@ -298,12 +288,6 @@ def test_the_bounds_of_a_jobs_life_are_read():
     scheduling = policy.scheduling
     assert (scheduling.min_available, scheduling.queue) == (2, "q")
     assert (scheduling.priority_class, scheduling.min_resources) == ("high", {"cpu": "4"})
-
-
-def test_default_policy_deletes_running_pods_after_every_end():
-    policy = a_job(worker=1).policy
-    assert policy.clean_policy_after_end(failure=False) is CleanPodPolicy.ALL
-    assert policy.clean_policy_after_end(failure=True) is CleanPodPolicy.RUNNING
 
 
 def test_the_finalizer_of_upstreams_operator_is_taken_off_and_none_is_added():

@@ -14,7 +14,6 @@ from unit.operator.kubeflow_jobs import gang_of, pod_of
 from unit.operator.paddle_jobs import (
     a_job,
     config_map,
-    endpoints,
     environment,
     placed,
     role,
@@ -106,12 +105,6 @@ def test_every_replica_finds_its_own_endpoint_in_the_list(intranet):
         assert own["PADDLE_CURRENT_ENDPOINT"].replace("$(POD_IP)", host) == endpoint
 
 
-def test_in_service_mode_it_is_there_before_the_pods():
-    decision = look(a_job(ps=1, worker=2, intranet="Service")).decide()
-    targets = [creation.target for creation in decision.creations]
-    assert targets.index(TargetKind.CONFIG_MAP) < targets.index(TargetKind.POD)
-
-
 @pytest.mark.parametrize("intranet", [None, "Host"])
 def test_it_waits_for_the_last_address(intranet):
     job = a_job(ps=1, worker=2, intranet=intranet)
@@ -178,13 +171,6 @@ def test_an_address_with_colons_is_put_in_brackets():
     reported = config_map(a_job(worker=1), placed("worker-0", "fd00::7"))
     assert reported["PADDLE_TRAINER_ENDPOINTS"] == "[fd00::7]:36000"
     assert reported["PADDLE_TRAINERS"] == "[fd00::7]"
-
-
-def test_replicas_that_start_later_get_the_larger_cluster():
-    job = a_job(worker=3, intranet="Service")
-    reported = config_map(job)
-    names = [f"train-worker-{index}.team" for index in range(3)]
-    assert reported["PADDLE_TRAINER_ENDPOINTS"] == endpoints(names)
 
 
 def test_on_the_network_of_the_nodes_replicas_do_not_share_ports():

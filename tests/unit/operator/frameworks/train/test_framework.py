@@ -32,19 +32,26 @@ def observe(
     *,
     copied: bool = True,
     job_set: dict[str, Any] | None = None,
-    limits: dict[str, int] | None = None,
+    policy: dict[str, Any] | None = None,
+    jobs: list[dict[str, Any]] | None = None,
     **observed: Any,
 ) -> ObservedJob:
-    """A job of a shipped runtime, with some fields of its JobSet and limits of its roles."""
+    """A job of a shipped runtime, with other fields of its JobSet or of the runtime itself."""
     runtime = copy.deepcopy(SHIPPED[written["spec"]["runtimeRef"]["name"]])
+    runtime["spec"] |= policy or {}
     runtime["spec"]["template"]["spec"] |= job_set or {}
-    for replicated_job in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
-        if (limit := (limits or {}).get(replicated_job["name"])) is not None:
-            replicated_job["template"]["spec"]["backoffLimit"] = limit
+    if jobs is not None:
+        runtime["spec"]["template"]["spec"]["replicatedJobs"] = jobs
     given = runtime_copy(runtime, stored=copied)
     parsed = TrainFramework().read_with_runtime(stored(written), given, is_known=True)
     status = decode_status(KIND, msgspec.Raw(b"{}"))
     return ObservedJob(parsed.job, status, spec_errors=parsed.spec_errors, **observed)
+
+
+def replicated_jobs(runtime: str) -> list[dict[str, Any]]:
+    """A copy of the replicated jobs of a shipped runtime."""
+    jobs: list[dict[str, Any]] = SHIPPED[runtime]["spec"]["template"]["spec"]["replicatedJobs"]
+    return copy.deepcopy(jobs)
 
 
 def plan(observed: ObservedJob, seconds: float = 0) -> ReconcilePlan:
@@ -93,7 +100,9 @@ def test_address_of_the_coordinator_is_a_label_of_all_pods() -> None:
 
 def test_each_role_has_its_own_limit_of_restarts() -> None:
     """A limit of the initializer is not used up by the nodes, nor the reverse."""
-    observed = observe(train_job("torchtune-llama3.2-1b"), limits={"dataset-initializer": 0})
+    jobs = replicated_jobs("torchtune-llama3.2-1b")
+    jobs[0]["template"]["spec"]["backoffLimit"] = 0
+    observed = observe(train_job("torchtune-llama3.2-1b"), jobs=jobs)
     limits = {role.name: role.backoff_limit for role in observed.job.roles}
     assert limits == {"dataset-initializer": 0, "model-initializer": 6, "node": 6}
     limit = "failed 1 time: its backoff limit allows no restarts"
@@ -159,12 +168,10 @@ def test_claims_keys_and_host_file_are_the_jobs_own() -> None:
 
 def test_private_key_in_the_folder_of_root_is_readable_by_its_owner_alone() -> None:
     def mode(path: str | None) -> int:
-        runtime = copy.deepcopy(SHIPPED["deepspeed-distributed"])
-        runtime["spec"]["mlPolicy"]["mpi"] = {"sshAuthMountPath": path} if path else {}
-        job = stored(train_job("deepspeed-distributed"))
-        parsed = TrainFramework().read_with_runtime(job, runtime_copy(runtime), is_known=True)
-        status = decode_status(KIND, msgspec.Raw(b"{}"))
-        pod = created(plan(ObservedJob(parsed.job, status)))[TargetKind.POD, "digits-node-0-0"]
+        policy = {"numNodes": 1, "mpi": {"sshAuthMountPath": path} if path else {}}
+        job = train_job("deepspeed-distributed", trainer={"numNodes": 2})
+        observed = observe(job, policy={"mlPolicy": policy})
+        pod = created(plan(observed))[TargetKind.POD, "digits-node-0-0"]
         (volume,) = [mounted for mounted in pod["spec"]["volumes"] if "secret" in mounted]
         items = {item["path"]: item for item in volume["secret"]["items"]}
         return int(items["id_rsa"].get("mode", volume["secret"].get("defaultMode", 0)))
@@ -174,13 +181,8 @@ def test_private_key_in_the_folder_of_root_is_readable_by_its_owner_alone() -> N
 
 
 def test_topology_of_the_runtime_is_that_of_the_gang() -> None:
-    runtime = copy.deepcopy(SHIPPED["torch-distributed"])
-    runtime["spec"]["podGroupPolicy"] = {"volcano": {"networkTopology": {"mode": "soft"}}}
-    parsed = TrainFramework().read_with_runtime(
-        stored(train_job()), runtime_copy(runtime), is_known=True
-    )
-    observed = ObservedJob(parsed.job, decode_status(KIND, msgspec.Raw(b"{}")))
-    group = created(plan(observed))[TargetKind.POD_GROUP, "digits"]
+    policy = {"podGroupPolicy": {"volcano": {"networkTopology": {"mode": "soft"}}}}
+    group = created(plan(observe(train_job(), policy=policy)))[TargetKind.POD_GROUP, "digits"]
     assert group["spec"]["networkTopology"] == {"mode": "soft", "highestTierAllowed": 1}
 
 
@@ -239,22 +241,17 @@ def test_launcher_leads_in_labels_and_lists() -> None:
 
 
 def test_each_replica_of_a_job_without_step_has_its_batch_job() -> None:
-    runtime = copy.deepcopy(SHIPPED["torch-distributed"])
-    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    jobs = replicated_jobs("torch-distributed")
     side = copy.deepcopy(jobs[0])
     side |= {"name": "cache", "replicas": 2}
     side["template"].pop("metadata")
     side["template"]["spec"]["parallelism"] = 2
     side["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "server"
-    jobs.append(side)
-    parsed = TrainFramework().read_with_runtime(
-        stored(train_job()), runtime_copy(runtime), is_known=True
-    )
-    observed = ObservedJob(parsed.job, decode_status(KIND, msgspec.Raw(b"{}")))
+    observed = observe(train_job(), jobs=[*jobs, side])
     made = created(plan(observed))
     pods = [name for target, name in made if target is TargetKind.POD]
     servers = [f"digits-cache-{job}-{pod}" for job in range(2) for pod in range(2)]
-    assert (parsed.spec_errors, pods) == ("", ["digits-node-0-0", *servers])
+    assert (observed.spec_errors, pods) == ("", ["digits-node-0-0", *servers])
     labels = made[TargetKind.POD, "digits-cache-1-0"]["metadata"]["labels"]
     expected = {
         "jobset.sigs.k8s.io/replicatedjob-replicas": "2",
@@ -290,13 +287,11 @@ def test_resources_of_the_launcher_are_reserved_with_those_of_its_nodes() -> Non
 
 
 def test_only_a_launcher_of_the_present_phase_is_reserved() -> None:
-    runtime = copy.deepcopy(SHIPPED["deepspeed-distributed"])
-    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    first = copy.deepcopy(SHIPPED["torchtune-llama3.2-1b"])["spec"]["template"]["spec"]
-    jobs.insert(0, first["replicatedJobs"][0])
+    jobs = replicated_jobs("deepspeed-distributed")
+    jobs.insert(0, replicated_jobs("torchtune-llama3.2-1b")[0])
     jobs[1]["dependsOn"] = [{"name": "dataset-initializer", "status": "Complete"}]
-    job = stored(train_job("deepspeed-distributed", trainer={"numNodes": 2}))
-    parsed = TrainFramework().read_with_runtime(job, runtime_copy(runtime), is_known=True).job
+    job = train_job("deepspeed-distributed", trainer={"numNodes": 2})
+    parsed = observe(job, jobs=jobs).job
 
     def joining(status: JobStatus) -> dict[str, tuple[int, bool]]:
         roles = tracker_of(parsed).restore_from_status(parsed, status).roles
@@ -312,17 +307,14 @@ def test_only_a_launcher_of_the_present_phase_is_reserved() -> None:
 
 
 def test_role_that_waits_for_ready_pods_is_not_counted_under_any_policy() -> None:
-    runtime = copy.deepcopy(SHIPPED["torch-distributed"])
-    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    jobs = replicated_jobs("torch-distributed")
     cache = copy.deepcopy(jobs[0])
     cache["name"] = "cache"
     del cache["template"]["metadata"]
     jobs.insert(0, cache)
     jobs[1]["dependsOn"] = [{"name": "cache", "status": "Ready"}]
-    job = stored(train_job(trainer={"numNodes": 2}))
-    parsed = TrainFramework().read_with_runtime(job, runtime_copy(runtime), is_known=True)
-    status = decode_status(KIND, msgspec.Raw(b"{}"))
-    group = created(plan(ObservedJob(parsed.job, status)))[TargetKind.POD_GROUP, "digits"]
+    observed = observe(train_job(trainer={"numNodes": 2}), jobs=jobs)
+    group = created(plan(observed))[TargetKind.POD_GROUP, "digits"]
     assert group["spec"]["minTaskMember"] == {"cache": 1}
     (joining,) = msgspec.json.decode(group["metadata"]["annotations"][JOINING_PODS_ANNOTATION])
     assert joining["names"] == ["digits-node-0-0", "digits-node-0-1"]
@@ -434,11 +426,7 @@ def test_time_to_live_of_the_job_replaces_that_of_the_runtime(
     written = train_job()
     if annotation:
         written["metadata"]["annotations"] = {"gangline.dev/ttl-seconds-after-finished": annotation}
-    runtime = SHIPPED["torch-distributed"]
-    job_set = {**runtime["spec"]["template"]["spec"], "ttlSecondsAfterFinished": 30}
-    spec = {**runtime["spec"], "template": {"spec": job_set}}
-    copy = runtime_copy({**runtime, "spec": spec})
-    job = TrainFramework().read_with_runtime(stored(written), copy, is_known=True).job
+    job = observe(written, job_set={"ttlSecondsAfterFinished": 30}).job
     assert job.policy.ttl == timedelta(seconds=seconds)
 
 

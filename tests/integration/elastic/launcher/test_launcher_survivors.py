@@ -182,8 +182,8 @@ def test_rank_of_another_node_is_replaced_by_a_successor_of_that_node(
         "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-conf",
     ]  # fmt: skip
     hosts = [
-        launch(*flags, f"is_host={host}", SCRIPT, "survive", 12, folder, "6:1:step")
-        for host in (1, 0)
+        launch(*flags, f"is_host={1 - rank},rank={rank}", SCRIPT, "survive", 12, folder, "6:1:step")
+        for rank in (0, 1)
     ]
     hosts[0].until("a successor is warm", 2)
     (folder / "go-0").touch()

@@ -13,10 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
-from gangline.api.meta.objects import LabelSelector
-from gangline.api.meta.selectors import Selector, SelectorError, selector_from_object
 from gangline.local.apiserver.auth.builtin_roles import (
     AUTOUPDATE,
     RBAC,
@@ -26,7 +22,7 @@ from gangline.local.apiserver.auth.builtin_roles import (
 from gangline.local.apiserver.auth.rules import merge_rules, uncovered_rules
 from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import read_json
-from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
+from gangline.local.apiserver.core.registry import Json, Registry, ServedKind, read_selector
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import CacheEvent
@@ -108,7 +104,7 @@ def aggregated_rules(role: Json, roles: Iterable[Json]) -> list[Json] | None:
         return None
     ordered = sorted(roles, key=lambda candidate: str(candidate["metadata"]["name"]))
     rules: list[Json] = []
-    for selector in filter(None, map(_selector, selectors)):
+    for selector in map(read_selector, selectors):
         for source in ordered:
             meta = source["metadata"]
             if meta["name"] != role["metadata"]["name"] and selector.matches(
@@ -116,14 +112,6 @@ def aggregated_rules(role: Json, roles: Iterable[Json]) -> list[Json] | None:
             ):
                 rules += [rule for rule in source.get("rules") or () if rule not in rules]
     return rules
-
-
-def _selector(written: Json) -> Selector | None:
-    """Return a selector; None for an invalid one, which matches nothing."""
-    try:
-        return selector_from_object(msgspec.convert(written, LabelSelector))
-    except (SelectorError, msgspec.ValidationError):
-        return None
 
 
 log = logging.getLogger(__name__)

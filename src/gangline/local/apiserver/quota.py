@@ -169,12 +169,6 @@ def _sum(left: Usage, right: Usage) -> Usage:
     }
 
 
-def add_usage(total: Usage, added: Usage) -> None:
-    """Add amounts in place."""
-    for name, amount in added.items():
-        total[name] = total[name] + amount if name in total else amount
-
-
 def _service_usage(spec: Json) -> Usage:
     usage: Usage = {}
     kind, ports = spec.get("type"), objects_in(spec.get("ports"))
@@ -346,7 +340,8 @@ class QuotaLedger:
         for storage_name, names in measured.items():
             for sample in self._measure(storage_name, namespace):
                 if quota.applies_to(sample.scopes):
-                    add_usage(total, {n: sample.usage[n] for n in names if n in sample.usage})
+                    more = {n: sample.usage[n] for n in names if n in sample.usage}
+                    total = _sum(total, more)
         return total
 
     def _measure(self, storage_name: str, namespace: str) -> Iterator[_Measured]:

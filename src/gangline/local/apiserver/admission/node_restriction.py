@@ -5,7 +5,11 @@ The rules and messages are those of the admission plug-in of Kubernetes.
 
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.auth.authentication import API_AUDIENCES, BoundObject
-from gangline.local.apiserver.auth.node_authorizer import node_of, pod_references
+from gangline.local.apiserver.auth.node_authorizer import (
+    AUTHORITY_CONFIG_MAP,
+    node_of,
+    pod_references,
+)
 from gangline.local.apiserver.core.errors import StatusError, forbidden_object
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
@@ -49,8 +53,8 @@ def restrict_node_write(request: ApiRequest, old: Json | None, new: Json | None)
                 why = f'can only access leases in the "{LEASE_NAMESPACE}" system namespace'
                 raise _refusal(request, why)
             if request.name != node:
-                raise _refusal(request, "can only access node lease with the same name as the "
-                               "requesting node")  # fmt: skip
+                why = "can only access node lease with the same name as the requesting node"
+                raise _refusal(request, why)
 
 
 def restrict_token_request(
@@ -85,75 +89,70 @@ def restrict_token_request(
 
 
 def _restrict_pod(request: ApiRequest, node: str, old: Json | None, new: Json | None) -> None:
+    def refuse(why: str) -> StatusError:
+        return _refusal(request, f'node "{node}" {why}')
+
+    evicts = request.subresource == "eviction"
     if old is None:
         _restrict_mirror_pod(request, node, new or {})
-    elif new is None or request.subresource == "eviction":
-        if old["spec"].get("nodeName") != node:
-            action = "evict" if request.subresource == "eviction" else "delete"
-            why = f"can only {action} pods with spec.nodeName set to itself"
-            raise _refusal(request, f'node "{node}" {why}')
-    elif request.subresource != "status":
-        raise _refusal(request, f'node "{node}" can only update the status of pods')
-    else:
-        if old["spec"].get("nodeName") != node:
-            why = "can only update pod status for pods with spec.nodeName set to itself"
-            raise _refusal(request, f'node "{node}" {why}')
-        if (old["metadata"].get("labels") or {}) != (new["metadata"].get("labels") or {}):
-            raise _refusal(request, f'node "{node}" cannot update labels through pod status')
-        claims = [subobject(pod, "status").get("resourceClaimStatuses") for pod in (old, new)]
-        if claims[0] != claims[1]:
-            # A node reads the claims that the status of its pods names.
-            raise _refusal(request, f'node "{node}" cannot update resource claim statuses')
+        return
+    is_own = old["spec"].get("nodeName") == node
+    if new is None or evicts:
+        if not is_own:
+            action = "evict" if evicts else "delete"
+            raise refuse(f"can only {action} pods with spec.nodeName set to itself")
+        return
+    if request.subresource != "status":
+        raise refuse("can only update the status of pods")
+    if not is_own:
+        raise refuse("can only update pod status for pods with spec.nodeName set to itself")
+    if (old["metadata"].get("labels") or {}) != (new["metadata"].get("labels") or {}):
+        raise refuse("cannot update labels through pod status")
+    claims = [subobject(pod, "status").get("resourceClaimStatuses") for pod in (old, new)]
+    if claims[0] != claims[1]:
+        # A node reads the claims that the status of its pods names.
+        raise refuse("cannot update resource claim statuses")
 
 
 def _restrict_mirror_pod(request: ApiRequest, node: str, pod: Json) -> None:
-    spec = pod.get("spec") or {}
-    if MIRROR_ANNOTATION not in (pod["metadata"].get("annotations") or {}):
-        raise _refusal(request, f'pod does not have "{MIRROR_ANNOTATION}" annotation, node '
-                       f'"{node}" can only create mirror pods')  # fmt: skip
-    if spec.get("nodeName") != node:
-        raise _refusal(request, f'node "{node}" can only create pods with spec.nodeName set to '
-                       "itself")  # fmt: skip
-    if spec.get("serviceAccountName") not in (None, "", "default"):
-        raise _refusal(request, f'node "{node}" can not create pods that reference a service '
-                       "account")  # fmt: skip
-    for part in (*objects_in(spec.get("containers")), *objects_in(spec.get("initContainers"))):
-        origins = [source.get("valueFrom") or {} for source in objects_in(part.get("env"))]
-        if any(set(source) & {"secretKeyRef", "configMapKeyRef"} for source in origins) or any(
-            set(source) & {"secretRef", "configMapRef"}
-            for source in objects_in(part.get("envFrom"))
-        ):
-            raise _refusal(request, f'node "{node}" can not create pods that reference secrets or '
-                           "configmaps")  # fmt: skip
+    spec = subobject(pod, "spec")
+    volumes = objects_in(spec.get("volumes"))
     allowed = {"name", "emptyDir", "hostPath", "downwardAPI"}
-    if any(set(volume) - allowed for volume in objects_in(spec.get("volumes"))):
-        raise _refusal(request, f'node "{node}" can not create pods with volumes of API objects')
+    named = pod_references({**pod, "spec": {**spec, "volumes": []}})
+    why = ""
+    if MIRROR_ANNOTATION not in subobject(pod, "metadata", "annotations"):
+        why = f'pod does not have "{MIRROR_ANNOTATION}" annotation, node "{node}" can only create '
+        raise _refusal(request, f"{why}mirror pods")
+    if spec.get("nodeName") != node:
+        why = "can only create pods with spec.nodeName set to itself"
+    elif spec.get("serviceAccountName") not in (None, "", "default"):
+        why = "can not create pods that reference a service account"
+    elif named.secrets or named.config_maps - {AUTHORITY_CONFIG_MAP}:
+        why = "can not create pods that reference secrets or configmaps"
+    elif any(set(volume) - allowed for volume in volumes):
+        why = "can not create pods with volumes of API objects"
+    if why:
+        raise _refusal(request, f'node "{node}" {why}')
 
 
 def _restrict_node(request: ApiRequest, node: str, old: Json | None, new: Json | None) -> None:
+    def refuse(why: str) -> StatusError:
+        return _refusal(request, f'node "{node}" is not allowed to {why}')
+
     if request.name != node:
-        raise _refusal(request, f'node "{node}" is not allowed to modify node "{request.name}"')
+        raise refuse(f'modify node "{request.name}"')
     if new is None:
         return
-    before, after = (old or {}).get("metadata") or {}, new["metadata"]
-    labels = {
-        key
-        for key in {*(before.get("labels") or {}), *(after.get("labels") or {})}
-        if (before.get("labels") or {}).get(key) != (after.get("labels") or {}).get(key)
-    }
-    barred = ", ".join(sorted(filter(_is_restricted_label, labels)))
-    if barred and old is None:
-        why = f"is not allowed to set the following labels: {barred}"
-        raise _refusal(request, f'node "{node}" {why}')
-    if barred:
-        raise _refusal(request, f'node "{node}" is not allowed to modify labels: {barred}')
+    before, after = (subobject(obj, "metadata", "labels") for obj in (old, new))
+    changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    if barred := ", ".join(sorted(filter(_is_restricted_label, changed))):
+        raise refuse(f"{'modify' if old else 'set the following'} labels: {barred}")
     if old is None:
         return
-    taints = [objects_in(subobject(each, "spec").get("taints")) for each in (old, new)]
-    if taints[0] != taints[1]:
-        raise _refusal(request, f'node "{node}" is not allowed to modify taints')
-    if (before.get("ownerReferences") or []) != (after.get("ownerReferences") or []):
-        raise _refusal(request, f'node "{node}" is not allowed to modify ownerReferences')
+    for part, field in (("spec", "taints"), ("metadata", "ownerReferences")):
+        parts = [objects_in(subobject(obj, part).get(field)) for obj in (old, new)]
+        if parts[0] != parts[1]:
+            raise refuse(f"modify {field}")
 
 
 def _is_restricted_label(label: str) -> bool:

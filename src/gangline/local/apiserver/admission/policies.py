@@ -16,8 +16,7 @@ import msgspec
 
 from gangline.api.cluster.admission import GROUP, RuleWithOperations, ValidatingWebhook
 from gangline.api.meta.json_objects import objects_in, subobject
-from gangline.api.meta.objects import LabelSelector, StatusCause, StatusDetails
-from gangline.api.meta.selectors import selector_from_object
+from gangline.api.meta.objects import StatusCause, StatusDetails
 from gangline.local.apiserver.admission.webhook_call import (
     CompiledWebhook,
     WriteAttributes,
@@ -28,7 +27,7 @@ from gangline.local.apiserver.admission.webhook_call import (
 from gangline.local.apiserver.core import conversion
 from gangline.local.apiserver.core.errors import StatusError, qualified_resource, status_error
 from gangline.local.apiserver.core.negotiation import read_json
-from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
+from gangline.local.apiserver.core.registry import Json, Registry, ServedKind, read_selector
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.machinery.cel import POLICY_VARIABLES
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -238,9 +237,7 @@ def _find_params(
     if reference.get("name"):
         keys = [key for key in [f"{prefix}{reference['name']}"] if key in records]
     else:
-        selector = selector_from_object(
-            msgspec.convert(subobject(reference, "selector"), LabelSelector)
-        )
+        selector = read_selector(subobject(reference, "selector"))
         keys = sorted(key for key, record in records.items()
                       if key.startswith(prefix) and selector.matches(record.labels))  # fmt: skip
     if not keys and reference.get("parameterNotFoundAction") != "Allow":

@@ -9,7 +9,6 @@ Each node has two certificates. As a client it is ``system:node:NAME`` in the gr
 outdated or of another authority is issued again, so its files need not survive a power failure.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +24,6 @@ from gangline.local.apiserver.auth.pki import (
     RENEW_BEFORE_EXPIRY,
     ClusterAuthority,
     KeyPairFiles,
-    encode_key,
     make_name,
     server_options,
 )
@@ -184,18 +182,13 @@ def prepare_node_certificates(
     folder.chmod(0o700)
     server = server_options([node, *addresses])
     for name, options in (("client", [CLIENT_USAGE]), ("server", server)):
-        pair = _pair(folder, name)
+        pair = KeyPairFiles.in_folder(folder, name)
         if not _is_usable(pair, authority, options):
-            certificate, key = authority.sign(
-                make_name(f"{NODE_PREFIX}{node}", NODE_GROUP), options
-            )
-            _write(pair.key, encode_key(key))
-            _write(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
-    return NodeCertificates(_pair(folder, "client"), _pair(folder, "server"))
-
-
-def _pair(folder: Path, name: str) -> KeyPairFiles:
-    return KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key")
+            subject = make_name(f"{NODE_PREFIX}{node}", NODE_GROUP)
+            authority.issue(pair, subject, options, durably=False)
+    return NodeCertificates(
+        KeyPairFiles.in_folder(folder, "client"), KeyPairFiles.in_folder(folder, "server")
+    )
 
 
 def _is_usable(
@@ -215,16 +208,6 @@ def _is_usable(
         and present == list(options)
         and authority.has_issued(certificate)
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Replace a file that only its owner reads."""
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-        file.write(content)
-    temporary.replace(path)
 
 
 LEASE_NAMESPACE = "kube-node-lease"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -34,6 +35,10 @@ class KeyPairFiles:
 
     certificate: Path
     key: Path
+
+    @classmethod
+    def in_folder(cls, folder: Path, name: str) -> Self:
+        return cls(folder / f"{name}.crt", folder / f"{name}.key")
 
     @property
     def exists(self) -> bool:
@@ -77,8 +82,8 @@ def prepare_certificates(folder: Path, hosts: Sequence[str]) -> ServerCertificat
 
 def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
     make_directory(folder, 0o700)
-    pairs = _pairs(folder, "ca", "server", "admin", "apiserver-kubelet-client", "front-proxy-ca")
-    certificates = ServerCertificates(*pairs)
+    names = ("ca", "server", "admin", "apiserver-kubelet-client", "front-proxy-ca")
+    certificates = ServerCertificates(*(KeyPairFiles.in_folder(folder, name) for name in names))
     for pair in (certificates.authority, certificates.front_proxy):
         if not pair.exists:
             _make_authority(pair)
@@ -92,10 +97,6 @@ def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
     if not _is_valid(certificates.kubelet_client):
         authority.issue(certificates.kubelet_client, make_name(API_SERVER_USER), [CLIENT_USAGE])
     return certificates
-
-
-def _pairs(folder: Path, *names: str) -> list[KeyPairFiles]:
-    return [KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key") for name in names]
 
 
 def make_name(common: str, organization: str = "") -> x509.Name:
@@ -175,7 +176,12 @@ class ClusterAuthority:
         return True
 
     def issue(
-        self, pair: KeyPairFiles, name: x509.Name, options: Sequence[x509.ExtensionType]
+        self,
+        pair: KeyPairFiles,
+        name: x509.Name,
+        options: Sequence[x509.ExtensionType],
+        *,
+        durably: bool = True,
     ) -> None:
         """Create a key and its certificate, and store both.
 
@@ -183,7 +189,7 @@ class ClusterAuthority:
             ValueError: a file of the authority is damaged.
             OSError: a file cannot be read or written.
         """
-        _write(pair, *self.sign(name, options))
+        _write(pair, *self.sign(name, options), durably=durably)
 
     def sign(
         self, name: x509.Name, options: Sequence[x509.ExtensionType]
@@ -217,11 +223,16 @@ def _builder(
 
 
 def _write(
-    pair: KeyPairFiles, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
+    pair: KeyPairFiles,
+    certificate: x509.Certificate,
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    durably: bool = True,
 ) -> None:
-    write_durably(pair.key, encode_key(key))
+    write_durably(pair.key, encode_key(key), sync=durably)
     # Write order: key first. After an interrupted start no certificate exists, so both are redone.
-    write_durably(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    write_durably(pair.certificate, pem, 0o644, sync=durably)
 
 
 def load_signing_key(path: Path) -> ec.EllipticCurvePrivateKey:

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import yaml
@@ -35,6 +35,8 @@ from gangline.local.apiserver.machinery.encoding import (
 )
 
 __all__ = ["MEDIA", "read_protobuf"]
+
+T = TypeVar("T")
 
 
 def read_protobuf(body: bytes, accepted: tuple[str, ...]) -> Json:
@@ -266,32 +268,29 @@ def expect_object(value: object, what: str) -> Json:
     """Return an object within a body; None counts as an empty one. Raises StatusError: 400, the
     value has another type.
     """
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise bad_request(f"{what} must be an object, not {type(value).__name__}")
-    return value
+    return _expect(value, dict, {}, f"{what} must be an object")
 
 
 def expect_string(value: object, what: str) -> str:
     """Return a string within a body; None counts as an empty one. Raises StatusError: 400, the
     value has another type.
     """
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise bad_request(f"{what} must be a string, not {type(value).__name__}")
-    return value
+    return _expect(value, str, "", f"{what} must be a string")
 
 
 def expect_strings(value: object, what: str) -> list[str]:
     """Return a list of strings within a body; None counts as an empty one. Raises StatusError: 400,
     the value has another type.
     """
+    listed: list[str] = _expect(value, list, [], f"{what} must be a list of strings")
+    return [expect_string(item, f"each of {what}") for item in listed]
+
+
+def _expect(value: object, type_: type[T], empty: T, problem: str) -> T:
     if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise bad_request(f"{what} must be a list of strings")
+        return empty
+    if not isinstance(value, type_):
+        raise bad_request(f"{problem}, not {type(value).__name__}")
     return value
 
 

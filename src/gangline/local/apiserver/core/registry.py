@@ -16,9 +16,12 @@ from functools import cache, cached_property, partial
 from importlib import resources
 from typing import Any
 
+import msgspec
+
 from gangline.api.cluster.autoscaling import HorizontalPodAutoscalerV1
 from gangline.api.cluster.workload import GROUP as SCHEDULING
-from gangline.api.meta.objects import StatusCause
+from gangline.api.meta.objects import LabelSelector, StatusCause
+from gangline.api.meta.selectors import NOTHING, Selector, SelectorError, selector_from_object
 from gangline.api.resources import BUILT_IN_RESOURCES
 from gangline.api.schema.field_table import find_message
 from gangline.api.schema.openapi import openapi_schema
@@ -185,6 +188,14 @@ FIELD_PATHS = {
 }
 """Paths of selectable fields whose label is not their path."""
 STORAGE_NAME_ALIASES = {("events.k8s.io", "events"): "events."}
+
+
+def read_selector(written: Any) -> Selector:
+    """Return a label selector of an object; one that selects nothing if it is invalid."""
+    try:
+        return selector_from_object(msgspec.convert(written, LabelSelector))
+    except (SelectorError, msgspec.ValidationError):
+        return NOTHING
 
 
 def read_field(obj: Json, path: tuple[str, ...]) -> str:

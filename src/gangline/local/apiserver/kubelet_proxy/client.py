@@ -52,7 +52,12 @@ class KubeletAddress(NamedTuple):
         """Return an endpoint. Each element is exactly one element of its path. Raises StatusError:
         400, an element would change the structure of the path.
         """
-        return KubeletEndpoint(self.node, kubelet_url(self.base, name, *elements))
+        for element in elements:
+            if not element or element in (".", "..") or "/" in element or not element.isprintable():
+                raise bad_request(f"{element!r} cannot be an element of a path")
+        path = "/".join(quote(element, safe="") for element in (name, *elements))
+        # Encoded: yarl must not decode, join or normalize elements.
+        return KubeletEndpoint(self.node, URL(f"{self.base}/{path}", encoded=True))
 
 
 class KubeletTarget(NamedTuple):
@@ -66,18 +71,6 @@ class KubeletTarget(NamedTuple):
     def endpoint(self, name: str, *, with_container: bool = True) -> KubeletEndpoint:
         container = (self.container,) if with_container else ()
         return self.kubelet.endpoint(name, self.namespace, self.pod, *container)
-
-
-def kubelet_url(base: str, endpoint: str, *names: str) -> URL:
-    """Return a URL with these path elements. Raises StatusError: 400, one of them would change the
-    structure of the path.
-    """
-    for name in names:
-        if not name or name in (".", "..") or "/" in name or not name.isprintable():
-            raise bad_request(f"{name!r} cannot be an element of a path")
-    path = "/".join(quote(name, safe="") for name in (endpoint, *names))
-    # Encoded: yarl must not decode, join or normalize elements.
-    return URL(f"{base}/{path}", encoded=True)
 
 
 class KubeletProxyClient:

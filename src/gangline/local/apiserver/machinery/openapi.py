@@ -95,7 +95,7 @@ _PATCH_TYPES = [
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ]
-_WRITES = {"post": "post", "put": "put", "patch": "patch", "delete": "delete"}
+_WRITES = ("post", "put", "patch", "delete")
 _BUILT_IN = {"": "core", "apps": "apps"}
 
 
@@ -234,39 +234,35 @@ def _query_parameters(verb: str, nested: bool) -> list[Json]:
     return [_parameter(name, "query", nested) for name in names]
 
 
-def _operation_v2(entry: OpenAPIEntry, verb: str) -> Json:
+def _operation(entry: OpenAPIEntry, verb: str, *, nested: bool) -> Json:
     return {
         "operationId": f"{verb}{entry.definition_name}",
-        "consumes": entry.patch_types if verb == "patch" else ["*/*"],
-        "produces": ["application/json"],
-        "parameters": _query_parameters(verb, nested=False),
-        "responses": {
-            "200": {
-                "description": "OK",
-                "schema": {"$ref": f"#/definitions/{entry.definition_name}"},
-            }
-        },
+        "parameters": _query_parameters(verb, nested=nested),
         "x-kubernetes-action": verb,
         GROUP_VERSION_KIND: entry.group_version_kind,
+    }
+
+
+def _operation_v2(entry: OpenAPIEntry, verb: str) -> Json:
+    schema = {"$ref": f"#/definitions/{entry.definition_name}"}
+    return {
+        **_operation(entry, verb, nested=False),
+        "consumes": entry.patch_types if verb == "patch" else ["*/*"],
+        "produces": ["application/json"],
+        "responses": {"200": {"description": "OK", "schema": schema}},
     }
 
 
 def _operation_v3(entry: OpenAPIEntry, verb: str) -> Json:
     schema = {"$ref": f"#/components/schemas/{entry.definition_name}"}
     body = {"content": {"application/json": {"schema": schema}}}
-    return {
-        "operationId": f"{verb}{entry.definition_name}",
-        "parameters": _query_parameters(verb, nested=True),
-        "responses": {"200": {"description": "OK", **body}},
-        "x-kubernetes-action": verb,
-        GROUP_VERSION_KIND: entry.group_version_kind,
-        **({"requestBody": body} if verb in ("post", "put") else {}),
-        **(
-            {"requestBody": {"content": {media: {} for media in entry.patch_types}}}
-            if verb == "patch"
-            else {}
-        ),
-    }
+    operation = _operation(entry, verb, nested=True)
+    operation["responses"] = {"200": {"description": "OK", **body}}
+    if verb in ("post", "put"):
+        operation["requestBody"] = body
+    elif verb == "patch":
+        operation["requestBody"] = {"content": {media: {} for media in entry.patch_types}}
+    return operation
 
 
 def _address(entries: Sequence[OpenAPIEntry], prefix: str) -> str:

@@ -222,7 +222,7 @@ def _apply(
     )
 
     changes = diff_fields(live, result, schema)
-    changed = ownable_fields(changes.added | changes.modified)
+    changed = ownable_fields(changes.changed)
     conflicts = [(other, path) for other in others for path in sorted(other.fields & changed)]
     if (
         conflicts

@@ -25,9 +25,10 @@ NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLIN
 """Errors of file systems without hard links, such as that of a USB stick."""
 
 
-def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
+def write_durably(path: Path, content: bytes, mode: int = 0o600, *, sync: bool = True) -> None:
     """Replace ``path`` atomically: after a crash it has the old or the new content, never a part.
-    Raises OSError: the file could not be written; the old one is unchanged.
+    Without ``sync`` that is so if the process dies, but not the machine. Raises OSError: the file
+    could not be written; the old one is unchanged.
     """
     temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)  # its mode would stay that of the interrupted attempt
@@ -35,9 +36,11 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(descriptor)
+        if sync:
+            os.fsync(descriptor)
     temporary.replace(path)
-    sync_directory(path.parent)
+    if sync:
+        sync_directory(path.parent)
 
 
 def publish_new(temporary: Path, path: Path) -> None:

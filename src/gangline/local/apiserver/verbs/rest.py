@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from gangline.api.meta.objects import StatusCause, StatusDetails
@@ -80,8 +81,8 @@ class ResourceHandler:
             "get": self._get,
             "list": self._list,
             "create": self._create,
-            "update": self._update,
-            "patch": self._patch,
+            "update": self._change,
+            "patch": self._change,
             "delete": self._delete,
             "deletecollection": self._delete_collection,
         }
@@ -134,12 +135,8 @@ class ResourceHandler:
         written = await self._writer.create(request, given)
         return await self._object(request, written.body, 201)
 
-    async def _update(self, request: ApiRequest) -> ApiResponse:
-        written = await self._writer.update(request, await self.decode_change(request))
-        return await self._object(request, written.body)
-
-    async def _patch(self, request: ApiRequest) -> ApiResponse:
-        if _media_type(request) in APPLY_PATCHES:
+    async def _change(self, request: ApiRequest) -> ApiResponse:
+        if request.verb == "patch" and _media_type(request) in APPLY_PATCHES:
             return await self._apply(request)
         written = await self._writer.update(request, await self.decode_change(request))
         return await self._object(request, written.body)
@@ -221,11 +218,7 @@ class ResourceHandler:
 
 def _delete_request(request: ApiRequest, key: str) -> ApiRequest:
     namespace, _, name = key.rpartition("/")
-    return ApiRequest(
-        request.kind, "delete", namespace or None, name, "", request.params, request.user,
-        request.user_agent,
-        warnings=request.warnings,
-    )  # fmt: skip
+    return replace(request, verb="delete", namespace=namespace or None, name=name, body=b"")
 
 
 def _media_type(request: ApiRequest) -> str:

@@ -4,16 +4,14 @@ An eviction deletes a pod, subject to disruption budgets.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
-
-import msgspec
 
 from gangline.api.meta.field_causes import invalid as invalid_field
 from gangline.api.meta.field_causes import required
 from gangline.api.meta.json_objects import subobject
-from gangline.api.meta.objects import LabelSelector, StatusCause
-from gangline.api.meta.selectors import SelectorError, selector_from_object
+from gangline.api.meta.objects import StatusCause
 from gangline.local.apiserver.admission.node_restriction import (
     restrict_node_write,
     restrict_token_request,
@@ -40,7 +38,7 @@ from gangline.local.apiserver.core.negotiation import (
     read_json,
 )
 from gangline.local.apiserver.core.prepare import format_timestamp
-from gangline.local.apiserver.core.registry import Json, ServedKind
+from gangline.local.apiserver.core.registry import Json, ServedKind, read_selector
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.delete import DeletionRequest, read_deletion_request
@@ -51,16 +49,6 @@ from gangline.local.apiserver.verbs.write import WritePath, check_preconditions
 BUDGETS = ServedKind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 UNPROTECTED_PHASES = ("Pending", "Succeeded", "Failed")
 """Phases in which a pod is not available, so that no budget protects it."""
-
-
-def budget_selects(selector: Any, labels: dict[str, str]) -> bool:
-    """Return True if a budget's selector matches. A missing selector matches no pod."""
-    if selector is None:
-        return False
-    try:
-        return selector_from_object(msgspec.convert(selector, LabelSelector)).matches(labels)
-    except (SelectorError, msgspec.ValidationError):
-        return False
 
 
 def check_budget(budget: Json) -> None:
@@ -280,10 +268,7 @@ def _selector(selector: Any) -> str:
         return ""
     if "matchLabels" not in selector and "matchExpressions" not in selector:
         return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
-    try:
-        return str(selector_from_object(msgspec.convert(selector, LabelSelector)))
-    except (SelectorError, msgspec.ValidationError):
-        return ""
+    return str(read_selector(selector))
 
 
 SUCCESS: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
@@ -389,10 +374,15 @@ class SubresourceHandler:
             if dry_run:
                 return
             name = budget["metadata"]["name"]
-            taking = ApiRequest(
-                BUDGETS, "update", request.namespace, name, "status", {}, request.user
+            taking = replace(
+                request,
+                kind=BUDGETS,
+                verb="update",
+                name=name,
+                subresource="status",
+                params={},
+                body=b"",
             )
-            taking.user_agent = request.user_agent
             await self._writer.update(
                 taking, lambda budget_now: count_disruption(budget_now, request.name)
             )
@@ -401,9 +391,9 @@ class SubresourceHandler:
         cache = self._store.cache(BUDGETS.storage_name)
         records = [cache.latest(key) for key in cache.keys(namespace)]
         budgets = (read_json(record.body) for record in records if record is not None)
-        return [
-            budget for budget in budgets if budget_selects(budget["spec"].get("selector"), labels)
-        ]
+        # A missing selector matches no pod.
+        chosen = ((budget, read_selector(budget["spec"].get("selector"))) for budget in budgets)
+        return [budget for budget, selector in chosen if selector.matches(labels)]
 
 
 def _constant(obj: Json) -> Callable[[Json], Json]:
@@ -420,11 +410,7 @@ def _without_patched_revision(scale: Json, present: Json) -> Json:
 
 def _update_request(request: ApiRequest) -> ApiRequest:
     """Return the request as an update of the object, without the body of the subresource."""
-    return ApiRequest(
-        request.kind, "update", request.namespace, request.name, request.subresource,
-        request.params, request.user,
-        request.user_agent,
-    )  # fmt: skip
+    return replace(request, verb="update", body=b"")
 
 
 def bind_pod(request: ApiRequest, pod: Json, node: str, meta: Json) -> Json:

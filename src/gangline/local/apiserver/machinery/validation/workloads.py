@@ -20,9 +20,6 @@ from gangline.api.validation.pods import template_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 from gangline.local.apiserver.machinery.validation.metadata import selector_causes
 
-_SCHEDULING = ("nodeSelector", "tolerations", "schedulingGates")
-"""Fields of the template that may change while a suspended Job has not started."""
-
 
 def job_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
@@ -147,8 +144,13 @@ def _selector(obj: Json, spec: Json) -> Causes:
     ):
         yield field_causes.invalid("spec.selector", selector, "`selector` not auto-generated")
         return
+    yield from _mismatched_labels(spec, labels)
+
+
+def _mismatched_labels(spec: Json, required: Json) -> Causes:
+    """Yield the error of a template whose pods a selector would not match."""
     given = subobject(spec, "template", "metadata", "labels")
-    if any(given.get(name) != value for name, value in labels.items()):
+    if any(given.get(name) != value for name, value in required.items()):
         path = "spec.template.metadata.labels"
         yield field_causes.invalid(path, given, "`selector` does not match template `labels`")
 
@@ -174,11 +176,9 @@ def _remove_scheduling_fields(template: Json) -> None:
     metadata, spec = subobject(template, "metadata"), subobject(template, "spec")
     metadata.pop("annotations", None)
     metadata.pop("labels", None)
-    for name in _SCHEDULING:
+    for name in ("tolerations", "schedulingGates"):
         spec.pop(name, None)
-    subobject(spec, "affinity").pop("nodeAffinity", None)
-    if not spec.get("affinity"):
-        spec.pop("affinity", None)
+    remove_node_constraints(spec)
     for kind in ("containers", "initContainers"):
         for container in objects_in(spec.get(kind)):
             container.pop("resources", None)
@@ -324,14 +324,7 @@ def _controller_selector(spec: Json) -> Causes:
         yield field_causes.invalid("spec.selector", selector, "empty selector is invalid")
         return
     yield from selector_causes("spec.selector", selector)
-    labels = subobject(spec, "template", "metadata", "labels")
-    required = subobject(selector, "matchLabels")
-    if any(labels.get(name) != value for name, value in required.items()):
-        path, detail = (
-            "spec.template.metadata.labels",
-            "`selector` does not match template `labels`",
-        )
-        yield field_causes.invalid(path, labels, detail)
+    yield from _mismatched_labels(spec, subobject(selector, "matchLabels"))
 
 
 def autoscaler_causes(obj: Json) -> Causes:

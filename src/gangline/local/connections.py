@@ -22,8 +22,7 @@ import ssl
 import struct
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -172,41 +171,31 @@ PAUSE_S = 0.001
 """Seconds between two handshakes, in which requests are served."""
 
 
-class _Client(NamedTuple):
-    start: Callable[[], None]
-    refuse: Callable[[], None]
-
-
 class HandshakeQueue:
     """Clients whose first bytes have arrived, by peer."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, deque[_Client]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._filled = asyncio.Event()
 
-    def add(self, peer: str, start: Callable[[], None], refuse: Callable[[], None]) -> None:
-        """Call ``start`` when it is the turn of this client, or ``refuse`` if that never comes."""
-        self._waiting.setdefault(peer, deque()).append(_Client(start, refuse))
+    async def wait_turn(self, peer: str) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(peer, deque()).append(turn)
         self._filled.set()
-
-    def clear(self) -> None:
-        for clients in self._waiting.values():
-            for client in clients:
-                client.refuse()
-        self._waiting.clear()
-        self._filled.clear()
+        await turn
 
     async def run(self) -> None:
         while True:
             await self._filled.wait()
-            peer, clients = self._waiting.popitem(last=False)
-            client = clients.popleft()
-            if clients:
-                self._waiting[peer] = clients  # at the end: the other peers come first
+            peer, turns = self._waiting.popitem(last=False)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[peer] = turns  # at the end: the other peers come first
             if not self._waiting:
                 self._filled.clear()
-            client.start()
-            await asyncio.sleep(PAUSE_S)
+            if not turn.done():
+                turn.set_result(None)
+                await asyncio.sleep(PAUSE_S)
 
 
 LINGERING_S = 2.0
@@ -291,24 +280,6 @@ RETRY_S = 0.05
 """Seconds until the next attempt to accept when no file descriptor is left."""
 
 
-class _Accepted:
-    """An accepted socket, until a transport has it."""
-
-    __slots__ = ("connection", "has_started", "has_transport", "socket")
-
-    def __init__(self, accepted: socket.socket) -> None:
-        self.socket = accepted
-        self.connection: ClientConnection | None = None
-        self.has_started = False
-        """True once the client has sent something: the queue of handshakes has it."""
-        self.has_transport = False
-
-    def close(self) -> None:
-        if self.connection is not None:
-            self.connection.end()
-        self.socket.close()
-
-
 class Listener:
     """Accepts connections with TLS: the part of ``asyncio.AbstractServer`` that a site uses.
 
@@ -327,6 +298,8 @@ class Listener:
         self._listening: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._handshakes = HandshakeQueue()
+        self._unstarted: set[ClientConnection] = set()
+        """Connections whose sockets no transport has yet."""
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
@@ -354,7 +327,6 @@ class Listener:
         """Stop listening. Accepted connections continue."""
         for task in self._tasks:
             task.cancel()
-        self._handshakes.clear()
         for opened in self._listening:
             opened.close()
         self._listening = []
@@ -385,54 +357,33 @@ class Listener:
                 continue
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._expect(_Accepted(accepted))
+            self._serve(accepted)
 
-    def _expect(self, client: _Accepted) -> None:
-        def release(_: object) -> None:  # also of a task that was cancelled before it began
-            if not client.has_started:
-                client.close()
-
-        self._run(self._expect_client(client)).add_done_callback(release)
-
-    def _start(self, client: _Accepted, connection: ClientConnection) -> None:
-        def release(_: object) -> None:
-            if not client.has_transport:
-                client.close()
-
-        self._run(self._connect(client, connection)).add_done_callback(release)
-
-    async def _expect_client(self, client: _Accepted) -> None:
-        """Wait for the first bytes of a client. Until then it takes no place in the queue."""
-        accepted = client.socket
-
+    def _serve(self, accepted: socket.socket) -> None:
         def close() -> None:
             with contextlib.suppress(OSError):
                 accepted.shutdown(socket.SHUT_RDWR)
 
-        client.connection = connection = self._table.add(identify_peer(accepted), close)
-        loop = asyncio.get_running_loop()
-        readable: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(accepted, _set_once, readable)
-        try:
-            async with asyncio.timeout(limits.TLS_HANDSHAKE_TIMEOUT_S):
-                await readable
-            started = bool(accepted.recv(1, socket.MSG_PEEK))
-        except (OSError, TimeoutError):
-            started = False
-        finally:
-            loop.remove_reader(accepted)
-        if started:
-            client.has_started = True
-            start = partial(self._start, client, connection)
-            self._handshakes.add(connection.peer, start, client.close)
+        def release(_: object) -> None:  # also of a task that was cancelled before it began
+            if connection in self._unstarted:
+                self._unstarted.remove(connection)
+                connection.end()
+                accepted.close()
 
-    async def _connect(self, client: _Accepted, connection: ClientConnection) -> None:
+        connection = self._table.add(identify_peer(accepted), close)
+        self._unstarted.add(connection)
+        self._run(self._connect(accepted, connection)).add_done_callback(release)
+
+    async def _connect(self, accepted: socket.socket, connection: ClientConnection) -> None:
         """Complete the TLS handshake; the protocol serves the connection from then on."""
-        client.has_transport = True
+        if not await _has_sent(accepted):
+            return
+        await self._handshakes.wait_turn(connection.peer)
+        self._unstarted.remove(connection)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._protocol(connection),
-                client.socket,
+                accepted,
                 ssl=self._context,
                 ssl_handshake_timeout=limits.TLS_HANDSHAKE_TIMEOUT_S,
             )
@@ -447,9 +398,19 @@ class Listener:
         return protocol
 
 
-def _set_once(readable: "asyncio.Future[None]") -> None:
-    if not readable.done():
-        readable.set_result(None)
+async def _has_sent(accepted: socket.socket) -> bool:
+    """Wait for the first bytes of a client. Until then it takes no place in the queue."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(accepted, readable.set)
+    try:
+        async with asyncio.timeout(limits.TLS_HANDSHAKE_TIMEOUT_S):
+            await readable.wait()
+        return bool(accepted.recv(1, socket.MSG_PEEK))
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        loop.remove_reader(accepted)
 
 
 class BoundedSite(web.TCPSite):

@@ -16,15 +16,15 @@ from gangline.local.controllers.device_taints import DeviceTaintController
 from gangline.local.controllers.disruption import DisruptionController
 from gangline.local.controllers.endpoints import EndpointsController
 from gangline.local.controllers.ephemeral_volumes import EphemeralVolumeController
-from gangline.local.controllers.garbage_collector.controller import GarbageCollector
+from gangline.local.controllers.garbage_collector import GarbageCollector
 from gangline.local.controllers.jobs.controller import JobController
 from gangline.local.controllers.namespaces import NamespaceController, NamespaceDefaultsController
-from gangline.local.controllers.node_lifecycle.controller import NodeLifecycleController
+from gangline.local.controllers.node_lifecycle import NodeLifecycleController
 from gangline.local.controllers.pod_autoscaler.controller import PodAutoscalerController
 from gangline.local.controllers.replica_sets.controller import ReplicaSetController
-from gangline.local.controllers.resource_claims.controller import ResourceClaimController
+from gangline.local.controllers.resource_claims import ResourceClaimController
 from gangline.local.controllers.token_secrets import TokenSecretController
-from gangline.local.controllers.volume_binder.controller import VolumeBinderController
+from gangline.local.controllers.volume_binder import VolumeBinderController
 from gangline.local.supervision import keep_running
 
 CONTROLLERS: tuple[type[ControllerLoop], ...] = (

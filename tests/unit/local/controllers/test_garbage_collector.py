@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gangline.api.meta.objects import Object, OwnerReference
 from gangline.api.meta.resource import Resource
-from gangline.local.controllers.garbage_collector.plan import (
+from gangline.local.controllers.garbage_collector import (
     FOREGROUND,
     ORPHAN,
     CheckObjects,

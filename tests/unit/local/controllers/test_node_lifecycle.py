@@ -13,9 +13,9 @@ from gangline.api.meta.objects import Condition, ObjectMeta
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import LEASES, NODES
 from gangline.kube.informers.indexer import Indexer, ObjectKey
-from gangline.local.controllers.node_lifecycle import controller
-from gangline.local.controllers.node_lifecycle.controller import LEASE_NAMESPACE
-from gangline.local.controllers.node_lifecycle.plan import (
+from gangline.local.controllers import node_lifecycle
+from gangline.local.controllers.node_lifecycle import (
+    LEASE_NAMESPACE,
     NOT_READY,
     UNREACHABLE,
     UNSCHEDULABLE,
@@ -183,10 +183,10 @@ async def test_settled_nodes_are_checked_again_when_they_change_or_fall_silent(
         checked.append(node.metadata.name)
         return NodeUpdate()
 
-    monkeypatch.setattr(controller, "plan_node_update", record)
-    monkeypatch.setattr(controller, "_clock", lambda: clock[0])
+    monkeypatch.setattr(node_lifecycle, "plan_node_update", record)
+    monkeypatch.setattr(node_lifecycle, "_clock", lambda: clock[0])
     settings = SimpleNamespace(node_silence_s=40.0)
-    lifecycle = controller.NodeLifecycleController(
+    lifecycle = node_lifecycle.NodeLifecycleController(
         SimpleNamespace(client=None, recorder=None, informers=informers, settings=settings)  # type: ignore[arg-type]
     )
     nodes, leases = informers.stores["nodes"], informers.stores["leases"]

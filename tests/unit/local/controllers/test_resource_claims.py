@@ -12,8 +12,8 @@ from gangline.api.core.devices import (
     ResourceClaimTemplate,
 )
 from gangline.api.core.pod import Pod
-from gangline.local.controllers.resource_claims import plan
-from gangline.local.controllers.resource_claims.plan import ClaimChange
+from gangline.local.controllers import resource_claims
+from gangline.local.controllers.resource_claims import ClaimChange
 
 CLAIMS = [
     {"name": "gpu", "resourceClaimTemplateName": "one-gpu"},
@@ -47,26 +47,26 @@ def test_claim_of_a_template_is_owned_by_its_pod_and_named_in_its_status() -> No
     template = msgspec.convert(
         {"spec": {"metadata": metadata, "spec": spec}}, ResourceClaimTemplate
     )
-    (missing,) = plan.missing_claims(pod())
-    body = plan.claim_body(pod(), missing.name, template)
+    (missing,) = resource_claims.missing_claims(pod())
+    body = resource_claims.claim_body(pod(), missing.name, template)
     assert (body["metadata"]["generateName"], body["spec"]) == ("p-gpu-", spec)
     assert body["metadata"]["labels"] == {"team": "a"}
     assert body["metadata"]["annotations"] == {"note": "b", POD_CLAIM_ANNOTATION: "gpu"}
     created = msgspec.convert(
         {**body, "metadata": {**body["metadata"], "name": "x"}}, ResourceClaim
     )
-    assert plan.created_claim(pod(), "gpu", [created]) is created
-    assert plan.created_claim(pod(), "nic", [created]) is None
-    patch = plan.status_patch(pod(), {"gpu": "x"})
+    assert resource_claims.created_claim(pod(), "gpu", [created]) is created
+    assert resource_claims.created_claim(pod(), "nic", [created]) is None
+    patch = resource_claims.status_patch(pod(), {"gpu": "x"})
     named = pod(resourceClaimStatuses=patch["status"]["resourceClaimStatuses"])
-    assert plan.claim_names(named) == {"gpu": "x", "shared": "s"}
-    assert not plan.missing_claims(named)
+    assert resource_claims.claim_names(named) == {"gpu": "x", "shared": "s"}
+    assert not resource_claims.missing_claims(named)
 
 
 @pytest.mark.parametrize("ended", [pod("Succeeded"), pod("Failed", node="n"), pod(deleted=True)])
 def test_pod_that_has_ended_gets_no_claims(ended: Pod) -> None:
-    assert plan.has_ended(ended)
-    assert not plan.missing_claims(ended)
+    assert resource_claims.has_ended(ended)
+    assert not resource_claims.missing_claims(ended)
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_pod_that_has_ended_gets_no_claims(ended: Pod) -> None:
 def test_claim_is_freed_after_its_last_user(
     present: ResourceClaim, left: int, owner: Pod | None, change: ClaimChange
 ) -> None:
-    assert plan.plan_claim(present, present.status.reserved_for[:left], owner) == change
+    assert resource_claims.plan_claim(present, present.status.reserved_for[:left], owner) == change

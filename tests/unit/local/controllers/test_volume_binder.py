@@ -19,12 +19,12 @@ from gangline.api.core.storage import (
     VolumeResourceRequirements,
 )
 from gangline.api.meta.objects import ObjectMeta
-from gangline.local.controllers.volume_binder import plan
+from gangline.local.controllers import volume_binder as binder
 from unit.local.controllers.builders import NOW
 
 LOCAL = StorageClass(
-    metadata=ObjectMeta(name="local", annotations={plan.DEFAULT_CLASS_ANNOTATION: "true"}),
-    provisioner=plan.PROVISIONER,
+    metadata=ObjectMeta(name="local", annotations={binder.DEFAULT_CLASS_ANNOTATION: "true"}),
+    provisioner=binder.PROVISIONER,
 )
 FOREIGN = StorageClass(metadata=ObjectMeta(name="cloud"), provisioner="cloud.example/disk")
 
@@ -45,13 +45,13 @@ def a_volume(name: str, size: str = "1Gi", **spec: Any) -> PersistentVolume:
     )
 
 
-def decide(claim: PersistentVolumeClaim, *volumes: PersistentVolume) -> plan.ClaimAction:
-    return plan.plan_claim(claim, volumes, [LOCAL, FOREIGN], Path("/data"))
+def decide(claim: PersistentVolumeClaim, *volumes: PersistentVolume) -> binder.ClaimAction:
+    return binder.plan_claim(claim, volumes, [LOCAL, FOREIGN], Path("/data"))
 
 
 def test_a_claim_without_a_class_is_given_a_folder_of_the_default_class() -> None:
     action = decide(a_claim())
-    assert isinstance(action, plan.ProvisionVolume)
+    assert isinstance(action, binder.ProvisionVolume)
     assert action.volume["spec"]["hostPath"]["path"] == "/data/pvc-uid-c"
     assert action.volume["spec"]["claimRef"]["uid"] == "uid-c"
 
@@ -59,33 +59,33 @@ def test_a_claim_without_a_class_is_given_a_folder_of_the_default_class() -> Non
 def test_a_claim_takes_the_smallest_volume_that_fits() -> None:
     small, fitting, large = a_volume("s", "1Gi"), a_volume("f", "5Gi"), a_volume("l", "9Gi")
     action = decide(a_claim("2Gi", storage_class_name=""), large, small, fitting)
-    assert action == plan.BindClaim(fitting)
+    assert action == binder.BindClaim(fitting)
 
 
 def test_claim_that_waits_for_its_first_consumer_is_left_to_the_scheduler() -> None:
     late = StorageClass(
         metadata=ObjectMeta(name="late"),
-        provisioner=plan.PROVISIONER,
+        provisioner=binder.PROVISIONER,
         volume_binding_mode="WaitForFirstConsumer",
     )
     free = a_volume("v", storage_class_name="late")
     claim = a_claim(storage_class_name="late")
 
-    def action(volume: PersistentVolume) -> plan.ClaimAction:
-        return plan.plan_claim(claim, [volume], [late], Path("/data"))
+    def action(volume: PersistentVolume) -> binder.ClaimAction:
+        return binder.plan_claim(claim, [volume], [late], Path("/data"))
 
-    assert isinstance(action(free), plan.KeepPending)
+    assert isinstance(action(free), binder.KeepPending)
     reserved = a_volume("v", claim_ref=ObjectReference(namespace="ns", name="c", uid="uid-c"))
-    assert action(reserved) == plan.BindClaim(reserved)
-    claim.metadata.annotations[plan.SELECTED_NODE] = "node-1"
-    assert isinstance(action(free), plan.ProvisionVolume)
+    assert action(reserved) == binder.BindClaim(reserved)
+    claim.metadata.annotations[binder.SELECTED_NODE] = "node-1"
+    assert isinstance(action(free), binder.ProvisionVolume)
 
 
 def test_a_volume_that_belongs_to_another_claim_is_not_taken() -> None:
     taken = a_volume("v", claim_ref=ObjectReference(namespace="ns", name="other", uid="x"))
-    assert isinstance(decide(a_claim(storage_class_name=""), taken), plan.KeepPending)
+    assert isinstance(decide(a_claim(storage_class_name=""), taken), binder.KeepPending)
     action = decide(a_claim(volume_name="v"), taken)
-    assert isinstance(action, plan.KeepPending)
+    assert isinstance(action, binder.KeepPending)
     assert "ns/other" in action.message
 
 
@@ -100,12 +100,12 @@ def test_a_volume_that_belongs_to_another_claim_is_not_taken() -> None:
 )
 def test_waiting_claim_has_a_reason(claim: PersistentVolumeClaim, message: str) -> None:
     action = decide(claim)
-    assert isinstance(action, plan.KeepPending)
+    assert isinstance(action, binder.KeepPending)
     assert message in action.message
 
 
 def test_a_bound_claim_whose_volume_vanished_is_lost() -> None:
-    assert isinstance(decide(a_claim(phase="Bound", volume_name="v")), plan.ClaimLost)
+    assert isinstance(decide(a_claim(phase="Bound", volume_name="v")), binder.ClaimLost)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,8 @@ def test_a_volume_without_its_claim(
 ) -> None:
     volume = PersistentVolume(
         metadata=ObjectMeta(
-            name="v", annotations={plan.PROVISIONED_BY: plan.PROVISIONER} if ours else {}
+            name="v",
+            annotations={binder.PROVISIONED_BY: binder.PROVISIONER} if ours else {},
         ),
         spec=PersistentVolumeSpec(
             persistent_volume_reclaim_policy=policy,
@@ -136,20 +137,30 @@ def test_a_volume_without_its_claim(
         ),
         status=PersistentVolumeStatus(phase="Bound"),
     )
-    assert plan.plan_volume(volume, None, in_use=in_use) == fate
+    assert binder.plan_volume(volume, None, in_use=in_use) == fate
 
 
 @pytest.mark.parametrize(
     ("finalizers", "going", "in_use", "expected"),
     [
         pytest.param(
-            [], False, False, [plan.PVC_PROTECTION_FINALIZER], id="a new claim is protected"
+            [],
+            False,
+            False,
+            [binder.PVC_PROTECTION_FINALIZER],
+            id="a new claim is protected",
         ),
-        pytest.param([plan.PVC_PROTECTION_FINALIZER], False, True, None, id="once"),
+        pytest.param([binder.PVC_PROTECTION_FINALIZER], False, True, None, id="once"),
         pytest.param(
-            [plan.PVC_PROTECTION_FINALIZER], True, True, None, id="and stays while a pod uses it"
+            [binder.PVC_PROTECTION_FINALIZER],
+            True,
+            True,
+            None,
+            id="and stays while a pod uses it",
         ),
-        pytest.param(["a", plan.PVC_PROTECTION_FINALIZER], True, False, ["a"], id="then it may go"),
+        pytest.param(
+            ["a", binder.PVC_PROTECTION_FINALIZER], True, False, ["a"], id="then it may go"
+        ),
         pytest.param([], True, False, None, id="a claim in deletion gets no finalizer"),
     ],
 )
@@ -160,4 +171,4 @@ def test_a_claim_in_use_is_protected(
         name="c", finalizers=finalizers, deletion_timestamp=NOW if going else None
     )
     claim = PersistentVolumeClaim(metadata=metadata)
-    assert plan.plan_finalizers(claim, in_use=in_use) == expected
+    assert binder.plan_finalizers(claim, in_use=in_use) == expected

@@ -349,7 +349,7 @@ async def test_refused_commit_does_not_fail_the_writes_that_are_being_synced(
         pytest.param([10, 20, 30], 100, 30, id="all fit"),
         pytest.param([10, 200, 20], 100, 70, id="the largest gets the rest"),
         pytest.param([300, 10, 200], 100, 45, id="two large ones share it"),
-        pytest.param([50, 50, 50, 50], 100, 25, id="equal ones"),
+        pytest.param([50, 50, 50], 100, 33, id="equal ones"),
     ],
 )
 def test_large_histories_share_what_small_ones_leave(

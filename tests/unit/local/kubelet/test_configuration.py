@@ -150,6 +150,15 @@ def test_what_is_missing_is_named(env: dict[str, Any], problem: str) -> None:
         environment(env=[env])
 
 
+@pytest.mark.parametrize(
+    ("source", "name", "value"),
+    [("configMapKeyRef", "cm", "from map"), ("secretKeyRef", "s", "from secret")],
+)
+def test_keys_of_maps_and_secrets_are_read(source: str, name: str, value: str) -> None:
+    reference = {source: {"name": name, "key": "k"}}
+    assert environment(env=[{"name": "V", "valueFrom": reference}]) == {"V": value}
+
+
 def test_what_is_optional_may_be_missing() -> None:
     ref = {"name": "no", "key": "k", "optional": True}
     assert environment(env=[{"name": "V", "valueFrom": {"secretKeyRef": ref}}]) == {}

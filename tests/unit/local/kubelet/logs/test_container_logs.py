@@ -123,6 +123,17 @@ async def test_states_of_a_bar_are_readable_before_its_line_ends(tmp_path: Path)
     assert await text(writer.path) == b"\r 10%\r 20%\rmessage\n\r 30%\nTraceback\nwindows\r\n"
 
 
+@pytest.mark.parametrize("end", [b"", b"\n"], ids=["without an end", "with its end"])
+async def test_a_long_line_is_written_in_pieces(tmp_path: Path, end: bytes) -> None:
+    writer = LogWriter(tmp_path / "0.log")
+    writer.write("stdout", b"x" * (40 << 10) + end)
+    entries = [entry.split(b" ", 3) for entry in writer.path.read_bytes().splitlines()]
+    sizes = [(tag, len(piece) >> 10) for _, _, tag, piece in entries]
+    assert sizes == [(b"P", 16), (b"P", 16), *([(b"F", 8)] if end else [])]
+    writer.close()
+    assert await text(writer.path) == b"x" * (40 << 10) + end
+
+
 async def test_a_line_of_several_entries_has_one_time(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "0.log")
     writer.write("stderr", b"\r 10%")

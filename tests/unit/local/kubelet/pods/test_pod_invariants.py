@@ -174,3 +174,19 @@ def test_a_pod_that_nothing_scheduled_is_scheduled_and_other_writers_condition_s
     assert scheduled(PodStatus()).status == "True"
     written = Condition(type="PodScheduled", status="True", reason="Placed")
     assert scheduled(PodStatus(conditions=[written])) == written
+
+
+def test_a_pod_is_ready_when_its_containers_and_its_readiness_gates_are() -> None:
+    def ready(gate: str, *, containers: bool = True) -> tuple[str, str]:
+        status = PodStatus(conditions=[Condition(type="gate", status=gate)])
+        pod = msgspec.structs.replace(
+            a_pod(readinessGates=[{"conditionType": "gate"}]), status=status
+        )
+        record = a_record({"c": running(ready=containers)})
+        status = build_pod_status(pod, record, PodActions(), status, AROUND, NOW)
+        (found,) = (c for c in status.conditions if c.type == "Ready")
+        return found.status, found.reason
+
+    assert ready("True") == ("True", "")
+    assert ready("False") == ("False", "ReadinessGatesNotReady")
+    assert ready("False", containers=False) == ("False", "ContainersNotReady")

@@ -12,9 +12,9 @@ from gangline.local.apiserver.machinery.managed_fields import (
     decode_fields,
     diff_fields,
     encode_fields,
-    field_set,
     field_tree,
     managed_fields,
+    owned_fields,
     track_update,
 )
 from gangline.local.apiserver.machinery.schema.structural import StructuralSchema
@@ -324,7 +324,7 @@ IDENTITY = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name")}
 
 @given(FIELDS)
 def test_fields_survive_encoding(fields: dict[str, Any]) -> None:
-    found = field_set(an_object(**fields), SCHEMA)
+    found = owned_fields(an_object(**fields), SCHEMA)
     assert decode_fields(encode_fields(found)) == found
 
 
@@ -349,9 +349,9 @@ def test_after_a_forced_apply_the_configuration_is_in_the_object(
 ) -> None:
     result = applied_by("one", applied_by("other", None, **before), force=True, **fields)
     assert applied_by("one", result, **fields) == result
-    assert field_set(an_object(**fields), SCHEMA) <= {
+    assert owned_fields(an_object(**fields), SCHEMA) <= {
         path[:length]
-        for path in field_set(result, SCHEMA)
+        for path in owned_fields(result, SCHEMA)
         for length in range(len(path) + 1)
     }  # fmt: skip
 
@@ -381,5 +381,5 @@ def test_an_update_owns_what_differs(before: dict[str, Any], after: dict[str, An
     track_update(old, new, SCHEMA, manager="kubectl", now=NOW)
     owned = set().union(*(decode_fields(entry["fieldsV1"]) for entry in managed_fields(new)), set())
     # An emptied container has no leaves left, hence no owners.
-    leaves = {path for path in field_set(an_object(**after), SCHEMA) if path[-1] not in PARENTS}
+    leaves = {path for path in owned_fields(an_object(**after), SCHEMA) if path[-1] not in PARENTS}
     assert leaves - IDENTITY <= owned

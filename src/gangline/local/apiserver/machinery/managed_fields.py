@@ -438,7 +438,9 @@ def owned_fields(obj: Json, schema: Schema) -> set[FieldPath]:
     """Return the fields that a manager owns after applying this object. Raises ListKeyError: items
     of a keyed list lack a key or share one.
     """
-    return ownable_fields(field_set(obj, schema))
+    paths: set[FieldPath] = set()
+    _collect(obj, schema, (), paths, parents=False)
+    return ownable_fields(paths)
 
 
 def ownable_fields(paths: set[FieldPath]) -> set[FieldPath]:

@@ -160,14 +160,15 @@ def test_loss_while_a_group_forms_leads_to_a_further_epoch() -> None:
     assert job.coordinator.replacements[0].ranks == (0,)
 
 
-def test_members_that_do_not_answer_are_blamed() -> None:
+def test_members_that_do_not_join_are_replaced_and_all_are_restarted_if_some_connect_not() -> None:
     job = Job([0, 0, 0])
     job.send(Warm(3))
     job.send(Lost(0, "Killed"), *(Heard(slot, 2) for slot in (1, 2, 3)))
-    job.send(Connected(3, 2), Connected(1, 2))
-    (order,) = job.coordinator.tick(FORM_S)
-    assert isinstance(order, Fallback)
-    assert order.blamed == [2]
+    job.send(Heard(1, 2, True), Heard(3, 2, True))
+    assert job.coordinator.tick(FORM_S) == [KillRank(2, "it did not answer in time")]
+    job.send(Lost(2, "Killed"), Warm(4), *(Heard(slot, 3) for slot in (3, 1, 4)))
+    job.send(*(Heard(slot, 3, True) for slot in (3, 1, 4)), Connected(3, 3), Connected(1, 3))
+    assert job.coordinator.tick(2 * FORM_S) == [Fallback("these ranks did not answer in time", [4])]
 
 
 def test_member_that_computes_is_waited_for_longer_than_one_that_does_not_hear() -> None:

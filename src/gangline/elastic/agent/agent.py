@@ -447,6 +447,11 @@ class ElasticAgent:
                     "rank %d (pid %d) on %s is %s; other ranks may wait for it",
                     stopped[pid], pid, self._settings.node_name, STOPPED,
                 )  # fmt: skip
+            if self._group and self._group.is_held:  # no hang is looked for: the ranks form a group
+                for worker in workers:
+                    if worker.process.pid in stopped.keys() & before:
+                        log.warning("rank %d is ended: the others wait for it", worker.rank)
+                        worker.process.signal_group(signal.SIGKILL)
             before = frozenset(stopped)
 
     async def _watch_disk(self) -> None:

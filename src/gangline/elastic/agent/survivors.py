@@ -409,7 +409,8 @@ class NodeSurvivors:
         self._seat_members()
         await asyncio.wait({worker.process.ended})
         if self._order is None or slot not in self._order.members:
-            self._group.slots.pop(slot, None)
+            if self._group.slots.pop(slot, None) is None:
+                return  # it had a rank, which another one has by now
             if code := worker.process.ended.result():
                 log.warning("a successor ended with code %d before it had a rank", code)
             self._coordinator.send(Lost(slot))

@@ -33,6 +33,7 @@ from typing import Final
 from gangline.elastic.survivors.messages import (
     FORM_S,
     NO_STATE,
+    RESTORE_S,
     Arrived,
     Connected,
     Ended,
@@ -59,8 +60,6 @@ from gangline.elastic.survivors.messages import (
 
 HEARD_S: Final = 10.0
 """Time in which a living member hears of an epoch, whatever it computes."""
-RESTORE_S: Final = 300.0
-"""Time in which state must be copied to those that are behind."""
 SUCCESSOR_S: Final = 60.0
 """Time for which too few members wait for a successor."""
 MAX_REPEATS: Final = 3
@@ -142,6 +141,7 @@ class EpochCoordinator:
     _members: list[int] = field(default_factory=list)
     _ranks: dict[int, int] = field(default_factory=dict)
     _heard: set[int] = field(default_factory=set)
+    _joined: set[int] = field(default_factory=set)
     _connected: set[int] = field(default_factory=set)
     _formed: dict[int, Formed] = field(default_factory=dict)
     _loss: _Loss | None = None
@@ -153,7 +153,7 @@ class EpochCoordinator:
     _proven: set[int] = field(default_factory=set)
     """Slots that have been in a group which has formed."""
     _silent: set[int] = field(default_factory=set)
-    """Slots that were ended because they had not heard of an epoch."""
+    """Slots that were ended because the others waited for them."""
     _replaced: dict[int, str] = field(default_factory=dict)
     """Slots that end as soon as a successor is warm, with reasons."""
 
@@ -190,8 +190,8 @@ class EpochCoordinator:
                 return self._refill()
             case Warm(slot, handle):
                 return self._hear_warm(slot, handle, now)
-            case Heard(slot, epoch):
-                self._hear_heard(slot, epoch, now)
+            case Heard():
+                self._hear_heard(message, now)
             case Connected(slot, epoch, handle):
                 self._hear_connected(slot, epoch, handle, now)
             case Formed():
@@ -224,14 +224,14 @@ class EpochCoordinator:
             return []
         if None in self._seats and not self._is_forming():
             return self._fall_back("no successor was ready in time")
-        unheard = {*self._members} - self._heard
-        if unheard - self._silent and unheard < {*self._members}:
-            # A stopped process, for example: it becomes one that is lost.
-            self._silent |= unheard
-            self._deadline = now + HEARD_S
-            return [KillRank(slot, "it did not answer in time") for slot in sorted(unheard)]
-        stages = self._heard, self._connected, {*self._formed}
+        stages = self._heard, self._joined, self._connected, {*self._formed}
         late = next(missing for done in stages if (missing := {*self._members} - done))
+        if late - self._joined - self._silent and late < {*self._members}:
+            # The others wait for these, which become lost ones. Those that connect, or copy states,
+            # wait for each other.
+            self._silent |= late
+            self._deadline = now + HEARD_S
+            return [KillRank(slot, "it did not answer in time") for slot in sorted(late)]
         return self._fall_back("these ranks did not answer in time", sorted(late))
 
     # What workers report.
@@ -259,15 +259,15 @@ class EpochCoordinator:
                 return [KillRank(replaced, reason)]
         return []
 
-    def _hear_heard(self, slot: int, epoch: int, now: float) -> None:
-        if epoch == self.epoch:
-            self._heard.add(slot)
-            if self._heard >= {*self._members} and not self._connected:
+    def _hear_heard(self, message: Heard, now: float) -> None:
+        if message.epoch == self.epoch:
+            known = self._joined if message.has_joined else self._heard
+            known.add(message.slot)
+            if self._heard >= {*self._members} and not message.has_joined:
                 self._deadline = now + FORM_S
 
     def _hear_connected(self, slot: int, epoch: int, handle: str, now: float) -> None:
         if epoch == self.epoch:
-            self._heard.add(slot)
             self._connected.add(slot)
             self._handles[slot] = handle
             if self._connected >= {*self._members}:
@@ -427,7 +427,7 @@ class EpochCoordinator:
         self.epoch += 1
         self._members = [slot for _, slot in taken]
         self._ranks |= {slot: rank for rank, slot in enumerate(self._members)}
-        self._heard, self._connected, self._formed = set(), set(), {}
+        self._heard, self._joined, self._connected, self._formed = set(), set(), set(), {}
         self._trained = set()
         self._deadline = now + HEARD_S
         leaves, self._leaves = self._leaves, []

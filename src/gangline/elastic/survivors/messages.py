@@ -9,6 +9,10 @@ import msgspec
 
 FORM_S: Final = 60.0
 """Time in which members must end what they compute, and connect with each other."""
+CONNECT_S: Final = 20.0
+"""Time in which members connect when all have ended what they compute."""
+RESTORE_S: Final = 300.0
+"""Time in which state must be copied to those that are behind."""
 NO_STATE: Final = -1
 """The step of a member whose state must not be used."""
 
@@ -44,6 +48,8 @@ class Heard(msgspec.Struct, frozen=True, tag=True):
 
     slot: int
     epoch: int
+    has_joined: bool = False
+    """True in a second message: from now on it waits for the others."""
 
 
 class Connected(msgspec.Struct, frozen=True, tag=True):

@@ -1,4 +1,4 @@
-"""The exchange of gradients over a group whose ranks may be lost.
+"""The exchange of gradients and buffers over a group whose ranks may be lost.
 
 Invariant: every backward pass ends, so that `DistributedDataParallel` can be used again. A failure
 is remembered, not raised: the group checks ``has_failed`` before an optimizer steps.
@@ -6,18 +6,17 @@ is remembered, not raised: the group checks ``has_failed`` before an optimizer s
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from gangline.elastic.trainer.group_links import GroupLinks
+from gangline.elastic.trainer.group_links import END_S, GroupLinks
 
 log = logging.getLogger(__name__)
 
-_END_S = 0.2
-"""Time in which an exchange ends whose connections have been shut down."""
 _POLL_S = 0.002
 
 
@@ -38,25 +37,48 @@ class GradientExchange:
     ) -> torch.futures.Future[torch.Tensor]:
         """Average a bucket; a communication hook."""
         buffer = bucket.buffer()
-        averaged: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+
+        def allreduce() -> dist.Work:
+            buffer.mul_(1.0 / dist.get_world_size())  # the arithmetic of DistributedDataParallel
+            return self._links.group.allreduce([buffer])
+
+        return self._exchange(buffer, allreduce)
+
+    def broadcast(self, _: None, buffers: Mapping[str, torch.Tensor]) -> None:
+        """Give all ranks the buffers of rank 0; a communication hook of buffers."""
+        kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+        for buffer in buffers.values():
+            kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer)
+        for alike in kinds.values():
+            flat = torch.cat([buffer.reshape(-1) for buffer in alike])
+            self._exchange(flat, partial(self._links.group.broadcast, flat, 0)).wait()
+            if self.has_failed:  # nothing is computed with these buffers
+                raise RuntimeError("the exchange of the model's buffers has failed")
+            parts = torch.split(flat, [buffer.numel() for buffer in alike])
+            for buffer, part in zip(alike, parts, strict=True):
+                buffer.copy_(part.view_as(buffer))
+
+    def _exchange(
+        self, buffer: torch.Tensor, start: Callable[[], dist.Work]
+    ) -> torch.futures.Future[torch.Tensor]:
+        exchanged: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         # Before the look at ``has_failed``, which `interrupt` sets first: one sees the other.
-        self._pending[averaged] = buffer
+        self._pending[exchanged] = buffer
         if self.has_failed:
-            self._close(averaged, buffer)
-            return averaged
-        buffer.mul_(1.0 / dist.get_world_size())  # the arithmetic of DistributedDataParallel
+            self._close(exchanged, buffer)
+            return exchanged
         try:
-            future = self._links.group.allreduce([buffer]).get_future()
+            future = start().get_future()
         except RuntimeError as error:
             self._fail(error)
-            self._close(averaged, buffer)
-            return averaged
+            self._close(exchanged, buffer)
+            return exchanged
         if buffer.device.type != "cpu":  # later work on the device waits for this future
-            self._pending.pop(averaged, None)
-            averaged = future.then(partial(self._end, buffer))
-            return averaged
-        future.add_done_callback(lambda done: self._close(averaged, self._end(buffer, done)))
-        return averaged
+            self._pending.pop(exchanged, None)
+            exchanged = future.then(partial(self._end, buffer))
+            return exchanged
+        future.add_done_callback(lambda done: self._close(exchanged, self._end(buffer, done)))
+        return exchanged
 
     def interrupt(self) -> None:
         """End all exchanges, also those that gloo does not end although their connections have.
@@ -66,13 +88,13 @@ class GradientExchange:
         """
         self.has_failed = True
         self._links.interrupt()
-        end = time.monotonic() + _END_S
+        end = time.monotonic() + END_S
         while self._pending and time.monotonic() < end:
             time.sleep(_POLL_S)
-        for averaged, buffer in [*self._pending.items()]:
-            self._links.is_abandoned = True
+        for exchanged, buffer in [*self._pending.items()]:
+            self.has_failed = self._links.is_abandoned = True
             log.warning("an exchange does not end after its connections, and is abandoned")
-            self._close(averaged, buffer)
+            self._close(exchanged, buffer)
 
     def _end(self, buffer: torch.Tensor, future: torch.futures.Future[Any]) -> torch.Tensor:
         try:
@@ -81,9 +103,9 @@ class GradientExchange:
             self._fail(error)
         return buffer
 
-    def _close(self, averaged: torch.futures.Future[torch.Tensor], buffer: torch.Tensor) -> None:
-        if self._pending.pop(averaged, None) is not None:
-            averaged.set_result(buffer)
+    def _close(self, exchanged: torch.futures.Future[torch.Tensor], buffer: torch.Tensor) -> None:
+        if self._pending.pop(exchanged, None) is not None:
+            exchanged.set_result(buffer)
 
     def _fail(self, error: RuntimeError) -> None:
         if not self.has_failed:

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from gangline.elastic.survivors.messages import FORM_S, Form
+from gangline.elastic.survivors.messages import CONNECT_S, FORM_S, RESTORE_S, Form
 from gangline.elastic.survivors.orders import GROUPS_NAME
 from gangline.elastic.trainer.mesh import GroupSockets
 from gangline.elastic.trainer.replica import StateTransfer
@@ -27,6 +28,8 @@ torch_dist: Any = dist
 """For functions that only some releases have, or whose types PyTorch does not export."""
 _POLL_S = 50e-6
 _FORMING_POLL_S = 0.005
+END_S = 0.2
+"""Time in which an exchange ends whose connections have been shut down."""
 _EXCHANGE_ERROR = re.compile(r"gloo|nccl|connection|socket|peer|timed out", re.IGNORECASE)
 _GROUP_NAMES = 1000
 """Names of groups that ``new_group`` may use in one epoch."""
@@ -54,12 +57,14 @@ class GroupLinks:
         self.sockets = GroupSockets()
         self.is_abandoned = False
         """True if a thread of the present group waits for an exchange that does not end."""
+        self._is_cut = False
+        """True from `interrupt` until the next group connects."""
         self.can_reconfigure = backend == "gloo" and hasattr(dist, "_reconfigure")
         if slot is None:
             dist.init_process_group(backend, timeout=timeout)
         else:
             # Groups that connect later do so by way of the store, under a name that all use.
-            self._open("all" if self.can_reconfigure else f"slot-{slot}", 0, 1)
+            self._open(_connect_store("all" if self.can_reconfigure else f"slot-{slot}"), 0, 1)
             if self.can_reconfigure:
                 # An address has the number of its last group, which makes it unique.
                 number, timeout = _ALONE + int(slot), timedelta(seconds=FORM_S)
@@ -91,8 +96,16 @@ class GroupLinks:
             RuntimeError: they cannot be reached, or `interrupt` was called.
         """
         with self.sockets.forming():
+            self._is_cut = False
+            store, size = _connect_store(f"epoch-{order.epoch}"), len(order.members)
+            # 1. Wait until all have ended what they compute. A wait for the store can be ended, but
+            #    one for a member that has yet to connect has no connection that could be cut.
+            if store.add("joined", 1) == size:
+                store.set("all", "")
+            store.wait(["all"])
+            # 2. Connect, so in a short time.
             if self.can_reconfigure:
-                timeout = timedelta(seconds=FORM_S)
+                timeout = timedelta(seconds=CONNECT_S)
                 torch_dist._reconfigure(order.epoch, order.handles, timeout=timeout).wait()
             else:
                 if dist.is_initialized():  # an attempt before may have failed
@@ -102,7 +115,7 @@ class GroupLinks:
                         self.is_abandoned = False
                     dist.destroy_process_group()
                 c10d._world.group_count = 0  # an attempt that has failed is counted, too
-                self._open(f"epoch-{order.epoch}", rank, len(order.members))
+                self._open(store, rank, size)
         # Names of further groups must be equal on all members, and new in each epoch.
         c10d._world.group_count = order.epoch * _GROUP_NAMES
         return self.handle()
@@ -122,6 +135,7 @@ class GroupLinks:
         It is called by another thread than the one that waits, which forms no further group before
         this returns.
         """
+        self._is_cut = True
         while self.sockets.cut():
             time.sleep(_FORMING_POLL_S)
         if self._backend != "gloo":
@@ -143,23 +157,51 @@ class GroupLinks:
         """Return the numbers of all ranks."""
         own = numbers.to(self.device)
         gathered = [torch.empty_like(own) for _ in range(self.group.size())]
-        self.group.allgather([gathered], [own]).wait()
+        self.wait(self.group.allgather([gathered], [own]))
         return gathered
 
     def transfer(self) -> StateTransfer:
         """Return what sends and receives states over the present group."""
-        return StateTransfer(self.group, self.device)
+        return StateTransfer(self.group, self.device, self.wait)
 
-    def _open(self, name: str, rank: int, size: int) -> None:
+    def wait(self, work: dist.Work) -> None:
+        """Wait for an exchange, which gloo forgets if a part of it has arrived when it is cut.
+
+        Raises:
+            RuntimeError: it has failed, or does not end although `interrupt` was called.
+        """
+        if self._backend != "gloo":
+            work.wait()
+            return
+        errors: list[RuntimeError] = []
+        waiting = threading.Thread(target=_wait, args=(work, errors), daemon=True)
+        waiting.start()
+        while waiting.is_alive():
+            was_cut = self._is_cut
+            waiting.join(END_S)
+            if was_cut and waiting.is_alive():
+                self.is_abandoned = True
+                raise RuntimeError("an exchange does not end after its connections")
+        if errors:
+            raise errors[0]
+
+    def _open(self, store: Any, rank: int, size: int) -> None:
         options = {"enable_reconfigure": True} if self.can_reconfigure else {}
+        is_gloo = self._backend == "gloo"
+        timeout = timedelta(seconds=CONNECT_S) if is_gloo else self._timeout
         torch_dist.init_process_group(
-            self._backend,
-            store=_connect_store(name),
-            rank=rank,
-            world_size=size,
-            timeout=self._timeout,
-            **options,
+            self._backend, store=store, rank=rank, world_size=size, timeout=timeout, **options
         )
+        if is_gloo:
+            timeout = self._timeout or c10d.default_pg_timeout
+            self.group._get_backend(torch.device("cpu"))._set_default_timeout(timeout)
+
+
+def _wait(work: dist.Work, errors: list[RuntimeError]) -> None:
+    try:
+        work.wait(timedelta(seconds=RESTORE_S))
+    except RuntimeError as error:
+        errors.append(error)
 
 
 def _connect_store(name: str) -> Any:

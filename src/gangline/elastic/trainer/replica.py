@@ -12,7 +12,7 @@ import random
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any, Protocol, Self
@@ -86,9 +86,14 @@ class _Unpickler(pickle.Unpickler):
 class StateTransfer:
     """Sends and receives states over a group."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        device: torch.device,
+        wait: Callable[[dist.Work], None],
+    ) -> None:
         """Prepare; ``device`` is that of the tensors that the group exchanges."""
-        self._group, self._device = group, device
+        self._group, self._device, self._wait = group, device, wait
 
     def send(self, state: Mapping[str, Any], rank: int) -> None:
         """Send a state to a rank, which calls `receive`. The model comes first in it."""
@@ -96,7 +101,7 @@ class StateTransfer:
         pickler = _Pickler(file)
         pickler.dump(dict(state))
         content = torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
-        with _Window() as window:
+        with _Window(self._wait) as window:
             for tensor in (torch.tensor([content.numel()]), content, *pickler.tensors):
                 sent = tensor.contiguous().to(self._device).flatten()
                 window.add(self._group.send([sent], rank, _TAG), sent)
@@ -119,7 +124,7 @@ class StateTransfer:
         return state
 
     def _receive(self, tensors: Sequence[torch.Tensor], rank: int) -> None:
-        with _Window() as window:
+        with _Window(self._wait) as window:
             for tensor in tensors:
                 buffer = tensor
                 if tensor.device != self._device or not tensor.is_contiguous():
@@ -132,7 +137,8 @@ class StateTransfer:
 class _Window:
     """Transfers that are under way together, so that no rank waits between two of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait: Callable[[dist.Work], None]) -> None:
+        self._wait = wait
         self._waiting: deque[tuple[dist.Work, torch.Tensor, torch.Tensor]] = deque()
 
     def __enter__(self) -> Self:
@@ -152,7 +158,7 @@ class _Window:
 
     def _end_first(self) -> None:
         work, buffer, target = self._waiting.popleft()
-        work.wait()
+        self._wait(work)
         if target is not buffer:
             target.copy_(buffer)
 
@@ -197,19 +203,21 @@ def _bytes_tensor(content: bytes) -> torch.Tensor:
 
 
 class SeatFile:
-    """The random state of a seat after its last two steps, in memory that is mapped from a file.
+    """The random state of a seat after its last three steps, in memory that is mapped from a file.
 
-    A process may be killed while it writes, and the others may then have finished the step or not.
-    So each of two places has the state after one step, with a checksum.
+    A process may be killed while it writes. It may have finished a step that the others have not,
+    and have begun the next one. So each of three places has the state after one step, with a
+    checksum.
     """
 
     _HEAD = Struct("=qII")
     """Number of finished steps, length and checksum of the state."""
+    _PLACES = 3
     _PLACE_BYTES = 64 << 10
 
     def __init__(self, path: Path) -> None:
         with path.open("ab") as file:
-            file.truncate(2 * self._PLACE_BYTES)
+            file.truncate(self._PLACES * self._PLACE_BYTES)
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
         self._written: tuple[int, tuple[Any, ...]] | None = None
@@ -223,12 +231,12 @@ class SeatFile:
         if len(content) + self._HEAD.size > self._PLACE_BYTES:
             return
         head = self._HEAD.pack(step, len(content), zlib.crc32(content))
-        begin = step % 2 * self._PLACE_BYTES
+        begin = step % self._PLACES * self._PLACE_BYTES
         self._map[begin : begin + len(head) + len(content)] = head + content
 
     def read(self, step: int) -> tuple[Any, ...] | None:
         """Return the state after ``step`` steps; None if it is not there."""
-        begin = step % 2 * self._PLACE_BYTES
+        begin = step % self._PLACES * self._PLACE_BYTES
         number, length, checksum = self._HEAD.unpack_from(self._map, begin)
         begin += self._HEAD.size
         content = self._map[begin : begin + length]

@@ -35,6 +35,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from gangline.elastic.progress import StepReporter
 from gangline.elastic.survivors.coordinator import plan_restore
@@ -44,6 +45,7 @@ from gangline.elastic.survivors.messages import (
     Finished,
     Form,
     Formed,
+    Heard,
     MemberHello,
     Message,
     Ready,
@@ -69,6 +71,7 @@ T = TypeVar("T")
 
 _FIRST_GROUP_S = 600.0
 """Time for which a worker waits for the others to start."""
+_BEFORE_FORWARD = _BufferCommHookLocation.PRE_FORWARD
 _NOTICE_S = 5.0
 """Time between an exchange that failed and the notice of the agent that has seen the reason."""
 _READY_STEPS = 2
@@ -209,6 +212,7 @@ class SurvivorGroup:
         if self._inbox is None:
             return
         model.register_comm_hook(None, self._exchange.average)
+        model._register_buffer_comm_hook(None, self._exchange.broadcast, _BEFORE_FORWARD)
         first = next(weight for weight in model.parameters() if weight.requires_grad)
         first.register_hook(lambda _: self._keep_random_state())  # type: ignore[no-untyped-call]
         for own in self._optimizers:
@@ -452,6 +456,7 @@ class SurvivorGroup:
 
     def _form(self, order: Form) -> None:
         # 1. Connect: with the addresses that were exchanged before, or under a name of its own.
+        self._send(Heard(self._slot, order.epoch, has_joined=True))
         rank = order.members.index(self._slot)
         handle = self._links.form(order, rank)
         self._epoch, self._is_ready = order.epoch, False

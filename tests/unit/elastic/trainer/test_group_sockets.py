@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gangline.elastic.trainer.gradient_exchange import GradientExchange
-from gangline.elastic.trainer.group_links import is_exchange_error
+from gangline.elastic.trainer.group_links import GroupLinks, is_exchange_error
 from gangline.elastic.trainer.mesh import GroupSockets
 
 
@@ -57,15 +57,34 @@ def test_errors_of_exchanges_and_of_the_store_may_follow_from_a_loss(
     assert is_exchange_error(error) is is_consequence
 
 
-def test_exchange_that_begins_during_an_interrupt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    def allreduce(_: list[torch.Tensor]) -> Any:
+@pytest.mark.parametrize("kind", ["gradients", "buffers"])
+def test_exchange_that_begins_during_an_interrupt_ends(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def exchange_forever(*_: object) -> Any:
         exchange.interrupt()
         return SimpleNamespace(get_future=torch.futures.Future)  # it never ends
 
     links: Any = SimpleNamespace(interrupt=lambda: None)
-    links.group = SimpleNamespace(allreduce=allreduce)
+    links.group = SimpleNamespace(allreduce=exchange_forever, broadcast=exchange_forever)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     exchange = GradientExchange(links)
     bucket: Any = SimpleNamespace(buffer=lambda: torch.ones(2))
-    assert exchange.average(None, bucket).done()
+    if kind == "gradients":
+        assert exchange.average(None, bucket).done()
+    else:
+        with pytest.raises(RuntimeError, match="buffers has failed"):
+            exchange.broadcast(None, {"mean": torch.ones(2)})
+    assert exchange.has_failed
     assert links.is_abandoned
+
+
+def test_transfer_that_gloo_forgets_ends_after_an_interrupt() -> None:
+    forever = threading.Event()
+    links = object.__new__(GroupLinks)
+    links._backend, links._is_cut, links.sockets = "gloo", False, GroupSockets()
+    work: Any = SimpleNamespace(wait=lambda _: [links.interrupt(), forever.wait()])
+    with pytest.raises(RuntimeError, match="does not end after its connections"):
+        links.wait(work)
+    assert links.is_abandoned
+    forever.set()

@@ -38,6 +38,7 @@ from gangline.local.apiserver.core.request import (
     ANONYMOUS,
     ApiRequest,
     RequestUser,
+    join_parts,
     resolve_request,
     split_target,
     write_part,
@@ -88,7 +89,7 @@ async def send_response(request: web.BaseRequest, answer: ApiResponse) -> web.St
         return web.Response(body=body, status=answer.code, headers=headers)
     response = web.StreamResponse(status=answer.code, headers=headers)
     parts: Iterable[bytes | memoryview] = (
-        _split_body(answer.body) if answer.body else _join_parts(answer.parts)
+        _split_body(answer.body) if answer.body else join_parts(answer.parts, PART_BYTES)
     )
     if "gzip" in request.headers.get("Accept-Encoding", ""):
         response.headers["Content-Encoding"] = "gzip"
@@ -108,20 +109,6 @@ async def send_response(request: web.BaseRequest, answer: ApiResponse) -> web.St
 def _split_body(body: bytes) -> Iterator[memoryview]:
     view = memoryview(body)
     return (view[start : start + PART_BYTES] for start in range(0, len(body), PART_BYTES))
-
-
-def _join_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Join short parts to parts of at most ``PART_BYTES``; longer parts are not copied."""
-    joined: list[bytes] = []
-    size = 0
-    for part in parts:
-        if joined and size + len(part) > PART_BYTES:
-            yield b"".join(joined)
-            joined, size = [], 0
-        joined.append(part)
-        size += len(part)
-    if joined:
-        yield b"".join(joined)
 
 
 async def _compress(parts: Iterable[bytes | memoryview]) -> AsyncIterator[bytes]:

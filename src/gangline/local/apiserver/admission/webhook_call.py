@@ -50,6 +50,7 @@ from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import encode_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.kubelet_proxy.client import LazySession
 from gangline.local.apiserver.kubelet_proxy.http_proxy import ready_addresses
 from gangline.local.apiserver.machinery.encoding import decode_json
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -418,11 +419,8 @@ class WebhookClient:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._session: aiohttp.ClientSession | None = None
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._session = LazySession(MAX_CONNECTIONS)
+        self.close = self._session.close
 
     async def call(self, hook: CompiledWebhook, body: bytes, timeout_s: float) -> bytes:
         """Post a review and return the response body. Raises WebhookError: there was no valid
@@ -464,14 +462,11 @@ class WebhookClient:
             return await self._send(address, context, body)
 
     async def _send(self, address: WebhookAddress, context: ssl.SSLContext, body: bytes) -> bytes:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS)
-            self._session = aiohttp.ClientSession(connector=connector)
         headers, options = dict(HEADERS), dict[str, Any]()
         if address.server_name:
             headers["Host"] = urlsplit(address.display_url).netloc
             options["server_hostname"] = address.server_name
-        async with self._session.post(
+        async with self._session.get().post(
             address.url, data=body, headers=headers, ssl=context, allow_redirects=False, **options
         ) as answer:
             return await _read(answer)

@@ -8,7 +8,7 @@ in memory.
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
@@ -40,6 +40,20 @@ async def write_part(
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError("the client does not read its response") from None
+
+
+def join_parts(parts: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Join short parts to parts of at most ``max_bytes``; longer ones stay as they are."""
+    joined: list[bytes] = []
+    size = 0
+    for part in parts:
+        if joined and size + len(part) > max_bytes:
+            yield b"".join(joined)
+            joined, size = [], 0
+        joined.append(part)
+        size += len(part)
+    if joined:
+        yield b"".join(joined)
 
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)

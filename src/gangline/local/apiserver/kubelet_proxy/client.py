@@ -10,7 +10,8 @@ import ipaddress
 import re
 import ssl
 from collections.abc import Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
@@ -73,13 +74,32 @@ class KubeletTarget(NamedTuple):
         return self.kubelet.endpoint(name, self.namespace, self.pod, *container)
 
 
+class LazySession:
+    """A session of HTTP requests, opened at the first use."""
+
+    def __init__(self, limit: int = 0, tls: ssl.SSLContext | bool = True, **options: Any) -> None:
+        """Args: the number of connections (0: any), and the options of the session."""
+        self._connect = partial(aiohttp.TCPConnector, limit=limit, ssl=tls)
+        self._options = options
+        self._session: aiohttp.ClientSession | None = None
+
+    def get(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=self._connect(), **self._options)
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
 class KubeletProxyClient:
     """Finds the kubelet of a pod and holds the HTTP session to kubelets."""
 
     def __init__(self, store: ObjectStore, tls: ssl.SSLContext) -> None:
         self._store = store
-        self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
+        self._session = LazySession(tls=tls, timeout=CONNECT_TIMEOUT, read_bufsize=1 << 18)
+        self.close = self._session.close
 
     async def get(
         self,
@@ -93,7 +113,7 @@ class KubeletProxyClient:
             aiohttp.ClientError: it is unreachable, or another server is at its address.
             TimeoutError: it does not answer in time.
         """
-        return await self._open_session().get(
+        return await self._session.get().get(
             endpoint.url,
             params=params,
             timeout=limits,
@@ -114,26 +134,13 @@ class KubeletProxyClient:
             aiohttp.ClientError: it refuses or is unreachable, or another server is at its address.
             TimeoutError: it does not answer in time.
         """
-        return await self._open_session().ws_connect(
+        return await self._session.get().ws_connect(
             endpoint.url,
             params=options,
             protocols=(protocol,),
             max_msg_size=max_message_bytes,
             server_hostname=endpoint.node,
         )
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self._tls, limit=0),
-                timeout=CONNECT_TIMEOUT,
-                read_bufsize=1 << 18,
-            )
-        return self._session
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
 
     def find_target(
         self, request: ApiRequest, container: str = "", *, any_container: bool = False

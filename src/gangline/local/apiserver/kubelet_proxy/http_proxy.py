@@ -17,7 +17,11 @@ from yarl import URL
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.core.errors import bad_request, unavailable
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.kubelet_proxy.client import CONNECT_TIMEOUT, forward_response
+from gangline.local.apiserver.kubelet_proxy.client import (
+    CONNECT_TIMEOUT,
+    LazySession,
+    forward_response,
+)
 from gangline.local.apiserver.kubelet_proxy.port_forward import check_port
 from gangline.local.apiserver.storage.store import ObjectStore
 
@@ -45,11 +49,8 @@ class HttpProxyHandler:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._session: aiohttp.ClientSession | None = None
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._session = LazySession(tls=False, auto_decompress=False)
+        self.close = self._session.close
 
     async def __call__(
         self, request: web.BaseRequest, api_request: ApiRequest
@@ -68,9 +69,6 @@ class HttpProxyHandler:
         name = _parse_name(api_request.name)
         find = self._pod if api_request.kind.plural == "pods" else self._endpoint
         address = find(api_request.namespace or "", name)
-        if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=False, limit=0)
-            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
         headers = [
             (header, value)
             for header, value in request.headers.items()
@@ -78,7 +76,7 @@ class HttpProxyHandler:
             and not header.lower().startswith(_OF_THIS_SERVER)
         ]
         try:
-            async with self._session.request(
+            async with self._session.get().request(
                 request.method,
                 URL(f"{name.scheme}://{address}{rest}", encoded=True),
                 headers=[*headers, ("X-Forwarded-Uri", prefix + rest.partition("?")[0])],

@@ -193,35 +193,21 @@ def server_side_apply(
     """
     if managed_fields(applied):
         raise ApplyError("metadata.managedFields must be nil")
+    live = live or {}
+    entries = parse_entries(managed_fields(live))
     try:
-        return _apply(live or {}, applied, schema, manager, now, force, subresource)
+        if live and not entries:
+            entries.append(entry_before_first_apply(live, schema, now))
+        own = owned_fields(applied, schema)
+        version = str(applied.get("apiVersion", ""))
+        own_entry = find_or_add_entry(entries, manager, APPLY, subresource, version)
+        others = [entry for entry in entries if entry is not own_entry]
+        kept = own.union(*(entry.fields for entry in others))
+        merged = merge_applied(live, applied, schema)
+        result = remove_fields(merged, own_entry.fields - own, kept, schema)
+        changes = diff_fields(live, result, schema)
     except ListKeyError as error:
         raise ApplyError(f"failed to create typed patch object: {error}") from error
-
-
-def _apply(
-    live: Json,
-    applied: Json,
-    schema: Schema,
-    manager: str,
-    now: datetime,
-    force: bool,
-    subresource: str,
-) -> Json:
-    entries = parse_entries(managed_fields(live))
-    if live and not entries:
-        entries.append(entry_before_first_apply(live, schema, now))
-    own = owned_fields(applied, schema)
-    version = str(applied.get("apiVersion", ""))
-    own_entry = find_or_add_entry(entries, manager, APPLY, subresource, version)
-    others = [entry for entry in entries if entry is not own_entry]
-
-    kept = own.union(*(entry.fields for entry in others))
-    result = remove_fields(
-        merge_applied(live, applied, schema), own_entry.fields - own, kept, schema
-    )
-
-    changes = diff_fields(live, result, schema)
     changed = ownable_fields(changes.changed)
     conflicts = [(other, path) for other in others for path in sorted(other.fields & changed)]
     if (

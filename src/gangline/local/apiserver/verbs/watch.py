@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -12,7 +12,7 @@ from gangline.local.apiserver.admission.conversion_webhooks import ConversionWeb
 from gangline.local.apiserver.core.errors import StatusError, bad_request
 from gangline.local.apiserver.core.negotiation import ResponseFormat, choose_format, encode_json
 from gangline.local.apiserver.core.registry import Json
-from gangline.local.apiserver.core.request import ApiRequest, write_part
+from gangline.local.apiserver.core.request import ApiRequest, join_parts, write_part
 from gangline.local.apiserver.flowcontrol import LONG_SELECTION, FlowController
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import ADDED, ObjectRevision, WatchCache
@@ -89,7 +89,7 @@ class WatchHandler:
             lines = await self._state_lines(api_request, view, state)
             if api_request.bool_param("sendInitialEvents") and bookmarks:
                 lines = chain(lines, [self._bookmark(api_request, view, initial=True)])
-            for chunk in _join_chunks(lines):
+            for chunk in join_parts(lines, CHUNK_BYTES):
                 await write_part(request, response, chunk)
                 await asyncio.sleep(0)
         if converts:
@@ -241,17 +241,3 @@ def _sends_initial_state(api_request: ApiRequest, revision: int) -> bool:
 
 def _select(view: WatchView, state: list[ObjectRevision]) -> list[ObjectRevision]:
     return [record for record in state if view.includes(record)]
-
-
-def _join_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Join lines into chunks large enough for one write."""
-    piece: list[bytes] = []
-    size = 0
-    for line in lines:
-        piece.append(line)
-        size += len(line)
-        if size >= CHUNK_BYTES:
-            yield b"".join(piece)
-            piece, size = [], 0
-    if piece:
-        yield b"".join(piece)

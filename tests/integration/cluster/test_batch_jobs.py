@@ -10,7 +10,7 @@ from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import Invalid, NotFound
 from gangline.local.controllers.jobs.plan import FINALIZER
-from integration.cluster.embedded import EmbeddedCluster, until
+from integration.cluster.embedded import until
 
 NS = "default"
 JOBS = f"/apis/batch/v1/namespaces/{NS}/jobs"
@@ -166,24 +166,3 @@ async def test_wrong_jobs_and_changes_are_refused(client: ApiClient) -> None:
         await change(client, "fixed", completions=3)
     with pytest.raises(Invalid, match="field is immutable"):
         await change(client, "fixed", template={"spec": {"terminationGracePeriodSeconds": 1}})
-
-
-@pytest.mark.slow
-async def test_a_job_runs_on_a_cluster(shared_cluster: EmbeddedCluster) -> None:
-    script = "import os; print('index', os.environ['JOB_COMPLETION_INDEX'])"
-    body = job(
-        "real", ["python3", "-c", script], completions=2, parallelism=2, completionMode="Indexed"
-    )
-    async with shared_cluster.client() as client:
-        await create(client, body)
-        found = await until(reaches(client, "real", "Complete"))
-        assert found["status"]["completedIndexes"] == "0,1"
-        logs = [
-            line
-            for pod in await pods_of(client, "real")
-            async for line in client.logs(pod.metadata.name, NS)
-        ]
-        assert sorted(logs) == [b"index 0", b"index 1"]
-        await client.request_json(
-            "DELETE", f"{JOBS}/real", body={"propagationPolicy": "Background"}
-        )

@@ -67,16 +67,6 @@ async def test_a_signal_ends_all_and_leaves_nothing(tmp_path: Path, number: sign
         assert await gone(seconds)
 
 
-async def test_after_a_kill_no_process_survives_and_down_removes_the_rest(tmp_path: Path) -> None:
-    seconds = f"{os.getpid()}.9"
-    async with embedded(tmp_path / "home") as cluster:
-        await start_sleeper(cluster, seconds)
-        await cluster.end(signal.SIGKILL)
-        await until(lambda: gone(seconds), within_s=3.0)
-        assert cluster.run("down").returncode == 0
-        assert cluster.left_behind() == []
-
-
 async def test_killed_cluster_restarts_with_its_objects_and_pods(
     tmp_path: Path,
 ) -> None:
@@ -87,6 +77,7 @@ async def test_killed_cluster_restarts_with_its_objects_and_pods(
             # A run that is not in any status yet cannot be counted.
             await until(lambda: runs(client), explain=cluster.said)
         await cluster.end(signal.SIGKILL)
+        await until(lambda: gone(seconds), within_s=3.0)
         await cluster.start()
 
         async with cluster.client() as client:

@@ -11,7 +11,6 @@ from gangline.api.core.pod import Pod
 from gangline.api.meta.conditions import is_condition_true
 from gangline.api.resources import NODES, PODS
 from gangline.kube.client.client import ApiClient
-from gangline.local.daemon import cluster_status
 from gangline.local.virtual_nodes import PARTITIONED_ANNOTATION, STOPPED_ANNOTATION
 from integration.cluster.embedded import EmbeddedCluster, running, until
 
@@ -137,21 +136,3 @@ async def test_a_service_leads_to_its_pod_by_name(shared_cluster: EmbeddedCluste
 
         pod = await until(answered, 30, shared_cluster.said)
         assert pod.status.phase == "Succeeded", pod.status
-
-
-async def test_status_counts_nodes_and_pods(shared_cluster: EmbeddedCluster) -> None:
-    async with shared_cluster.client() as client:
-        await until(lambda: ready(client, "node-1"))
-        await until(lambda: ready(client, "node-2"))
-    found = await cluster_status(shared_cluster.home)
-    assert found.running
-    assert found.reachable
-    assert found.nodes == (("node-1", True), ("node-2", True))
-
-
-async def test_a_second_cluster_in_the_same_folder_is_refused(
-    shared_cluster: EmbeddedCluster,
-) -> None:
-    again = shared_cluster.run("up", "--port", "0")
-    assert again.returncode == 4
-    assert "run by process" in again.stderr

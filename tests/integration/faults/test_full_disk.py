@@ -11,11 +11,10 @@ import pytest
 from apiserver_process import start
 from gangline.api.core import core
 from gangline.api.meta.objects import ObjectMeta
-from gangline.api.resources import CONFIG_MAPS, PODS
+from gangline.api.resources import CONFIG_MAPS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import load_config
 from gangline.kube.errors import ApiError
-from integration.cluster.embedded import embedded, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -82,57 +81,6 @@ async def test_full_disk_is_reported_and_loses_nothing(small_disk: Path) -> None
     finally:
         server.kill()
         await server.wait()
-
-
-def talker(name: str, command: str) -> dict[str, object]:
-    """A pod of one container."""
-    container = {"name": "c", "image": "none", "command": ["sh", "-c", command]}
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-async def test_a_log_that_fills_the_disk_does_not_end_the_cluster(
-    small_disk: Path,
-) -> None:
-    root = small_disk / "home"
-    ballast = small_disk / "ballast"
-    async with embedded(root) as cluster, cluster.client() as client:
-        fill_up(ballast, ROOM_BYTES)
-        await client.create(PODS, talker("chatty", "yes | head -c 20000000; sleep 300"), "default")
-
-        async def is_full() -> bool:
-            room = os.statvfs(small_disk)
-            return room.f_bavail * room.f_frsize < 64 << 10
-
-        try:
-            await until(is_full, within_s=3.0)
-        except AssertionError:  # the log was rotated in time: another file fills the disk
-            fill_up(ballast)
-        assert (await client.get(PODS, "chatty", "default")).metadata.name == "chatty"
-        ballast.unlink(missing_ok=True)
-
-        def make_room() -> None:
-            """Again and again: a log whose writer is not done yet fills the disk once more."""
-            for log in (root / "clusters").rglob("*.log"):
-                os.truncate(log, 0)
-
-        async def writes_again() -> bool:
-            make_room()
-            try:
-                await client.create(PODS, talker("after", "true"), "default")
-            except ApiError:
-                return False
-            return True
-
-        await until(writes_again, explain=cluster.said)
-
-        async def ended() -> bool:
-            make_room()
-            return (await client.get(PODS, "after", "default")).status.phase == "Succeeded"
-
-        await until(ended, within_s=30.0, explain=cluster.said)
-        assert cluster.process is not None
-        assert cluster.process.poll() is None
 
 
 def fill_up(ballast: Path, room: int = 0) -> None:

@@ -142,23 +142,6 @@ async def test_tokens_are_replaced_while_the_pod_runs(node: Any, log_of: LogOf) 
     assert (pod.status.phase, log_of()) == ("Succeeded", "replaced")
 
 
-async def test_parts_of_volumes_are_mounted_apart(node: Any, tmp_path: Path) -> None:
-    pod = await run_to_end(
-        node,
-        "echo 1 >/one/x; echo 2 >/two/x; ! touch /three/x 2>/dev/null",
-        volumes=[{"name": "v", "hostPath": {"path": str(tmp_path / "host"), "type": ""}}],
-        container={
-            "volumeMounts": [
-                mount("/one", subPath="a"),
-                mount("/two", subPath="b/c"),
-                mount("/three", readOnly=True),
-            ]
-        },
-    )
-    assert pod.status.phase == "Succeeded"
-    assert _read(tmp_path / "host/a/x") + _read(tmp_path / "host/b/c/x") == "1\n2\n"
-
-
 async def test_a_host_path_of_the_wrong_kind_holds_the_pod(node: Any, tmp_path: Path) -> None:
     volume = {"name": "v", "hostPath": {"path": str(tmp_path), "type": "File"}}
     container = shell("true", volumeMounts=[mount("/data")])

@@ -55,19 +55,6 @@ async def test_a_pod_runs_to_success(node: Any, log_of: LogOf) -> None:
     assert log_of() == "hello"
 
 
-async def test_a_failing_pod_that_may_not_restart_fails(node: Any) -> None:
-    await node.run(
-        containers=[
-            shell("echo last words >&2; exit 3", terminationMessagePolicy="FallbackToLogsOnError")
-        ],
-        restartPolicy="Never",
-    )
-    pod = await node.until_phase("Failed")
-    ended = first(pod).state.terminated
-    assert ended is not None
-    assert (ended.exit_code, ended.reason, ended.message) == (3, "Error", "last words\n")
-
-
 async def test_a_crashing_container_backs_off(node: Any) -> None:
     await node.run(containers=[shell("exit 1")], restartPolicy="OnFailure")
 
@@ -79,14 +66,6 @@ async def test_a_crashing_container_backs_off(node: Any) -> None:
     assert pod.status.phase == "Running"
     assert first(pod).last_state.terminated is not None
     pod = await node.until(lambda pod: first(pod).restart_count >= 2)
-
-
-async def test_a_deaf_container_is_killed_after_its_grace(node: Any) -> None:
-    await node.run(containers=[shell(DEAF)])
-    await node.until_phase("Running")
-    await node.client.delete(PODS, "p", "default")
-    await node.until_gone()
-    assert not (await node.client.list(PODS)).items
 
 
 async def test_init_containers_run_in_order_beside_a_sidecar(node: Any, log_of: LogOf) -> None:
@@ -105,19 +84,6 @@ async def test_init_containers_run_in_order_beside_a_sidecar(node: Any, log_of: 
     pod = await node.until_phase("Succeeded")
     assert log_of() == "a\ns\nb"
     assert [each.name for each in pod.status.init_container_statuses] == ["i1", "side", "i2"]
-
-
-async def test_a_failing_init_container_fails_the_pod(node: Any) -> None:
-    await node.run(
-        restartPolicy="Never",
-        initContainers=[shell("exit 4", "i")],
-        containers=[shell("echo never")],
-    )
-    pod = await node.until_phase("Failed")
-    assert pod.status.init_container_statuses[0].state.terminated.exit_code == 4
-    waiting = first(pod).state.waiting
-    assert waiting is not None
-    assert waiting.reason == "PodInitializing"
 
 
 async def test_a_missing_config_map_holds_the_container_until_it_is_there(
@@ -148,38 +114,6 @@ async def test_a_missing_config_map_holds_the_container_until_it_is_there(
     await node.client.create(SECRETS, secret_body, "default")
     pod = await node.until_phase("Succeeded")
     assert log_of() == f"v-w-$(X)-$(NONE) p {pod.status.pod_ip}"
-
-
-async def test_a_config_map_volume_follows_its_config_map(node: Any, log_of: LogOf) -> None:
-    body = {"metadata": {"name": "cm"}, "data": {"k": "old"}}
-    await node.client.create(CONFIG_MAPS, body, "default")
-    script = "cat /etc/cm/k; until grep -q new /etc/cm/k; do sleep 0.05; done; cat /etc/cm/k"
-    await node.run(
-        restartPolicy="Never",
-        volumes=[{"name": "v", "configMap": {"name": "cm"}}],
-        containers=[shell(script, volumeMounts=[{"name": "v", "mountPath": "/etc/cm"}])],
-    )
-    await node.until_phase("Running")
-    await node.client.patch(CONFIG_MAPS, "cm", {"data": {"k": "new"}}, "default")
-    await node.until_phase("Succeeded")
-    assert log_of() == "oldnew"
-
-
-async def test_a_command_that_does_not_exist_is_named(node: Any) -> None:
-    container = {"name": "c", "image": "any/image", "command": ["no-such-command"]}
-    await node.run(containers=[container], restartPolicy="Never")
-    pod = await node.until_phase("Failed")
-    ended = first(pod).state.terminated
-    assert ended is not None
-    assert (ended.exit_code, ended.reason) == (127, "ContainerCannotRun")
-    assert '"no-such-command": executable file not found in $PATH' in ended.message
-
-
-async def test_a_deadline_fails_the_pod(node: Any) -> None:
-    await node.run(containers=[shell("sleep 60")], activeDeadlineSeconds=1)
-    pod = await node.until_phase("Failed")
-    assert pod.status.reason == "DeadlineExceeded"
-    await node.until(lambda pod: first(pod).state.terminated is not None)
 
 
 DEAF = "trap '' TERM; echo deaf; while :; do sleep 0.1; done"
@@ -214,16 +148,6 @@ async def test_a_pod_waits_for_the_processes_of_one_that_has_failed(node: Any) -
     await node.until_phase("Succeeded", "next")
     former = await node.client.get(PODS, "former", "default")
     assert first(former).state.terminated is not None
-
-
-async def test_gpus_are_assigned_by_index(node: Any, log_of: LogOf) -> None:
-    one = {"limits": {"nvidia.com/gpu": "1"}}
-    script = "echo $CUDA_VISIBLE_DEVICES; sleep 0.2"
-    for name in ("a", "b"):
-        await node.run(name, containers=[shell(script, resources=one)], restartPolicy="Never")
-    for name in ("a", "b"):
-        await node.until_phase("Succeeded", name)
-    assert {log_of(pod="a"), log_of(pod="b")} == {"0", "1"}
 
 
 async def test_probes_decide_readiness_and_life(node: Any) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from gangline.local.kubelet.runtime.interface import (
     ContainerPlan,
     ContainerStartError,
 )
-from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel, detect_isolation
+from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 from integration.kubelet.conftest import remove_groups
 from unit.local.kubelet.builders import PATH, a_plan
@@ -51,13 +50,7 @@ async def run(runtime: ProcessRuntime, plan: ContainerPlan) -> tuple[ContainerEx
     return await container.wait(), output
 
 
-async def test_a_command_runs_as_process_one_with_its_environment_only(
-    runtime: ProcessRuntime, tmp_path: Path
-) -> None:
-    env = {"PATH": PATH, "odd.name": "a b\nc"}
-    ended, output = await run(runtime, a_plan(tmp_path, "env", env=env))
-    assert (ended.code, output.stderr) == (0, b"")
-    assert output.stdout == f"PATH={PATH}\nodd.name=a b\nc\n".encode()
+async def test_a_command_runs_as_process_one(runtime: ProcessRuntime, tmp_path: Path) -> None:
     _, output = await run(runtime, a_plan(tmp_path, "sh", "-c", "echo $$"))
     assert output.stdout == b"1\n"
 
@@ -228,17 +221,6 @@ async def test_kill_ends_daemons_as_well(runtime: ProcessRuntime, tmp_path: Path
     assert not processes_with(tag)
 
 
-async def test_terminate_reaches_a_handler(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"
-    output = Output()
-    container = await runtime.start(a_plan(tmp_path, "sh", "-c", script), output)
-    while b"up" not in output.stdout:
-        await asyncio.sleep(0.01)
-    container.terminate()
-    ended = await container.wait()
-    assert (ended.code, output.stdout) == (3, b"up\nbye\n")
-
-
 async def test_exec_runs_beside_the_main_process(runtime: ProcessRuntime, tmp_path: Path) -> None:
     plan = a_plan(tmp_path, "sh", "-c", "touch /tmp/mark; sleep 60", workdir="/usr")
     container = await runtime.start(plan, Output())
@@ -327,30 +309,6 @@ async def test_an_image_folder_becomes_the_root_and_is_never_written_to(
     assert not (image / "etc/new").exists()
     with pytest.raises(ContainerStartError):
         await run(runtime, a_plan(tmp_path, "/usr/bin/python3", root=image))
-
-
-async def test_a_flood_of_output_leaves_time_to_others(
-    runtime: ProcessRuntime, tmp_path: Path
-) -> None:
-    def slow(_: str, data: bytes) -> None:
-        until = time.monotonic() + 0.01
-        while time.monotonic() < until:
-            pass
-
-    container = await runtime.start(a_plan(tmp_path, "yes"), slow)
-    turns, until = 0, time.monotonic() + 1
-    while time.monotonic() < until:
-        await asyncio.sleep(0.001)
-        turns += 1
-    assert turns > 100
-    container.kill()
-    assert (await container.wait()).code == 137
-
-
-async def test_without_namespaces_a_command_still_runs(tmp_path: Path) -> None:
-    bare = ProcessRuntime(Isolation(IsolationLevel.NONE, "for the test"), None)
-    ended, output = await run(bare, a_plan(tmp_path, "sh", "-c", "pwd; exit 4", workdir="/usr"))
-    assert (ended.code, output.stdout) == (4, b"/usr\n")
 
 
 def an_image(folder: Path) -> None:

@@ -73,35 +73,6 @@ class DiaryAgent:
         await self._diary.write(f"stop {self._number} {grace_s:g}")
 
 
-async def test_a_node_that_lost_power_boots_as_a_new_one() -> None:
-    diary = Diary()
-    node = VirtualNode("n", diary.make)
-    running = asyncio.create_task(node.run())
-    await diary.until("run 1")
-    node.set_power(NodePower.STOPPED)
-    await diary.until("run 1", "cut 1", "stop 1 0")
-    node.set_power(NodePower.ON)
-    await diary.until("run 1", "cut 1", "stop 1 0", "run 2")
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-
-
-async def test_partitioned_node_continues_with_the_same_agent() -> None:
-    diary = Diary()
-    node = VirtualNode("n", diary.make)
-    running = asyncio.create_task(node.run())
-    await diary.until("run 1")
-    node.set_power(NodePower.PARTITIONED)
-    await diary.until("run 1", "cut 1")
-    node.set_power(NodePower.ON)
-    await diary.until("run 1", "cut 1", "run 1")
-    assert diary.made == 1
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await node.stop(2.0)
-    assert diary.entries[-1] == "stop 1 2"
-
-
 async def test_a_node_that_has_ended_does_not_boot_again() -> None:
     diary = Diary()
     node = VirtualNode("n", diary.make)

@@ -141,15 +141,6 @@ def test_a_new_deployment_gets_one_set_named_by_its_template() -> None:
     }
 
 
-def test_a_changed_template_ends_with_all_pods_in_the_new_set() -> None:
-    world = World(a_deployment())
-    world.settle()
-    world.update("two")
-    world.settle()
-    assert images(world) == {"one": 0, "two": 3}
-    assert world.deployment.status.updated_replicas == 3
-
-
 def test_roll_back_gets_the_newest_revision() -> None:
     world = World(a_deployment())
     for image in ("one", "two", "one"):
@@ -166,17 +157,6 @@ def test_old_revisions_beyond_the_limit_are_forgotten() -> None:
         world.update(image)
         world.settle()
     assert set(images(world)) == {"d", "e", "f"}
-
-
-def test_recreate_never_has_pods_of_two_templates() -> None:
-    world = World(a_deployment(strategy=DeploymentStrategy(type="Recreate")))
-    world.settle()
-    world.update("two")
-    while world.reconcile():
-        alive = [size for size in images(world).values() if size]
-        assert len(alive) <= 1
-    world.settle()
-    assert images(world) == {"one": 0, "two": 3}
 
 
 def test_a_paused_deployment_scales_but_does_not_change_over() -> None:

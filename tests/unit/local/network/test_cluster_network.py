@@ -139,19 +139,6 @@ async def test_dead_endpoint_is_skipped() -> None:
     server.close()
 
 
-async def test_service_without_endpoints_refuses_connections() -> None:
-    server, alive = await _server(b"")
-    listen, forwarder = await _free_port(), ServiceForwarder()
-    await forwarder.apply({listen: ServiceRoute((alive,))})
-    await forwarder.apply({})
-    try:
-        await asyncio.open_connection(*listen)
-        raise AssertionError("somebody listens still")
-    except ConnectionRefusedError:
-        pass
-    server.close()
-
-
 async def test_a_service_refuses_connections_until_something_listens_behind_it() -> None:
     async def find(targets: set[SocketAddress]) -> set[SocketAddress]:
         return listening_addresses(dict.fromkeys(targets))

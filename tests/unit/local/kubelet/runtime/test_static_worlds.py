@@ -1,6 +1,5 @@
 """When a restarted rank may be forked: never before the store of its next world listens."""
 
-import asyncio
 import os
 import socket
 import subprocess
@@ -51,51 +50,28 @@ class Job:
         return await self.worlds.wait_for_store(a_rank(pod, 1, **env), 0)
 
 
-async def test_restarted_rank_waits_for_the_next_store() -> None:
-    job = Job()
-    job.start(MASTER)
-    job.start(WORKER)
-    job.end(WORKER)
-    assert not await job.may_start(WORKER), "rank 0 of its old world still runs"
-    job.end(MASTER)
-    assert not await job.may_start(WORKER), "there is no store"
-    job.start(MASTER, listens=False)
-    assert not await job.may_start(WORKER), "the store does not listen yet"
-    job.listening.add(job.pid)
-    waiting = asyncio.create_task(job.worlds.wait_for_store(a_rank(WORKER, 1), 60))
-    assert await waiting
-
-
-async def test_rank_that_ends_after_rank_0_has_returned_joins_that_store() -> None:
-    job = Job()
-    job.start(WORKER)
-    job.start(MASTER)
-    job.end(MASTER)
-    job.start(MASTER)
-    job.end(WORKER)
-    assert await job.may_start(WORKER)
-
-
-async def test_rank_that_never_had_a_store_waits_for_the_first_one() -> None:
-    job = Job()
-    job.start(WORKER)
-    job.end(WORKER)
-    assert not await job.may_start(WORKER)
-    job.start(MASTER)
-    assert await job.may_start(WORKER)
-
-
-async def test_rank_that_fails_twice_in_one_world_waits_for_the_next_one() -> None:
-    job = Job()
-    job.start(MASTER)
-    job.start(WORKER)
-    job.end(WORKER)
-    job.start(WORKER)
-    job.end(WORKER)
-    assert not await job.may_start(WORKER)
-    job.end(MASTER)
-    job.start(MASTER)
-    assert await job.may_start(WORKER)
+@pytest.mark.parametrize(
+    ("story", "may_start"),
+    [
+        pytest.param("+m +w -w", False, id="rank 0 of its old world still runs"),
+        pytest.param("+m +w -w -m", False, id="there is no store"),
+        pytest.param("+m +w -w -m ~m", False, id="the store does not listen yet"),
+        pytest.param("+m +w -w -m +m", True, id="the store of the next world listens"),
+        pytest.param("+w +m -m +m -w", True, id="it has ended after rank 0 has returned"),
+        pytest.param("+w -w", False, id="it never had a store"),
+        pytest.param("+w -w +m", True, id="the first store listens"),
+        pytest.param("+m +w -w +w -w", False, id="it has failed twice in one world"),
+        pytest.param("+m +w -w +w -w -m +m", True, id="that world has ended"),
+    ],
+)
+async def test_restarted_rank_waits_for_the_next_store(story: str, may_start: bool) -> None:
+    job, pods = Job(), {"m": MASTER, "w": WORKER}
+    for kind, pod in story.split():
+        if kind == "-":
+            job.end(pods[pod])
+        else:
+            job.start(pods[pod], listens=kind == "+")
+    assert await job.may_start(WORKER) is may_start
 
 
 async def test_recreated_pod_waits_as_a_restarted_container_does() -> None:

@@ -37,7 +37,6 @@ CORE: dict[str, tuple[str, ...]] = {
     ),
     "cluster": (
         "integration/cluster/test_cluster_nodes.py::test_a_service_leads_to_its_pod_by_name",
-        "integration/cluster/test_cluster_nodes.py::test_status_counts_nodes_and_pods",
     ),
     "dashboard": ("integration/dashboard/test_dashboard_journey.py",),
     "data-sharding": ("integration/elastic/data/test_data_launcher.py",),

@@ -10,7 +10,7 @@ from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import Invalid, NotFound
 from gangline.local.controllers.jobs.plan import FINALIZER
-from integration.cluster.embedded import until
+from integration.cluster.embedded import EmbeddedCluster, until
 
 NS = "default"
 JOBS = f"/apis/batch/v1/namespaces/{NS}/jobs"
@@ -128,26 +128,6 @@ async def test_indexes_suspension_and_expiry(controllers: ApiClient) -> None:
     await until(expired)
 
 
-async def test_a_failing_job_ends_and_deletion_leaves_no_pod(controllers: ApiClient) -> None:
-    await create(controllers, job("bad", completions=2, parallelism=2, backoffLimit=0))
-    failing, _ = await until(has_active(controllers, "bad", 2))
-    await end(controllers, failing, "Failed")
-    found = await until(reaches(controllers, "bad", "Failed"))
-    (condition,) = [c for c in found["status"]["conditions"] if c["type"] == "Failed"]
-    assert condition["reason"] == "BackoffLimitExceeded"
-    assert found["status"]["failed"] == 2
-    await create(controllers, job("gone", parallelism=2))
-    await until(has_active(controllers, "gone", 2))
-    await controllers.request_json(
-        "DELETE", f"{JOBS}/gone", body={"propagationPolicy": "Background"}
-    )
-
-    async def empty() -> bool:
-        return await pods_of(controllers, "gone") == []
-
-    await until(empty)
-
-
 async def test_wrong_jobs_and_changes_are_refused(client: ApiClient) -> None:
     body = job("wrong", completionMode="Indexed", parallelism=2, backoffLimit=-1)
     body["spec"]["template"]["spec"]["restartPolicy"] = "Always"
@@ -166,3 +146,24 @@ async def test_wrong_jobs_and_changes_are_refused(client: ApiClient) -> None:
         await change(client, "fixed", completions=3)
     with pytest.raises(Invalid, match="field is immutable"):
         await change(client, "fixed", template={"spec": {"terminationGracePeriodSeconds": 1}})
+
+
+@pytest.mark.slow
+async def test_a_job_runs_on_a_cluster(shared_cluster: EmbeddedCluster) -> None:
+    script = "import os; print('index', os.environ['JOB_COMPLETION_INDEX'])"
+    body = job(
+        "real", ["python3", "-c", script], completions=2, parallelism=2, completionMode="Indexed"
+    )
+    async with shared_cluster.client() as client:
+        await create(client, body)
+        found = await until(reaches(client, "real", "Complete"))
+        assert found["status"]["completedIndexes"] == "0,1"
+        logs = [
+            line
+            for pod in await pods_of(client, "real")
+            async for line in client.logs(pod.metadata.name, NS)
+        ]
+        assert sorted(logs) == [b"index 0", b"index 1"]
+        await client.request_json(
+            "DELETE", f"{JOBS}/real", body={"propagationPolicy": "Background"}
+        )

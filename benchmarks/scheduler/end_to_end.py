@@ -74,6 +74,8 @@ CREATORS = 8
 EMBEDDED, KUBERNETES = "embedded", "kubernetes"
 RENEWALS_PER_S = 250
 """The most leases that are renewed each second on the embedded server."""
+SHOWN_EVERY_S = 60.0
+"""Interval between the figures of a long phase."""
 MILLI = 1000
 
 
@@ -183,7 +185,11 @@ class Run:
         """
         measured = Measured()
         before = await self._usage(counters)
-        yield measured
+        progress = asyncio.create_task(self._show_progress(title))
+        try:
+            yield measured
+        finally:
+            progress.cancel()
         after = await self._usage()
         measured.took_s = after.at - before.at
         counters = {name: value - before.scheduler[name] for name, value in after.scheduler.items()}
@@ -209,6 +215,16 @@ class Run:
                 f"cycles, which took {measured.deciding_s:.2f} s"
             )
         sys.stdout.flush()
+
+    async def _show_progress(self, title: str) -> None:
+        begun, line = time.monotonic(), self._timeline
+        while True:
+            await asyncio.sleep(SHOWN_EVERY_S)
+            print(
+                f"    {title}, {time.monotonic() - begun:.0f} s: so far {len(line.created):,} pods "
+                f"created, {len(line.running):,} running, {len(line.removed):,} removed",
+                flush=True,
+            )
 
     def _show_waits(self, keys: Sequence[str]) -> tuple[float, float]:
         """Print how long pods waited; return p50 and p99 from creation to binding."""
@@ -321,21 +337,31 @@ class Run:
         sizes = self.sizes
         count = int(sizes.churn_s * sizes.churn_rate / sizes.gang)
         made: list[Job] = []
+        # A server that is slower than the rate gets fewer jobs, not more of them at a time: then
+        # thousands of gangs would wait for their pods, and the scheduler with them.
+        slots = asyncio.Semaphore(CREATORS)
+
+        async def turn_over(ending: Job, coming: Job) -> None:
+            await asyncio.gather(self._end(ending), self._create(coming))
+            slots.release()
+
         async with self._phase("churn") as measured, asyncio.TaskGroup() as tasks:
-            due = time.monotonic()
-            for _ in range(count):
+            due = begun = time.monotonic()
+            while len(made) < count and time.monotonic() < begun + sizes.churn_s:
+                await slots.acquire()
                 job = self._new_job()
                 made.append(job)
-                tasks.create_task(self._end(self._live.popleft()))
-                tasks.create_task(self._create(job))
+                tasks.create_task(turn_over(self._live.popleft(), job))
                 self._live.append(job)
                 due += sizes.gang / sizes.churn_rate
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
         keys = [key for job in made for key in job.keys]
         await self._timeline.wait(RUNNING, keys)
         p50, p99 = self._show_waits(keys)
-        late = measured.took_s / sizes.churn_s
-        print(f"    {len(keys):,} pods ended and came in {late:.2f} of the planned time")
+        rate = len(keys) / measured.took_s
+        print(
+            f"    {len(keys):,} pods ended and came, {rate:.0f}/s; planned: {sizes.churn_rate:g}/s"
+        )
         self._figure("churn_p50", "from creation to binding in churn, p50", "s", p50)
         self._figure("churn_p99", "from creation to binding in churn, p99", "s", p99)
         self._figure("churn_api", "p99 of the slowest verb in churn", "s", measured.worst_p99)
@@ -476,6 +502,9 @@ class Run:
             f"after {running - complete:.1f} s; {len(ended):,} pods preempted",
             flush=True,
         )
+        if ended:
+            took_s = max(ended[-1] - complete, ended[-1] - ended[0])
+            print(f"    preempted in {took_s:.1f} s, {len(ended) / took_s:.0f}/s", flush=True)
         what = f"a job of {job.pods:,} pods that preempts, until all of them run"
         self._figure("preemption", what, "s", running - complete)
 

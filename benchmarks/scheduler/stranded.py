@@ -6,12 +6,17 @@ list of a production cluster until they ask for 130 % of its devices. They arriv
 never end; a task that fits nowhere is dropped. The result is the part of the devices that is
 allocated in the end. Here devices are not shared: a task that asks for a part of one gets one.
 
+``python -m benchmarks.scheduler.stranded [--lists default ...] [--seeds 42 ...]`` prints each
+result as it is there; a seed takes 12 to 25 s of processor time.
+
 ``GANGLINE_OPENB`` names a folder with the lists (folder ``cluster-trace-gpu-v2023`` of
 alibaba/clusterdata). Without it, clusters and tasks have the published shapes and frequencies.
 """
 
+import argparse
 import csv
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -40,6 +45,8 @@ from gangline.scheduler.types import (
 SEEDS = (42, 43, 44)
 LISTS = ("default", "multigpu50")
 """Tasks of one device mostly, and a list in which half of the devices are for tasks of several."""
+PUBLISHED_LISTS = (*LISTS, "gpuspec33")
+"""Tasks of the last list differ from ``default`` in the models of devices that they name."""
 OVERLOAD = 1.3
 TYPICAL = 60
 """Tasks that the gradient compares with each node; it has them from the complete list."""
@@ -107,7 +114,7 @@ def cluster(folder: Path | None) -> Table:
 def tasks_of(name: str, folder: Path | None) -> list[Task]:
     """Return a list of tasks."""
     if folder is None:
-        count = 3 + LISTS.index(name)
+        count = 4 if name == "multigpu50" else 3
         return [Task(*shape[:3]) for shape in TASK_SHAPES for _ in range(shape[count])]
     with (folder / f"openb_pod_list_{name}.csv").open(encoding="utf-8") as file:
         return [
@@ -203,39 +210,45 @@ def request(task: Task) -> Request:
     return tuple((name, amount) for name, amount in amounts.items() if amount)
 
 
-def compare(name: str, folder: Path | None) -> Figure:
+def compare(name: str, folder: Path | None, seeds: Sequence[int]) -> Figure:
     """Fill the cluster in each way, once for each seed."""
     nodes, tasks = cluster(folder), tasks_of(name, folder)
     shares: dict[str, list[float]] = {}
-    for seed in SEEDS:
+    for seed in seeds:
         arrivals = draw(tasks, int(nodes[:, 2].sum()), seed)
-        one_run = {
-            "Gangline": schedule(nodes, arrivals),
-            "fragmentation gradient": fill(nodes, arrivals, gradient(tasks)),
-            "best fit": fill(nodes, arrivals, best_fit(nodes)),
-            "random choice": fill(nodes, arrivals, random_choice()),
-        }
-        print(f"  {name} {seed}: " + ", ".join(f"{k} {v:.2f} %" for k, v in one_run.items()))
-        for way, share in one_run.items():
+        print(f"  {name} {seed}:", end="", flush=True)
+        for way, choose in (
+            ("Gangline", None),
+            ("fragmentation gradient", gradient(tasks)),
+            ("best fit", best_fit(nodes)),
+            ("random choice", random_choice()),
+        ):
+            share = fill(nodes, arrivals, choose) if choose else schedule(nodes, arrivals)
+            print(f" {way} {share:.2f} %", end="", flush=True)
             shares.setdefault(way, []).append(share)
+        print()
     ranges = {way: (min(values), max(values)) for way, values in shares.items()}
     ours = ranges.pop("Gangline")
     return Figure(f"devices allocated, list {name}", "%", ours, dict(ranges), higher_is_better=True)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Compare the ways on each list; prints and writes the allocated parts."""
+    parser = argparse.ArgumentParser(description="How full does placement make a cluster?")
+    parser.add_argument("--lists", nargs="+", choices=PUBLISHED_LISTS, default=LISTS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    options = parser.parse_args(arguments)
     given = os.environ.get("GANGLINE_OPENB")
     folder = Path(given) if given else None
-    figures = {name: compare(name, folder) for name in LISTS}
+    figures = {name: compare(name, folder, options.seeds) for name in options.lists}
     source = "the published lists" if folder else "clusters and tasks with published frequencies"
     write(
         "scheduler_stranded",
         f"{source}; tasks for 130 % of 6,212 devices, in whole devices; lowest and highest of "
-        f"{len(SEEDS)} seeds",
+        f"{len(options.seeds)} seeds",
         figures,
     )
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -187,22 +187,6 @@ async def test_requester_of_a_certificate_is_its_user(http: Http) -> None:
     assert status == 403
 
 
-async def test_kubectl_approves_certificates(kubectl: Kubectl, http: Http) -> None:
-    path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-    spec = {"request": signing_request(), "signerName": "example.com/own", "usages": ["any"]}
-    await http("POST", path, {"metadata": {"name": "own"}, "spec": spec})
-    assert "approved" in await kubectl("certificate approve own")
-    _, approved = await http("GET", f"{path}/own")
-    assert [each["type"] for each in approved["status"]["conditions"]] == ["Approved"]
-    noted = {"type": "Noted", "status": "True", "reason": "Test"}
-    approved["status"]["conditions"].append(noted)
-    _, approved = await http("PUT", f"{path}/own/approval", approved)
-    assert [each["type"] for each in approved["status"]["conditions"]] == ["Approved", "Noted"]
-    signed = {**approved, "status": {"certificate": "eA==", "conditions": [noted]}}
-    _, answer = await http("PUT", f"{path}/own/status", signed)
-    assert answer["status"] == {**approved["status"], "certificate": "eA=="}
-
-
 async def test_kubectl_discovers_and_explains_the_kinds(kubectl: Kubectl) -> None:
     listed = (await kubectl("api-resources --no-headers -o name")).splitlines()
     assert {f"{plural}.{version.partition('/')[0]}" for version, _, plural, _ in OBJECTS} <= {

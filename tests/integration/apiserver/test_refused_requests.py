@@ -37,6 +37,7 @@ async def test_what_contradicts_itself_is_refused(http: Http) -> None:
         ("PATCH", f"{MAPS}/a", {"metadata": None}, MERGE, 400, "name must be provided"),
         ("DELETE", f"{MAPS}/a", {"propagationPolicy": "Orphan", "orphanDependents": True}, {}, 422,
          "propagationPolicy"),
+        ("DELETE", f"{MAPS}/a", {"propagationPolicy": "Other"}, {}, 422, "propagationPolicy"),
         ("DELETE", f"{MAPS}/a", {"dryRun": ["Some"]}, {}, 422, "dryRun"),
         ("GET", f"{MAPS}?resourceVersionMatch=Exact", None, {}, 422, "resourceVersionMatch"),
         ("GET", f"{MAPS}?timeoutSeconds=x", None, {}, 400, "timeoutSeconds"),

@@ -16,7 +16,6 @@ from gangline.local.apiserver.server import ApiServer
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-PARTIAL = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 MERGE = "application/merge-patch+json"
 
 
@@ -167,8 +166,13 @@ async def test_status_and_spec_are_written_apart(http: Http):
 
 async def test_a_change_of_nothing_makes_no_new_revision(http: Http):
     _, first = await http("POST", MAPS, config_map("a"))
-    _, same = await http("PATCH", f"{MAPS}/a", {"data": {"k": "v"}}, Content_Type=MERGE)
-    assert same["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    for media, patch in (
+        (MERGE, {"data": {"k": "v"}}),
+        ("application/json-patch+json", [{"op": "replace", "path": "/data/k", "value": "v"}]),
+        ("application/strategic-merge-patch+json", {"data": {"k": "v"}}),
+    ):
+        _, same = await http("PATCH", f"{MAPS}/a", patch, Content_Type=media)
+        assert same["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
 async def test_finalizers_delay_removal_until_the_last_is_removed(http: Http):
@@ -185,19 +189,6 @@ async def test_preconditions_protect_another_object_of_the_same_name(http: Http)
     wrong = {"preconditions": {"uid": "another"}}
     status, answer = await http("DELETE", f"{MAPS}/a", wrong)
     assert (status, answer["reason"]) == (409, "Conflict")
-
-
-async def test_lists_come_as_tables_and_as_metadata(http: Http):
-    await http("POST", PODS, pod("p"))
-    _, table = await http("GET", PODS, Accept=TABLE)
-    assert table["kind"] == "Table"
-    names = [column["name"] for column in table["columnDefinitions"]]
-    assert names[:3] == ["Name", "Ready", "Status"]
-    assert table["rows"][0]["cells"][:3] == ["p", "0/1", "Pending"]
-    assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
-    _, parts = await http("GET", PODS, Accept=PARTIAL)
-    assert parts["kind"] == "PartialObjectMetadataList"
-    assert "spec" not in parts["items"][0]
 
 
 class Lines:
@@ -243,14 +234,6 @@ async def test_a_watch_that_asks_for_the_state_gets_it_and_a_bookmark(http: Http
     assert (first["type"], first["object"]["metadata"]["name"]) == ("ADDED", "a")
     assert second["type"] == "BOOKMARK"
     assert second["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
-
-
-async def test_a_watch_comes_as_tables(http: Http):
-    lines = await open_watch(http, PODS, "resourceVersion=0", accept=TABLE)
-    await http("POST", PODS, pod("p"))
-    event = await lines.next()
-    assert (event["type"], event["object"]["kind"]) == ("ADDED", "Table")
-    assert event["object"]["rows"][0]["cells"][0] == "p"
 
 
 async def test_watch_older_than_the_history_gets_410(http: Http, api_server: ApiServer):
@@ -356,31 +339,6 @@ async def test_binding_is_of_the_pod_with_its_uid_only(http: Http):
         assert status == code, answer
     _, bound = await http("GET", f"{PODS}/p")
     assert bound["spec"]["nodeName"] == "n"
-
-
-async def test_contradicting_options_of_a_deletion_are_refused(http: Http):
-    await http("POST", MAPS, config_map("a"))
-    for options in ({"propagationPolicy": "Other"},
-                    {"propagationPolicy": "Orphan", "orphanDependents": True}):  # fmt: skip
-        status, answer = await http("DELETE", f"{MAPS}/a", {"kind": "DeleteOptions", **options})
-        assert (status, answer["details"]["causes"][0]["field"]) == (422, "propagationPolicy")
-    assert (await http("GET", f"{MAPS}/a"))[0] == 200
-
-
-async def test_an_eviction_names_the_pod_of_its_address(http: Http):
-    await http("POST", PODS, pod("p"))
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "other"}}
-    status, answer = await http("POST", f"{PODS}/p/eviction", eviction)
-    assert (status, "does not match" in answer["message"]) == (400, True)
-
-
-async def test_a_lease_is_only_replaced_by_who_has_seen_it(http: Http):
-    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-    _, lease = await http("POST", path, {"metadata": {"name": "l"}, "spec": {}})
-    unseen = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}}
-    status, answer = await http("PUT", f"{path}/l", unseen)
-    assert (status, answer["details"]["causes"][0]["field"]) == (422, "metadata.resourceVersion")
-    assert (await http("PUT", f"{path}/l", {**lease, "spec": unseen["spec"]}))[0] == 200
 
 
 async def test_field_selectors_have_the_names_of_kubernetes(http: Http):

@@ -73,15 +73,3 @@ def test_auth_reconcile_writes_a_role_and_its_binding(kubectl: Kubectl) -> None:
     assert kubectl("auth can-i get configmaps --as=mapper").strip() == "yes"
     assert re.search(r"configmaps +\[\] +\[\] +\[get\]", kubectl("auth can-i --list --as=mapper"))
     kubectl("delete -f -", text=text)
-
-
-def test_whoami_shows_the_impersonated_user(kubectl: Kubectl) -> None:
-    if kubectl.old:
-        pytest.skip("kubectl 1.20 has no whoami")
-    output = kubectl("auth whoami --as=bob --as-group=team --as-uid=7")
-    fields = dict(line.split(maxsplit=1) for line in output.splitlines()[1:])
-    assert fields == {
-        "Username": "bob",
-        "UID": "7",
-        "Groups": "[team system:authenticated]",
-    }

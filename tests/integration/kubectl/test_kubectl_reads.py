@@ -112,17 +112,6 @@ def test_top(talker: Kubectl) -> None:
     assert "first" in talker("top pod talker --containers")
 
 
-def test_parts_of_lists_and_raw_paths(talker: Kubectl) -> None:
-    complete = talker("get pods -o name").split()
-    assert talker("get pods -o name --chunk-size=1").split() == complete
-    path = f"/api/v1/namespaces/{talker.namespace}/pods/talker"
-    assert json.loads(talker(f"get --raw {path}"))["metadata"]["name"] == "talker"
-    assert "# TYPE gangline_apiserver" in talker("get --raw /metrics")
-    assert "the server could not find the requested resource" in talker.refused(
-        "get --raw /no/where"
-    )
-
-
 KINDS_OF_ONE_NAME = """
 apiVersion: batch.paddlepaddle.org/v1
 kind: PaddleJob

@@ -169,16 +169,6 @@ def test_port_forward_to_closed_port_reports_an_error(talker: Kubectl) -> None:
         forwarding.read_until("answers on port 9")
 
 
-def test_wait(job: Kubectl, web: Kubectl, talker: Kubectl) -> None:
-    assert "condition met" in talker("wait pod/talker --for=condition=Ready --timeout=20s")
-    web("wait deployment/web --for=condition=Available --timeout=20s")
-    job("wait pytorchjob/train --for=condition=Running --timeout=20s")
-    output = talker.refused("wait pod/talker --for=condition=Ready=False --timeout=1s")
-    assert "timed out waiting for the condition" in output
-    if not talker.old:
-        talker("wait pod/talker --timeout=20s", "--for=jsonpath={.status.phase}=Running")
-
-
 def test_wait_for_the_end(kubectl: Kubectl) -> None:
     kubectl("create -f -", text=pod("leaves", "sleep 1000"))
     with kubectl.going("wait", "pod/leaves", "--for=delete", "--timeout=30s") as waiting:

@@ -51,16 +51,6 @@ def test_rollout(kubectl: Kubectl) -> None:
     kubectl("delete deployment rolls")
 
 
-def test_set_environment_and_resources(kubectl: Kubectl) -> None:
-    kubectl("create -f -", text=deployment("sets", replicas=0))
-    kubectl("set env deployment/sets COLOUR=red")
-    kubectl("set resources deployment/sets --requests=cpu=10m --limits=cpu=1")
-    container = ".spec.template.spec.containers[0]"
-    assert kubectl.field("deployment sets", f"{container}.env[0].value") == "red"
-    assert kubectl.field("deployment sets", f"{container}.resources.limits.cpu") == "1"
-    kubectl("delete deployment sets")
-
-
 def test_autoscale_brings_replicas_into_bounds(kubectl: Kubectl) -> None:
     kubectl("create -f -", text=deployment("alone", replicas=0))
     kubectl("autoscale deployment alone --min=2 --max=3 --cpu-percent=70")
@@ -82,14 +72,6 @@ def test_run_and_expose(kubectl: Kubectl) -> None:
     kubectl("expose pod single --port=80 --target-port=8080")
     until(lambda: re.search(r"^single +\S+:8080", kubectl("get endpoints single"), re.MULTILINE))
     kubectl("delete pod/single service/single --now")
-
-
-def test_create_and_expose_a_deployment(kubectl: Kubectl) -> None:
-    kubectl("create deployment plain --image=busybox:1 -- sleep 1000")
-    kubectl("rollout status deployment/plain --timeout=40s")
-    assert "exposed" in kubectl("expose deployment plain --port=80 --name=door")
-    assert kubectl.field("service door", ".spec.selector.app") == "plain"
-    kubectl("delete deployment/plain service/door")
 
 
 def test_debug_copies_a_pod_with_its_sidecar(kubectl: Kubectl) -> None:

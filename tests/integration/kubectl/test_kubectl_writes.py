@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
-from integration.kubectl.manifests import CONFIG, deployment, pod
+from integration.kubectl.manifests import CONFIG, deployment
 from integration.kubectl.tool import Kubectl
 
 COLOUR = ".data.colour"
@@ -108,29 +106,6 @@ def test_edit_changes_or_says_why_not(kubectl: Kubectl, tmp_path: Path) -> None:
     kubectl("delete deployment edited")
 
 
-NEW_IMAGE = '{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"b:2"}]}}}}'
-PATH = "/spec/template/spec/containers/0/image"
-
-
-@pytest.mark.parametrize(
-    ("kind", "patch"),
-    [
-        ("json", f'[{{"op":"replace","path":"{PATH}","value":"b:2"}}]'),
-        ("merge", NEW_IMAGE),
-        ("strategic", NEW_IMAGE),
-    ],
-)
-def test_patch(kubectl: Kubectl, kind: str, patch: str) -> None:
-    kubectl("apply -f -", text=deployment("patched", replicas=0))
-    kubectl(f"patch deployment patched --type={kind} -p", patch)
-    container = ".spec.template.spec.containers[0]"
-    assert kubectl.field("deployment patched", f"{container}.image") == "b:2"
-    # Only strategic patches and patches of single fields preserve other fields.
-    kept = kubectl.field("deployment patched", f"{container}.command")
-    assert bool(kept) == (kind != "merge")
-    kubectl("delete deployment patched")
-
-
 def test_patch_of_a_job(job: Kubectl) -> None:
     path = ".spec.runPolicy.backoffLimit"
     job('patch pytorchjob train --type=merge -p {"spec":{"runPolicy":{"backoffLimit":5}}}')
@@ -153,13 +128,3 @@ def test_replace_checks_the_version_and_force_recreates(kubectl: Kubectl) -> Non
     assert kubectl.field("configmap replaced", COLOUR) == "green"
     assert kubectl.field("configmap replaced", ".metadata.uid") != before
     kubectl("delete configmap replaced")
-
-
-def test_mistakes_are_named_where_they_are(kubectl: Kubectl) -> None:
-    misspelt = pod("wrong", "true").replace("image:", "imagee:")
-    output = kubectl.refused("create -f -", text=misspelt)
-    assert "imagee" in output
-    output = kubectl.refused("create --validate=false -f -", text=misspelt)
-    assert "spec.containers[0].image: Required value" in output
-    output = kubectl.refused("create -f -", text=pod("Wrong_Name", "true"))
-    assert "metadata.name: Invalid value" in output

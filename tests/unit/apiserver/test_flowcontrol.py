@@ -178,14 +178,6 @@ async def lane() -> AsyncIterator[ComputeThreads]:
     lane.close()
 
 
-async def test_event_loop_runs_during_a_computation(lane: ComputeThreads) -> None:
-    released = threading.Event()
-    computation = asyncio.create_task(lane.run("a", released.wait, 60.0))
-    await asyncio.sleep(0)
-    released.set()  # by the event loop: a computation on its thread would wait in vain
-    assert await computation
-
-
 async def test_users_take_turns() -> None:
     lane = ComputeThreads("test", threads=1)
     order: list[str] = []

@@ -90,13 +90,6 @@ def test_only_mirror_pods_without_references_are_created():
             restrict_node_write(request(PODS, "p"), None, made)
 
 
-@pytest.mark.parametrize("subresource", ["", "eviction"])
-def test_only_own_pods_are_deleted(subresource: str):
-    restrict_node_write(request(PODS, "p", subresource), pod(), None)
-    with pytest.raises(StatusError, match="set to itself"):
-        restrict_node_write(request(PODS, "p", subresource), pod(on="n2"), None)
-
-
 def test_of_pods_only_the_status_is_updated():
     restrict_node_write(request(PODS, "p", "status"), pod(), pod())
     with pytest.raises(StatusError, match="only update the status"):

@@ -2,7 +2,7 @@
 
 from gangline.local.apiserver.auth.node_authorizer import prepare_node_certificates
 from gangline.local.apiserver.server import ApiServer
-from gangline.local.kubelet.server.server import NodeTls
+from gangline.local.kubelet.server import NodeTls
 
 
 def node_tls(server: ApiServer, node: str = "n") -> NodeTls:

@@ -48,7 +48,7 @@ from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 from gangline.local.kubelet.runtime.warm_start import ForkServerPool
-from gangline.local.kubelet.server.server import KubeletServer, NodeTls
+from gangline.local.kubelet.server import KubeletServer, NodeTls
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.network.addresses import NODE_ADDRESS, NetworkError, PodNetwork
 from gangline.local.network.bridge import kernel_prefix

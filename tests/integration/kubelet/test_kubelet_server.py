@@ -15,7 +15,7 @@ from gangline.api.core.pod import Pod
 from gangline.local.apiserver.auth.node_authorizer import prepare_node_certificates
 from gangline.local.apiserver.kubelet_proxy.client import make_kubelet_tls
 from gangline.local.apiserver.server import ApiServer
-from gangline.local.kubelet.server.server import KubeletServer, NodeTls
+from gangline.local.kubelet.server import KubeletServer, NodeTls
 
 STDOUT = 1
 

@@ -23,7 +23,7 @@ from gangline.local.apiserver.machinery.schema.value_rules import PatternError, 
 from gangline.local.apiserver.verbs.read import _decode_continue_token, parse_revision
 from gangline.local.apiserver.verbs.rest import make_patcher
 from gangline.local.apiserver.verbs.write import apply_configuration, read_apply_patch
-from gangline.local.kubelet.server.streaming import parse_terminal_size
+from gangline.local.kubelet.server import parse_terminal_size
 from gangline.operator.webhook.progress_endpoint import RefusedReport, parse_report
 from security.fuzz import jobs
 from security.fuzz.mutations import mutate_bytes, mutate_json

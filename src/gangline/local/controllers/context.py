@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -120,23 +120,18 @@ class ControllerContext:
     settings: ControllerSettings
 
 
-class ControllerLoop(Protocol):
-    """One controller: its constructor requests informers, ``run`` starts after they have synced."""
-
-    def __init__(self, context: ControllerContext) -> None: ...
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-
-
 class QueueLoop:
-    """A controller with queues of keys, each of which has workers."""
+    """A controller with queues of keys, each of which has workers.
+
+    Its constructor requests informers; ``run`` starts after they have synced.
+    """
 
     def __init__(self, context: ControllerContext) -> None:
         self._client, self._recorder = context.client, context.recorder
         self._controllers: list[Controller[Any]] = []
 
     async def run(self) -> None:
+        """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for controller in self._controllers:
                 tasks.create_task(controller.run())

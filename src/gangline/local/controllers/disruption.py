@@ -6,7 +6,6 @@ sum of the sizes of their ReplicaSets, plus one for each pod without a known con
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from math import ceil
 
 from gangline.api.core.core import PodDisruptionBudget, PodDisruptionBudgetStatus
 from gangline.api.core.pod import Pod, is_pod_ready
@@ -26,7 +25,7 @@ from gangline.local.controllers.context import (
     namespace_of,
     patch_status,
 )
-from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS
+from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS, share_of
 
 DELETION_TIMEOUT = timedelta(minutes=2)
 """An eviction that led to no deletion stops counting as a disruption after this time."""
@@ -69,16 +68,10 @@ def _expected(pods: Sequence[Pod], sizes: Mapping[str, int]) -> int:
 
 def _desired(budget: PodDisruptionBudget, expected: int) -> int:
     if budget.spec.max_unavailable is not None:
-        return max(0, expected - _count(budget.spec.max_unavailable, expected))
+        return max(0, expected - share_of(budget.spec.max_unavailable, expected, up=True))
     if budget.spec.min_available is not None:
-        return _count(budget.spec.min_available, expected)
+        return share_of(budget.spec.min_available, expected, up=True)
     return 0
-
-
-def _count(value: int | str, total: int) -> int:
-    if isinstance(value, int):
-        return value
-    return ceil(float(value.rstrip("%")) * total / 100)
 
 
 def _condition(budget: PodDisruptionBudget, allowed: int) -> Condition:

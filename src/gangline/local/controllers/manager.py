@@ -7,8 +7,8 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.informer import SharedInformerFactory
 from gangline.local.controllers.context import (
     ControllerContext,
-    ControllerLoop,
     ControllerSettings,
+    QueueLoop,
     shared_informers,
 )
 from gangline.local.controllers.deployments.controller import DeploymentController
@@ -27,7 +27,7 @@ from gangline.local.controllers.token_secrets import TokenSecretController
 from gangline.local.controllers.volume_binder import VolumeBinderController
 from gangline.local.supervision import keep_running
 
-CONTROLLERS: tuple[type[ControllerLoop], ...] = (
+CONTROLLERS: tuple[type[QueueLoop], ...] = (
     NamespaceDefaultsController,
     TokenSecretController,
     EndpointsController,

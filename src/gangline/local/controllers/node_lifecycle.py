@@ -27,6 +27,7 @@ from gangline.api.resources import LEASES, NODES, PODS
 from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.local.controllers.context import (
     ControllerContext,
+    QueueLoop,
     current_time,
     evict_pod,
     mark_disrupted,
@@ -159,13 +160,12 @@ TICK_S = 1.0
 BY_NODE = "node"
 
 
-class NodeLifecycleController:
+class NodeLifecycleController(QueueLoop):
     """Checks every node once a second, in memory; writes only changes."""
 
     def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
         self._context = context
-        self._client = context.client
-        self._recorder = context.recorder
         self._silence_s = context.settings.node_silence_s
         self._nodes = context.informers.informer(NODES)
         self._leases = context.informers.informer(LEASES, LEASE_NAMESPACE)

@@ -12,6 +12,8 @@ from gangline.api.resources import SECRETS, SERVICE_ACCOUNTS
 from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import ObjectKey
 from gangline.local.controllers.context import ControllerContext, QueueLoop, enqueue_changes
+from gangline.local.kubelet.configuration import TokenSpec
+from gangline.local.kubelet.volumes import request_token
 
 TYPE = "kubernetes.io/service-account-token"
 ACCOUNT = "kubernetes.io/service-account.name"
@@ -59,14 +61,9 @@ class TokenSecretController(QueueLoop):
 
     async def _fill(self, secret: Secret, account: ServiceAccount) -> None:
         meta = secret.metadata
-        bound = {"kind": "Secret", "apiVersion": "v1", "name": meta.name, "uid": meta.uid}
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": LIFETIME_S, "boundObjectRef": bound},
-        }
-        path = SERVICE_ACCOUNTS.path(meta.namespace, account.metadata.name, "token")
-        issued = await self._client.request_json("POST", path, body=body)
+        spec = TokenSpec(lifetime_s=LIFETIME_S)
+        name = account.metadata.name
+        issued = await request_token(self._client, name, spec, "Secret", secret)
         content = {
             "token": issued["status"]["token"].encode(),
             "ca.crt": self._client.config.certificate_authority or b"",

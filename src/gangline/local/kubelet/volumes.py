@@ -31,6 +31,7 @@ from gangline.api.core.volumes import (
     Volume,
     VolumeProjection,
 )
+from gangline.api.meta.objects import Object
 from gangline.api.resources import SERVICE_ACCOUNTS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
@@ -448,16 +449,9 @@ class PodTokens:
         return max(0.0, present.renew_at - self._clock()) if present is not None else 0.0
 
     async def _request(self, pod: Pod, spec: TokenSpec) -> _IssuedToken:
-        meta = pod.metadata
-        bound = {"kind": "Pod", "apiVersion": "v1", "name": meta.name, "uid": meta.uid}
-        requested: dict[str, Any] = {"expirationSeconds": spec.lifetime_s, "boundObjectRef": bound}
-        if spec.audience:
-            requested["audiences"] = [spec.audience]
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": requested}
         account = pod.spec.service_account_name or "default"
-        path = SERVICE_ACCOUNTS.path(meta.namespace, account, "token")
         now = self._clock()
-        answer: Any = await self._client.request_json("POST", path, body=body)
+        answer = await request_token(self._client, account, spec, "Pod", pod)
         lifetime_s = float(answer["spec"]["expirationSeconds"])
         longest = self._settings.token_use_s or LONGEST_USE_S
         return _IssuedToken(
@@ -465,3 +459,17 @@ class PodTokens:
             now + min(lifetime_s * RENEW_AT, longest),
             now + lifetime_s,
         )
+
+
+async def request_token(
+    client: ApiClient, account: str, spec: TokenSpec, kind: str, bound_to: Object
+) -> Any:
+    """Return the answer to a TokenRequest for an account: a token bound to an object."""
+    meta = bound_to.metadata
+    bound = {"kind": kind, "apiVersion": "v1", "name": meta.name, "uid": meta.uid}
+    requested: dict[str, Any] = {"expirationSeconds": spec.lifetime_s, "boundObjectRef": bound}
+    if spec.audience:
+        requested["audiences"] = [spec.audience]
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": requested}
+    path = SERVICE_ACCOUNTS.path(meta.namespace, account, "token")
+    return await client.request_json("POST", path, body=body)

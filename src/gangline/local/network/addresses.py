@@ -83,6 +83,7 @@ class PodNetwork(Protocol):
 
 HOSTS_HEADER = "# Kubernetes-managed hosts file.\n"
 """What Kubernetes writes there: programs recognise a file that is rewritten."""
+RESOLV_CONF = Path("/etc/resolv.conf")
 LOCALHOST_LINES = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 
@@ -179,6 +180,14 @@ class PodFiles:
 
     def remove_all(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file of the host; empty if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _rewrite(path: Path, text: str) -> None:

@@ -35,6 +35,7 @@ from typing import Any
 
 from gangline.api.core.pod import Pod
 from gangline.local.network.addresses import (
+    RESOLV_CONF,
     AddressPool,
     Network,
     NetworkAttachment,
@@ -42,6 +43,7 @@ from gangline.local.network.addresses import (
     PodFiles,
     apply_dns_settings,
     choose_range,
+    read_text,
     render_cluster_resolv_conf,
     render_hosts,
     split_range,
@@ -319,8 +321,8 @@ class BridgeNetwork:
         return {attachment.ip: attachment.netns_path for attachment in self._attached.values()}
 
     async def _on_host(self, pod: Pod) -> NetworkAttachment:
-        resolv = await asyncio.to_thread(_read, Path("/etc/resolv.conf"))
-        text = await asyncio.to_thread(_read, Path("/etc/hosts"))
+        resolv = await asyncio.to_thread(read_text, RESOLV_CONF)
+        text = await asyncio.to_thread(read_text, Path("/etc/hosts"))
         cluster = resolv
         if pod.spec.dns_policy == "ClusterFirstWithHostNet":
             cluster = render_cluster_resolv_conf(pod.metadata.namespace, self.host_address)
@@ -335,7 +337,7 @@ class BridgeNetwork:
     async def _in_namespace(self, pod: Pod) -> NetworkAttachment:
         address = self._pool.allocate()
         cluster = render_cluster_resolv_conf(pod.metadata.namespace, self.host_address)
-        host = await asyncio.to_thread(_read, Path("/etc/resolv.conf"))
+        host = await asyncio.to_thread(read_text, RESOLV_CONF)
         try:
             await self._connect(address)
         except NetworkError:
@@ -421,16 +423,9 @@ def _namespaces(prefix: str) -> list[str]:
     return sorted(path.name for path in NETNS_FOLDER.glob(f"{prefix}*"))
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
 def _read_range(path: Path) -> Network | None:
     try:
-        return Network(_read(path).strip())
+        return Network(read_text(path).strip())
     except ValueError:
         return None
 

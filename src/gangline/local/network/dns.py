@@ -18,14 +18,13 @@ import socket
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import cast
 
 import dnslib
 from dnslib import QTYPE, RCODE
 
 from gangline.api.core.service import Endpoints, Service
-from gangline.local.network.addresses import DOMAIN
+from gangline.local.network.addresses import DOMAIN, RESOLV_CONF, read_text
 
 PLAIN_UDP_SIZE = 512
 TTL_SECONDS = 5
@@ -303,12 +302,8 @@ MAX_UDP_BYTES = 1 << 16
 TCP_LENGTH = struct.Struct(">H")
 
 
-def host_resolvers(resolv_conf: Path = Path("/etc/resolv.conf")) -> list[str]:
-    try:
-        lines = resolv_conf.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    fields = [line.split() for line in lines]
+def host_resolvers() -> list[str]:
+    fields = [line.split() for line in read_text(RESOLV_CONF).splitlines()]
     return [part[1] for part in fields if len(part) > 1 and part[0] == "nameserver"]
 
 

@@ -9,7 +9,6 @@ Limit: a pod that listens on all addresses takes the port from all pods.
 """
 
 import hashlib
-import os
 import socket
 from collections import defaultdict
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from gangline.api.core.pod import Pod
 from gangline.local.network.addresses import (
+    RESOLV_CONF,
     AddressPool,
     AddressRanges,
     Network,
@@ -24,6 +24,7 @@ from gangline.local.network.addresses import (
     NetworkError,
     PodFiles,
     apply_dns_settings,
+    read_text,
     render_host_resolv_conf,
     render_hosts,
     short_names,
@@ -92,7 +93,7 @@ class LoopbackNetwork:
             self._files.rewrite_hosts(pod_uid, text)
 
     def _write(self, pod: Pod, address: str) -> NetworkAttachment:
-        host = _host_resolv_conf()
+        host = read_text(RESOLV_CONF)
         return self._files.write(
             pod,
             ip=address,
@@ -128,10 +129,3 @@ def _reserve_slot(start: int) -> tuple[int, socket.socket]:
     raise NetworkError(
         f"{SLOTS} clusters without root run on this host; stop one with gangline down"
     )
-
-
-def _host_resolv_conf() -> str:
-    try:
-        return Path(os.sep, "etc", "resolv.conf").read_text(errors="replace")
-    except OSError:
-        return ""

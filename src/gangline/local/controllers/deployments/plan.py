@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from math import ceil, floor
+from math import floor
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from gangline.local.controllers.replica_sets.plan import (
     PodTemplate,
     RawReplicaSet,
     controller_reference,
+    share_of,
 )
 
 HASH_LABEL = "pod-template-hash"
@@ -215,17 +216,10 @@ def availability_bounds(deployment: RawDeployment) -> tuple[int, int]:
         DEFAULT_SURGE if share is None else share
         for share in (rolling.max_surge, rolling.max_unavailable)
     )
-    extra, fewer = _share(surge, desired, up=True), _share(missing, desired, up=False)
+    extra, fewer = share_of(surge, desired, up=True), share_of(missing, desired, up=False)
     if extra == 0 and fewer == 0:
         fewer = 1  # If both round to zero, no step would be possible.
     return max(0, desired - fewer), desired + extra
-
-
-def _share(value: int | str, total: int, *, up: bool) -> int:
-    if isinstance(value, int):
-        return value
-    part = float(value.rstrip("%")) * total / 100
-    return ceil(part) if up else floor(part)
 
 
 def _missing_set(

@@ -7,6 +7,7 @@ The cheapest pods are deleted first: without a node, not running, not ready, the
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import ceil, floor
 from typing import Any
 
 import msgspec
@@ -71,6 +72,14 @@ def plan_replica_set(
         status=_status(replica_set, active, now, leaving),
         requeue_at=_next_available(replica_set, active, now),
     )
+
+
+def share_of(value: int | str, total: int, *, up: bool) -> int:
+    """Return a number of pods that may be given as a percentage."""
+    if isinstance(value, int):
+        return value
+    part = float(value.rstrip("%")) * total / 100
+    return ceil(part) if up else floor(part)
 
 
 def is_pod_active(pod: Pod) -> bool:

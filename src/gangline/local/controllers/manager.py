@@ -20,7 +20,7 @@ from gangline.local.controllers.garbage_collector import GarbageCollector
 from gangline.local.controllers.jobs.controller import JobController
 from gangline.local.controllers.namespaces import NamespaceController, NamespaceDefaultsController
 from gangline.local.controllers.node_lifecycle import NodeLifecycleController
-from gangline.local.controllers.pod_autoscaler.controller import PodAutoscalerController
+from gangline.local.controllers.pod_autoscaler import PodAutoscalerController
 from gangline.local.controllers.replica_sets.controller import ReplicaSetController
 from gangline.local.controllers.resource_claims import ResourceClaimController
 from gangline.local.controllers.token_secrets import TokenSecretController

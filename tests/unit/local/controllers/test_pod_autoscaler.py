@@ -21,7 +21,7 @@ from gangline.api.cluster.autoscaling import (
 from gangline.api.core.container import Container, ResourceRequirements
 from gangline.api.core.pod import PodSpec
 from gangline.api.meta.conditions import find_condition
-from gangline.local.controllers.pod_autoscaler.plan import (
+from gangline.local.controllers.pod_autoscaler import (
     MetricUnavailable,
     ReplicaProposal,
     ScalingDecision,

@@ -25,8 +25,8 @@ from gangline.local.controllers.deployments.plan import (
     plan_deployment,
     progress_check_time,
 )
+from gangline.local.controllers.replica_sets.controller import OwnerLoop
 from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS
-from gangline.local.controllers.replica_sets.pod_creation import OwnerLoop
 
 
 class DeploymentController(OwnerLoop):

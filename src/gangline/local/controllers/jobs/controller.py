@@ -29,8 +29,8 @@ from gangline.local.controllers.jobs.plan import (
     plan_job,
 )
 from gangline.local.controllers.jobs.policies import FAILURE_COUNT, INDEX
+from gangline.local.controllers.replica_sets.controller import OwnerLoop
 from gangline.local.controllers.replica_sets.plan import controller_reference
-from gangline.local.controllers.replica_sets.pod_creation import OwnerLoop
 
 _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 

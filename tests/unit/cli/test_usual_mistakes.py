@@ -434,6 +434,35 @@ async def test_file_that_is_no_trace_is_explained(
 
 
 @pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--nodes", "0"), "'--nodes'"),
+        (("--gpus", "-1"), "'--gpus'"),
+        (("--jobs", "0"), "'--jobs'"),
+        (("--load", "nan"), "nan is not a finite number"),
+        (("--quantum", "-1"), "'--quantum'"),
+        (("--save-wait", "nan"), "'--save-wait': nan is not a finite number"),
+    ],
+)
+async def test_numbers_that_no_simulation_ends_with_are_refused(
+    typed: Typed, flags: tuple[str, str], message: str
+) -> None:
+    result = await typed("simulate", *flags)
+    assert result.code == ExitCode.USAGE, result
+    assert message in result.err
+
+
+async def test_job_of_a_trace_whose_queue_is_not_described_is_named(
+    typed: Typed, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("name,arrival,duration,queue\na,0,1,research\n")
+    result = await typed("simulate", str(trace), "--nodes", "1")
+    assert result.code == ExitCode.USAGE, result
+    assert "job a: there is no queue 'research'; the queues are default" in result.err
+
+
+@pytest.mark.parametrize(
     ("command", "code"), [(("tensorboard", "digits"), ExitCode.UNEXPECTED), (("get", "digits"), 0)]
 )
 async def test_crashed_tensorboard_is_reported_with_its_reason(

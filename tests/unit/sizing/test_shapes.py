@@ -177,6 +177,14 @@ def test_a_guessed_shape_has_exactly_the_parameters(parameters: float, sequence:
     assert 0.5 < matrices / parameters < 2 or parameters < 1e8
 
 
+@pytest.mark.parametrize("name", ["vocab_size", "intermediate_size", "num_key_value_heads"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, "8", True])
+def test_a_size_that_is_none_is_refused_by_its_key(name: str, value: object) -> None:
+    with pytest.raises(ShapeError, match="must be a whole number of at least 1") as raised:
+        shape_from_config(LLAMA_3_8B | {name: value})
+    assert raised.value.field == name
+
+
 def test_contradicting_dimensions_are_refused() -> None:
     with pytest.raises(ShapeError) as raised:
         guess_shape(7e9, 2048, {"layers": 2, "hidden": 128})

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -> str:
     """Return the manifest, with the layout that it is made for as a comment."""
+    from gangline.api.validation.validate import validate_manifest
     from gangline.sizing.goals import (
         ANNOTATION,
         has_known_loading,
@@ -85,6 +86,8 @@ def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -
         },
         "spec": {"nprocPerNode": str(per_node), "pytorchReplicaSpecs": specs},
     }
+    if errors := validate_manifest(manifest):
+        raise click.UsageError(f"the job would be refused: {'; '.join(map(str, errors))}")
     notes = (
         f"{layout.title}: micro-batch {layout.micro_batch}, global batch {layout.global_batch}, "
         f"recompute {layout.recompute_title}, {request.precision.value} precision",

@@ -49,9 +49,19 @@ class SimulateFlags(TypedDict):
     help="The scheduler's configuration file, as for 'gangline scheduler --configuration'.",
 )
 @click.option(
-    "--nodes", type=int, default=100, show_default=True, help="Number of nodes without --cluster."
+    "--nodes",
+    type=click.IntRange(1, 1_000_000),
+    default=100,
+    show_default=True,
+    help="Number of nodes without --cluster.",
 )
-@click.option("--gpus", type=int, default=8, show_default=True, help="GPUs of each node.")
+@click.option(
+    "--gpus",
+    type=click.IntRange(0, 1000),
+    default=8,
+    show_default=True,
+    help="GPUs of each node.",
+)
 @click.option(
     "--shape",
     type=click.Choice(["philly", "helios", "pai"]),
@@ -59,17 +69,26 @@ class SimulateFlags(TypedDict):
     show_default=True,
     help="Without TRACE: generate jobs with the statistics of this cluster.",
 )
-@click.option("--jobs", type=int, default=2000, show_default=True, help="Number of generated jobs.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 10_000_000),
+    default=2000,
+    show_default=True,
+    help="Number of generated jobs.",
+)
 @click.option(
     "--load",
-    type=float,
+    type=click.FloatRange(0.01, 100),
     default=0.9,
     show_default=True,
     help="Load of the cluster by generated jobs.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the generated jobs.")
 @click.option(
-    "--quantum", type=float, default=0.0, help="Interval of scheduling cycles in seconds."
+    "--quantum",
+    type=click.FloatRange(0, 86_400),
+    default=0.0,
+    help="Interval of scheduling cycles in seconds.",
 )
 @click.option(
     "--save-wait",
@@ -87,6 +106,7 @@ def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None
     A trace has the columns arrival, duration and size, and may have name, minimum, cpu, memory,
     gpu, queue, priority, fails_after, checkpoint_every, step_s and save_s.
     """
+    from gangline.api.volcano.scheduling import DEFAULT_QUEUE
     from gangline.scheduler.simulate import trace as clusters
     from gangline.scheduler.simulate.engine import Simulation
     from gangline.scheduler.simulate.report import (
@@ -122,6 +142,12 @@ def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None
         )
     except TraceError as error:
         raise click.UsageError(str(error)) from error
+    known = {DEFAULT_QUEUE, *queues}
+    if lost := next((job for job in arriving if job.queue not in known), None):
+        raise click.UsageError(
+            f"{trace}: job {lost.name}: there is no queue {lost.queue!r}; the queues are "
+            f"{', '.join(sorted(known))}. --cluster FILE describes others"
+        )
     quantum, weights = flags["quantum"], settings.weights
     simulation = Simulation(
         cluster, arriving, settings.policy, (), quantum, weights, save_wait_s=flags["save_wait_s"]

@@ -9,6 +9,7 @@ Examples are lines of a shell; a remark
 begins with ``#``. Tests parse every example with its command.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from inspect import cleandoc
 from typing import Any, TypeVar
@@ -53,6 +54,15 @@ class SectionedHelp(click.Command):
     def __init__(self, *args: Any, examples: str = "", **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.examples = cleandoc(examples)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse them, and refuse numbers such as nan, which are in every range of click."""
+        rest = super().parse_args(ctx, args)
+        for param in self.get_params(ctx):
+            value = ctx.params.get(param.name or "")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise click.BadParameter(f"{value} is not a finite number", ctx, param)
+        return rest
 
     def option_sections(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
         """Return names and help of the visible options by the title of their section."""

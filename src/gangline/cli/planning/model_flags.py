@@ -34,7 +34,7 @@ class _Quantity(click.ParamType[float]):
         except (KeyError, ValueError):
             self.fail(f"{value!r} is not a {self.name} such as {self._examples}", param, ctx)
         if not 0 < number < float("inf"):
-            self.fail(f"{value!r} must be greater than 0", param, ctx)
+            self.fail(f"{value!r} must be greater than 0, and finite", param, ctx)
         return number
 
 
@@ -278,8 +278,10 @@ def read_shape(flags: ModelFlags) -> "GuessedShape":
 def _read_config(path: Path) -> dict[str, Any]:
     path = path / "config.json" if path.is_dir() else path
     try:
-        config = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}", code=ExitCode.USAGE) from error
+    except ValueError as error:
         raise CommandError(f"{path}: not a JSON file: {error}", code=ExitCode.USAGE) from error
     if not isinstance(config, dict):
         raise CommandError(f"{path}: must be a JSON object", code=ExitCode.USAGE)

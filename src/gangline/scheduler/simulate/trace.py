@@ -31,30 +31,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Annotated
 
 import msgspec
 import yaml
 
-from gangline.api.meta.objects import ObjectMeta
+from gangline.api.job_resources import QUEUES
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, GPU, MEMORY, PODS, parse_resource
-from gangline.api.volcano.scheduling import DEFAULT_QUEUE, Queue, QueueSpec
+from gangline.api.validation.validate import check_manifest
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
 from gangline.scheduler.cache.convert import queue_info
 from gangline.scheduler.types import NodeInfo, NodeName, QueueInfo, Request
 
-_OPTIONAL = {
-    "queue": str,
-    "priority": int,
-    "fails_after": float,
-    "checkpoint_every": float,
-    "step_s": float,
-    "save_s": float,
-    "restart_s": float,
-}
-"""Columns that are named as the fields of a job, with their types."""
+_TIMES = ("fails_after", "checkpoint_every", "step_s", "save_s", "restart_s")
+"""Optional columns in seconds, named as the fields of a job."""
 _SCALING = ("r0", "r1", "x1", "noise")
 _KNOWN = {"name", "arrival", "duration", "size", "minimum", "cpu", "memory", "gpu", "max"} | {
-    *_OPTIONAL,
+    *("queue", "priority"),
+    *_TIMES,
     *_SCALING,
 }
 _REQUIRED = ("arrival", "duration")
@@ -62,6 +57,12 @@ _FORM = (
     "A trace is CSV whose first line names the columns, such as arrival,duration,size,gpu, "
     "or a JSON list of such jobs (in a file named .json)."
 )
+
+
+MOST_SECONDS = 1e10
+"""About 300 years, so that times of arrival may be those of a clock."""
+MOST_PODS = 1_000_000
+"""Of a job; the same limit holds for the nodes of one kind."""
 
 
 class TraceError(ValueError):
@@ -161,7 +162,7 @@ def read_trace(path: Path) -> list[TraceJob]:
         TraceError: the file cannot be parsed.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         rows = json.loads(text) if path.suffix == ".json" else _csv_rows(text)
     except UnicodeDecodeError as error:
         raise TraceError(f"{path} is no trace: it is not text in UTF-8. {_FORM}") from error
@@ -176,9 +177,8 @@ def read_trace(path: Path) -> list[TraceJob]:
     if not rows:
         raise TraceError(f"{path} is no trace: it has no jobs. {_FORM}")
     jobs = [_job(row, f"{path}, job {number}", number) for number, row in enumerate(rows, 1)]
-    names = {job.name for job in jobs}
-    if len(names) != len(jobs):
-        raise TraceError(f"{path}: names of jobs are not unique")
+    if twice := _first_twice([job.name for job in jobs]):
+        raise TraceError(f"{path}: two jobs have the name {twice}")
     return sorted(jobs, key=lambda job: (job.arrival, job.name))
 
 
@@ -192,6 +192,8 @@ def _csv_rows(text: str) -> list[dict[str, str]]:
     columns = [str(name).strip() for name in reader.fieldnames or ()]
     if missing := [name for name in _REQUIRED if name not in columns]:
         raise csv.Error(f"its first line has no {missing[0]} column")
+    if twice := _first_twice(columns):
+        raise csv.Error(f"its first line names the column {twice} twice")
     rows = list(reader)
     for number, row in enumerate(rows, 1):
         if None in row:
@@ -205,43 +207,70 @@ def _job(row: object, where: str, number: int) -> TraceJob:
     if unknown := sorted(str(key) for key in row if key not in _KNOWN):
         raise TraceError(f"{where}: unknown {', '.join(unknown)}")
     given = {key: value for key, value in row.items() if value not in (None, "")}
+    for name in _REQUIRED:
+        if name not in given:
+            raise TraceError(f"{where}: no {name}")
     try:
-        size = int(given.get("size", 1))
-        job = TraceJob(
+        size = _count(given, "size", 1, least=1)
+        return TraceJob(
             name=str(given.get("name", f"job-{number}")),
-            arrival=float(given["arrival"]),
-            duration=float(given["duration"]),
+            arrival=_seconds(given, "arrival"),
+            duration=_seconds(given, "duration"),
             size=size,
             request=pod_request(given.get("cpu", 1), given.get("memory", 0), given.get("gpu", 0)),
-            minimum=int(given.get("minimum", size)),
-            maximum=int(given.get("max", size)),
+            minimum=_count(given, "minimum", size, most=size),
+            maximum=_count(given, "max", size, least=size),
+            queue=str(given.get("queue", DEFAULT_QUEUE)),
+            priority=_count(given, "priority", 0, least=-(2**31), most=2**31 - 1),
             scaling=_scaling(given),
-            **{name: kind(given[name]) for name, kind in _OPTIONAL.items() if name in given},
+            **{name: _seconds(given, name) for name in _TIMES},
         )
-    except KeyError as error:
-        raise TraceError(f"{where}: no {error.args[0]}") from error
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise TraceError(f"{where}: {error}") from error
-    if job.arrival < 0 or job.duration < 0 or not 0 <= job.minimum <= job.size or job.size < 1:
-        raise TraceError(f"{where}: invalid arrival, duration, size or minimum")
-    for name in ("checkpoint_every", "step_s", "save_s"):
-        if not 0 <= getattr(job, name) < math.inf:
-            raise TraceError(f"{where}: invalid {name}")
-    if job.maximum < job.size:
-        raise TraceError(f"{where}: max is {job.maximum}, must be at least the size {job.size}")
-    if not 0 <= job.restart_s < math.inf:
-        raise TraceError(f"{where}: invalid restart_s")
-    return job
+
+
+def _count(
+    given: Mapping[str, object], name: str, default: int, *, least: int = 0, most: int = MOST_PODS
+) -> int:
+    written = given.get(name, default)
+    try:
+        value = float(str(written))  # programs that know missing values write counts as 2.0
+    except ValueError as error:
+        raise ValueError(f"{name} is {written!r}, must be a whole number") from error
+    if not least <= value <= most or not value.is_integer():
+        raise ValueError(f"{name} is {written}, must be a whole number from {least} to {most}")
+    return int(value)
+
+
+def _seconds(given: Mapping[str, object], name: str) -> float:
+    return _number(given, name, MOST_SECONDS, " seconds")
+
+
+def _number(given: Mapping[str, object], name: str, most: float, unit: str = "") -> float:
+    written = given.get(name, 0)
+    try:
+        value = float(str(written))
+    except ValueError as error:
+        raise ValueError(f"{name} is {written!r}, must be a number") from error
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} is {written}, must be 0 to {most:g}{unit}")
+    return value
+
+
+def _first_twice(names: Sequence[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def _scaling(given: Mapping[str, object]) -> Scaling | None:
     names = [name for name in _SCALING if name in given]
     if not names:
         return None
-    values = {name: float(str(given[name])) for name in names}
-    if any(not 0 <= value < math.inf for value in values.values()):
-        raise ValueError("r0, r1, x1 and noise must not be negative")
-    return Scaling(**values)
+    return Scaling(**{name: _number(given, name, 1e9) for name in names})
 
 
 def pod_request(cpu: object, memory: object, gpu: object) -> Request:
@@ -255,8 +284,8 @@ def pod_request(cpu: object, memory: object, gpu: object) -> Request:
         if not isinstance(written, str | int | float):
             raise QuantityError(written, "is not a quantity", "write a number such as 2 or 500m")
         counts[name] = parse_resource(name, written)
-    if any(count < 0 for count in counts.values()):
-        raise ValueError("amounts must not be negative")
+        if counts[name] < 0:
+            raise ValueError(f"{name} is {written}, must not be negative")
     return tuple(sorted((name, count) for name, count in counts.items() if count))
 
 
@@ -272,7 +301,7 @@ class SimulatedCluster:
 
 
 class _Nodes(msgspec.Struct, forbid_unknown_fields=True):
-    count: int = 1
+    count: Annotated[int, msgspec.Meta(ge=0, le=MOST_PODS)] = 1
     cpu: str | int | float = 1
     memory: str | int | float = 0
     gpu: int = 0
@@ -292,14 +321,19 @@ def read_cluster(path: Path) -> SimulatedCluster:
         TraceError: the file cannot be parsed.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
         described = msgspec.convert(raw, _Description)
         nodes = tuple(node for kind in described.nodes for node in _nodes(kind))
         queues = tuple(_queue(queue) for queue in described.queues)
+        _check_tree({queue.name: queue.parent for queue in queues})
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, QuantityError) as error:
         raise TraceError(f"{path}: {error}") from error
-    if len({node.name for node in nodes}) != len(nodes):
-        raise TraceError(f"{path}: two kinds of nodes have one name")
+    if not nodes:
+        raise TraceError(f"{path}: it has no nodes")
+    if twice := _first_twice([node.name for node in nodes]):
+        raise TraceError(f"{path}: two kinds of nodes have one name: {twice}")
+    if twice := _first_twice([queue.name for queue in queues]):
+        raise TraceError(f"{path}: two queues have the name {twice}")
     return SimulatedCluster(nodes, queues)
 
 
@@ -322,8 +356,33 @@ def _nodes(kind: _Nodes) -> list[NodeInfo]:
 
 def _queue(written: Mapping[str, object]) -> QueueInfo:
     spec = {key: value for key, value in written.items() if key != "name"}
-    metadata = ObjectMeta(name=str(written.get("name", "")))
-    return queue_info(Queue(metadata=metadata, spec=msgspec.convert(spec, QueueSpec)))
+    name = str(written.get("name") or "")
+    if not name:
+        raise ValueError("a queue has no name")
+    checked = check_manifest(
+        {
+            "apiVersion": QUEUES.api_version,
+            "kind": QUEUES.kind,
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+    )
+    if checked.errors:
+        raise ValueError(f"queue {name}: {'; '.join(map(str, checked.errors))}")
+    return queue_info(checked.job)
+
+
+def _check_tree(parents: Mapping[str, str]) -> None:
+    """Raise ValueError if a queue has no way to the root."""
+    for name in parents:
+        above, passed = parents[name], {name}
+        while above in parents and above not in passed:
+            passed.add(above)
+            above = parents[above]
+        if above in passed:
+            raise ValueError(f"queue {name}: it is below itself, by way of {above}")
+        if above not in {"", ROOT_QUEUE, DEFAULT_QUEUE}:
+            raise ValueError(f"queue {name}: there is no queue {above}")
 
 
 DAY_S = 86_400.0

@@ -52,9 +52,10 @@ def shape_from_config(config: Mapping[str, Any], sequence: int = 0) -> ModelShap
             "dimensions. Trace it with --trace instead",
         )
     if reader is None:
+        problem = "is missing" if kind is None else f"{kind!r} is not a known architecture"
         raise ShapeError(
             "model_type",
-            f"{kind!r} is not a known architecture; known: {', '.join(sorted(_READERS))}. "
+            f"{problem}; known: {', '.join(sorted(_READERS))}. "
             "Give --layers, --hidden, --heads and so on instead",
         )
     return reader(_Keys(config), sequence)
@@ -72,8 +73,9 @@ class _Keys:
             return default
         if value is None:
             raise ShapeError(name, "is missing in config.json")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ShapeError(name, f"is {value!r}, must be a whole number")
+        least = 0 if default == 0 else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ShapeError(name, f"is {value!r}, must be a whole number of at least {least}")
         return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:

@@ -151,16 +151,23 @@ def test_traces_and_clusters_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("arrival,duration\n1,x\n", "could not convert", id="not a number"),
+        pytest.param("arrival,duration\n1,x\n", "duration is 'x', must", id="not a number"),
+        pytest.param("arrival,duration\n1,inf\n", "duration is inf, must be", id="infinite"),
+        pytest.param("arrival,duration\nnan,1\n", "arrival is nan, must be", id="no number"),
+        pytest.param("arrival,duration,size\n1,1,1.5\n", "size is 1.5", id="a part of a pod"),
+        pytest.param("arrival,duration,size\n1,1,9999999999\n", "size is 9999", id="too many"),
+        pytest.param("arrival,duration,minimum\n1,1,2\n", "minimum is 2", id="minimum"),
+        pytest.param("arrival,duration,gpu,gpu\n1,1,2,3\n", "gpu twice", id="a column twice"),
+        pytest.param("name,arrival,duration\na,1,2\na,1,2\n", "name a", id="a name twice"),
         pytest.param("arrival\n1\n", "no duration", id="a column is missing"),
         pytest.param("arrival,duration,speed\n1,1,1\n", "unknown speed", id="an unknown column"),
-        pytest.param("arrival,duration,size\n1,1,0\n", "invalid", id="no pods"),
+        pytest.param("arrival,duration,size\n1,1,0\n", "size is 0", id="no pods"),
         pytest.param("arrival,duration,gpu\n1,1,-1\n", "must not be negative", id="negative"),
         pytest.param(
             "arrival,duration,checkpoint_every\n1,1,-1\n", "checkpoint_every", id="checkpoints"
         ),
         *(
-            pytest.param(f"arrival,duration,{name}\n0,1,-1\n", f"job 1: invalid {name}", id=name)
+            pytest.param(f"arrival,duration,{name}\n0,1,-1\n", f"job 1: {name} is -1", id=name)
             for name in ("step_s", "save_s")
         ),
     ],
@@ -172,6 +179,35 @@ def test_unreadable_trace_is_an_error_with_its_position(
     trace.write_text(text)
     with pytest.raises(TraceError, match=message):
         read_trace(trace)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nodes: []", "no nodes"),
+        ("nodes: [{count: -1}]", "count"),
+        ("queues: [{weight: 2}]", "no name"),
+        ("queues: [{name: a}, {name: a}]", "the name a"),
+        ("queues: [{name: a, weigth: 2}]", "queue a: spec.weigth"),
+        ("queues: [{name: a, dequeueStrategy: lifo}]", "queue a: spec.dequeueStrategy"),
+        ("queues: [{name: a, capability: {cpu: x}}]", "queue a: spec.capability.cpu"),
+        ("queues: [{name: a, parent: b}]", "queue a: there is no queue b"),
+        ("queues: [{name: a, parent: b}, {name: b, parent: a}]", "queue a: it is below itself"),
+    ],
+)
+def test_unreadable_cluster_is_an_error_that_names_what_is_wrong(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    described = tmp_path / "cluster.yaml"
+    described.write_text(text if "nodes" in text else f"nodes: [{{cpu: 1}}]\n{text}")
+    with pytest.raises(TraceError, match=message):
+        read_cluster(described)
+
+
+def test_traces_of_spreadsheets_are_read(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\ufeffarrival,duration,size\n5,10,2.0\n")
+    assert read_trace(trace)[0].size == 2
 
 
 def test_generated_jobs_have_the_shape_asked_for_and_are_the_same_again() -> None:

@@ -311,7 +311,8 @@ class EndpointsController(QueueLoop):
             with contextlib.suppress(AlreadyExists):
                 await self._client.create(kind, desired, meta.namespace)
                 return
-            # The informer's copy was outdated.
+            if isinstance(desired, EndpointSlice):
+                return  # It is another's, or its next event triggers another pass.
             present = await self._client.get(kind, meta.name, meta.namespace)
         if content(present) != content(desired):
             metadata = msgspec.structs.replace(

@@ -22,7 +22,8 @@ from gangline.local import limits
 from gangline.local.apiserver.audit import AuditLog, RequestTrace
 from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.builtin_roles import PUBLIC_PATHS
-from gangline.local.apiserver.auth.rbac import Authorizer, Impersonator
+from gangline.local.apiserver.auth.rbac import Authorizer, Impersonator, request_attributes
+from gangline.local.apiserver.auth.rules import AccessAttributes
 from gangline.local.apiserver.core.errors import (
     StatusError,
     bad_request,
@@ -200,7 +201,9 @@ class ApiHandler:
             path, options = split_target(request.raw_path)
             user = self._user(request, path, trace)
             if is_non_resource_path(path):
-                trace.reason = self.authorizer.authorize_path(user, request.method, path)
+                trace.reason = self.authorizer.require(
+                    user, AccessAttributes(request.method.lower(), path=path)
+                )
                 if request.method not in ("GET", "HEAD"):
                     raise method_not_allowed(request.method)
                 response = await self._handle_non_resource(request, user, path)
@@ -248,7 +251,7 @@ class ApiHandler:
         api_request.accept = headers.get("Accept", "")
         api_request.user_agent = headers.get("User-Agent", "")
         api_request.content_type = headers.get("Content-Type", "")
-        trace.reason = self.authorizer.authorize(api_request)
+        trace.reason = self.authorizer.require(user, request_attributes(api_request))
         flow = self.flow
         exchange = self.routes.stream(api_request)
         if exchange is not None:

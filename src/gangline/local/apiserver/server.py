@@ -64,7 +64,7 @@ from gangline.local.apiserver.storage.encryption import load_keys
 from gangline.local.apiserver.storage.sqlite import DatabaseError, StateDatabase
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.rest import ResourceHandler
-from gangline.local.apiserver.verbs.subresources import SubresourceHandler, TokenRequestHandler
+from gangline.local.apiserver.verbs.subresources import SubresourceHandler
 from gangline.local.apiserver.verbs.watch import WatchHandler
 from gangline.local.apiserver.verbs.write import WritePath, index_object
 from gangline.local.apiserver.watch import WatchBroadcasters
@@ -318,10 +318,8 @@ class ApiServer:
             self.store, self.writer, self._authorizer, self._flow, self._conversions
         )
         pods = self.registry.builtin("", "pods")
-        subresources = SubresourceHandler(self.store, self.writer, rest, pods)
-        tokens = TokenRequestHandler(
-            self.store, self.writer, rest, self.authenticator.service_accounts
-        )
+        tokens = self.authenticator.service_accounts
+        subresources = SubresourceHandler(self.store, self.writer, rest, tokens, pods)
         reviews = ReviewHandler(self._authorizer, self.authenticator, rest.decode_body)
         metrics = MetricsApi(self.store, kubelets)
         exec_handler = ExecHandler(kubelets)
@@ -340,7 +338,7 @@ class ApiServer:
                 "scale": subresources.handle_scale,
                 "binding": subresources.handle_binding,
                 "eviction": subresources.handle_eviction,
-                "token": tokens.handle,
+                "token": subresources.handle_token,
             },
             kinds={
                 ("", "bindings"): subresources.handle_binding,

@@ -88,14 +88,14 @@ def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
         if not pair.exists:
             _make_authority(pair)
     authority = ClusterAuthority(certificates.authority)
-    if not _covers_hosts(certificates.server, hosts):
+    if not _is_valid(certificates.server, hosts):
         authority.issue(certificates.server, make_name("gangline-apiserver"), server_options(hosts))
-    if not _is_valid(certificates.admin):
-        authority.issue(
-            certificates.admin, make_name("gangline-admin", ADMIN_GROUP), [CLIENT_USAGE]
-        )
-    if not _is_valid(certificates.kubelet_client):
-        authority.issue(certificates.kubelet_client, make_name(API_SERVER_USER), [CLIENT_USAGE])
+    for pair, user in (
+        (certificates.admin, make_name("gangline-admin", ADMIN_GROUP)),
+        (certificates.kubelet_client, make_name(API_SERVER_USER)),
+    ):
+        if not _is_valid(pair):
+            authority.issue(pair, user, [CLIENT_USAGE])
     return certificates
 
 
@@ -120,20 +120,15 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _is_valid(pair: KeyPairFiles) -> bool:
+def _is_valid(pair: KeyPairFiles, hosts: Sequence[str] = ()) -> bool:
+    """Return True for a certificate that does not expire soon, and has all names of a server."""
     if not pair.exists:
         return False
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
-    return (
-        certificate.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + RENEW_BEFORE_EXPIRY
-    )
-
-
-def _covers_hosts(pair: KeyPairFiles, hosts: Sequence[str]) -> bool:
-    if not _is_valid(pair):
+    if certificate.not_valid_after_utc <= datetime.datetime.now(datetime.UTC) + RENEW_BEFORE_EXPIRY:
         return False
-    certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    options = certificate.extensions
+    names = options.get_extension_for_class(x509.SubjectAlternativeName).value if hosts else ()
     return {_general_name(host) for host in hosts} <= set(names)
 
 

@@ -82,18 +82,6 @@ class Authorizer:
         for plural in ("rolebindings", "clusterrolebindings"):
             store.add_listener(f"{plural}.{RBAC}", partial(_forget, self._bindings, plural))
 
-    def authorize(self, request: ApiRequest) -> str:
-        """Refuse a request that its user is not authorized to make. Returns why it is allowed.
-        Raises StatusError: 403.
-        """
-        return self.require(request.user, request_attributes(request))
-
-    def authorize_path(self, user: RequestUser, method: str, path: str) -> str:
-        """Refuse a request for a non-resource path. Returns why it is allowed. Raises StatusError:
-        403.
-        """
-        return self.require(user, AccessAttributes(method.lower(), path=path))
-
     def require(self, user: RequestUser, attributes: AccessAttributes) -> str:
         """Return why an action is allowed. Raises StatusError: 403, it is not."""
         reason = self.allowed_reason(user, attributes)

@@ -89,11 +89,6 @@ def restrict_to_main(kind: ServedKind, old: Json, new: Json) -> None:
         restore_field(old, new, "spec")
 
 
-def restrict_to_finalize(kind: ServedKind, old: Json, new: Json) -> None:
-    """Undo changes to the status, which the finalize subresource must not make."""
-    restore_field(old, new, "status")
-
-
 def restrict_to_status(kind: ServedKind, old: Json, new: Json) -> None:
     """Undo changes that the status subresource must not make: those to anything but the status."""
     for name in {*old, *new} - {"status", "metadata", "apiVersion", "kind"}:

@@ -36,44 +36,26 @@ class MetricsApi:
 
     async def nodes(self, request: ApiRequest) -> ApiResponse:
         """Return the usage of nodes."""
-        summaries = await self._summaries()
-        used = {
-            node["nodeName"]: node for summary in summaries for node in summary.get("nodes", ())
+        measured = {
+            node["nodeName"]: {"usage": _usage(node)}
+            for summary in await self._summaries()
+            for node in summary.get("nodes", ())
         }
-        measurements = [
-            (record, {"usage": _usage(used[record.key])})
-            for record in self._records("nodes.", request)
-            if record.key in used
-        ]
-        return self._render(request, measurements)
+        return self._render(request, "nodes.", measured)
 
     async def pods(self, request: ApiRequest) -> ApiResponse:
         """Return the usage of pods, by container."""
-        summaries = await self._summaries()
-        used = {
-            f"{pod['podRef']['namespace']}/{pod['podRef']['name']}": pod["containers"]
-            for summary in summaries
-            for pod in summary.get("pods", [])
+        measured = {
+            f"{pod['podRef']['namespace']}/{pod['podRef']['name']}": {
+                "containers": [
+                    {"name": part["name"], "usage": _usage(part)} for part in pod["containers"]
+                ]
+            }
+            for summary in await self._summaries()
+            for pod in summary.get("pods", ())
+            if pod["containers"]
         }
-        measurements = [
-            (
-                record,
-                {
-                    "containers": [
-                        {"name": usage["name"], "usage": _usage(usage)}
-                        for usage in used[record.key]
-                    ]
-                },
-            )
-            for record in self._records("pods.", request)
-            if used.get(record.key)
-        ]
-        return self._render(request, measurements)
-
-    def _records(self, topic_name: str, request: ApiRequest) -> list[ObjectRevision]:
-        cache, chosen = self._store.cache(topic_name), compile_selection(request)
-        records = [cache.records[key] for key in cache.keys(request.namespace)]
-        return [record for record in records if chosen.matches(record)]
+        return self._render(request, "pods.", measured)
 
     async def _summaries(self) -> list[Json]:
         """Request the usage once from each kubelet server, which may serve several nodes."""
@@ -113,18 +95,21 @@ class MetricsApi:
             ],
         }
 
-    def _render(
-        self, request: ApiRequest, measurements: list[tuple[ObjectRevision, Json]]
-    ) -> ApiResponse:
+    def _render(self, request: ApiRequest, topic: str, measured: dict[str, Json]) -> ApiResponse:
+        """Return what was measured of the requested objects, by their keys."""
+        cache, chosen = self._store.cache(topic), compile_selection(request)
+        records = [cache.records[key] for key in cache.keys(request.namespace) if key in measured]
         objects = [
-            _measurement(request.kind, record, measured) for record, measured in measurements
+            _measurement(request.kind, record, measured[record.key])
+            for record in records
+            if chosen.matches(record)
         ]
         if request.name:
             if not objects:
                 raise not_found(request.kind.plural, GROUP, request.name)
             return ApiResponse(*read.render_object(request, encode_json(objects[0])))
-        records = [ObjectRevision("", 0, encode_json(obj), {}, {}) for obj in objects]
-        return ApiResponse(*read.render_list(request, ListPage(records, self._store.revision)))
+        listed = [ObjectRevision("", 0, encode_json(obj), {}, {}) for obj in objects]
+        return ApiResponse(*read.render_list(request, ListPage(listed, self._store.revision)))
 
 
 def _measurement(kind: ServedKind, record: ObjectRevision, measured: Json) -> Json:

@@ -119,9 +119,7 @@ class StateDatabase:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             check_format(connection, self.path)
             # Before the first write: a damaged file is left as it is.
-            result = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if result != "ok":
-                raise self.damaged(result.splitlines()[-1])
+            self._check_structure(connection, "quick_check")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute("PRAGMA wal_autocheckpoint=0")
@@ -142,14 +140,12 @@ class StateDatabase:
             DatabaseError: the file is damaged.
             EncryptionKeyError: the key of an object is missing or is another one.
         """
-        try:
+        with self._explained():  # text may be no UTF-8
             cursor = self._connection.execute(
                 "SELECT rv, topic, key, type, body, sum FROM log ORDER BY rv"
             )
             for rv, topic, key, type_, stored, _ in self._checked(cursor):
                 yield LogRow(rv, topic, key, type_, self._keys.decrypt(topic, key, stored))
-        except (sqlite3.Error, ValueError) as error:  # ValueError: text that is not UTF-8
-            raise self._explain(error) from error
 
     def _checked(self, cursor: Iterable[_CheckedRow]) -> Iterator[_CheckedRow]:
         for row in cursor:
@@ -161,10 +157,8 @@ class StateDatabase:
         """Return the newest revision whose history was dropped. Raises DatabaseError: the file is
         damaged.
         """
-        try:
+        with self._explained():
             return _mark(self._connection, "horizon")
-        except sqlite3.Error as error:
-            raise self._explain(error) from error
 
     def encrypt_stored(self) -> int:
         """Encrypt all rows that the first key has not encrypted; return their number.
@@ -247,21 +241,15 @@ class StateDatabase:
         """Drop all history before ``revision``, from which the next write continues. Raises
         DatabaseError: nothing was written.
         """
-        try:
+        with self._explained():
             _set_mark(self._connection, "horizon", revision)
-        except sqlite3.Error as error:
-            raise self._explain(error) from error
 
     def check_integrity(self) -> None:
         """Check the structure of the file completely, which takes longer than the check at start.
         Raises DatabaseError: it is damaged.
         """
-        try:
-            result = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        except sqlite3.Error as error:
-            raise self._explain(error) from error
-        if result != "ok":
-            raise self.damaged(result.splitlines()[-1])
+        with self._explained():
+            self._check_structure(self._connection, "integrity_check")
 
     def copy_current(self, path: Path) -> int:
         """Write a state file of the present objects, without history, to ``path``.
@@ -273,13 +261,11 @@ class StateDatabase:
             "SELECT rv, topic, key, type, body, sum FROM log WHERE type != 'DELETED' AND rv IN "
             "(SELECT max(rv) FROM log GROUP BY topic, key)"
         )
-        try:
+        with self._explained():
             newest = self._connection.execute("SELECT ifnull(max(rv), 0) FROM log").fetchone()[0]
             revision = max(int(newest), self.horizon())
             rows = self._checked(self._connection.execute(select))
             self._write(path, (_with_checksum(LogRow(*row[:5])) for row in rows), revision)
-        except (sqlite3.Error, OSError, ValueError) as error:
-            raise self._explain(error) from error
         return revision
 
     def write_snapshot(self, path: Path, rows: Iterable[LogRow], revision: int) -> None:
@@ -288,10 +274,8 @@ class StateDatabase:
         Does not use the open file: may run in any thread, while others commit. Raises
         DatabaseError: the file could not be written.
         """
-        try:
+        with self._explained():
             self._write(path, map(self._stored_row, rows), revision)
-        except (sqlite3.Error, OSError) as error:
-            raise self._explain(error) from error
 
     @staticmethod
     def _write(path: Path, rows: Iterable[_StoredRow], revision: int) -> None:
@@ -351,6 +335,18 @@ class StateDatabase:
             f"the disk of {self.path} has failed ({error}): no write is accepted until the disk is "
             "repaired and the server is restarted"
         )
+
+    def _check_structure(self, connection: sqlite3.Connection, pragma: str) -> None:
+        result = connection.execute(f"PRAGMA {pragma}(1)").fetchone()[0]
+        if result != "ok":
+            raise self.damaged(result.splitlines()[-1])
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise self._explain(error) from error
 
     def _explain(self, error: Exception) -> DatabaseError:
         text = str(error)

@@ -105,86 +105,6 @@ MAX_TOKEN_S = 1 << 32
 BOUND_PLURALS = {"Pod": "pods", "Secret": "secrets", "Node": "nodes"}
 
 
-class TokenRequestHandler:
-    """Handles requests for tokens."""
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        writer: WritePath,
-        rest: ResourceHandler,
-        tokens: ServiceAccountTokens,
-    ) -> None:
-        self._store = store
-        self._writer = writer
-        self._rest = rest
-        self._tokens = tokens
-
-    async def handle(self, request: ApiRequest) -> ApiResponse:
-        """Issue a token for a service account. Raises StatusError: there is no such account or
-        bound object, or the request is invalid.
-        """
-        given = await self._rest.decode_body(request) if request.body else {}
-        token_request = expect_object(given, "the body of the request")
-        account = read_json(read_object(self._store, request).body)
-        if review := self._writer.review(request, CREATE):
-            token_request = await review.admit(None, token_request)
-        spec = expect_object(token_request.get("spec"), "spec")
-        seconds = _lifetime(request, spec.get("expirationSeconds"))
-        audiences = expect_strings(spec.get("audiences"), "spec.audiences") or list(API_AUDIENCES)
-        reference = expect_object(spec.get("boundObjectRef"), "spec.boundObjectRef")
-        bound = self._bound_object(request, reference) if reference else None
-        restrict_token_request(request, audiences, reference, bound)
-        claim = ObjectClaim(request.name, account["metadata"]["uid"])
-        token, ends = self._tokens.issue(request.namespace or "", claim, audiences, seconds, bound)
-        if bound is not None:
-            reference = {"boundObjectRef": reference | {"uid": bound.claim.uid}}
-        answer = {
-            "kind": "TokenRequest",
-            "apiVersion": "authentication.k8s.io/v1",
-            "metadata": {"name": request.name, "namespace": request.namespace},
-            "spec": {"audiences": audiences, "expirationSeconds": seconds, **reference},
-            "status": {
-                "token": token,
-                "expirationTimestamp": format_timestamp(datetime.fromtimestamp(ends, UTC)),
-            },
-        }
-        return ApiResponse(encode_json(answer), 201)
-
-    def _bound_object(self, request: ApiRequest, reference: Json) -> BoundObject:
-        kind, version, name, uid = (
-            expect_string(reference.get(field), f"spec.boundObjectRef.{field}")
-            for field in ("kind", "apiVersion", "name", "uid")
-        )
-        if kind not in BOUND_PLURALS or version != "v1":
-            raise bad_request(
-                f"cannot bind token to object of type {version}, Kind={kind}: "
-                "only v1 Pod, Secret and Node can be bound"
-            )
-        plural = BOUND_PLURALS[kind]
-        namespace = "" if kind == "Node" else request.namespace
-        obj = self._store.named(plural, namespace or "", name)
-        own_uid = obj["metadata"]["uid"]
-        if uid and uid != own_uid:
-            why = f"the UID in the bound object reference ({uid}) does not match the UID in record"
-            raise conflict(plural, "", name, f"{why}. The object might have been deleted and "
-                           f"then recreated (the UID is now {own_uid})")  # fmt: skip
-        node = None
-        if kind == "Pod":
-            account = obj["spec"].get("serviceAccountName") or "default"
-            if account != request.name:
-                raise bad_request(
-                    f'cannot bind token for serviceaccount "{request.name}" to pod running with '
-                    f'different serviceaccount name "{account}".'
-                )
-            node = self._node_claim(obj["spec"].get("nodeName"))
-        return BoundObject(kind, ObjectClaim(name, own_uid), node, obj)
-
-    def _node_claim(self, name: str | None) -> ObjectClaim | None:
-        node = self._store.committed("nodes.", name or "")
-        return ObjectClaim(name, node["metadata"]["uid"] if node else "") if name else None
-
-
 def _lifetime(request: ApiRequest, given: object) -> int:
     if given is None:
         return DEFAULT_TOKEN_S
@@ -278,8 +198,14 @@ class SubresourceHandler:
     """Handles requests for these subresources."""
 
     def __init__(
-        self, store: ObjectStore, writer: WritePath, rest: ResourceHandler, pods: ServedKind
+        self,
+        store: ObjectStore,
+        writer: WritePath,
+        rest: ResourceHandler,
+        tokens: ServiceAccountTokens,
+        pods: ServedKind,
     ) -> None:
+        self._tokens = tokens
         self._pods = pods
         self._store = store
         self._writer = writer
@@ -394,6 +320,70 @@ class SubresourceHandler:
         # A missing selector matches no pod.
         chosen = ((budget, read_selector(budget["spec"].get("selector"))) for budget in budgets)
         return [budget for budget, selector in chosen if selector.matches(labels)]
+
+    async def handle_token(self, request: ApiRequest) -> ApiResponse:
+        """Issue a token for a service account. Raises StatusError: there is no such account or
+        bound object, or the request is invalid.
+        """
+        given = await self._rest.decode_body(request) if request.body else {}
+        token_request = expect_object(given, "the body of the request")
+        account = read_json(read_object(self._store, request).body)
+        if review := self._writer.review(request, CREATE):
+            token_request = await review.admit(None, token_request)
+        spec = expect_object(token_request.get("spec"), "spec")
+        seconds = _lifetime(request, spec.get("expirationSeconds"))
+        audiences = expect_strings(spec.get("audiences"), "spec.audiences") or list(API_AUDIENCES)
+        reference = expect_object(spec.get("boundObjectRef"), "spec.boundObjectRef")
+        bound = self._bound_object(request, reference) if reference else None
+        restrict_token_request(request, audiences, reference, bound)
+        claim = ObjectClaim(request.name, account["metadata"]["uid"])
+        token, ends = self._tokens.issue(request.namespace or "", claim, audiences, seconds, bound)
+        if bound is not None:
+            reference = {"boundObjectRef": reference | {"uid": bound.claim.uid}}
+        answer = {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {"name": request.name, "namespace": request.namespace},
+            "spec": {"audiences": audiences, "expirationSeconds": seconds, **reference},
+            "status": {
+                "token": token,
+                "expirationTimestamp": format_timestamp(datetime.fromtimestamp(ends, UTC)),
+            },
+        }
+        return ApiResponse(encode_json(answer), 201)
+
+    def _bound_object(self, request: ApiRequest, reference: Json) -> BoundObject:
+        kind, version, name, uid = (
+            expect_string(reference.get(field), f"spec.boundObjectRef.{field}")
+            for field in ("kind", "apiVersion", "name", "uid")
+        )
+        if kind not in BOUND_PLURALS or version != "v1":
+            raise bad_request(
+                f"cannot bind token to object of type {version}, Kind={kind}: "
+                "only v1 Pod, Secret and Node can be bound"
+            )
+        plural = BOUND_PLURALS[kind]
+        namespace = "" if kind == "Node" else request.namespace
+        obj = self._store.named(plural, namespace or "", name)
+        own_uid = obj["metadata"]["uid"]
+        if uid and uid != own_uid:
+            why = f"the UID in the bound object reference ({uid}) does not match the UID in record"
+            raise conflict(plural, "", name, f"{why}. The object might have been deleted and "
+                           f"then recreated (the UID is now {own_uid})")  # fmt: skip
+        node = None
+        if kind == "Pod":
+            account = obj["spec"].get("serviceAccountName") or "default"
+            if account != request.name:
+                raise bad_request(
+                    f'cannot bind token for serviceaccount "{request.name}" to pod running with '
+                    f'different serviceaccount name "{account}".'
+                )
+            node = self._node_claim(obj["spec"].get("nodeName"))
+        return BoundObject(kind, ObjectClaim(name, own_uid), node, obj)
+
+    def _node_claim(self, name: str | None) -> ObjectClaim | None:
+        node = self._store.committed("nodes.", name or "")
+        return ObjectClaim(name, node["metadata"]["uid"] if node else "") if name else None
 
 
 def _constant(obj: Json) -> Callable[[Json], Json]:

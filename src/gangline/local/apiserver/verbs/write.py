@@ -10,7 +10,7 @@ again, as in Kubernetes, until the webhooks' time limit.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -133,10 +133,10 @@ ChangeFunction = Callable[[Json], Json]
 """Returns the new object for the current one, which it must not change."""
 
 
-RESTRICTIONS = {
+RESTRICTIONS: Mapping[str, Callable[[ServedKind, Json, Json], None]] = {
     "": prepare.restrict_to_main,
     "status": prepare.restrict_to_status,
-    "finalize": prepare.restrict_to_finalize,
+    "finalize": lambda _, old, new: prepare.restore_field(old, new, "status"),
 }
 
 REVIEWED_SUBRESOURCES = ("", "status", "finalize", "approval")

@@ -40,8 +40,7 @@ from gangline.brain.allocation import (
 )
 from gangline.brain.facts.records import Mode, RecordedJob, Run
 from gangline.brain.guard.decide import begin_action, decide, observe, started
-from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import ClusterState, GuardJobState
+from gangline.brain.guard.policy import ClusterState, GuardJobState, Permission
 from gangline.brain.models.throughput import ThroughputModel, fit_throughput, observations
 from gangline.scheduler.simulate.engine import (
     JobRun,

@@ -26,8 +26,7 @@ from gangline.brain.guard.decide import (
     started,
     with_action,
 )
-from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import DEFAULTS, Bound, ClusterState, GuardJobState
+from gangline.brain.guard.policy import DEFAULTS, Bound, ClusterState, GuardJobState, Permission
 from gangline.brain.guard.trial import TrialEvents, baseline, judge, present_segments
 from gangline.brain.models.throughput import (
     Configuration,

@@ -34,7 +34,7 @@ from gangline.brain.advisers.advice import Advice, Choice, Reason, Verdict, What
 from gangline.brain.advisers.memory import role_size
 from gangline.brain.advisers.workers import best_size, floor_of, worker_advice
 from gangline.brain.facts.records import NodeCapacity, Run
-from gangline.brain.guard.state import GuardJobState
+from gangline.brain.guard.policy import GuardJobState
 
 _LEVELS = 60
 _REPAIRS = 4
@@ -328,11 +328,11 @@ def update_price(state: PriceState, refused: float, idle_devices: int, now_ms: i
     idle_since = None
     if idle_devices > 0:
         idle_since = now_ms if state.idle_since_ms is None else state.idle_since_ms
-    if idle_since is not None and now_ms - idle_since >= IDLE_S * 1000:
-        return PriceState(price=0.0, at_ms=now_ms, idle_since_ms=idle_since)
     former_ms = -math.inf if state.at_ms is None else state.at_ms
     keep = math.exp(-max(now_ms - former_ms, 0) / 1000 / SMOOTHING_S)
     price = keep * state.price + (1 - keep) * min(max(refused, 0.0), 1.0)
+    if idle_since is not None and now_ms - idle_since >= IDLE_S * 1000:
+        price = 0.0
     return PriceState(price=price, at_ms=now_ms, idle_since_ms=idle_since)
 
 
@@ -456,8 +456,7 @@ def cluster_round(
         if any(at is None or now_ms / 1000 - at.timestamp() >= WAITING_S for at in created):
             price = update_price(price, 1.0, 0, now_ms)
         gang = _first_entitled(waiting)
-        sizes = give_back(jobs, free, gang) if gang is not None else None
-        if sizes and gang is not None:
+        if gang is not None and (sizes := give_back(jobs, free, gang)):
             advice = give_back_advice(jobs, sizes, gang)
     else:
         allocation = allocate(jobs, free, entitlements)
@@ -524,9 +523,8 @@ def with_allocation(result: ClusterRound, uid: str, advice: Sequence[Advice]) ->
     probe = next((item for item in advice if item.what is What.WORKERS and item.probe), None)
     rest = [item for item in advice if item.what is not What.WORKERS]
     given = result.advice.get(uid)
-    if given is not None and (given.urgent or probe is None):
-        return [*rest, given]
-    return [*rest, probe] if probe is not None else rest
+    chosen = given if given is not None and given.urgent else probe or given
+    return [*rest, chosen] if chosen is not None else rest
 
 
 def _needed_devices(group: PodGroup) -> int | None:

@@ -11,9 +11,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from gangline.api.brain.job_advice import LEASE_NAME, RECORD_LEASE_NAME
@@ -22,9 +21,9 @@ from gangline.api.resources import CONFIG_MAPS, NAMESPACES
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings
 from gangline.brain.collection.policy_config import PolicyWatch
+from gangline.brain.evaluation.advisers import ManifestAdviser
 from gangline.brain.evaluation.evaluator import Evaluator
 from gangline.brain.evaluation.history import FactFlow, JobHistory
-from gangline.brain.evaluation.manifest_advice import ManifestAdviser
 from gangline.brain.publication.publisher import Publisher
 from gangline.brain.record.recorder import Recorder
 from gangline.brain.server import BrainApi, serve_api
@@ -37,7 +36,7 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.controller.leader_election import LeaderElector
 from gangline.kube.errors import AlreadyExists, ApiError
 from gangline.kube.probes import Address, Health, serve_probes
-from gangline.kube.turns import without_garbage_collection
+from gangline.kube.turns import run_until, without_garbage_collection
 from gangline.sdk.advice import BRAIN_CONFIG_MAP
 
 log = logging.getLogger(__name__)
@@ -75,16 +74,9 @@ async def run(
         await stack.enter_async_context(
             serve_probes(settings.metrics_address, settings.health_address, health)
         )
-        work = asyncio.ensure_future(_serve(client, settings, store, health))
-        stopping = asyncio.ensure_future(stop.wait())
         try:
-            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
+            await run_until(stop, _serve(client, settings, store, health))
         finally:
-            stopping.cancel()
-            work.cancel()
-            await asyncio.gather(work, stopping, return_exceptions=True)
             try:
                 async with asyncio.timeout(FLUSH_S):
                     await store.flush()
@@ -107,8 +99,7 @@ async def _serve(client: ApiClient, settings: BrainSettings, store: Store, healt
     api = BrainApi(client, store, cluster)
     port = 0
     async with AsyncExitStack() as stack:
-        if settings.api_address is not None:
-            address = settings.api_address
+        if (address := settings.api_address) is not None:
             served = serve_api(api, address, settings.tls_certificate, settings.tls_key)
             port = await stack.enter_async_context(served)
             log.info("serving the history", extra={"port": port})
@@ -130,8 +121,7 @@ async def _serve(client: ApiClient, settings: BrainSettings, store: Store, healt
             publishing.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class _Leadership:
+class _Leadership(NamedTuple):
     """What a Brain does while it has the lease."""
 
     client: ApiClient
@@ -142,24 +132,21 @@ class _Leadership:
     elector: LeaderElector
 
     async def run(self) -> None:
-        client, settings, store, api = self.client, self.settings, self.store, self.api
-        digest = DigestSettings(cluster=self.cluster, digest=store.digest)
-        collector = Collector(
-            client, digest, settings.namespaces, settings.usage_s, settings.segment_s
-        )
-        retention = RetentionSettings(
-            records_days=settings.record_days, records_bytes=settings.record_bytes
-        )
-        history = JobHistory(store, self.cluster, retention)
+        client, settings, store, api, cluster, _ = self
+        digest = DigestSettings(cluster, store.digest)
+        times = settings.usage_s, settings.segment_s
+        collector = Collector(client, digest, settings.namespaces, *times)
+        days, most_bytes = settings.record_days, settings.record_bytes
+        retention = RetentionSettings(records_days=days, records_bytes=most_bytes)
+        history = JobHistory(store, cluster, retention)
         await history.lead(settings.identity)
         watched = [job.uid for job in await history.known_jobs()]
         async with asyncio.TaskGroup() as tasks:
             if settings.digest_names:
                 log.info("records of jobs are not written: they would show names")
             else:
-                recorder = Recorder(
-                    client, collector, store, self.cluster, reads_folders=settings.reads_folders
-                )
+                folders = settings.reads_folders
+                recorder = Recorder(client, collector, store, cluster, reads_folders=folders)
                 tasks.create_task(recorder.run())
                 api.current_record = recorder.current
             tasks.create_task(collector.run(watched))
@@ -222,10 +209,8 @@ async def _publish(client: ApiClient, settings: BrainSettings, store: Store, por
     async with EventRecorder(client, COMPONENT) as events:
         while True:
             damage = store.damage
-            gives_way = not settings.advises and await _another_answers(
-                client, namespace, data.get("url", "")
-            )
-            if gives_way:
+            own = data.get("url", "")
+            if not settings.advises and await _another_answers(client, namespace, own):
                 reported = None
             elif damage != reported:
                 stored = await _write_config_map(client, namespace, data | {"problem": damage})

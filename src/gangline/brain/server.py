@@ -21,7 +21,7 @@ those who may read the logs of pods, and the use of a namespace to those who may
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -235,7 +235,8 @@ class BrainApi:
         for name, since_ms, until_ms in months_between(asked.since_ms, asked.until_ms):
             month = msgspec.structs.replace(asked, since_ms=since_ms, until_ms=until_ms)
             if used := await self._used(month, "namespace", namespaces):
-                months.append(sum_usage(name, used))
+                _, *columns = zip(*map(msgspec.structs.astuple, used), strict=True)
+                months.append(UsageRow(name, *map(sum, columns)))
         return _json({"rows": months})
 
     async def _used(
@@ -327,11 +328,6 @@ def months_between(since_ms: int, until_ms: int) -> list[tuple[str, int, int]]:
         months.append((f"{first:%Y-%m}", begin_ms, until_ms))
         until_ms = begin_ms
     return months
-
-
-def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
-    names = ("jobs", "gpu_seconds", "cpu_seconds", "accounted_seconds", "productive_seconds")
-    return UsageRow(key=key, **{name: sum(getattr(row, name) for row in rows) for name in names})
 
 
 def public_job(job: RecordedJob) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Long work beside others in one event loop: it gives way whenever it has run for some time."""
+"""Long work beside others in one event loop: it gives way, and ends with an event."""
 
 import asyncio
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 SLICE_S: Final = 0.02
 """For so long work runs in one piece."""
@@ -51,3 +51,17 @@ def without_garbage_collection() -> Iterator[None]:
     finally:
         timer.cancel()
         gc.enable()
+
+
+async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work`` until it ends or ``stop`` is set."""
+    task = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        stopping.cancel()
+        task.cancel()
+        await asyncio.gather(stopping, task, return_exceptions=True)

@@ -7,7 +7,7 @@ soon as the cluster supports them.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -23,6 +23,7 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.controller.leader_election import LeaderElector
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.probes import Health, serve_probes
+from gangline.kube.turns import run_until
 from gangline.operator.adoption_controller import AdoptionController
 from gangline.operator.engine.apply import PlanExecutor
 from gangline.operator.engine.controller import JobReconciler
@@ -79,7 +80,7 @@ async def run(
             log.info("serving", extra={"ports": health.ports})
         if webhook is not None:
             health.extra_checks.append(lambda: webhook.server.is_serving)
-        await _run_until(stop, _run_elected(client, settings, health, webhook))
+        await run_until(stop, _run_elected(client, settings, health, webhook))
 
 
 async def _run_elected(
@@ -126,7 +127,7 @@ async def _run_engine_for_groups(
         async with asyncio.TaskGroup() as tasks:
             if enabled:
                 tasks.create_task(_wait_for_change(client, resource, with_groups, check, changed))
-            tasks.create_task(_run_until(changed, engine))
+            tasks.create_task(run_until(changed, engine))
 
 
 async def _run_engine(
@@ -251,17 +252,3 @@ async def _supports_pod_groups(client: ApiClient, resource: Resource[Any]) -> bo
             continue
         kinds = group_version.get("resources", []) if isinstance(group_version, dict) else []
         return any(kind.get("name") == resource.plural for kind in kinds)
-
-
-async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Run ``work`` until it ends or ``stop`` is set."""
-    task = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-    finally:
-        stopping.cancel()
-        task.cancel()
-        await asyncio.gather(stopping, task, return_exceptions=True)

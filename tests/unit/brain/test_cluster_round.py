@@ -20,7 +20,7 @@ from gangline.brain.allocation import (
     with_allocation,
 )
 from gangline.brain.facts.records import NodeCapacity, PodRun, RecordedJob, RoleSize, Run
-from gangline.brain.guard.state import GuardJobState
+from gangline.brain.guard.policy import GuardJobState
 
 GPU = "nvidia.com/gpu"
 ENTITLED = {"q": 16.0}

@@ -86,12 +86,10 @@ def _advise_micro_batch(view: AdviserView, model: ThroughputModel | None) -> lis
     advice = []
     for name, peaks in by_model.items():
         target = name if len(by_model) > 1 else ""
-        item = _after_oom(present, peaks, target) or _next_micro_batch(
-            present, peaks, target, model
+        advice.append(
+            _after_oom(present, peaks, target) or _next_micro_batch(present, peaks, target, model)
         )
-        if item is not None:
-            advice.append(item)
-    return advice
+    return [item for item in advice if item is not None]
 
 
 def _after_oom(present: SegmentFacts, peaks: Sequence[DevicePeak], target: str) -> Advice | None:
@@ -101,11 +99,8 @@ def _after_oom(present: SegmentFacts, peaks: Sequence[DevicePeak], target: str) 
     parts of the memory, which are not known then, make less of a difference than that.
     """
     last = peaks[-1]
-    runs_with_less = (
-        last.at_ms is not None
-        and present.until > last.at_ms
-        and (present.micro_batch or 0) < last.micro_batch
-    )
+    is_smaller = (present.micro_batch or 0) < last.micro_batch
+    runs_with_less = is_smaller and last.at_ms is not None and present.until > last.at_ms
     if not last.oom or runs_with_less:
         return None
     failed = min(peak.micro_batch for peak in peaks if peak.oom)
@@ -138,20 +133,18 @@ def _next_micro_batch(
     present: SegmentFacts, peaks: Sequence[DevicePeak], target: str, model: ThroughputModel | None
 ) -> Advice | None:
     good = [peak for peak in peaks if not peak.oom]
-    if not good or len({peak.micro_batch for peak in good}) < 2:
+    if len({peak.micro_batch for peak in good}) < 2:
         return None
-    now = good[-1]
+    now, share = good[-1], _share(present)
     if now.peak_bytes > (1 - FREE_SHARE) * now.memory_bytes:
         return None
-    share = _share(present)
     larger = [m for m in range(now.micro_batch + 1, share + 1) if share % m == 0]
     failed = min((peak.micro_batch for peak in peaks if peak.oom), default=None)
     if not larger or (failed is not None and larger[0] >= failed):
         return None
     value = larger[0]
-    slope, base = np.polyfit(
-        [peak.micro_batch for peak in good], [peak.peak_bytes for peak in good], 1
-    )
+    points = np.array([(peak.micro_batch, peak.peak_bytes) for peak in good], float)
+    slope, base = np.polyfit(points[:, 0], points[:, 1], 1)
     predicted = float(base + max(slope, 0.0) * value) / now.memory_bytes
     if predicted > MOST_USED:
         return None

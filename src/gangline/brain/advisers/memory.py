@@ -10,8 +10,7 @@ Autoscaler). Once two later runs survive with more memory, their real peaks take
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -45,8 +44,7 @@ KILLED_LEAST = 256 * MIB
 _SURVIVORS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(NamedTuple):
     """The highest memory of one rank in one run."""
 
     job: RecordedJob
@@ -55,8 +53,7 @@ class Peak:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(NamedTuple):
     """A rank that ran out of memory at a limit, once or repeatedly."""
 
     job: RecordedJob
@@ -94,12 +91,11 @@ def kills(runs: Iterable[Run], role: str, now_ms: int) -> list[Kill]:
     for run in runs:
         for pod in run.pods:
             limit = _killed_at(pod, run.job) if pod.role == role and pod.oom else None
-            if limit is None:
-                continue
-            earlier = by_limit.get((run.job.uid, pod.rank, limit))
-            times = (*(earlier.times_ms if earlier else ()), _ended_ms(pod, now_ms))
-            kill = Kill(run.job, pod.rank, limit, tuple(sorted(times)))
-            by_limit[run.job.uid, pod.rank, limit] = kill
+            if limit is not None:
+                key = (run.job.uid, pod.rank, limit)
+                times = by_limit[key].times_ms if key in by_limit else ()
+                times = tuple(sorted((*times, _ended_ms(pod, now_ms))))
+                by_limit[key] = Kill(run.job, pod.rank, limit, times)
     return list(by_limit.values())
 
 
@@ -146,8 +142,7 @@ def _outlier_rank(samples: Sequence[Peak]) -> int | None:
         run[-1].rank for run in several if run[-1].memory_bytes > 1.3 * run[-2].memory_bytes
     )
     rank = max(above, key=lambda rank: (above[rank], -rank), default=None)
-    enough = rank is not None and above[rank] >= max(3, len(several) / 2)
-    return rank if enough else None
+    return rank if rank is not None and above[rank] >= max(3, len(several) / 2) else None
 
 
 def _killed_at(pod: PodRun, job: RecordedJob) -> int | None:
@@ -201,8 +196,7 @@ _WEIGHT = 10
 """Integer weight of a sample of level 0; others have the share that their level allows."""
 
 
-@dataclass(frozen=True, slots=True)
-class _MemorySize:
+class _MemorySize(NamedTuple):
     """A number, and what it rests on."""
 
     value_bytes: int
@@ -220,8 +214,8 @@ def _last_runs(samples: Sequence[Peak]) -> list[Peak]:
     for peak in samples:
         ended[peak.job.uid] = max(last_ms(peak.job), peak.at_ms)
     newest = sorted(ended, key=lambda uid: (-ended[uid], uid))[:_LAST_RUNS]
-    limit = ended[newest[0]] - HALF_LIFE_MS
-    return [peak for peak in samples if peak.job.uid in newest and ended[peak.job.uid] >= limit]
+    recent = {uid for uid in newest if ended[uid] >= ended[newest[0]] - HALF_LIFE_MS}
+    return [peak for peak in samples if peak.job.uid in recent]
 
 
 def round_up(amount: float, step: int) -> int:
@@ -328,11 +322,10 @@ def _memory_size(evidence: _Evidence) -> _MemorySize | None:
     for run in evidence.runs:
         level = similarity_level(evidence.view.run, run)
         level = evidence.view.similar.level if level is None else level
-        weights[run.job.uid] = LEVEL_WEIGHTS[level]
+        weights[run.job.uid] = round(_WEIGHT * LEVEL_WEIGHTS[level])
     histogram = Histogram(MEMORY)
     for peak in samples:
-        weight = round(_WEIGHT * weights.get(peak.job.uid, 1.0))
-        histogram.add(peak.memory_bytes, peak.at_ms, max(weight, 1))
+        histogram.add(peak.memory_bytes, peak.at_ms, weights.get(peak.job.uid, _WEIGHT))
     basis = max(histogram.percentile(980) or 0, *map(_amount, _last_runs(samples)))
     real = max(basis * MARGIN, LEAST_BYTES)
     value = round_up(max(real, killed.needed_bytes if killed else 0), MIB)
@@ -359,9 +352,14 @@ def _size_role(evidence: _Evidence, *, unchanged: float = UNCHANGED) -> list[Adv
         return []  # a lower bound alone is no size
     largest = evidence.view.cluster.largest_memory_bytes or None
     if largest is not None and value > largest:
-        stuck = [kill for kill in evidence.unknown if largest < 1.05 * kill.limit_bytes]
-        if stuck:
-            return [_no_larger_node(evidence, stuck, largest)]
+        if stuck := [kill for kill in evidence.unknown if largest < 1.05 * kill.limit_bytes]:
+            reason = because(
+                "LargestNodeTooSmall",
+                limit_bytes=max(kill.limit_bytes for kill in stuck),
+                node_bytes=largest,
+                kills=sum(len(kill.times_ms) for kill in stuck),
+            )
+            return [_warning(evidence, reason, None)]
         value = largest
     warnings = _warnings(evidence, value)
     if was is not None and abs(value - was) < unchanged * was:
@@ -369,20 +367,11 @@ def _size_role(evidence: _Evidence, *, unchanged: float = UNCHANGED) -> list[Adv
     blocked = obstacle_to_lower(evidence.view) if was is not None and value < was else ""
     level = evidence.view.similar.level
     if bounded is not None:
-        reason = because(
-            "LowerBound",
-            runs=len({peak.job.uid for peak in evidence.least}),
-            peak_bytes=bounded.memory_bytes,
-            margin_percent=_MARGIN_PERCENT,
-        )
+        runs, peak = len({peak.job.uid for peak in evidence.least}), bounded.memory_bytes
+        reason = because("LowerBound", runs=runs, peak_bytes=peak, margin_percent=_MARGIN_PERCENT)
     elif blocked:
-        reason = because(
-            "NotLowered",
-            runs=len(evidence.runs),
-            level=level,
-            estimate_bytes=value,
-            because=blocked,
-        )
+        known: Arguments = {"runs": len(evidence.runs), "level": level, "estimate_bytes": value}
+        reason = because("NotLowered", **known, because=blocked)
     else:
         assert sized is not None
         reason = _size_reason(evidence, sized, value)
@@ -416,7 +405,7 @@ def _size_reason(evidence: _Evidence, sized: _MemorySize, value: int) -> Reason:
         )
     highest = max(evidence.peaks, key=lambda peak: (peak.memory_bytes, peak.at_ms))
     ended = [last_ms(run.job) for run in evidence.runs]
-    was, replicas = evidence.was, evidence.size.replicas
+    was, replicas = evidence.was or value, evidence.size.replicas
     arguments: Arguments = {
         "runs": len({peak.job.uid for peak in evidence.peaks}),
         "level": evidence.view.similar.level,
@@ -426,7 +415,7 @@ def _size_reason(evidence: _Evidence, sized: _MemorySize, value: int) -> Reason:
         "margin_percent": _MARGIN_PERCENT,
         "ooms": len({kill.job.uid for kill in evidence.killed}),
         "replicas": replicas,
-        "saved_bytes": (was - value) * replicas if was is not None else 0,
+        "saved_bytes": (was - value) * replicas,
     }
     if sized.basis_bytes < highest.memory_bytes:
         arguments |= {"usual_bytes": sized.basis_bytes, "highest_bytes": highest.memory_bytes}
@@ -469,16 +458,6 @@ def _warnings(evidence: _Evidence, value: int) -> list[Advice]:
         ooms=len({kill.job.uid for kill in evidence.killed}),
     )
     return [_warning(evidence, reason, value)]
-
-
-def _no_larger_node(evidence: _Evidence, stuck: Sequence[Kill], largest: int) -> Advice:
-    reason = because(
-        "LargestNodeTooSmall",
-        limit_bytes=max(kill.limit_bytes for kill in stuck),
-        node_bytes=largest,
-        kills=sum(len(kill.times_ms) for kill in stuck),
-    )
-    return _warning(evidence, reason, None)
 
 
 def _warning(evidence: _Evidence, reason: Reason, value: int | None) -> Advice:

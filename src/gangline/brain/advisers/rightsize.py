@@ -14,14 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gangline.api.jobs.training_facts import GOOD, SegmentFacts
-from gangline.brain.advisers.advice import (
-    Advice,
-    Arguments,
-    Confidence,
-    Unit,
-    What,
-    because,
-)
+from gangline.brain.advisers.advice import Advice, Arguments, Confidence, Unit, What, because
 from gangline.brain.advisers.memory import (
     UNCHANGED,
     advise_memory,
@@ -35,7 +28,6 @@ from gangline.brain.advisers.memory import (
 from gangline.brain.advisers.view import AdviserView, expected_rest_s
 from gangline.brain.facts.records import MemorySample, RoleSize, Run
 from gangline.brain.models.histogram import CPU, Histogram
-from gangline.brain.models.throughput import LONGEST_STEP_S
 from gangline.brain.models.trend import fit_trend
 
 MARGIN = 1.1
@@ -91,15 +83,15 @@ def _cpu_size(runs: Iterable[Run], role: str, now_ms: int) -> _CpuSize | None:
 def data_share(segments: Sequence[SegmentFacts]) -> float | None:
     """Return the part of the steps that is waiting for data; None where it is not reported."""
     measured = [
-        (segment.data_seconds, segment.step_seconds.mean, segment.steps)
+        (segment.data_seconds * segment.steps, segment.step_seconds.mean * segment.steps)
         for segment in segments
         if segment.data_seconds is not None
         and segment.quality == GOOD
-        and segment.steps > 0
-        and 0 <= segment.data_seconds <= segment.step_seconds.mean <= LONGEST_STEP_S
+        and segment.data_seconds <= segment.step_seconds.mean
     ]
-    total = sum(step * steps for _, step, steps in measured)
-    return sum(data * steps for data, _, steps in measured) / total if total > 0 else None
+    return (
+        sum(data for data, _ in measured) / sum(step for _, step in measured) if measured else None
+    )
 
 
 def advise_cpu(view: AdviserView, size: RoleSize) -> list[Advice]:
@@ -173,10 +165,8 @@ def _growing_memory(view: AdviserView) -> list[Advice]:
         size = role_size(view.run.job, role)
         if rest_s is None or size is None or not size.memory_bytes:
             continue
-        advice = _warn(view, rank, samples, size.memory_bytes, rest_s)
-        earlier = first.get(role)
-        if advice and (earlier is None or (advice.value or 0) < (earlier.value or 0)):
-            first[role] = advice
+        if advice := _warn(view, rank, samples, size.memory_bytes, rest_s):
+            first[role] = min(first.get(role, advice), advice, key=lambda item: item.value or 0)
     return list(first.values())
 
 
@@ -229,8 +219,6 @@ def _warn(
 def advise(view: AdviserView) -> list[Advice]:
     advice: list[Advice] = []
     for role in sorted({size.role for size in view.run.job.roles}):
-        size = running_size(view.run.job, role)
-        if size is not None:
-            advice += advise_memory(view, size)
-            advice += advise_cpu(view, size)
+        if (size := running_size(view.run.job, role)) is not None:
+            advice += [*advise_memory(view, size), *advise_cpu(view, size)]
     return advice + _growing_memory(view)

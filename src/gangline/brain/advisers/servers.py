@@ -33,12 +33,7 @@ from gangline.brain.advisers.advice import (
     because,
 )
 from gangline.brain.advisers.view import AdviserView, ServerUse, expected_rest_s
-from gangline.brain.advisers.workers import (
-    best_size,
-    floor_of,
-    possible_sizes,
-    worker_advice,
-)
+from gangline.brain.advisers.workers import best_size, floor_of, possible_sizes, worker_advice
 from gangline.brain.models.nnls import nnls
 from gangline.brain.models.trend import fit_trend
 
@@ -202,19 +197,14 @@ def _worker_times(good: Sequence[SegmentFacts], used: float, sizes: int) -> tupl
 
 def _advise_idle(view: AdviserView, servers: Sequence[ServerUse]) -> list[Advice]:
     rest_s = expected_rest_s(view)
-    if rest_s is None or rest_s <= IDLE_REST_S:
+    is_short = any(len(server.cpu_millis) < IDLE_MINUTES for server in servers)
+    if rest_s is None or rest_s <= IDLE_REST_S or is_short:
         return []
-    if any(len(server.cpu_millis) < IDLE_MINUTES for server in servers):
-        return []
-    peak = max(
-        max(server.cpu_millis[-IDLE_MINUTES:]) / (server.cpu_limit_millis or 1)
-        for server in servers
-    )
-    if peak >= IDLE:
-        return []
-    was = max(server.cpu_limit_millis or 0 for server in servers)
+    hours = [(max(one.cpu_millis[-IDLE_MINUTES:]), one.cpu_limit_millis or 1) for one in servers]
+    peak, was = max(used / limit for used, limit in hours), max(limit for _, limit in hours)
     value = math.ceil(was * peak / TARGET)
-    return [_cpu_advice(view, was, value, because("IdleServers", used=peak))]
+    reason = because("IdleServers", used=peak)
+    return [_cpu_advice(view, was, value, reason)] if peak < IDLE else []
 
 
 def _advise_memory(view: AdviserView) -> list[Advice]:

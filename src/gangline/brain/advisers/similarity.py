@@ -48,8 +48,8 @@ def select_similar(run: Run, candidates: Iterable[Run], now_ms: int) -> SimilarR
     ranked.sort(key=lambda entry: (entry[0], entry[1], entry[2].job.uid))
     for level, least in enumerate(LEAST_RUNS):
         chosen = [other for at, _, other in ranked if at <= level]
-        if sum(is_success(other.job) for other in chosen) >= least:
-            runs = tuple(other for other in chosen if is_success(other.job))
+        runs = tuple(other for other in chosen if is_success(other.job))
+        if len(runs) >= least:
             bounds = tuple(other for other in chosen if not is_success(other.job))
             return SimilarRuns(level=level, runs=runs, bounds=bounds)
     bounds = tuple(other for _, _, other in ranked)
@@ -119,19 +119,16 @@ def _model_ratio(job: RecordedJob, past: RecordedJob) -> float:
 
 
 def _gpu_model(run: Run) -> str:
-    for segment in reversed(run.segments):
-        if segment.device_model:
-            return segment.device_model
-    return next((role.gpu_model for role in reversed(run.job.roles) if role.gpu_model), "")
+    models = [role.gpu_model for role in run.job.roles]
+    models += [segment.device_model for segment in run.segments]
+    return next(filter(None, reversed(models)), "")
 
 
 def _shape(run: Run) -> dict[str, float]:
     """What is known of parameters, sequence, micro-batch and world, each above 0."""
-    model, last = run.job.model, run.segments[-1] if run.segments else None
-    amounts = {
-        "parameters": model.params if model else None,
-        "sequence": model.sequence if model else None,
-        "micro_batch": last.micro_batch if last else None,
-        "world": last.procs if last else None,
-    }
+    amounts: dict[str, int | None] = {}
+    if model := run.job.model:
+        amounts |= {"parameters": model.params, "sequence": model.sequence}
+    for last in run.segments[-1:]:
+        amounts |= {"micro_batch": last.micro_batch, "world": last.procs}
     return {name: float(value) for name, value in amounts.items() if value}

@@ -17,13 +17,7 @@ from typing import Any
 
 from gangline.api.jobs.training_facts import ModelShapeFacts
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, Unit, What, because
-from gangline.brain.advisers.memory import (
-    MIB,
-    confidence_of,
-    range_factor,
-    role_size,
-    round_up,
-)
+from gangline.brain.advisers.memory import MIB, confidence_of, range_factor, role_size, round_up
 from gangline.brain.advisers.view import AdviserView
 from gangline.brain.advisers.workers import (
     configuration_at,
@@ -33,13 +27,8 @@ from gangline.brain.advisers.workers import (
     possible_sizes,
     present_segment,
 )
-from gangline.brain.facts.records import RoleSize, Run
-from gangline.brain.models.throughput import (
-    Configuration,
-    fit_throughput,
-    job_prior,
-    observations,
-)
+from gangline.brain.facts.records import Run
+from gangline.brain.models.throughput import fit_throughput, job_prior, observations
 from gangline.sizing.model import ModelShape, ShapeError
 from gangline.sizing.storage import CHECKPOINT_BYTES, MEMORY_COPIES
 
@@ -53,16 +42,12 @@ _ENOUGH_SIZES = 3
 
 def advise(view: AdviserView) -> list[Advice]:
     """Return start values; nothing for a job that has started."""
-    if view.run.job.started_ms is not None:
-        return []
-    return [*_advise_workers(view), *_advise_from_shape(view)]
-
-
-def _advise_workers(view: AdviserView) -> list[Advice]:
     job = view.run.job
-    if not view.similar.runs or not (job.workers_min or 0) < (job.workers_max or 0):
+    if job.started_ms is not None:
         return []
-    return _by_goodput(view) or _by_kept_count(view)
+    is_ranged = (job.workers_min or 0) < (job.workers_max or 0)
+    workers = _by_goodput(view) or _by_kept_count(view) if view.similar.runs and is_ranged else []
+    return [*workers, *_advise_from_shape(view)]
 
 
 def _by_goodput(view: AdviserView) -> list[Advice]:
@@ -75,23 +60,22 @@ def _by_goodput(view: AdviserView) -> list[Advice]:
     if model is None or reference is None or model.seen.procs[0] == model.seen.procs[1]:
         return []  # one size says nothing about others
     micro = max(largest_micro_batch(run) for run in runs)
-    worlds: dict[int, Configuration] = {}
     # Those seen, and a factor of 2 once three were.
     fewest, most = model.seen.procs
     factor = 2 if len(model.seen.configurations) >= _ENOUGH_SIZES else 1
-    for count in possible_sizes(view.run.job):
-        at = configuration_at(reference, count, micro)
-        if at is not None and fewest / factor <= at.procs <= most * factor:
-            worlds[count] = at
+    worlds = {
+        count: at
+        for count in possible_sizes(job)
+        if (at := configuration_at(reference, count, micro)) is not None
+        and fewest / factor <= at.procs <= most * factor
+    }
     if len(worlds) < 2:
         return []
     batch = float(reference.global_batch or worlds[min(worlds)].global_batch)
     speeds = {count: batch / model.step_time(at) for count, at in worlds.items()}
     choices = [Choice(value=n, goodput=speed, low=speed, high=speed) for n, speed in speeds.items()]
     best, marginal = largest_worthwhile(choices, floor_of(view.cluster.price))
-    count = round(best.value)
-    asked = job.workers_asked
-    gain = gain_low = None
+    count, asked, gain, gain_low = round(best.value), job.workers_asked, None, None
     if asked in worlds:
         gain, gain_low, _ = (model.speedups(worlds[asked], [worlds[count]])[0] - 1).tolist()
     near = [other for other in speeds if speeds[other] >= 0.95 * speeds[count]]
@@ -125,14 +109,13 @@ def _kept_count(run: Run) -> int | None:
 
 
 def _by_kept_count(view: AdviserView) -> list[Advice]:
-    runs = view.similar.runs
+    runs, level = view.similar.runs, view.similar.level
     counts = [count for run in runs if (count := _kept_count(run))]
     possible = possible_sizes(view.run.job)
     if not counts or not possible:
         return []
-    middle = median(counts)
+    middle, fewest, most = median(counts), min(counts), max(counts)
     value = min(possible, key=lambda count: (abs(count - middle), count))
-    fewest, most, level = min(counts), max(counts), view.similar.level
     reason = because("KeptCount", runs=len(runs), level=level, fewest=fewest, most=most)
     return _worker_advice(view, value, min(fewest, value), max(most, value), reason)
 
@@ -168,11 +151,16 @@ def _advise_from_shape(view: AdviserView) -> list[Advice]:
     parameters = model.params or _count_parameters(model)
     if not parameters:
         return []
-    low, value = _host_memory(parameters, size)
-    was = size.memory_bytes
+    copies, state_bytes = (MEMORY_COPIES, CHECKPOINT_BYTES) if size.gpus else (1, _TRAINING_BYTES)
+    states, fixed = copies * state_bytes * parameters, size.gpus * _PROCESS_BYTES
+    if size.gpus:
+        # The states are sharded among all workers, or they are not.
+        low, value = states / max(size.replicas, 1) + fixed, states + fixed
+    else:
+        low, value = states, 2 * states + _PROCESS_BYTES
+    low, value, was = round_up(int(low), MIB), round_up(int(value), MIB), size.memory_bytes
     if was is not None and was >= low:
         return []  # what the user wrote is possible; a prior is no reason to change it
-    copies, state_bytes = (MEMORY_COPIES, CHECKPOINT_BYTES) if size.gpus else (1, _TRAINING_BYTES)
     return [
         Advice(
             what=What.MEMORY,
@@ -183,26 +171,12 @@ def _advise_from_shape(view: AdviserView) -> list[Advice]:
             low=low,
             high=2 * value,
             reason=because(
-                "SizingPrior",
-                parameters=parameters,
-                copies=copies,
-                bytes_per_parameter=state_bytes,
+                "SizingPrior", parameters=parameters, copies=copies, bytes_per_parameter=state_bytes
             ),
             confidence=Confidence.LOW,
             extrapolated=True,
         )
     ]
-
-
-def _host_memory(parameters: int, size: RoleSize) -> tuple[int, int]:
-    """Return the bytes of a worker if states are sharded among all workers, and if they are not."""
-    if size.gpus:
-        states, fixed = MEMORY_COPIES * CHECKPOINT_BYTES * parameters, size.gpus * _PROCESS_BYTES
-        low, value = states / max(size.replicas, 1) + fixed, states + fixed
-    else:
-        low = _TRAINING_BYTES * parameters
-        value = 2 * low + _PROCESS_BYTES
-    return round_up(int(low), MIB), round_up(int(value), MIB)
 
 
 def _count_parameters(model: ModelShapeFacts) -> int | None:

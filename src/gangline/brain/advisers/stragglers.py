@@ -53,17 +53,10 @@ def node_factor(speeds: Iterable[NodeSpeed], today: int) -> tuple[float, int]:
 
     Days count by their jobs and by half after each week. 1.0 is the median, 0.9 is slower.
     """
-    total = weights = 0.0
-    jobs = 0
-    for speed in speeds:
-        age = max(today - speed.day, 0)
-        if age > _HISTORY_DAYS:
-            continue
-        weight = speed.jobs * 0.5 ** (age / HALF_LIFE_DAYS)
-        total += weight * speed.score
-        weights += weight
-        jobs += speed.jobs
-    return (total / weights if weights else 1.0), jobs
+    recent = [speed for speed in speeds if today - speed.day <= _HISTORY_DAYS]
+    weights = [s.jobs * 0.5 ** (max(today - s.day, 0) / HALF_LIFE_DAYS) for s in recent]
+    total = sum(weight * s.score for weight, s in zip(weights, recent, strict=True))
+    return (total / sum(weights) if any(weights) else 1.0), sum(s.jobs for s in recent)
 
 
 def node_scores(speeds: Iterable[RankSpeed]) -> dict[str, float]:
@@ -123,11 +116,9 @@ def _advise_ranks(view: AdviserView, speeds: Sequence[RankSpeed]) -> list[Advice
             # The check found nothing: the rank has more work than the others.
             advice.append(_advice(rank, because("SlowRankGoodNode", **known)))
             continue
-        code, confidence = (
-            ("SlowRankConfirmed", Confidence.HIGH) if checks else ("SlowRank", Confidence.MEDIUM)
-        )
+        reason = because("SlowRankConfirmed" if checks else "SlowRank", **known)
+        confidence = Confidence.HIGH if checks else Confidence.MEDIUM
         # All ranks wait for the slowest one, so its excess is what the job gains.
-        reason = because(code, **known)
         advice.append(_advice(rank, reason, node, confidence=confidence, gain=slower))
     return advice
 
@@ -190,11 +181,8 @@ def _by_history(view: AdviserView, ranks: dict[str, int]) -> list[Advice]:
     today = view.now_ms // 86_400_000
     suspected = suspected_nodes(view.cluster.node_speeds, today)
     advice = []
-    for node, rank in sorted(ranks.items()):
-        if node not in suspected:
-            continue
+    for node in sorted(ranks.keys() & suspected.keys()):
         factor, jobs = suspected[node]
-        slower = max(1 / factor - 1, 0.0)
-        reason = because("SlowNode", node=node, slower=slower, jobs=jobs)
-        advice.append(_advice(rank, reason, node))
+        reason = because("SlowNode", node=node, slower=max(1 / factor - 1, 0.0), jobs=jobs)
+        advice.append(_advice(ranks[node], reason, node))
     return advice

@@ -102,11 +102,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
             )
 
         # What fits with more CPU fits with less.
-        return (
-            bisect_right(range(1, most_millis + 1), False, key=lambda n: not fit(n))
-            if free
-            else None
-        )
+        sizes = range(1, most_millis + 1)
+        return bisect_right(sizes, False, key=lambda n: not fit(n)) if free else None
 
     @property
     def largest_memory_bytes(self) -> int | None:

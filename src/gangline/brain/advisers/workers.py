@@ -12,6 +12,7 @@ common cancel.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -98,11 +99,9 @@ class _Sizes(NamedTuple):
 
 def present_segment(run: Run) -> SegmentFacts | None:
     """The last good segment with what a prediction needs; None if there is none."""
-    for segment in reversed(run.segments):
-        if segment.quality == GOOD:
-            complete = segment.micro_batch and segment.nodes > 0 and segment.procs > 0
-            return segment if complete else None
-    return None
+    good = (segment for segment in reversed(run.segments) if segment.quality == GOOD)
+    last = next(good, None)
+    return last if last is not None and last.micro_batch else None
 
 
 def possible_sizes(job: RecordedJob) -> list[int]:
@@ -162,11 +161,10 @@ def fitted_segments(
 def _by_configuration(
     segments: Iterable[SegmentFacts],
 ) -> dict[tuple[object, ...], list[SegmentFacts]]:
-    groups: dict[tuple[object, ...], list[SegmentFacts]] = {}
-    for segment in segments:
-        if segment.quality == GOOD:
-            key = (segment.nodes, segment.procs, segment.micro_batch, segment.accumulation)
-            groups.setdefault(key, []).append(segment)
+    groups: dict[tuple[object, ...], list[SegmentFacts]] = defaultdict(list)
+    for one in segments:
+        if one.quality == GOOD:
+            groups[one.nodes, one.procs, one.micro_batch, one.accumulation].append(one)
     return groups
 
 
@@ -296,11 +294,8 @@ def _advice(sizes: _Sizes, best: Choice, *, probe: bool = False) -> Advice:
     was, floor = sizes.present.nodes, sizes.floor
     at = configuration_at(sizes.present, int(best.value), largest_micro_batch(view.run))
     extrapolated = at is None or model.extrapolated(at)
-    recent = [
-        segment.step_seconds.mean
-        for segment in view.run.segments
-        if segment.quality == GOOD and segment.nodes == was
-    ][-_RECENT:]
+    same = (one for one in view.run.segments if one.quality == GOOD and one.nodes == was)
+    recent = [segment.step_seconds.mean for segment in same][-_RECENT:]
     arguments: Arguments = {
         "step": fmean(recent),
         "segments": len(recent),

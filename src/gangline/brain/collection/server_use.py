@@ -92,11 +92,7 @@ class ServerTable:
         uses = []
         for server, minutes in sorted(self._minutes.items(), key=lambda item: item[0].rank):
             if server.rank in ranks:
-                means = [PodSample(*map(_mean, zip(*one, strict=True))) for one in minutes.values()]
-                memory, cpu = zip(*means, strict=True)
+                sums = [[*map(sum, zip(*one, strict=True)), len(one)] for one in minutes.values()]
+                memory, cpu = zip(*((m // count, c // count) for m, c, count in sums), strict=True)
                 uses.append(replace(server, cpu_millis=cpu, memory_bytes=memory))
         return tuple(uses)
-
-
-def _mean(numbers: tuple[int, ...]) -> int:
-    return sum(numbers) // len(numbers)

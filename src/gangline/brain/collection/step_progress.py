@@ -7,6 +7,7 @@ changes. A step number that falls begins again: the program has gone back to a c
 a time that falls by minutes: a clock was ahead.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -35,12 +36,10 @@ def reported_step(status: TrainerStatus | None) -> ReportedStep | None:
         return None
     metrics = {metric.name: metric.value for metric in status.metrics}
     for name in STEP_METRICS:
-        try:
+        with contextlib.suppress(ValueError):
             number = float(metrics.get(name, "nan"))
-        except ValueError:
-            continue
-        if 0 <= number < 2**53:
-            return ReportedStep(round(status.last_updated_time.timestamp() * 1000), int(number))
+            if 0 <= number < 2**53:
+                return ReportedStep(round(status.last_updated_time.timestamp() * 1000), int(number))
     return None
 
 

@@ -1,7 +1,6 @@
 """Evaluation: the cycle in which facts become advice, and advice becomes actions.
 
-``advisers`` (what advisers see, and all of them in turn) is pure.
+``advisers`` has what advisers see, and all of them in turn, also for jobs not submitted yet.
 ``history`` reads the store and goes on without it, ``trials`` begins and judges actions,
-``capacity`` asks the scheduler, ``evaluator`` runs the cycle, ``manifest_advice`` answers for jobs
-not submitted yet.
+``cluster_facts`` is about all jobs, and asks the scheduler, ``evaluator`` runs the cycle.
 """

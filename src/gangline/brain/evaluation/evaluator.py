@@ -41,8 +41,12 @@ from gangline.brain.evaluation.advisers import (
     evidence,
     with_live_facts,
 )
-from gangline.brain.evaluation.capacity import FreeCapacity, GrowthCheck, NodeRequests
-from gangline.brain.evaluation.cluster_facts import ClusterHealth
+from gangline.brain.evaluation.cluster_facts import (
+    ClusterHealth,
+    FreeCapacity,
+    GrowthCheck,
+    NodeRequests,
+)
 from gangline.brain.evaluation.history import FactFlow, JobHistory
 from gangline.brain.evaluation.trials import (
     EvaluatedJob,
@@ -53,8 +57,7 @@ from gangline.brain.evaluation.trials import (
 )
 from gangline.brain.facts.records import Mode, RecordedJob
 from gangline.brain.guard.decide import WITHOUT_RESTART, decide, observe
-from gangline.brain.guard.policy import effective_permission
-from gangline.brain.guard.state import GuardJobState
+from gangline.brain.guard.policy import GuardJobState, effective_permission
 from gangline.brain.publication.plans import BRAIN_PLAN_LABEL, Actuator, is_under_way
 from gangline.brain.publication.publisher import (
     ROLLED_BACK_EVENT,
@@ -197,8 +200,7 @@ class Evaluator:
         fixed: dict[str, float] = {}
         for job in jobs:
             if job.uid not in elastic:
-                devices = sum(role.replicas * role.gpus for role in job.roles)
-                fixed[job.queue] = fixed.get(job.queue, 0.0) + devices
+                fixed[job.queue] = fixed.get(job.queue, 0.0) + _devices(job)
         stored = {
             queue.metadata.name: queue.spec.weight for queue in self._collector.queues.items()
         }
@@ -216,15 +218,15 @@ class Evaluator:
 
     async def _observe_cluster(self, view: ClusterView) -> None:
         now_ms = self._now_ms()
-        stored = await self._history.read(
-            lambda r, cluster: r.recent_actions(cluster, now_ms - DAY_MS)
-        )
+        read = partial(Reader.recent_actions, since_ms=now_ms - DAY_MS)
+        stored = await self._history.read(read)
         recent = stored or []
         self._actions = _by_job(recent)
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
         under_way = [plan for plan in self._collector.plans.items() if is_under_way(plan, now)]
         changing = {(plan.metadata.namespace, plan.job_name) for plan in under_way}
         jobs = [job for watched in self._collector.running() if (job := watched.observations.job)]
+        rolled_back = [action for action in recent if action.verdict is Verdict.ROLLED_BACK]
         self._trials.cluster = replace(
             self._trials.cluster,
             leader=self._is_leader() and self._history.may_act,
@@ -239,18 +241,8 @@ class Evaluator:
                 if action.what not in WITHOUT_RESTART and action.verdict is not Verdict.VOID
             ),
             gpus=sum(node.gpus for node in view.nodes),
-            gpus_in_restart=sum(
-                role.replicas * role.gpus
-                for job in jobs
-                if (job.namespace, job.name) in changing
-                for role in job.roles
-            ),
-            rolled_back=tuple(
-                sorted(
-                    (action for action in recent if action.verdict is Verdict.ROLLED_BACK),
-                    key=lambda action: action.judged_ms or 0,
-                )
-            ),
+            gpus_in_restart=sum(_devices(j) for j in jobs if (j.namespace, j.name) in changing),
+            rolled_back=tuple(sorted(rolled_back, key=lambda action: action.judged_ms or 0)),
         )
         self._prediction_errors = prediction_errors(recent)
 
@@ -295,16 +287,12 @@ class Evaluator:
         if self._actions is not None:
             actions = self._actions.get(uid, [])
         else:
-            since_ms = now_ms - DAY_MS
-            read = partial(Reader.actions, uid=uid, since_ms=since_ms)
+            read = partial(Reader.actions, uid=uid, since_ms=now_ms - DAY_MS)
             actions = await self._history.read(read) or []
         plans = self._collector.plans.by_index("job", f"{run.job.namespace}/{run.job.name}")
         state = self._state_of(watched, view, actions, plans)
-        view = replace(
-            view,
-            probes=state.probes,
-            prediction_error=self._prediction_errors.get(state.family, 0.0),
-        )
+        missed = self._prediction_errors.get(state.family, 0.0)
+        view = replace(view, probes=state.probes, prediction_error=missed)
         memory = self._memories[uid]
         if watched.problems and watched.problems != memory.problems:
             mistakes = "; ".join(watched.problems)
@@ -358,14 +346,12 @@ class Evaluator:
     ) -> None:
         why = _sentence(reason) or "The change did not help."
         former = plain_number(back.after or 0.0)
+        how, obstacle = "is", "."
         if done:
             ROLLBACKS.inc()
-            message = f"{back.what} is set back to {former}. {why}"
         else:
-            message = (
-                f"{back.what} cannot be set back to {former}: the job has nothing that it "
-                f"could be written to. {why}"
-            )
+            how, obstacle = "cannot be", ": the job has nothing that it could be written to."
+        message = f"{back.what} {how} set back to {former}{obstacle} {why}"
         self._events.event(job.stored, "Warning", ROLLED_BACK_EVENT, message)
 
     async def _decide(self, job: "_PreparedJob", advice: list[Advice]) -> list[AdviceItem]:
@@ -449,15 +435,17 @@ def _isolated(watched: WatchedJob) -> Iterator[None]:
         log.exception("the evaluation of a job failed", extra=fields)
 
 
+def _devices(job: RecordedJob) -> int:
+    return sum(role.replicas * role.gpus for role in job.roles)
+
+
 def _sentence(reason: Reason | None) -> str:
     return "" if reason is None else published_reason(reason)[1]
 
 
 def _by_job(actions: Sequence[GuardAction]) -> dict[str, list[GuardAction]] | None:
     """Return the actions of each job; None if these are so many that some are missing."""
-    if len(actions) >= MAX_RECENT_ACTIONS:
-        return None
     by_job: dict[str, list[GuardAction]] = {}
     for action in actions:
         by_job.setdefault(action.job, []).append(action)
-    return by_job
+    return by_job if len(actions) < MAX_RECENT_ACTIONS else None

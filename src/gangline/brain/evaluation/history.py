@@ -170,12 +170,11 @@ class JobHistory:
         # A look-up with enough runs at one level does not reach the next.
         last = cached.similar.level if cached.similar.runs else len(LEVEL_WEIGHTS)
         asked = Run(job=run.job)
-        for ended in islice(reversed(self._ended.values()), count):
-            for past in (ended, Run(job=ended.job)):
-                level = similarity_level(asked, past)
-                if level is not None and level <= last:
-                    return True
-        return False
+        latest = islice(reversed(self._ended.values()), count)
+        levels = (
+            similarity_level(asked, past) for run in latest for past in (run, Run(job=run.job))
+        )
+        return any(level is not None and level <= last for level in levels)
 
     def forget_cached(self, uids: Iterable[str]) -> None:
         kept = set(uids)
@@ -199,12 +198,10 @@ class JobHistory:
 
     async def prune(self, now_ms: int) -> None:
         try:
-            deleted = await self._store.prune(now_ms, self._retention)
+            if deleted := await self._store.prune(now_ms, self._retention):
+                log.info("the history was pruned", extra={"rows": dict(deleted)})
         except StoreError as error:
             log.warning("the history is pruned later: %s", error)
-            return
-        if deleted:
-            log.info("the history was pruned", extra={"rows": dict(deleted)})
 
     @property
     def may_act(self) -> bool:
@@ -213,8 +210,7 @@ class JobHistory:
 
     async def _act(self, failure: str, work: Callable[[Writer, int], T]) -> T | None:
         """Write as the leader; None if this process is none, or the store failed."""
-        fence = self._fence
-        if fence is None:
+        if (fence := self._fence) is None:
             return None
         try:
             return await self._store.update(lambda writer: work(writer, fence))
@@ -247,11 +243,11 @@ class FactFlow:
             self._earlier_loaded.add(uid)
             earlier = await self._history.read(partial(Reader.run, uid=uid))
             watched = self._collector.jobs.get(uid)
-            if watched is None:
+            if watched is None or earlier is None:
                 continue
-            for pod in earlier.pods if earlier else ():
+            for pod in earlier.pods:
                 watched.observations.earlier[pod.role, pod.rank, pod.started_ms] = pod
-            for segment in earlier.segments[-FACTS_MAX_SEGMENTS:] if earlier else ():
+            for segment in earlier.segments[-FACTS_MAX_SEGMENTS:]:
                 watched.observations.segments.setdefault(segment.key, segment)
         self._earlier_loaded &= self._collector.jobs.keys()
         is_available, turns = True, Turns()

@@ -35,12 +35,12 @@ from gangline.brain.guard.decide import (
     started,
     with_action,
 )
-from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import (
+from gangline.brain.guard.policy import (
     UNOBSERVED_RESTART_S,
     Bound,
     ClusterState,
     GuardJobState,
+    Permission,
     PersonAct,
 )
 from gangline.brain.guard.trial import TrialEvents, baseline, judge, present_segments
@@ -178,11 +178,10 @@ RESUME_MS = 3_600_000
 
 def trial_events(run: Run, action: GuardAction, plans: Sequence[ScalePlan]) -> TrialEvents:
     formed = _has_formed(run, action) if action.what is What.WORKERS else None
-    oom = any(
-        (pod.oom or pod.cause == DEVICE_OUT_OF_MEMORY) and (pod.ended_ms or 0) >= action.at_ms
-        for pod in run.pods
-    ) or any(shortage.at >= action.at_ms for shortage in run.shortages)
+    short = [pod for pod in run.pods if pod.oom or pod.cause == DEVICE_OUT_OF_MEMORY]
+    times = [pod.ended_ms or 0 for pod in short] + [shortage.at for shortage in run.shortages]
     failed = plan_name(run.job.name, action.id) in failed_plans(plans)
+    oom = max(times, default=-1) >= action.at_ms
     return TrialEvents(formed=formed, oom=oom, overtaken=failed)
 
 
@@ -308,12 +307,11 @@ class Trials:
     async def _roll_back(self, job: EvaluatedJob, action: GuardAction) -> None:
         # The record is marked first, so that a rollback that is not written yet is made once.
         decision = decide_rollback(action, job.state, self.cluster, job.permission, job.now_ms)
-        if action.before is None or not decision.act:
-            return
-        back = begin_rollback(action, job.now_ms)
-        begun = await self._start(job, back, f"action {action.id} is rolled back")
-        if begun is not None:
-            self._restored(job, action, *begun)
+        if action.before is not None and decision.act:
+            back = begin_rollback(action, job.now_ms)
+            begun = await self._start(job, back, f"action {action.id} is rolled back")
+            if begun is not None:
+                self._restored(job, action, *begun)
 
     async def _start(
         self, job: EvaluatedJob, action: GuardAction, sentence: str

@@ -23,14 +23,16 @@ from gangline.brain.advisers.advice import (
     direction,
 )
 from gangline.brain.facts.records import Mode
-from gangline.brain.guard.policy import BY_HAND, FIELDS, Permission
-from gangline.brain.guard.state import (
+from gangline.brain.guard.policy import (
+    BY_HAND,
     FACTS_DELAY_S,
+    FIELDS,
     AdviceStreak,
     Bound,
     ClusterState,
     GuardJobState,
     GuardSettings,
+    Permission,
 )
 
 _STEPPED = frozenset({What.WORKERS, What.MEMORY, What.PS_MEMORY})
@@ -96,14 +98,11 @@ def _chosen(advice: Advice, low: float, high: float, limited_by: str) -> Decisio
     """The choice farthest from the present value on the way to the advised one."""
     was = advice.was or 0.0
     up = direction(advice.was, advice.value)
-    possible = [
-        choice
-        for choice in advice.choices
-        if low <= choice.value <= high and direction(was, choice.value) == up
-    ]
-    if not possible:
+    within = (choice for choice in advice.choices if low <= choice.value <= high)
+    possible = (choice for choice in within if direction(was, choice.value) == up)
+    choice = max(possible, key=lambda choice: abs(choice.value - was), default=None)
+    if choice is None:
         return Decision(value=was, limited_by=limited_by)
-    choice = max(possible, key=lambda choice: abs(choice.value - was))
     # Fewer workers are judged by goodput per worker, more by goodput.
     size = min(choice.value / was, 1.0) if advice.what is What.WORKERS else 1.0
     return Decision(
@@ -186,11 +185,11 @@ def not_stable(case: Case) -> Reason | None:
     """The same value in three evaluations and for a minute."""
     if case.advice.urgent:
         return None
-    streak = next((s for s in case.job.streaks if s.key == case.advice.key), None)
-    count = 0 if streak is None or streak.value != case.advice.value else streak.count
-    since = case.now_ms if streak is None or count == 0 else streak.since_ms
+    subject = (case.advice.key, case.advice.value)
+    streak = next((s for s in case.job.streaks if (s.key, s.value) == subject), None)
+    count, since_ms = (streak.count, streak.since_ms) if streak else (0, case.now_ms)
     settings = case.settings
-    if count < settings.stable_evaluations or case.now_ms - since < settings.stable_s * 1000:
+    if count < settings.stable_evaluations or case.now_ms - since_ms < settings.stable_s * 1000:
         return because("NotStable", count=count, needed=settings.stable_evaluations)
     return None
 
@@ -309,9 +308,8 @@ def cluster_budget_spent(case: Case) -> Reason | None:
     recent = [at for at in cluster.resizes_ms if 0 <= case.now_ms - at < 3600 * 1000]
     if len(recent) >= budgets.resizes_per_hour:
         return because("ClusterActionsSpent", count=len(recent))
-    restarting = cluster.gpus_in_restart
-    share = budgets.restart_gpu_share
-    if restarting and restarting + case.job.gpus > share * cluster.gpus:
+    restarting, most = cluster.gpus_in_restart, budgets.restart_gpu_share * cluster.gpus
+    if restarting and restarting + case.job.gpus > most:
         return because("ClusterRestarting", count=restarting)
     return None
 
@@ -382,14 +380,12 @@ def already_changed(case: Case) -> Reason | None:
 
 def _last_change(case: Case) -> GuardAction | None:
     """The last action on the field; None if none set it, or a person did so later."""
-    advice, field = case.advice, _field(case.advice)
+    field, what = _field(case.advice), case.advice.what
+    acted_ms = max((act.at_ms for act in case.job.person_acts if act.what is what), default=0)
     for action in reversed(case.job.actions):
-        if _field(action) != field:
-            continue
-        if action.verdict is Verdict.OVERTAKEN or action.after is None:
-            continue
-        acts = (act.at_ms for act in case.job.person_acts if act.what is advice.what)
-        return None if max(acts, default=0) > action.at_ms else action
+        is_set = action.verdict is not Verdict.OVERTAKEN and action.after is not None
+        if is_set and _field(action) == field:
+            return action if acted_ms <= action.at_ms else None
     return None
 
 
@@ -419,16 +415,14 @@ def observe(job: GuardJobState, advice: list[Advice], now_ms: int) -> GuardJobSt
 
     A field that is not advised any more, or with another value, begins again.
     """
-    streaks_before = {streak.key: streak for streak in job.streaks}
+    before = {(streak.key, streak.value): streak for streak in job.streaks}
     streaks = []
     for item in advice:
-        old = streaks_before.get(item.key)
-        if old is not None and old.value == item.value:
-            # A clock that was ahead for a while must not hold the advice until that time.
-            since_ms = min(old.since_ms, now_ms)
-            streaks.append(replace(old, count=old.count + 1, since_ms=since_ms))
-        else:
-            streaks.append(AdviceStreak(key=item.key, value=item.value, count=1, since_ms=now_ms))
+        new = AdviceStreak(key=item.key, value=item.value, count=0, since_ms=now_ms)
+        old = before.get((item.key, item.value), new)
+        # A clock that was ahead for a while must not hold the advice until that time.
+        since_ms = min(old.since_ms, now_ms)
+        streaks.append(replace(old, count=old.count + 1, since_ms=since_ms))
     return replace(job, streaks=tuple(streaks))
 
 
@@ -456,20 +450,13 @@ def decide_rollback(
     world that does not form closes none, nor for an open plan, which may be the one that does not
     succeed.
     """
-    advice = Advice(
-        what=action.what,
-        role=action.role,
-        target=action.target,
-        was=action.after,
-        value=action.before,
-        reason=because("RollBack"),
-        urgent=True,
-    )
+    reason = because("RollBack")
+    advice = Advice(what=action.what, role=action.role, reason=reason, urgent=True)
     back = Decision(value=action.before)
     recent = replace(job, last_segment_ms=now_ms)
     case = Case(advice, back, recent, cluster, permission, now_ms)
-    reason = not_permitted(case) or not_fit_to_act(case)
-    return back if reason is None else Decision(held_because=reason)
+    held = not_permitted(case) or not_fit_to_act(case)
+    return back if held is None else Decision(held_because=held)
 
 
 def begin_action(

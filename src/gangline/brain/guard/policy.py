@@ -1,7 +1,8 @@
-"""What the Brain may do for a job: the lesser of an administrator's policy and the job's own wish.
+"""What the Brain may do for a job, and what the guard remembers; all times are in ms UTC.
 
-A policy is a list of rules; the first that matches a job decides. Without a matching rule the Brain
-advises and changes nothing. ``--dry-run`` is a ceiling of ``advise`` over all rules.
+The Brain may do the lesser of an administrator's policy and the job's own wish. A policy is a list
+of rules; the first that matches a job decides. Without a matching rule the Brain advises and
+changes nothing. ``--dry-run`` is a ceiling of ``advise`` over all rules.
 """
 
 from collections.abc import Mapping
@@ -9,9 +10,8 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from gangline.brain.advisers.advice import What
+from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.facts.records import Mode, RecordedJob
-from gangline.brain.guard.state import DEFAULTS, GuardSettings
 
 FIELDS = {
     What.WORKERS: "workers",
@@ -31,6 +31,50 @@ BY_HAND = frozenset({What.GLOBAL_BATCH, What.NODE})
 """Fields that are only advised: neither a plan nor the tuning of a job sets them."""
 
 _ORDER = (Mode.OFF, Mode.ADVISE, Mode.APPLY)
+
+
+FACTS_DELAY_S = 6 * 60
+"""A segment closes after 5 minutes and is published within a minute."""
+
+
+class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    segment_age_s: float = 7 * 60
+    stable_evaluations: int = 3
+    stable_s: float = 60
+    gain_low: float = 0.03
+    gain: float = 0.10
+    probe_gain: float = 0.25
+    probe_age_s: float = 3600
+    size_change: float = 0.10
+    """Least relative change of memory and CPU; the next two are the least absolute ones."""
+    memory_change_bytes: int = 256 * 2**20
+    cpu_change_millis: int = 250
+    worth: float = 3
+    """A change must save this many times its cost."""
+    cooldown_s: float = 300
+    cooldown_restarts: float = 20
+    server_pause_s: float = 3600
+    """Between two changes of parameter servers."""
+    person_hold_s: float = 3600
+    block_s: float = 30 * 60
+    block_most_s: float = 24 * 3600
+    factor: float = 2
+    """Largest step of workers and memory, up or down."""
+    tolerance: float = 0.97
+    """Goodput relative to the baseline that is not worse."""
+    trial_s: float = 15 * 60
+    trial_steps: int = 200
+    trial_segments: int = 3
+    watch_s: float = 3600
+    watch_segments: int = 4
+    """The latest segments, by which a change that was kept is watched."""
+    last_gpus: float = 0.8
+    """Share of the floor below which the last GPUs of a job are given up."""
+    form_s: float = 120
+    """Time to form a world, where it is not known how long that takes."""
+
+
+DEFAULTS = GuardSettings()
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,3 +179,91 @@ def _matches(selector: JobSelector, job: RecordedJob, labels: Mapping[str, str])
         not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
         for patterns, value in pairs
     ) and all(labels.get(key) == value for key, value in selector.labels.items())
+
+
+UNOBSERVED_RESTART_S = 60.0
+"""Cost of a restart before the first one was observed."""
+
+
+class PersonAct(msgspec.Struct, frozen=True, kw_only=True):
+    """A person changed a field: the specification was edited, or a manual plan was made."""
+
+    what: What
+    role: str = ""
+    at_ms: int
+    before: float | None = None
+    value: float | None = None
+
+
+class AdviceStreak(msgspec.Struct, frozen=True, kw_only=True):
+    """For how many evaluations the same value was advised."""
+
+    key: tuple[str, str, int, str]
+    value: float | None
+    count: int
+    since_ms: int
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """The values that a field may take: limits of the user, of the job's kind, of the queue."""
+
+    what: What
+    role: str = ""
+    low: float | None = None
+    high: float | None = None
+    written: float | None = None
+    """What the user wrote."""
+    name: str = "bound"
+    """How the limit is called where it is the reason."""
+
+
+class GuardJobState(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, as the guard sees it."""
+
+    uid: str
+    family: str
+    kind: str = "ElasticJob"
+    started_ms: int
+    last_segment_ms: int | None = None
+    """End of the last closed segment."""
+    good_segments: int | None = None
+    """Good segments with the present settings; None: not counted."""
+    bounds: tuple[Bound, ...] = ()
+    streaks: tuple[AdviceStreak, ...] = ()
+    actions: tuple[GuardAction, ...] = ()
+    """Those that changed it in the last 24 hours, oldest first."""
+    void: tuple[GuardAction, ...] = ()
+    """Those of the last 24 hours that were not carried out."""
+    person_acts: tuple[PersonAct, ...] = ()
+    """Of the job's life."""
+    plan_open: bool = False
+    """A ScalePlan of the job is not finished."""
+    failing: bool = False
+    restart_cost_s: float | None = None
+    """Restart, lost steps and warm-up, as observed; before the first restart an expectation."""
+    remaining_s: float | None = None
+    gpus: int = 0
+    probes: int = 0
+    tunable: frozenset[What] | None = None
+    """Fields whose tuning the running program applies; None: not known."""
+
+    @property
+    def change_cost_s(self) -> float:
+        """Cost of a change: that of a restart, or a minute where nothing is expected."""
+        return UNOBSERVED_RESTART_S if self.restart_cost_s is None else self.restart_cost_s
+
+
+class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
+    """The Brain and the cluster, as the guard sees them."""
+
+    leader: bool = False
+    knows_time: bool = False
+    """The clock agrees with that of the API server."""
+    database_up: bool = True
+    resizes_under_way: int = 0
+    resizes_ms: tuple[int, ...] = ()
+    """Starts of the resizes of the last hour."""
+    gpus: int = 0
+    gpus_in_restart: int = 0
+    rolled_back: tuple[GuardAction, ...] = ()
+    """Those of all jobs of the last 24 hours, in the order in which they were judged."""

@@ -9,6 +9,7 @@ logarithm", Ann. Math. Stat. 41(5), 1970: the boundary of a normal mixture).
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from statistics import fmean, median
 
@@ -24,7 +25,7 @@ from gangline.brain.advisers.advice import (
     What,
     because,
 )
-from gangline.brain.guard.state import DEFAULTS, FACTS_DELAY_S, GuardSettings
+from gangline.brain.guard.policy import DEFAULTS, FACTS_DELAY_S, GuardSettings
 
 PRIOR_SD = 0.05
 """Standard deviation of the logarithm of a segment's goodput, before a job shows its own."""
@@ -247,24 +248,15 @@ def _unformed(
     return now_ms - action.at_ms > (2 * settings.form_s + delay_s) * 1000
 
 
-def _settings(segment: SegmentFacts) -> tuple[int, int, int | None, int | None, int | None]:
-    return (
-        segment.nodes,
-        segment.procs,
-        segment.micro_batch,
-        segment.accumulation,
-        segment.global_batch,
-    )
+_settings = operator.attrgetter("nodes", "procs", "micro_batch", "accumulation", "global_batch")
 
 
 def _judgement(
     action: GuardAction, verdict: Verdict, code: str, ratio: Ratio | None = None
 ) -> Judgement:
-    arguments: Arguments = {}
-    surprise, predicted = None, action.predicted
-    if ratio is not None:
-        arguments["measured"] = ratio.middle - 1
-    if ratio is not None and predicted is not None:
+    arguments: Arguments = {} if ratio is None else {"measured": ratio.middle - 1}
+    surprise = None
+    if ratio is not None and (predicted := action.predicted) is not None:
         arguments["predicted"] = predicted.goodput - 1
         inside = min(max(ratio.middle, predicted.low), predicted.high)
         surprise = math.log(ratio.middle / inside)

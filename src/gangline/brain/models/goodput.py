@@ -53,7 +53,7 @@ def noise_scale(segments: Sequence[SegmentFacts]) -> NoiseScale | None:
     total, singles = 0, []
     for segment in segments:
         grad_sqr, grad_var, steps = segment.grad_sqr, segment.grad_var, segment.steps
-        if segment.quality != GOOD or grad_sqr is None or grad_var is None or steps <= 0:
+        if segment.quality != GOOD or grad_sqr is None or grad_var is None:
             continue
         if segment.procs == 1 and (segment.accumulation or 1) == 1:
             return None

@@ -23,7 +23,7 @@ become alternatives, which widen the ranges.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -41,8 +41,7 @@ _HALF_LIFE_DAYS = 7.0
 LOW, HIGH = 0.1, 0.9
 """Percentiles at the ends of a range."""
 DRAWS = 200
-SHORTEST_STEP_S, LONGEST_STEP_S = 1e-5, 1e6
-"""Shorter steps, and longer ones than eleven days, are no measurement."""
+SHORTEST_STEP_S = 1e-5
 WIDER_PER_DOUBLING = 1.5
 _MISSED = 0.4
 """Part of the left-out error that is the model's: the rest is the noise of what was left out, and
@@ -154,7 +153,7 @@ class ThroughputModel:
         errors = _MISSED * self.error * np.sqrt(np.maximum(wider**2 - 1, 0.0))
         # Errors of each configuration, which the form of the model misses there, and those that all
         # configurations outside of what was seen have in common.
-        own = np.array([_noise(20261123, *_rounded(at)) for at in places])
+        own = np.array([_noise(20261123, n, k, round(m * 1000), s) for n, k, m, s in places])
         noise = _MISSED * self.error * own + errors[:, None] * _noise(20261124)
         spread = (times / middles) ** wider[:, None]
         return middles[:, 0], np.asarray(middles * spread * np.exp(noise))
@@ -204,10 +203,10 @@ def observations(segments: Sequence[SegmentFacts], now_ms: int) -> list[StepObse
     return [
         StepObservation(
             Configuration(
-                max(segment.nodes, 1),
+                segment.nodes,
                 segment.procs,
-                _exact_micro_batch(segment),
-                max(segment.accumulation or 1, 1),
+                _exact_micro_batch(segment, segment.micro_batch),
+                segment.accumulation or 1,
             ),
             segment.steps,
             segment.step_seconds.mean,
@@ -216,26 +215,19 @@ def observations(segments: Sequence[SegmentFacts], now_ms: int) -> list[StepObse
             max(now_ms - segment.until, 0) / DAY_MS,
         )
         for segment in segments
-        if segment.quality == GOOD
-        and segment.steps > 0
-        and segment.procs > 0
-        and SHORTEST_STEP_S <= segment.step_seconds.mean <= LONGEST_STEP_S
-        and segment.micro_batch
-        and segment.micro_batch > 0
+        if segment.quality == GOOD and segment.micro_batch
     ]
 
 
 def _part_of(step_s: float, part_s: float | None) -> float | None:
     """A part of a step; None where it is not known, or cannot be a part of it."""
-    return part_s if part_s is not None and 0 <= part_s <= 2 * step_s else None
+    return part_s if part_s is not None and part_s <= 2 * step_s else None
 
 
-def _exact_micro_batch(segment: SegmentFacts) -> float:
+def _exact_micro_batch(segment: SegmentFacts, micro_batch: int) -> float:
     """The mean of the shares of all processes, which differ by one sample."""
-    micro_batch = float(segment.micro_batch or 0)
-    parts = segment.procs * max(segment.accumulation or 1, 1)
-    exact = (segment.global_batch or 0) / parts
-    return exact if abs(exact - micro_batch) < 1 else micro_batch
+    exact = (segment.global_batch or 0) / (segment.procs * (segment.accumulation or 1))
+    return exact if abs(exact - micro_batch) < 1 else float(micro_batch)
 
 
 def weights_of(data: Sequence[StepObservation]) -> Array:
@@ -254,14 +246,10 @@ def _seen_range(data: Sequence[StepObservation]) -> SeenRange:
     )
 
 
-def _rounded(at: Configuration) -> tuple[int, ...]:
-    return at.nodes, at.procs, round(at.micro_batch * 1000), at.accumulation
-
-
 @lru_cache(maxsize=4096)
-def _noise(*seed: int) -> NDArray[np.float64]:
+def _noise(*seed: int, columns: int = 0) -> NDArray[np.float64]:
     # A generator costs more than all else that a prediction does; jobs ask for the same sizes.
-    drawn = np.random.default_rng(seed).standard_normal(DRAWS)
+    drawn = np.random.default_rng(seed).standard_normal((DRAWS, columns) if columns else DRAWS)
     drawn.flags.writeable = False
     return drawn
 
@@ -274,20 +262,15 @@ def job_prior(runs: Iterable[Run]) -> Prior:
     """Return the prior of a job, from what the first of its runs that knows them reports."""
     gpu_model, parameters = "", None
     for run in runs:
-        named = [segment.device_model for segment in run.segments] + [
-            r.gpu_model for r in run.job.roles
-        ]
-        gpu_model = gpu_model or next(filter(None, named), "")
+        devices = [segment.device_model for segment in run.segments]
+        devices += [role.gpu_model for role in run.job.roles]
+        gpu_model = gpu_model or next(filter(None, devices), "")
         parameters = parameters or (run.job.model.params if run.job.model else None)
     return throughput_prior(gpu_model, parameters)
 
 
 def throughput_prior(gpu_model: str, parameters: int | None) -> Prior:
-    """Return the prior of the exchange between devices.
-
-    Returns:
-        ``NO_PRIOR`` for devices that ``sizing`` does not know.
-    """
+    """Return the prior of the exchange; ``NO_PRIOR`` for devices that ``sizing`` does not know."""
     try:
         device = find_device(gpu_model)
     except UnknownDeviceError:
@@ -331,11 +314,8 @@ def _fit_data(data: Sequence[StepObservation], prior: Prior, *, ranges: bool = T
         if observation.compute_s is not None
         and (observation.sync_s is not None or observation.configuration.procs == 1)
     ]
-    complete = {observation.configuration for observation in separate} == {
-        e.configuration for e in data
-    }
     fit = _Fit(prior, ranges)
-    if complete:
+    if {e.configuration for e in separate} == {e.configuration for e in data}:
         _fit_parts(fit, data, separate)
     else:
         _fit_steps(fit, data)
@@ -419,15 +399,13 @@ class _Fit:
         self.coefficients[group] = best
         if not self.ranges:
             return
-        basic = equivalent_solutions(a, b)
-        if len(basic) > 1:
-            others = [solution.x for solution in basic]
-            bases = [before, *self.alternatives]
-            self.alternatives = []
-            for base, other in product(bases[:8], others[:8]):
-                changed = base.copy()
-                changed[group] = other
-                self.alternatives.append(changed)
+        others = [solution.x for solution in equivalent_solutions(a, b)]
+        if len(others) > 1:
+            bases = [before, *self.alternatives][:8]
+            pairs = list(product(bases, others[:8]))
+            self.alternatives = [base.copy() for base, _ in pairs]
+            for alternative, (_, other) in zip(self.alternatives, pairs, strict=True):
+                alternative[group] = other
         else:
             for alternative in self.alternatives:
                 alternative[group] = best
@@ -438,14 +416,12 @@ class _Fit:
         mean = float(weights @ values / weights.sum())
         typical = weights @ rows / weights.sum()
         expected = np.zeros(len(group))
-        shares = {A0: self.prior.fixed_share, A1: 1 - self.prior.fixed_share, R1: 1.0, X1: 1.0}
-        computes = any(column in group for column in COMPUTE)
+        shares = {A0: self.prior.fixed_share, A1: 1 - self.prior.fixed_share}
+        if not shares.keys() & set(group):
+            shares = {R1: 1.0, X1: 1.0}
         for index, column in enumerate(group):
-            share = shares.get(column, 0.0)
-            if computes and column not in COMPUTE:
-                share = 0.0
             if typical[column] > 0:
-                expected[index] = share * mean / typical[column]
+                expected[index] = shares.get(column, 0.0) * mean / typical[column]
         return expected
 
     def _add_covariance(
@@ -477,16 +453,9 @@ class _Fit:
             if not inside and not between and self.prior.exchange_s is not None:
                 coefficients[R1] = self.prior.exchange_s / 2
             if not between:
-                coefficients[X0], coefficients[X1], coefficients[X2] = (
-                    1.1 * coefficients[R0],
-                    factor * coefficients[R1],
-                    0.0,
-                )
+                coefficients[INTER] = 1.1 * coefficients[R0], factor * coefficients[R1], 0.0
             elif not inside:
-                coefficients[R0], coefficients[R1] = (
-                    coefficients[X0] / 1.1,
-                    coefficients[X1] / factor,
-                )
+                coefficients[INTRA] = coefficients[X0] / 1.1, coefficients[X1] / factor
         if not between and self.ranges:
             # As fast as within a node, or half as fast as expected: both happen.
             for scale in (1.1 / factor, 2.0):
@@ -500,7 +469,9 @@ class _Fit:
         values, vectors = np.linalg.eigh(self.covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         centre = centres[np.arange(DRAWS) % len(centres)]
-        return np.asarray(np.maximum(centre + _deviations() @ root.T, 0.0))
+        # The deviations are the same for all models, so that these can be compared.
+        deviations = _noise(20261122, columns=8)
+        return np.asarray(np.maximum(centre + deviations @ root.T, 0.0))
 
 
 def _left_out_error(data: Sequence[StepObservation], prior: Prior) -> float:
@@ -526,30 +497,19 @@ def _left_out_error(data: Sequence[StepObservation], prior: Prior) -> float:
 
 def _merged(group: Sequence[StepObservation]) -> StepObservation:
     """One observation instead of several of the same configuration."""
-    steps = np.array(
-        [observation.steps * 0.5 ** (observation.age_days / 7.0) for observation in group]
-    )
+    steps = np.array([e.steps * 0.5 ** (e.age_days / _HALF_LIFE_DAYS) for e in group])
     total = max(float(steps.sum()), 1e-9)
 
     def mean(values: list[float | None]) -> float | None:
         measured = [(w, v) for w, v in zip(steps, values, strict=True) if v is not None]
-        if not measured:
-            return None
-        return float(sum(w * v for w, v in measured) / max(sum(w for w, _ in measured), 1e-9))
+        weight = max(sum(w for w, _ in measured), 1e-9)
+        return float(sum(w * v for w, v in measured) / weight) if measured else None
 
     return replace(
         group[0],
         steps=max(round(total), 1),
-        step_s=float(steps @ np.array([observation.step_s for observation in group])) / total,
-        compute_s=mean([observation.compute_s for observation in group]),
-        sync_s=mean([observation.sync_s for observation in group]),
+        step_s=float(steps @ np.array([e.step_s for e in group])) / total,
+        compute_s=mean([e.compute_s for e in group]),
+        sync_s=mean([e.sync_s for e in group]),
         age_days=0.0,
     )
-
-
-@cache
-def _deviations() -> Array:
-    """The same for all models, so that these can be compared."""
-    drawn = np.random.default_rng(20261122).standard_normal((DRAWS, 8))
-    drawn.flags.writeable = False
-    return drawn

@@ -71,11 +71,9 @@ def fit_trend(times: Sequence[float], values: Sequence[float]) -> Trend | None:
 def _reduced(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(x) <= _MOST_POINTS:
         return x, y
-    parts = np.array_split(np.arange(len(x)), _MOST_POINTS)
-    return (
-        np.array([np.median(x[part]) for part in parts]),
-        np.array([np.median(y[part]) for part in parts]),
-    )
+    parts = np.array_split(np.array([x, y]), _MOST_POINTS, axis=1)
+    first, second = np.array([np.median(part, axis=1) for part in parts]).T
+    return first, second
 
 
 def _theil_sen(x: np.ndarray, y: np.ndarray) -> float:

@@ -79,11 +79,8 @@ def scale_plan(
     if spec is None:
         return None
     if action.what is What.PS_CPU and action.direction > 0 and not spec.migrate_pods:
-        moved = [
-            PodMeta(type=PS, rank_index=rank, resource=size.resource)
-            for size in spec.replica_resource_specs.values()
-            for rank in sorted(servers)
-        ]
+        (size,), ranks = spec.replica_resource_specs.values(), sorted(servers)
+        moved = [PodMeta(type=PS, rank_index=rank, resource=size.resource) for rank in ranks]
         spec = replace(spec, migrate_pods=moved)
     meta = job.metadata
     return ScalePlan(
@@ -133,12 +130,10 @@ def next_tuning(before: JobTuning | None, action: GuardAction) -> JobTuning | No
         return None
     old = tuning.devices.get(action.target) if action.target else tuning.dataloader
     loader = replace(old or LoaderTuning(), **{field: round(action.after)})
-    changed = (
-        {"devices": {**tuning.devices, action.target: loader}}
-        if action.target
-        else {"dataloader": loader}
-    )
-    return replace(tuning, version=tuning.version + 1, **changed)
+    tuning = replace(tuning, version=tuning.version + 1)
+    if action.target:
+        return replace(tuning, devices={**tuning.devices, action.target: loader})
+    return replace(tuning, dataloader=loader)
 
 
 def failed_plans(plans: Iterable[ScalePlan]) -> set[str]:
@@ -195,12 +190,12 @@ class Actuator:
     async def _create_plan(self, job: Object, plan: ScalePlan | None) -> bool:
         if plan is None:
             return False
+        done = "plan created"
         try:
             await self._client.create(SCALE_PLANS, plan, job.metadata.namespace)
         except AlreadyExists:
-            log.info("the plan exists already", extra={"plan": plan.metadata.name})
-        else:
-            log.info("plan created", extra={"plan": plan.metadata.name})
+            done = "the plan exists already"
+        log.info(done, extra={"plan": plan.metadata.name})
         return True
 
     async def _tune(self, job: Object, action: GuardAction) -> bool:
@@ -231,12 +226,10 @@ class Actuator:
     async def delete_outdated(self, plans: Iterable[ScalePlan], now: datetime) -> int:
         """Delete finished plans of the Brain after a day. Returns their number."""
         deleted = 0
-        for plan in plans:
-            meta = plan.metadata
+        for meta in [plan.metadata for plan in plans if is_outdated(plan, now)]:
             try:
-                if is_outdated(plan, now):
-                    await self._client.delete(SCALE_PLANS, meta.name, meta.namespace, uid=meta.uid)
-                    deleted += 1
+                await self._client.delete(SCALE_PLANS, meta.name, meta.namespace, uid=meta.uid)
+                deleted += 1
             except ApiError as error:
                 log.info("cannot delete a plan: %s", error, extra={"plan": meta.name})
         return deleted

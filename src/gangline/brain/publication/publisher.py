@@ -6,6 +6,7 @@ restarted repeats none of them.
 """
 
 import logging
+import operator
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -113,9 +114,8 @@ def format_amount(value: float | None, unit: str) -> str:
         return ""
     match unit:
         case Unit.BYTES:
-            return (
-                f"{plain_number(value / _GIB, 3)}Gi" if value >= _GIB else f"{value / _MIB:.0f}Mi"
-            )
+            gib = f"{plain_number(value / _GIB, 3)}Gi"
+            return gib if value >= _GIB else f"{value / _MIB:.0f}Mi"
         case Unit.MILLICORES:
             return plain_number(value / 1000) if value % 1000 == 0 else f"{value:.0f}m"
         case Unit.SECONDS:
@@ -161,13 +161,11 @@ def with_summary(status: JobAdviceStatus) -> JobAdviceStatus:
 
 def settled(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> list[AdviceItem]:
     """Return the items to store: an old one where the new one differs too little from it."""
-    stored = {_subject(item): item for item in old}
-    return ordered(
-        before
-        if (before := stored.get(_subject(item))) is not None and not _differs(before, item)
-        else item
-        for item in new
-    )
+    kept = {_subject(item): item for item in new}
+    kept |= {
+        at: item for item in old if (at := _subject(item)) in kept and not _differs(item, kept[at])
+    }
+    return ordered(kept.values())
 
 
 def changes(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> Iterator[tuple[str, str]]:
@@ -175,7 +173,7 @@ def changes(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> Iterator[tu
     stored = {_subject(item): item for item in old}
     for item in new:
         before = stored.get(_subject(item))
-        if before is not None and before == item:
+        if before == item:
             continue
         if item.state == APPLIED:
             if before is None or before.state != APPLIED or before.value != item.value:
@@ -196,9 +194,8 @@ def _subject(item: AdviceItem) -> tuple[str, str, int, str]:
 
 
 def _differs(old: AdviceItem, new: AdviceItem) -> bool:
-    fixed_old = (old.state, _hold(old), old.reason, old.was, old.confidence, old.unit)
-    fixed_new = (new.state, _hold(new), new.reason, new.was, new.confidence, new.unit)
-    return fixed_old != fixed_new or _moved(old, new)
+    fixed = operator.attrgetter("state", "reason", "was", "confidence", "unit")
+    return fixed(old) != fixed(new) or _hold(old) != _hold(new) or _moved(old, new)
 
 
 def _moved(old: AdviceItem, new: AdviceItem) -> bool:
@@ -259,11 +256,9 @@ class Publisher:
                 self._events.event(job, "Normal", reason, message)
 
     async def withdraw(self, job: Object) -> None:
-        stored = self.advice_of(job)
-        if stored is None:
-            return
-        await self._delete(stored)
-        self._written.pop(job.metadata.uid, None)
+        if (stored := self.advice_of(job)) is not None:
+            await self._delete(stored)
+            self._written.pop(job.metadata.uid, None)
 
     async def withdraw_ended(self, ended: Collection[str]) -> None:
         """Delete the advice of jobs, given by uid, that have ended: nothing can be set any more."""
@@ -336,8 +331,6 @@ def _is_as_new(seen: ObjectMeta, written: ObjectMeta) -> bool:
 
 def _complete(status: JobAdviceStatus) -> dict[str, object]:
     """Return all fields, also the empty ones: a merge patch would keep the former values."""
-    body: dict[str, object] = {
-        field.encode_name: None for field in msgspec.structs.fields(JobAdviceStatus)
-    }
-    body |= msgspec.to_builtins(status)
-    return body | {"items": msgspec.to_builtins(status.items)}
+    names = [field.encode_name for field in msgspec.structs.fields(JobAdviceStatus)]
+    written: dict[str, object] = msgspec.to_builtins(status)
+    return dict.fromkeys(names) | written | {"items": msgspec.to_builtins(status.items)}

@@ -178,9 +178,8 @@ class Context:
         for fact in facts:
             record: Record | None
             record, dropped = believe(fact.record, now_ms)
-            if not (
-                possible_text(fact.cluster, CLUSTER_LENGTH) and possible_text(fact.uid, UID_LENGTH)
-            ):
+            places = (fact.cluster, CLUSTER_LENGTH), (fact.uid, UID_LENGTH)
+            if not all(possible_text(*place) for place in places):
                 record, dropped = None, [f"{type(fact.record).__name__}.uid"]
             refused += [f"{name} is impossible" for name in dropped]
             if record is not None:
@@ -190,12 +189,8 @@ class Context:
 
     def private(self, named: S) -> S:
         """Return a struct with its owner, name and stem as they are stored."""
-        if not self.digest_names:
-            return named
-        names = {
-            part: self.private_name(getattr(named, part)) for part in ("owner", "name", "stem")
-        }
-        return replace(named, **names)
+        names = ("owner", "name", "stem")
+        return replace(named, **{part: self.private_name(getattr(named, part)) for part in names})
 
     def private_name(self, name: str) -> str:
         return self._digest(name) if self.digest_names and name else name
@@ -221,20 +216,17 @@ class Context:
 
     def forgotten(self, connection: Connection, jobs: Sequence[RecordedJob]) -> set[str]:
         """UIDs of those jobs that were submitted before their owner, name or namespace went."""
-        digests = {
-            job.uid: {
-                self.mark("owner", job.cluster, job.owner),
-                self.mark("namespace", job.cluster, job.namespace),
-                self.mark("job", job.cluster, job.namespace, job.name),
-            }
+        marks = [
+            (self.mark(*parts), job)
             for job in jobs
-        }
-        times = self._times(connection, set().union(*digests.values()))
-        return {
-            job.uid
-            for job in jobs
-            if any(times.get(digest, -1) >= job.submitted_ms for digest in digests[job.uid])
-        }
+            for parts in (
+                ("owner", job.cluster, job.owner),
+                ("namespace", job.cluster, job.namespace),
+                ("job", job.cluster, job.namespace, job.name),
+            )
+        ]
+        times = self._times(connection, {digest for digest, _ in marks})
+        return {job.uid for digest, job in marks if times.get(digest, -1) >= job.submitted_ms}
 
     def _times(self, connection: Connection, digests: Collection[str]) -> dict[str, int]:
         """Return when what the digests are of was forgotten, of those that were."""

@@ -19,8 +19,7 @@ from gangline.brain.collection.job_digest import ContainerRun, DigestSettings
 from gangline.brain.evaluation.evaluator import Evaluator
 from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Mode, Wishes
-from gangline.brain.guard.policy import BrainPolicyRule, Policy
-from gangline.brain.guard.state import DEFAULTS
+from gangline.brain.guard.policy import DEFAULTS, BrainPolicyRule, Policy
 from gangline.brain.store.reader import Reader
 from gangline.kube.errors import Unreachable
 

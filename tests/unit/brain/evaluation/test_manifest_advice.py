@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from brain_records import DAY_MS, NOW_MS, a_job
-from gangline.brain.evaluation.manifest_advice import why_not_counted
+from gangline.brain.evaluation.advisers import why_not_counted
 from gangline.brain.facts.records import Image
 
 JOB = a_job(99, spec_digest="new")

@@ -26,8 +26,7 @@ from gangline.brain.collection.live_facts import JobObservations
 from gangline.brain.collection.server_use import PodSample
 from gangline.brain.collection.step_progress import written_steps
 from gangline.brain.facts.records import Mode, NodeCapacity, RoleSize, Wishes
-from gangline.brain.guard.policy import BrainPolicyRule
-from gangline.brain.guard.state import GuardSettings
+from gangline.brain.guard.policy import BrainPolicyRule, GuardSettings
 from gangline.sdk.event_files import EventFolder
 from unit.brain.evaluation.scaled_job import NOW_MS, EvaluatedCluster, Published
 

@@ -10,7 +10,7 @@ from gangline.api.jobs.elastic import ScalePlan
 from gangline.api.meta.objects import ObjectMeta
 from gangline.brain.advisers.advice import GuardAction, Verdict, What
 from gangline.brain.advisers.view import AdviserView
-from gangline.brain.evaluation.capacity import FreeCapacity
+from gangline.brain.evaluation.cluster_facts import FreeCapacity
 from gangline.brain.evaluation.trials import job_state
 from gangline.brain.facts.records import RecordedJob, Run
 from gangline.brain.publication.plans import is_under_way

@@ -17,8 +17,7 @@ from gangline.brain.advisers.advice import (
     What,
 )
 from gangline.brain.facts.records import Mode
-from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import AdviceStreak, ClusterState, GuardJobState
+from gangline.brain.guard.policy import AdviceStreak, ClusterState, GuardJobState, Permission
 
 NOW = 100_000_000
 MINUTE = 60_000

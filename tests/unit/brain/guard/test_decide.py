@@ -21,14 +21,15 @@ from gangline.brain.guard.decide import (
 from gangline.brain.guard.policy import (
     BY_HAND,
     FIELDS,
+    Bound,
     BrainPolicyRule,
     Budgets,
     JobSelector,
     Permission,
+    PersonAct,
     Policy,
     effective_permission,
 )
-from gangline.brain.guard.state import Bound, PersonAct
 from gangline.brain.publication.plans import PLANNED, next_tuning, scale_plan
 from unit.brain.guard.builders import (
     ALLOWED,

@@ -10,7 +10,7 @@ import pytest
 from gangline.api.jobs.training_facts import WARM_UP
 from gangline.brain.advisers.advice import Baseline, Choice, Verdict, What
 from gangline.brain.advisers.explain import published_reason
-from gangline.brain.guard.state import DEFAULTS
+from gangline.brain.guard.policy import DEFAULTS
 from gangline.brain.guard.trial import (
     Judgement,
     TrialEvents,

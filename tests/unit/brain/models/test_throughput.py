@@ -201,10 +201,6 @@ def test_only_good_segments_with_a_known_batch_are_fitted() -> None:
         {"quality": WARM_UP},
         {"quality": DISTURBED},
         {"micro_batch": None},
-        {"micro_batch": 0},
-        {"steps": 0},
-        {"procs": 0},
-        {"step_seconds": StepSeconds(1, 0.0)},
     ]
     assert observations([msgspec.structs.replace(good, **changes) for changes in bad], 10) == []
     (kept,) = observations([good], 10 + 86_400_000)

@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import logging
 import random
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -70,11 +71,11 @@ def parse_address(address: str) -> URL:
     name, module, extra = _DRIVERS[kind]
     if importlib.util.find_spec(module) is None:
         raise BadAddress(f"{kind} needs the package {module}: pip install '{extra}'")
-    if kind == "sqlite" and (not url.database or url.database == ":memory:"):
+    if kind == "sqlite" and url.database in (None, "", ":memory:"):
         raise BadAddress(
             "the address of the database names no file: write sqlite:////folder/brain.db"
         )
-    if kind != "sqlite" and not url.database:
+    if not url.database:
         raise BadAddress(f"the address {printable(url)} names no database: append /NAME")
     return url.set(drivername=name)
 
@@ -200,13 +201,10 @@ def _classify_connecting(text: str) -> type[StoreError] | None:
     # psycopg has no code for an error before the connection is there, only the server's message.
     if "does not exist" in text and "database" in text:
         return BadAddress
-    for mark in ("password authentication failed", "no password supplied", "role", "pg_hba.conf"):
-        if mark in text:
-            return NoRights
-    for mark in ("connection", "server", "timeout", "timed out", "translate host name", "resolve"):
-        if mark in text:
-            return StoreUnavailable
-    return None
+    if re.search("password authentication failed|no password supplied|role|pg_hba.conf", text):
+        return NoRights
+    is_away = re.search("connection|server|timeout|timed out|translate host name|resolve", text)
+    return StoreUnavailable if is_away else None
 
 
 _LOCK: Final = 7238941
@@ -314,8 +312,7 @@ class Database:
 
     def __init__(self, url: URL, *, readers: int, migrate: bool) -> None:
         self.url = url
-        is_file = url.get_backend_name() == "sqlite" and url.database
-        self.file = Path(str(url.database)) if is_file else None
+        self.file = Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
         self._migrate = migrate
         self.engine = make_engine(url, readers)
         self._ready = False
@@ -368,9 +365,9 @@ class Database:
                 self._report(problem)
                 raise problem from exc
             except PoolTimeout as exc:
-                busy = StoreUnavailable(f"{self._name}: all connections are in use")
-                self._report(busy)
-                raise busy from exc
+                problem = StoreUnavailable(f"{self._name}: all connections are in use")
+                self._report(problem)
+                raise problem from exc
             self.problem = None
             return result
         raise AssertionError("the last attempt returns or raises")

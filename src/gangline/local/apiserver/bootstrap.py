@@ -51,36 +51,30 @@ def _inline(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-def _make_object(kind: str, api_version: str, name: str, namespace: str, **more: object) -> Json:
-    metadata = {"name": name, "namespace": namespace}
-    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **more}
+PUBLISHED = ("Endpoints", "ConfigMap")
+"""Kinds of initial objects that are written at each start."""
 
 
-def _objects(service_address: str, port: int) -> list[Json]:
+def _objects(
+    service_address: str, served: tuple[str, int], certificates: ServerCertificates
+) -> list[Json]:
     """Return the objects of ``initial_objects.yaml``, in the order of creation."""
     text = resources.files(__package__).joinpath("initial_objects.yaml").read_text()
     objects: list[Json] = list(yaml.safe_load_all(text))
-    https = {"name": "https", "port": api_service_port(), "targetPort": port, "protocol": "TCP"}
+    host, port = served
+    https = {"name": "https", "port": port, "protocol": "TCP"}
     for obj in objects:
-        if obj["kind"] == "Service":
-            obj["spec"] |= {"clusterIP": service_address, "ports": [https]}
+        match obj["kind"]:
+            case "Service":
+                ports = [{**https, "port": api_service_port(), "targetPort": port}]
+                obj["spec"] |= {"clusterIP": service_address, "ports": ports}
+            case "Endpoints":
+                obj["subsets"] = [{"addresses": [{"ip": host}], "ports": [https]}]
+            case "ConfigMap":
+                front_proxy = certificates.front_proxy.certificate.read_text()
+                obj["data"]["requestheader-client-ca-file"] = front_proxy
+                obj["data"]["client-ca-file"] = certificates.authority.certificate.read_text()
     return objects
-
-
-AUTHENTICATION = "extension-apiserver-authentication"
-
-
-def _authentication(certificates: ServerCertificates) -> Json:
-    """Return the ConfigMap that Kubernetes' libraries for API servers read at their start."""
-    data = {
-        "client-ca-file": certificates.authority.certificate.read_text(),
-        "requestheader-client-ca-file": certificates.front_proxy.certificate.read_text(),
-        "requestheader-allowed-names": '["front-proxy-client"]',
-        "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
-        "requestheader-group-headers": '["X-Remote-Group"]',
-        "requestheader-username-headers": '["X-Remote-User"]',
-    }
-    return _make_object("ConfigMap", "v1", AUTHENTICATION, "kube-system", data=data)
 
 
 async def create_initial_objects(
@@ -95,16 +89,18 @@ async def create_initial_objects(
     Only the endpoints of the server (``served``: host and port) and the authorities that it knows
     are written at each start.
     """
-    _, port = served
+    kinds = {(kind.api_version, kind.kind): kind for kind in registry}
+    objects = _objects(service_address, served, certificates)
+    written = [(kinds[obj["apiVersion"], obj["kind"]], obj) for obj in objects]
     # Tasks start in this order and stage their write without a pause, so that a namespace exists
     # for the objects in it; all of them share one or two commits.
     async with asyncio.TaskGroup() as group:
-        kinds = {(kind.api_version, kind.kind): kind for kind in registry}
-        for obj in _objects(service_address, port):
-            kind = kinds[obj["apiVersion"], obj["kind"]]
-            group.create_task(_create_missing(writer, kind, obj))
-    await _publish(writer, registry.builtin("", "endpoints"), _endpoints(served))
-    await _publish(writer, registry.builtin("", "configmaps"), _authentication(certificates))
+        for kind, obj in written:
+            if kind.kind not in PUBLISHED:
+                group.create_task(_create_missing(writer, kind, obj))
+    for kind, obj in written:
+        if kind.kind in PUBLISHED:
+            await _publish(writer, kind, obj)
 
 
 async def _create_missing(writer: WritePath, kind: ServedKind, obj: Json) -> None:
@@ -115,13 +111,6 @@ async def _create_missing(writer: WritePath, kind: ServedKind, obj: Json) -> Non
     except StatusError as error:
         if error.status.reason != "AlreadyExists":
             raise
-
-
-def _endpoints(served: tuple[str, int]) -> Json:
-    host, port = served
-    https = {"name": "https", "port": port, "protocol": "TCP"}
-    subsets = [{"addresses": [{"ip": host}], "ports": [https]}]
-    return _make_object("Endpoints", "v1", "kubernetes", "default", subsets=subsets)
 
 
 async def _publish(writer: WritePath, kind: ServedKind, obj: Json) -> None:

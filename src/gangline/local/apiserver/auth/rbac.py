@@ -214,7 +214,7 @@ class EscalationGuard:
         kind = request.kind
         if kind.group != RBAC or ADMIN_GROUP in request.user.groups:
             return
-        if old is not None and _changes_lifecycle_only(old, new):
+        if old is not None and _without_lifecycle(old) == _without_lifecycle(new):
             return
         if kind.plural in ROLES:
             self._check_role(request, old, new)
@@ -275,12 +275,8 @@ def _aggregates(role: Json) -> bool:
     return isinstance(rule, dict) and bool(rule.get("clusterRoleSelectors"))
 
 
-def _changes_lifecycle_only(old: Json, new: Json) -> bool:
-    """Return True if only fields change that the garbage collector writes."""
-    return _without_lifecycle(old) == _without_lifecycle(new)
-
-
 def _without_lifecycle(obj: Json) -> Json:
+    """Return an object without the fields that the garbage collector writes."""
     meta = obj.get("metadata") or {}
     ignored = ("ownerReferences", "finalizers", "managedFields", "resourceVersion")
     kept = {name: value for name, value in meta.items() if name not in ignored}

@@ -6,7 +6,6 @@ Its responses and the OpenAPI documents are built on request and cached until th
 
 import platform
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from gangline.local import KUBERNETES_VERSION
 from gangline.local.apiserver.auth.authentication import ALGORITHM, ISSUER
@@ -98,9 +97,7 @@ def _subresource(kind: ServedKind, name: str) -> Json:
         "kind": kind_name.format(kind.kind) or kind.kind,
         "verbs": list(verbs),
     }
-    if version:
-        description["group"], description["version"] = group_name, version
-    return description
+    return description | ({"group": group_name, "version": version} if version else {})
 
 
 def aggregated_discovery(registry: Registry, core: bool, version: str) -> Json:
@@ -132,7 +129,7 @@ def _aggregated_version(version: str, kinds: list[ServedKind]) -> Json:
 def _aggregated_resource(kind: ServedKind) -> Json:
     description: Json = {
         "resource": kind.plural,
-        "responseKind": _response_kind(kind.group, kind.version, kind.kind),
+        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
         "scope": "Namespaced" if kind.namespaced else "Cluster",
         "singularResource": kind.singular_name,
         "verbs": list(kind.verbs),
@@ -144,17 +141,10 @@ def _aggregated_resource(kind: ServedKind) -> Json:
 
 
 def _aggregated_subresource(kind: ServedKind, name: str) -> Json:
-    group_name, version, kind_name, verbs = SUBRESOURCES[name]
-    shown = (group_name, version) if version else (kind.group, kind.version)
-    return {
-        "subresource": name,
-        "responseKind": _response_kind(*shown, kind_name.format(kind.kind) or kind.kind),
-        "verbs": list(verbs),
-    }
-
-
-def _response_kind(group_name: str, version: str, kind: str) -> dict[str, Any]:
-    return {"group": group_name, "version": version, "kind": kind}
+    shown = _subresource(kind, name)
+    group_name, version = shown.get("group", kind.group), shown.get("version", kind.version)
+    response_kind = {"group": group_name, "version": version, "kind": shown["kind"]}
+    return {"subresource": name, "responseKind": response_kind, "verbs": shown["verbs"]}
 
 
 PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"

@@ -36,7 +36,6 @@ from gangline.local.apiserver.verbs.read import ListPage, open_list, read_object
 from gangline.local.apiserver.verbs.write import (
     APPLY_PATCHES,
     WritePath,
-    WriteResult,
     apply_configuration,
     read_apply_patch,
 )
@@ -192,15 +191,12 @@ class ResourceHandler:
             await asyncio.gather(*(self._delete_quietly(single, deletion) for single in batch))
         return await self._render_list(request, page)
 
-    async def _delete_quietly(
-        self, request: ApiRequest, deletion: DeletionRequest
-    ) -> WriteResult | None:
+    async def _delete_quietly(self, request: ApiRequest, deletion: DeletionRequest) -> None:
         try:
-            return await self._writer.delete(request, deletion)
+            await self._writer.delete(request, deletion)
         except StatusError as error:
-            if error.status.code == 404:  # deleted by another request
-                return None
-            raise
+            if error.status.code != 404:  # deleted by another request
+                raise
 
     async def _compute(
         self, request: ApiRequest, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs

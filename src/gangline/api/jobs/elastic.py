@@ -285,10 +285,12 @@ class ScalePlan(Object):
 
 
 _RANGE = re.compile(r"(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
-_FLAG = re.compile(r"--nnodes(?:=|\s+)[\"']?(\d+(?::\d+)?)(?![\w.])", re.ASCII)
+_DOLLAR = r"\$(?:\w+|\(\w+\)|\{\w+(?::?-\d+)?\})"
+_OPEN_RANGE = re.compile(rf"(\d{{1,9}}):{_DOLLAR}", re.ASCII)
+"""A range up to what a variable gives, as ``2:$NODE_NUM``: the number of workers."""
+_FLAG = re.compile(rf"--nnodes(?:=|\s+)[\"']?(\d+(?::(?:\d+|{_DOLLAR}))?)(?![\w.:])", re.ASCII)
 _VARIABLE_FLAG = re.compile(
-    r"--nnodes(?:=|\s+)[\"']?\$(?:\w+|\(\w+\)|\{\w+(?::?-\d+)?\})(?![\w:])|--auto[-_]config\b",
-    re.ASCII,
+    rf"--nnodes(?:=|\s+)[\"']?{_DOLLAR}(?![\w:])|--auto[-_]config\b", re.ASCII
 )
 """A number of nodes that a variable gives, as ``$NODE_NUM``: no range."""
 _UNIT = re.compile(r"(?:--node[-_]unit(?:=|\s+)|\bnode_unit=)[\"']?([1-9]\d{0,8})(?!\d)", re.ASCII)
@@ -338,13 +340,17 @@ def node_unit(container: Mapping[str, Any]) -> int:
 
 
 def job_node_range(
-    annotations: Mapping[str, str], container: Mapping[str, Any]
+    annotations: Mapping[str, str], container: Mapping[str, Any], workers: int
 ) -> WorkerRange | None:
-    """Return the node range of a job: from its annotation, else from its command.
+    """Return the node range of a job of so many workers: from its annotation, else its command.
 
     With ``--node-unit`` no world is smaller than the next multiple of the unit.
     """
-    nodes = parse_node_range(annotations.get(NODES_ANNOTATION) or nnodes_flag(container))
+    written = annotations.get(NODES_ANNOTATION) or nnodes_flag(container)
+    if up_to_variable := _OPEN_RANGE.fullmatch(written):
+        least = int(up_to_variable[1])
+        written = f"{least}:{max(least, workers)}"
+    nodes = parse_node_range(written)
     if nodes is None:
         return None
     unit = node_unit(container)

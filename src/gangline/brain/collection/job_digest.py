@@ -311,7 +311,7 @@ def _worker_range(
         return None, None, None
     low = high = asked
     if isinstance(job, ElasticJob):
-        if node_range := job_node_range(annotations, container):
+        if node_range := job_node_range(annotations, container, asked):
             low, high = node_range.min_nodes, node_range.max_nodes
     elif isinstance(job, PyTorchJob) and (policy := job.spec.elastic_policy):
         low = policy.min_replicas or policy.max_replicas or asked

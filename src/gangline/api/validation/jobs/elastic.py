@@ -235,14 +235,14 @@ def _node_range_errors(job: ElasticJob) -> Iterator[FieldError]:
     key, workers = specs[WORKER]
     main = _main_container(workers)
     written = annotated or nnodes_flag(main)
-    nodes = job_node_range(job.metadata.annotations, main)
+    count = common_rules.replica_count(ReplicaSpec(workers.replicas))
+    nodes = job_node_range(job.metadata.annotations, main, count)
     path = f"{child_path(_PATH, key)}"
     if written and nodes is None and not annotated:
         problem = f"has --nnodes {written}, which is not a valid range"
         yield FieldError(
             f"{path}.template", None, problem, "give --nnodes=MIN:MAX, 1 <= MIN <= MAX"
         )
-    count = common_rules.replica_count(ReplicaSpec(workers.replicas))
     if nodes and 0 < count < nodes.min_nodes:
         problem = f"is less than the minimum of --nnodes, {nodes.min_nodes}: training never starts"
         yield FieldError(f"{path}.replicas", count, problem, f"give at least {nodes.min_nodes}")
@@ -277,8 +277,9 @@ def _spare_warnings(job: ElasticJob) -> Iterator[FieldError]:
     for key, workers in _replica_specs(job).items():
         if key.lower() != WORKER:
             continue
-        nodes = job_node_range(job.metadata.annotations, _main_container(workers))
-        if nodes and (workers.replicas or 0) > nodes.max_nodes:
+        count = workers.replicas or 0
+        nodes = job_node_range(job.metadata.annotations, _main_container(workers), count)
+        if nodes and count > nodes.max_nodes:
             most, where = nodes.max_nodes, f"{child_path(_PATH, key)}.replicas"
             problem = f"is more than the maximum of --nnodes, {most}: the rest are spares"
             remedy = f"give {most}, or a larger maximum"

@@ -123,7 +123,8 @@ def node_range_of(job: ElasticJob) -> WorkerRange | None:
     if written is None:
         return None
     container = pod_template.main_container(written.template, CONTAINER)
-    return job_node_range(job.metadata.annotations, container)
+    workers = 1 if written.replicas is None else written.replicas
+    return job_node_range(job.metadata.annotations, container, workers)
 
 
 def _role(job: ElasticJob, name: str, nodes: WorkerRange | None) -> ReplicaRole | None:

@@ -168,8 +168,9 @@ def test_a_job_of_fixed_size_needs_all_of_its_workers() -> None:
     assert world.end("worker-1").phase == "Succeeded"
 
 
-def test_an_elastic_job_does_not_wait_for_a_worker_that_never_found_a_place() -> None:
-    world = ElasticWorld(role(3, ELASTIC))
+@pytest.mark.parametrize("nodes", ["1:10", "1:$NODE_NUM", "1:$(NODE_NUM)", "1:${NODE_NUM:-3}"])
+def test_an_elastic_job_does_not_wait_for_a_worker_that_never_found_a_place(nodes: str) -> None:
+    world = ElasticWorld(role(3, f"dlrover-run --nnodes={nodes} train.py"))
     world.settle()
     for name in ("master-0", "worker-0", "worker-1"):
         world.start(world[name])

@@ -4,27 +4,21 @@ import asyncio
 import hashlib
 import logging
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import msgspec
 
 from gangline.api.crd import crd_manifests, job_set_manifest
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import CLUSTER_TRAINING_RUNTIMES
+from gangline.api.resources import CLUSTER_TRAINING_RUNTIMES, CUSTOM_RESOURCE_DEFINITIONS
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 
 log = logging.getLogger(__name__)
 
-_RUNTIMES: Resource[dict[str, Any]] = Resource(
-    dict[str, Any],
-    CLUSTER_TRAINING_RUNTIMES.group,
-    CLUSTER_TRAINING_RUNTIMES.version,
-    CLUSTER_TRAINING_RUNTIMES.plural,
-    CLUSTER_TRAINING_RUNTIMES.kind,
-    namespaced=False,
-)
+_RUNTIMES = replace(cast("Resource[Any]", CLUSTER_TRAINING_RUNTIMES), type=dict[str, Any])
 
 
 async def install_runtimes(client: ApiClient) -> None:
@@ -53,14 +47,7 @@ async def _create(client: ApiClient, manifest: dict[str, Any]) -> None:
 
 
 FINGERPRINT = "gangline.dev/fingerprint"
-DEFINITIONS: Resource[dict[str, Any]] = Resource(
-    dict[str, Any],
-    "apiextensions.k8s.io",
-    "v1",
-    "customresourcedefinitions",
-    "CustomResourceDefinition",
-    namespaced=False,
-)
+DEFINITIONS = replace(cast("Resource[Any]", CUSTOM_RESOURCE_DEFINITIONS), type=dict[str, Any])
 
 
 async def install_definitions(client: ApiClient) -> None:

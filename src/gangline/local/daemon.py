@@ -105,23 +105,21 @@ def wait_nodes_ready(cluster: ClusterDirectory, count: int) -> bool:
     Raises ClusterError: the cluster ended meanwhile.
     """
 
-    async def wait() -> None:
-        while True:
-            status = await cluster_status(cluster)
-            if not status.running:
-                raise ClusterError(f"cluster {cluster.name} ended; its log is {cluster.log}")
-            if sum(ready for _, ready in status.nodes) >= count:
-                return
-            await asyncio.sleep(_NODES_POLL_S)
-
-    async def limited() -> bool:
+    async def wait() -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_TIMEOUT_S):
-                await wait()
-                return True
+                while True:
+                    status = await cluster_status(cluster)
+                    if not status.running:
+                        raise ClusterError(
+                            f"cluster {cluster.name} ended; its log is {cluster.log}"
+                        )
+                    if sum(ready for _, ready in status.nodes) >= count:
+                        return True
+                    await asyncio.sleep(_NODES_POLL_S)
         return False
 
-    return asyncio.run(limited())
+    return asyncio.run(wait())
 
 
 def _tail(log: Path, begin: int) -> str:

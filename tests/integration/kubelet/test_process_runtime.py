@@ -225,7 +225,8 @@ async def test_exec_runs_beside_the_main_process(runtime: ProcessRuntime, tmp_pa
     plan = a_plan(tmp_path, "sh", "-c", "touch /tmp/mark; sleep 60", workdir="/usr")
     container = await runtime.start(plan, Output())
     output = Output()
-    session = await container.exec(["sh", "-c", "cat; ls /tmp; pwd; exit 5"], output, stdin=True)
+    script = "cat; until test -e /tmp/mark; do :; done; ls /tmp; pwd; exit 5"
+    session = await container.exec(["sh", "-c", script], output, stdin=True)
     session.write(b"fed\n")
     session.close_stdin()
     assert await session.wait() == 5

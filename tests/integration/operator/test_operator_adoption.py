@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
+from gangline.api.resources import PADDLE_JOBS, POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
 from gangline.operator.model import labels
 from integration.operator.cluster import NAMESPACE, Scene
 from integration.operator.faults import FaultyTransport, faulty
@@ -63,31 +63,11 @@ class Left:
     """A job and the objects that an upstream operator created for it."""
 
     stage: Scene
-    resource: Resource[Any]
     uids: dict[str, str]
 
     async def pods(self) -> dict[str, Any]:
         listing = await self.stage.client.list(PODS, NAMESPACE)
         return {pod.metadata.name: pod for pod in listing.items}
-
-    async def status(self) -> dict[str, Any]:
-        found = await self.stage.client.get(self.resource, "train", NAMESPACE)
-        status: dict[str, Any] = found.get("status") or {}
-        return status
-
-    async def until_holds(self, type_: str) -> None:
-        async def holds() -> bool:
-            reported = (await self.status()).get("conditions") or []
-            return any(c["type"] == type_ and c["status"] == "True" for c in reported)
-
-        await self.stage.until(holds, f"the job is {type_}")
-
-    async def until_running_pods(self) -> None:
-        async def running() -> bool:
-            pods = await self.pods()
-            return all(pod.status.phase == "Running" for pod in pods.values())
-
-        await self.stage.until(running, "the pods run")
 
     async def assert_untouched(self) -> None:
         pods = await self.pods()
@@ -132,8 +112,12 @@ async def leave(
             },
         }
         await stage.client.create(SERVICES, service, NAMESPACE)
-    left = Left(stage, resource, uids)
-    await left.until_running_pods()
+    left = Left(stage, uids)
+
+    async def running() -> bool:
+        return all(pod.status.phase == "Running" for pod in (await left.pods()).values())
+
+    await stage.until(running, "the pods run")
     return left
 
 
@@ -163,10 +147,10 @@ async def test_a_running_job_of_kubeflow_is_taken_over_as_it_is(
 ) -> None:
     left = await leave(stage, a_pytorch_job(), MASTER_AND_WORKERS, labelling)
     async with writes_of_operator(stage, gang_scheduling=gang) as transport:
-        await left.until_holds("Running")
+        await stage.until_condition("Running")
         await left.assert_untouched()
         await stage.kubelets.end("train-master-0", 0)
-        await left.until_holds("Succeeded")
+        await stage.until_condition("Succeeded")
         await left.assert_untouched()
     assert made_or_removed(transport) == []
 
@@ -178,7 +162,7 @@ async def test_a_replacement_of_an_old_pod_is_found_under_its_name(stage: Scene)
         role["restartPolicy"] = "ExitCode"
     left = await leave(stage, written, MASTER_AND_WORKERS, old_labels)
     async with writes_of_operator(stage):
-        await left.until_holds("Running")
+        await stage.until_condition("Running")
         await stage.kubelets.end("train-worker-1", 137)
 
         async def replaced() -> bool:
@@ -214,7 +198,7 @@ async def test_an_old_service_changes_only_after_its_pod(stage: Scene) -> None:
 
     async with faulty(stage.client.config, fault) as (client, transport):
         await stage.start_operator(client, gang_scheduling="off")
-        await left.until_holds("Running")
+        await stage.until_condition("Running")
 
         async def all_ours() -> bool:
             found = await stage.client.list(SERVICES, NAMESPACE, labels=labels.JOB_NAME)
@@ -321,7 +305,8 @@ async def test_operator_killed_during_adoption_continues_where_it_was(
     await stage.start_operator()
 
     async def phase() -> bool:
-        return (await left.status()).get("phase") == "Running"
+        found = await stage.client.get(PADDLE_JOBS, "train", NAMESPACE)
+        return found.status.phase == "Running"
 
     await stage.until(phase, "the job runs")
     await left.assert_untouched()

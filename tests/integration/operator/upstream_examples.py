@@ -117,43 +117,32 @@ def step(name: str, ancestor: str, container: Manifest | None = None, **fields: 
     }
 
 
+def steps(container: Manifest | None = None, claim: str = "") -> Manifest:
+    """A runtime whose nodes start after an initializer."""
+    name = "dataset-initializer"
+    after = {"dependsOn": [{"name": name, "status": "Complete"}]}
+    jobs = [step(name, name, container, replicas=1), step("node", "trainer", **after)]
+    return runtime("TrainingRuntime", {"torch": {}}, jobs, claim)
+
+
 NODE = step("node", "trainer")
 ELASTIC: Manifest = {"rdzvBackend": "c10d", "minReplicas": 1, "maxRestarts": 100}
 UTILIZATION = {"type": "Utilization", "averageUtilization": 80}
+SPOT = {"key": "training", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+NODE_PATCH: Manifest = {
+    "serviceAccountName": "training-sa",
+    "nodeSelector": {"node-type": "training"},
+    "tolerations": [SPOT],
+}
+REPLICATED_JOB = {"name": "node", "template": {"spec": {"template": {"spec": NODE_PATCH}}}}
+METADATA = {
+    "labels": {"team": "ml-platform"},
+    "annotations": {"prometheus.io/scrape": "true"},
+}
 PATCH: Manifest = {
     "manager": "example.io/platform-team",
     "trainingRuntimeSpec": {
-        "template": {
-            "metadata": {
-                "labels": {"team": "ml-platform"},
-                "annotations": {"prometheus.io/scrape": "true"},
-            },
-            "spec": {
-                "replicatedJobs": [
-                    {
-                        "name": "node",
-                        "template": {
-                            "spec": {
-                                "template": {
-                                    "spec": {
-                                        "serviceAccountName": "training-sa",
-                                        "nodeSelector": {"node-type": "training"},
-                                        "tolerations": [
-                                            {
-                                                "key": "training",
-                                                "operator": "Equal",
-                                                "value": "true",
-                                                "effect": "NoSchedule",
-                                            }
-                                        ],
-                                    }
-                                }
-                            }
-                        },
-                    }
-                ]
-            },
-        }
+        "template": {"metadata": METADATA, "spec": {"replicatedJobs": [REPLICATED_JOB]}}
     },
 }
 SHARED_MEMORY: Manifest = {"pod_volumes": [MEMORY], **mount("memory", "/dev/shm")}
@@ -168,18 +157,15 @@ SERVER: Manifest = {
 EXAMPLES: dict[str, Manifest] = {
     "trainer/runtime-patches": train_job(
         TORCH_RUNTIME,
+        suspend=True,
         trainer={
             "numNodes": 2,
+            "image": "example:1",
             "command": ["torchrun"],
             "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
             "resourcesPerNode": PER_NODE,
         },
         runtimePatches=[PATCH],
-    ),
-    "trainer/kueue": train_job(
-        TORCH_RUNTIME,
-        suspend=True,
-        trainer={"numNodes": 3, "image": "example:1", "resourcesPerNode": PER_NODE},
     ),
     "trainer/volcano, runtime": runtime(
         "ClusterTrainingRuntime", {"torch": {}}, [NODE], podGroupPolicy={"volcano": {}}
@@ -189,24 +175,7 @@ EXAMPLES: dict[str, Manifest] = {
         {"torch": {"numProcPerNode": "auto"}},
         [step("node", "trainer", {"resources": PER_NODE})],
     ),
-    "trainer/steps, runtime": runtime(
-        "TrainingRuntime",
-        {"torch": {}},
-        [
-            step(
-                "dataset-initializer",
-                "dataset-initializer",
-                mount("initializer", "/workspace"),
-                replicas=1,
-            ),
-            step(
-                "node",
-                "trainer",
-                dependsOn=[{"name": "dataset-initializer", "status": "Complete"}],
-            ),
-        ],
-        claim="initializer",
-    ),
+    "trainer/steps, runtime": steps(mount("initializer", "/workspace"), claim="initializer"),
     "trainer/grpo": train_job(
         {**RUNTIME, "name": "grpo-distributed"},
         initializer={
@@ -223,12 +192,6 @@ EXAMPLES: dict[str, Manifest] = {
         "JAXJob",
         "jaxReplicaSpecs",
         {"Worker": role("jax", 2, "OnFailure", command=["python3"], imagePullPolicy="Always")},
-    ),
-    "training-operator/mpi/tensorflow-mnist": mpi(
-        role("mpi", resources=CPU, command=["mpirun"]),
-        role("mpi", 2, resources=CPU),
-        slotsPerWorker=1,
-        runPolicy={"cleanPodPolicy": "Running"},
     ),
     "training-operator/mpi/tensorflow-mnist-elastic": mpi(
         role(
@@ -257,18 +220,9 @@ EXAMPLES: dict[str, Manifest] = {
             )
         },
     ),
-    "training-operator/pytorch/deepspeed-demo": pytorch(
-        role("pytorch", 1, "OnFailure", command=["torchrun"], resources=GPU),
-        role("pytorch", 1, "OnFailure", command=["torchrun"], resources=GPU),
-    ),
     "training-operator/pytorch/mnist": pytorch(
         role("pytorch", 1, "OnFailure", args=["--backend", "mpi"], resources=GPU),
         role("pytorch", 1, "OnFailure", args=["--backend", "mpi"], resources=GPU),
-    ),
-    "training-operator/pytorch/elastic/echo": pytorch(
-        None,
-        role("pytorch", 2, env=[{"name": "LOGLEVEL", "value": "DEBUG"}]),
-        elasticPolicy={**ELASTIC, "maxReplicas": 2},
     ),
     "training-operator/pytorch/elastic/imagenet": pytorch(
         None,
@@ -343,18 +297,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         "spec.mlPolicy.flux",
     ),
     "trainer/steps, runtime": (
-        runtime(
-            "TrainingRuntime",
-            {"torch": {}},
-            [
-                step("dataset-initializer", "dataset-initializer", replicas=1),
-                step(
-                    "node",
-                    "trainer",
-                    dependsOn=[{"name": "dataset-initializer", "status": "Complete"}],
-                ),
-            ],
-        ),
+        steps(),
         "spec.template.spec.replicatedJobs[0].template.spec.template.spec"
         ".containers[dataset-initializer].volumeMounts",
     ),

@@ -84,6 +84,9 @@ def build_rendezvous_config(
         own = flags.master_addr if "master_addr" in flags.given else local or LOCAL_STORE_HOST
         port = None if flags.standalone else flags.master_port or None
         return RendezvousConfig(store_host=own.strip("[]"), store_port=port)
+    is_static = flags.rdzv_backend == "static" and not given
+    if is_static and low == high and rank is not None and not 0 <= rank < high:
+        raise FlagError(f"--node-rank {rank}: must be between 0 and {high - 1}, for {high} nodes")
     address, hosts = _master_address(flags, given, rank, conf)
     return RendezvousConfig(
         min_nodes=low,

@@ -137,6 +137,8 @@ def test_hang_timeouts_of_phases_are_parsed(text, hang):
         (["--nnodes", "2", "--rdzv-endpoint", "a..b:7"], "must name a host"),
         (["--nnodes", "2", "--rdzv-endpoint", ":7"], "must name a host"),
         (["--nnodes", "2", "--node-rank", "0", "--master-port", "99999"], "--master-port 99999"),
+        (["--nnodes", "2", "--node-rank", "2"], "--node-rank 2: must be between 0 and 1"),
+        (["--nnodes", "2", "--node-rank", "-1"], "--node-rank -1: must be between 0 and 1"),
         (["--nnodes", "2", "--node-rank", "0", "--master-addr", "a..b"], "must name a host"),
         (["--master-port", "-1"], "--master-port -1: must be between"),
         (["--hang-timeout", "-1"], "--hang-timeout -1: must be seconds"),

@@ -13,6 +13,8 @@ way. If several gangs are left, single large gangs are tried in their place. The
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from gangline.scheduler.placement.gang import place_gang, placed_pods, placing_order
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.plugins.scores import Amounts
@@ -92,7 +94,9 @@ class GangSearch:
                 sets.append(reduced)
         if not sets:
             prefix = self._shortest_prefix(region)
-            if prefix is not None and (reduced := self._spare(prefix, region)) is not None:
+            if prefix is not None and (
+                reduced := self._spare(self._on_usable_nodes(prefix, region), region)
+            ):
                 sets.append(reduced)
         sets += self._single_gangs(sets, region)
         return min(sets, key=lambda victims: victims.order, default=None)
@@ -202,6 +206,20 @@ class GangSearch:
                 (low, middle) if self._suffices(lengths[middle - 1], region) else (middle, high)
             )
         return self._selection(lengths[high - 1])
+
+    def _on_usable_nodes(self, chosen: VictimSelection, region: Region) -> VictimSelection:
+        """Leave out what ends only on nodes that do not accept the gang, if the rest suffices.
+
+        A prefix has all of the cheapest units, which may be more than can be spared one by one.
+        """
+        eligible = self._clearing.state.nodes.eligible
+        shapes = {pod.shape for pod in self._gang.pending}
+        usable = np.logical_or.reduce([eligible(shape.constraints).accepted for shape in shapes])
+        usable = usable if region is None else usable & region
+        units = [
+            unit for unit in chosen.units if usable[list(self._clearing.pods_by_row(unit))].any()
+        ]
+        return self._selection(units) if self._suffices(units, region) else chosen
 
     def _suffices(self, units: Sequence[EvictionUnit], region: Region) -> bool:
         return (

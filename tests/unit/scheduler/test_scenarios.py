@@ -70,6 +70,8 @@ def _compare_decision(expected: Expected, decision: CycleResult) -> None:
     messages |= {str(v.group).removeprefix("d/"): v.message for v in verdicts}
     for gang, message in expected.reasons.items():
         assert message in messages[gang]
+    codes = {str(v.group).removeprefix("d/"): v.reason for v in verdicts}
+    assert {gang: codes.get(gang) for gang in expected.codes} == expected.codes
 
 
 def _nodes_of(play: Play, domain: str) -> set[str]:

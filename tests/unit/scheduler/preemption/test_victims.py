@@ -369,33 +369,6 @@ def test_pod_without_group_is_evicted_without_the_gang_of_its_name(group_is_firs
     assert [each.pod for each in decision.evictions] == ["d/same"]
 
 
-def test_pod_without_group_may_evict_the_gang_of_its_name() -> None:
-    state = cluster(
-        node("n0", cpu=1),
-        group("same", 1),
-        pod("same-0", group="same", on="n0"),
-        pod("same", priority=5),
-    )
-    decision = checked_cycle(state, FIRST_CYCLE)
-    assert [each.pod for each in decision.evictions] == ["d/same-0"]
-
-
-def test_pending_pod_and_gang_of_one_name_have_reservations_of_their_own() -> None:
-    state = cluster(
-        node("n0", cpu=1),
-        node("n1", cpu=1),
-        *(pod(f"low-{n}", on=f"n{n}") for n in range(2)),
-        pod("same", priority=5),
-        group("same", 1, priority=5),
-        pod("same-0", group="same", priority=5),
-    )
-    decision = checked_cycle(state, FIRST_CYCLE)
-    reserved = [reservation.nodes for reservation in decision.reservations.values()]
-    assert sorted(nodes[0][0] for nodes in reserved) == ["d/same", "d/same-0"]
-    assert {node for nodes in reserved for _, node in nodes} == {"n0", "n1"}
-    assert len({each.beneficiary for each in decision.evictions}) == 2
-
-
 STARTED, PROTECTED_S = 1000.0, 300.0
 DURING, AFTER = STARTED + PROTECTED_S - 1, STARTED + PROTECTED_S
 
@@ -464,26 +437,6 @@ def test_another_queue_reclaims_nothing_from_a_protected_gang() -> None:
     state.set_pod(pod("claim-0", cpu=1, group="claim"))
     assert evictions(state, DURING) == []
     assert evictions(state, AFTER) == ["d/low-0"]
-
-
-@pytest.mark.parametrize("uses", [0, 1])
-def test_nothing_is_reclaimed_beside_a_gang_that_the_share_is_promised_to(uses: int) -> None:
-    """That gang would take what was reclaimed, and exceed the share: its own end would be next."""
-    share = request(cpu=40, pods=0)
-    state = cluster(
-        *(node(f"n{n}", cpu=20) for n in range(4)),
-        QueueInfo("owed", deserved=share),
-        QueueInfo("owing", deserved=share),
-        *(pod(f"small-{n}", on="n0", group=f"small-{n}") for n in range(uses)),
-        *(group(f"small-{n}", 1, queue="owed") for n in range(uses)),
-        *(pod(f"borrows-{n}", cpu=20 - uses, on=f"n{n}", group=f"b{n}") for n in range(4)),
-        *(group(f"b{n}", 1, queue="owing") for n in range(4)),
-        *gang("large", 2, cpu=20, priority=2),
-        group("large", 2, queue="owed", priority=2),
-        *gang("medium", 1, cpu=5, priority=1),
-        group("medium", 1, queue="owed", priority=1),
-    )
-    assert len(evictions(state, NOW)) == (0 if uses else 2)
 
 
 def test_the_next_end_is_that_of_the_first_protected_gang() -> None:

@@ -24,8 +24,6 @@ from gangline.scheduler.queueing.gangs import (
 )
 from gangline.scheduler.types import (
     CycleResult,
-    HyperNodeInfo,
-    HyperNodeMemberInfo,
     NetworkTopologyRule,
     NodeName,
     PodGroupInfo,
@@ -245,9 +243,6 @@ def test_equal_gangs_are_recognised_wherever_their_members_run(
 
 
 SLICES = SubgroupRule("slices", Selector(), size=2, min_subgroups=2, keys=("slice",))
-NEAR = SubgroupRule(
-    "slices", Selector(), size=2, keys=("slice",), network=NetworkTopologyRule(tier=1)
-)
 
 
 def members(*slices: str, each: int = 2, **facts: object) -> list[PodInfo]:
@@ -262,10 +257,6 @@ def where(decision: CycleResult) -> dict[str, NodeName]:
     return {binding.pod.removeprefix("d/job-"): binding.node for binding in decision.bindings}
 
 
-def rack(name: str, *nodes: str) -> HyperNodeInfo:
-    return HyperNodeInfo(name, 1, members=tuple(HyperNodeMemberInfo(False, exact=n) for n in nodes))
-
-
 def test_extra_subgroup_is_placed_completely_or_not_at_all() -> None:
     rules = group("job", 0, subgroups=(SLICES,))
     there = members("a", "b", on="n1")
@@ -277,48 +268,6 @@ def test_extra_subgroup_is_placed_completely_or_not_at_all() -> None:
     assert [pod for pod, _ in pending.pods] == ["d/job-c-0", "d/job-c-1"]
     state.set_node(node("n1", cpu=6))
     assert set(where(decide(state))) == {"c-0", "c-1"}
-
-
-def test_gang_without_enough_pods_for_its_subgroups_has_a_reason() -> None:
-    rules = group("job", 0, subgroups=(SLICES,))
-    state = cluster(
-        node("n1"), rules, *members("a"), pod("job-b-0", group="job", labels=(("slice", "b"),))
-    )
-    verdict = decide(state).pending_reasons[0]
-    assert verdict.reason == "NotEnoughTasks"
-    assert "1 of the 2 subgroups 'slices'" in verdict.message
-
-
-def test_each_small_gang_is_within_one_network_domain_of_its_own() -> None:
-    rules = group("job", 4, subgroups=(NEAR,))
-    nodes = [node(f"n{i}", cpu=1) for i in range(6)]
-    state = cluster(*nodes, rules, *members("a", "b"))
-    for domain in (rack("r1", "n0", "n3"), rack("r2", "n1", "n4"), rack("r3", "n2", "n5")):
-        state.nodes.set_hypernode(domain)
-    placed = where(decide(state))
-    racks = {"n0": 1, "n3": 1, "n1": 2, "n4": 2, "n2": 3, "n5": 3}
-    assert racks[placed["a-0"]] == racks[placed["a-1"]]
-    assert racks[placed["b-0"]] == racks[placed["b-1"]]
-
-
-def test_a_lost_pod_of_a_small_gang_comes_back_near_the_rest_of_it() -> None:
-    rules = group("job", 2, subgroups=(NEAR,))
-    nodes = [node(f"n{i}", cpu=2) for i in range(3)]
-    lost, kept = members("a")
-    running = pod("job-a-1", group="job", labels=kept.labels, on="n2")
-    state = cluster(*nodes, rules, running, lost)
-    state.nodes.set_hypernode(rack("r1", "n0", "n1"))
-    state.nodes.set_hypernode(rack("r2", "n2"))
-    assert where(decide(state)) == {"a-0": "n2"}
-
-
-def test_pods_that_no_rule_means_are_placed_by_themselves() -> None:
-    only = SubgroupRule(
-        "some", Selector((Requirement("slice", "exists"),)), size=2, keys=("slice",)
-    )
-    rules = group("job", 1, subgroups=(only,))
-    state = cluster(node("n1", cpu=2), rules, *members("a"), pod("job-master", group="job"))
-    assert len(where(decide(state))) == 2
 
 
 def test_rules_are_read_from_the_group() -> None:

@@ -12,7 +12,7 @@ W.
 """
 
 from collections.abc import Iterator
-from itertools import permutations, product
+from itertools import permutations, product, starmap
 from pathlib import Path
 from random import Random
 
@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from gangline.api.meta.selectors import Requirement, Selector
 from gangline.api.volcano.scheduling import PodGroupStatus
 from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
+from gangline.scheduler.preemption.reservations import LOST_MEMBER_RESERVATION_S
 from gangline.scheduler.reporting.reporter import phase_of
 from gangline.scheduler.types import (
     CycleResult,
@@ -32,11 +33,13 @@ from gangline.scheduler.types import (
     HyperNodeMemberInfo,
     InterPodRules,
     NetworkTopologyRule,
+    NodeInfo,
     NodeName,
     PlacementConstraints,
     PodInfo,
     PodKey,
     PodTerm,
+    PreviousNodes,
     QueueInfo,
     QuotaInfo,
     SubgroupRule,
@@ -44,6 +47,10 @@ from gangline.scheduler.types import (
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 from unit.scheduler.oracle.check import check_result
 
+BEGIN = 1000.0
+"""Time of the first cycle."""
+RESTART_S = 180.0
+"""How long previous nodes are kept."""
 LONGEST = 100
 """Number of cycles after which a scenario must be stable."""
 DRIVER = "disk.example.com"
@@ -62,6 +69,7 @@ class Node(Strict):
     cpu: float = 0
     memory: float = 0
     gpu: int = 0
+    pods: int = 110
     labels: dict[str, str] = {}
     ready: bool = True
     cordoned: bool = False
@@ -76,6 +84,7 @@ class Pods(Strict):
     cpu: float = 0
     memory: float = 0
     gpu: int = 0
+    port: int = 0
     role: str = ""
     on: str | list[str] | None = None
     select: dict[str, str] = {}
@@ -93,6 +102,8 @@ class Pods(Strict):
     volumes: int = 0
     """Number of volumes of each pod."""
     phase: str = ""
+    lost: float | None = None
+    """Seconds of work that would be lost; None: since the first cycle of all."""
     never_preempts: bool = False
     foreign: bool = False
     job: bool = False
@@ -122,6 +133,8 @@ class Gang(Strict):
     soft_tier: int | None = None
     subgroups: Subgroups | None = None
     min_resources: dict[str, float] = {}
+    previous: dict[str, str] = {}
+    """Nodes to which its pods go back after a restart."""
 
 
 class Queue(Strict):
@@ -167,6 +180,8 @@ class Expected(Strict):
     """Number of evicted pods."""
     reasons: dict[str, str] = {}
     """Texts in the reasons of pending gangs."""
+    codes: dict[str, str] = {}
+    """CamelCase reasons of pending gangs."""
     phases: dict[str, str] = {}
     runs: dict[str, int] = {}
     """How many pods of each gang hold a node, once nothing changes any more."""
@@ -180,6 +195,14 @@ class Step(Strict):
     delete: list[str] = []
     """Pods, or gangs with all of their pods."""
     finish: list[str] = []
+    lose: list[str] = []
+    """Pods that are deleted, and whose places are kept for their gangs."""
+    recreate: list[str] = []
+    """Pods that were deleted."""
+    after: float = 60
+    """Seconds since the last cycle."""
+    nodes: dict[str, Node] = {}
+    """Nodes that are added or changed."""
     gangs: dict[str, Gang] = {}
     expect: Expected = msgspec.field(default_factory=Expected)
 
@@ -243,25 +266,15 @@ class Play:
 
     def __init__(self, scenario: Scenario, slow: int = 0) -> None:
         self.domains = scenario.domains
-        self.now = 1000.0
+        self.now = BEGIN
         self.slow = slow
         self._slow_pods: dict[PodKey, int] = {}
         """Cycles that pods take to end."""
         self._ending: dict[PodKey, int] = {}
         """Cycles after which evicted pods will have ended."""
+        self._deleted: dict[str, PodInfo] = {}
         self.state = cluster(
-            *(
-                node(
-                    name,
-                    cpu=each.cpu,
-                    memory=each.memory,
-                    gpu=each.gpu,
-                    labels={"kubernetes.io/hostname": name, **each.labels},
-                    ready=each.ready,
-                    unschedulable=each.cordoned,
-                )
-                for name, each in scenario.nodes.items()
-            ),
+            *starmap(_node, scenario.nodes.items()),
             *(_queue(name, each) for name, each in scenario.queues.items()),
         )
         for name, domain in scenario.domains.items():
@@ -313,6 +326,7 @@ class Play:
                     network=rule,
                     subgroups=_subgroups(each.subgroups),
                     min_resources=_amounts(each.min_resources),
+                    previous_nodes=self._previous(each),
                 )
             )
             for made in _pods(name, name, each.pods, each.priority):
@@ -322,17 +336,31 @@ class Play:
                     self.state.storage.volumes[volume] = VolumeInfo(volume, driver=DRIVER)
                 self.state.set_pod(made)
 
+    def _previous(self, gang: Gang) -> PreviousNodes | None:
+        nodes = tuple((PodKey(f"d/{name}"), NodeName(on)) for name, on in gang.previous.items())
+        return PreviousNodes(self.now + RESTART_S, nodes) if nodes else None
+
     def happen(self, step: Step) -> None:
         """Let happen what a step says."""
-        self.now += 60
+        self.now += step.after
+        for name, described in step.nodes.items():
+            self.state.set_node(_node(name, described))
+        for name in step.lose:
+            self._deleted[name] = lost = self.state.pods[PodKey(f"d/{name}")]
+            self.state.remove_pod(lost.key)
+            self.state.record_lost_member(lost, self.now, LOST_MEMBER_RESERVATION_S)
         for name in step.finish:
             self.state.set_pod(replace(self.state.pods[PodKey(f"d/{name}")], phase="Succeeded"))
         for name in step.delete:
             for key in list(
                 self.state.members.get(GroupKey(f"d/{name}"), {PodKey(f"d/{name}"): 0})
             ):
+                if key in self.state.pods:
+                    self._deleted[key.removeprefix("d/")] = self.state.pods[key]
                 self.state.remove_pod(key)
             self.state.remove_group(GroupKey(f"d/{name}"))
+        for name in step.recreate:
+            self.state.set_pod(_anew(self._deleted.pop(name)))
         self.add(step.gangs)
 
     def decide(self) -> CycleResult:
@@ -400,6 +428,19 @@ def _anew(gone: PodInfo) -> PodInfo:
     return replace(gone, uid=f"{gone.uid}+", node=None, phase="Pending", is_terminating=False)
 
 
+def _node(name: str, described: Node) -> NodeInfo:
+    return node(
+        name,
+        cpu=described.cpu,
+        memory=described.memory,
+        gpu=described.gpu,
+        pods=described.pods,
+        labels={"kubernetes.io/hostname": name, **described.labels},
+        ready=described.ready,
+        unschedulable=described.cordoned,
+    )
+
+
 def _queue(name: str, each: Queue) -> QueueInfo:
     facts = msgspec.structs.asdict(each)
     amounts = {kind: _amounts(facts[kind]) for kind in ("capability", "deserved", "guarantee")}
@@ -444,11 +485,14 @@ def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iter
         }
         if kind.phase:
             facts["phase"] = kind.phase
+        if kind.lost is not None:
+            facts["started_at"] = BEGIN - kind.lost
         yield pod(
             f"{name}-{index}" if gang else name,
             cpu=kind.cpu,
             memory=kind.memory,
             gpu=kind.gpu,
+            port=kind.port,
             group=gang,
             on=on,
             constraints=where,

@@ -28,6 +28,7 @@ from gangline.local.network.addresses import DOMAIN, RESOLV_CONF, read_text
 
 PLAIN_UDP_SIZE = 512
 TTL_SECONDS = 5
+A, CNAME, PTR, SRV = QTYPE.A, QTYPE.CNAME, QTYPE.PTR, QTYPE.SRV
 
 
 class DnsMessageError(ValueError):
@@ -113,15 +114,9 @@ def build_response(
 
 
 def _payload(record: DnsRecord) -> dnslib.RD:
-    match record.type:
-        case QTYPE.A:
-            return dnslib.A(record.value)
-        case QTYPE.CNAME:
-            return dnslib.CNAME(record.value)
-        case QTYPE.SRV:
-            return dnslib.SRV(priority=0, weight=100, port=record.port, target=record.value)
-        case _:
-            return dnslib.PTR(record.value)
+    if record.type == SRV:
+        return dnslib.SRV(priority=0, weight=100, port=record.port, target=record.value)
+    return {A: dnslib.A, CNAME: dnslib.CNAME, PTR: dnslib.PTR}[record.type](record.value)
 
 
 REVERSE = ".in-addr.arpa"
@@ -155,14 +150,14 @@ def service_records(service: Service, endpoints: Endpoints | None) -> ServiceRec
     full = service_dns_name(service)
     if service.spec.type == "ExternalName":
         name = service.spec.external_name.rstrip(".").lower()
-        return ServiceRecords({full: (DnsRecord(QTYPE.CNAME, name),)} if name else {})
+        return ServiceRecords({full: (DnsRecord(CNAME, name),)} if name else {})
     address = service.spec.cluster_ip
     if address and address != HEADLESS:
-        forward = {full: (DnsRecord(QTYPE.A, address),)}
+        forward = {full: (DnsRecord(A, address),)}
         for port in service.spec.ports:
             if port.name:
                 forward[_srv_name(port.name, port.protocol, full)] = (
-                    DnsRecord(QTYPE.SRV, full, port=port.port),
+                    DnsRecord(SRV, full, port=port.port),
                 )
         return ServiceRecords(forward, {address: full})
     return _headless(full, endpoints) if address == HEADLESS else ServiceRecords()
@@ -174,13 +169,13 @@ def _headless(full: str, endpoints: Endpoints | None) -> ServiceRecords:
     for subset in endpoints.subsets if endpoints else ():
         for address in subset.addresses:
             own = f"{(address.hostname or dashed_address(address.ip))}.{full}"
-            forward[full].append(DnsRecord(QTYPE.A, address.ip))
-            forward.setdefault(own, []).append(DnsRecord(QTYPE.A, address.ip))
+            forward[full].append(DnsRecord(A, address.ip))
+            forward.setdefault(own, []).append(DnsRecord(A, address.ip))
             reverse[address.ip] = own
             for port in subset.ports:
                 if port.name:
                     records = forward.setdefault(_srv_name(port.name, port.protocol, full), [])
-                    records.append(DnsRecord(QTYPE.SRV, own, port=port.port))
+                    records.append(DnsRecord(SRV, own, port=port.port))
     unique = {name: tuple(dict.fromkeys(records)) for name, records in forward.items() if records}
     return ServiceRecords(unique, reverse)
 
@@ -238,8 +233,8 @@ class DnsZone:
     def address_records(self) -> Iterable[tuple[str, str]]:
         """List (address, full name) of every address record, for hosts files."""
         for name in self._forward:
-            for record in self._answer(self._records_of(name), QTYPE.A).records:
-                if record.type == QTYPE.A:
+            for record in self._answer(self._records_of(name), A).records:
+                if record.type == A:
                     yield record.value, name
         for ip, namespace in self._pods.items():
             yield ip, f"{dashed_address(ip)}.{namespace}.pod.{DOMAIN}"
@@ -251,7 +246,7 @@ class DnsZone:
         namespace, _, tail = rest.partition(".")
         if tail == f"pod.{DOMAIN}" and namespace:
             try:
-                return (DnsRecord(QTYPE.A, str(ipaddress.IPv4Address(host.replace("-", ".")))),)
+                return (DnsRecord(A, str(ipaddress.IPv4Address(host.replace("-", ".")))),)
             except ValueError:
                 return None
         return None
@@ -259,7 +254,7 @@ class DnsZone:
     def _answer(self, records: tuple[DnsRecord, ...] | None, kind: int) -> DnsAnswer:
         if records is None:
             return NAME_ERROR
-        if records[0].type == QTYPE.CNAME and kind != QTYPE.CNAME:
+        if records[0].type == CNAME and kind != CNAME:
             return self._follow(records[0], kind)
         return DnsAnswer(records=tuple(record for record in records if record.type == kind))
 
@@ -270,9 +265,9 @@ class DnsZone:
             if not name.endswith(f".{DOMAIN}"):
                 return DnsAnswer(records=tuple(chain), alias=name)
             records = self._records_of(name) or ()
-            own = [replace(r, name=name) for r in records if r.type in (kind, QTYPE.CNAME)]
+            own = [replace(r, name=name) for r in records if r.type in (kind, CNAME)]
             chain += own
-            if not own or own[0].type != QTYPE.CNAME:
+            if not own or own[0].type != CNAME:
                 return DnsAnswer(records=tuple(chain))
         return SERVER_FAILURE
 
@@ -283,11 +278,11 @@ class DnsZone:
         except ValueError:
             return NAME_ERROR
         if owners := self._reverse.get(ip):
-            records = tuple(DnsRecord(QTYPE.PTR, owner) for owner in sorted(owners.values()))
+            records = tuple(DnsRecord(PTR, owner) for owner in sorted(owners.values()))
             return self._answer(records, kind)
         if namespace := self._pods.get(ip):
             full = f"{dashed_address(ip)}.{namespace}.pod.{DOMAIN}"
-            return self._answer((DnsRecord(QTYPE.PTR, full),), kind)
+            return self._answer((DnsRecord(PTR, full),), kind)
         # Resolvers outside have no records of private addresses (RFC 6303).
         return NAME_ERROR if ipaddress.IPv4Address(ip).is_private else None
 

@@ -24,7 +24,7 @@ from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.advisers import ManifestAdviser
 from gangline.brain.evaluation.evaluator import Evaluator
 from gangline.brain.evaluation.history import FactFlow, JobHistory
-from gangline.brain.publication.publisher import Publisher
+from gangline.brain.publication import Publisher
 from gangline.brain.record.recorder import Recorder
 from gangline.brain.server import BrainApi, serve_api
 from gangline.brain.settings import BadSettings, BrainSettings

@@ -17,7 +17,7 @@ from gangline.brain.evaluation.trials import EvaluatedJob, Trials, job_state
 from gangline.brain.facts.records import Mode, PodRun, RecordedJob, Run
 from gangline.brain.guard.decide import Decision
 from gangline.brain.guard.policy import ClusterState, Permission
-from gangline.brain.publication.plans import Actuator
+from gangline.brain.publication import Actuator
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import Reader
 from gangline.kube.client.client import ApiClient

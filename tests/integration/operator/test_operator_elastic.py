@@ -20,7 +20,7 @@ from gangline.api.resources import (
     SERVICES,
 )
 from gangline.brain.advisers.advice import GuardAction, What
-from gangline.brain.publication.plans import scale_plan
+from gangline.brain.publication import scale_plan
 from gangline.kube.http.request import Request
 from gangline.local.apiserver.server import ApiServer
 from gangline.operator.model.labels import JOB_NAME

@@ -45,7 +45,7 @@ def posterior(*observed: Exposure, limited: tuple[Exposure, ...] = ()) -> Exposu
 
 def between_failures_s(rate: Exposure, devices: int) -> float:
     """Return the expected seconds between failures of a job on ``devices`` devices."""
-    return rate.gpu_hours / rate.failures * 3600 / max(devices, 1)
+    return rate.gpu_hours / rate.failures * 3600 / devices
 
 
 def lost_share(interval_s: float, save_s: float, failure_s: float) -> float:
@@ -59,9 +59,8 @@ def advise_checkpoints(view: AdviserView) -> list[Advice]:
     if last is None or not last.save_seconds or not last.save_interval_seconds:
         return []
     save_s, interval_s = last.save_seconds, last.save_interval_seconds
-    present = present_segment(view.run) or last
     rate = posterior(view.exposure, limited=(view.cluster.exposure, view.node_exposure))
-    failure_s = between_failures_s(rate, present.procs)
+    failure_s = between_failures_s(rate, (present_segment(view.run) or last).procs)
     best_s = daly_interval(save_s, failure_s)
     was_lost, lost = (lost_share(seconds, save_s, failure_s) for seconds in (interval_s, best_s))
     if abs(best_s - interval_s) < LEAST_CHANGE * interval_s or was_lost - lost < LEAST_GAIN:

@@ -97,9 +97,9 @@ def _move_one(view: AdviserView, server: ServerUse, others: float) -> list[Advic
         arguments |= {"wanted": wanted, "free": millis, "best": best or "no node"}
     if millis <= was:
         reason = because("NoNodeForServer", **arguments)
-        return [_advice(view, What.WARNING, reason, server.rank, target=reason.code)]
+        return [_advice(view, What.WARNING, reason, rank=server.rank, target=reason.code)]
     reason = because("SkewedServer", others=others, **arguments)
-    return [_cpu_advice(view, was, min(wanted, millis), reason, rank=server.rank)]
+    return [_cpu(view, was, min(wanted, millis), reason, rank=server.rank)]
 
 
 def _more_for_all(
@@ -114,7 +114,7 @@ def _more_for_all(
         return []
     limits: Arguments = {} if value == wanted else {"wanted": wanted, "free": value}
     if value > was:
-        return [_cpu_advice(view, was, value, because("HotServers", used=used, **limits))]
+        return [_cpu(view, was, value, because("HotServers", used=used, **limits))]
     now = good[-1].nodes if good else 0
     workers = max(math.floor(now * TARGET / used), view.run.job.workers_min or 1)
     if workers >= now:
@@ -204,7 +204,7 @@ def _advise_idle(view: AdviserView, servers: Sequence[ServerUse]) -> list[Advice
     peak, was = max(used / limit for used, limit in hours), max(limit for _, limit in hours)
     value = math.ceil(was * peak / TARGET)
     reason = because("IdleServers", used=peak)
-    return [_cpu_advice(view, was, value, reason)] if peak < IDLE else []
+    return [_cpu(view, was, value, reason)] if peak < IDLE else []
 
 
 def _advise_memory(view: AdviserView) -> list[Advice]:
@@ -233,18 +233,14 @@ def _advise_memory(view: AdviserView) -> list[Advice]:
             rest=rest_s,
         )
         memory = {"unit": Unit.BYTES, "was": limit, "value": math.ceil(value)}
-        advice.append(_advice(view, What.PS_MEMORY, reason, server.rank, **memory))
+        advice.append(_advice(view, What.PS_MEMORY, reason, rank=server.rank, **memory))
     return advice
 
 
-def _cpu_advice(
-    view: AdviserView, was: int, value: int, reason: Reason, rank: int | None = None
-) -> Advice:
-    return _advice(view, What.PS_CPU, reason, rank, unit=Unit.MILLICORES, was=was, value=value)
+def _cpu(view: AdviserView, was: int, value: int, reason: Reason, **rank: int) -> Advice:
+    amounts = {"unit": Unit.MILLICORES, "was": was, "value": value}
+    return _advice(view, What.PS_CPU, reason, **amounts, **rank)
 
 
-def _advice(
-    view: AdviserView, what: What, reason: Reason, rank: int | None, **values: Any
-) -> Advice:
-    evidence = (view.run.job.uid,)
-    return Advice(what=what, role=PS, rank=rank, reason=reason, evidence=evidence, **values)
+def _advice(view: AdviserView, what: What, reason: Reason, **values: Any) -> Advice:
+    return Advice(what=what, role=PS, reason=reason, evidence=(view.run.job.uid,), **values)

@@ -278,10 +278,8 @@ def _devices(resources: Any) -> dict[str, Any]:
 
 def _strategy(job: JobObject, roles: Mapping[str, ReplicaSpecLike]) -> str:
     if isinstance(job, ElasticJob):
-        written = job.spec.distribution_strategy or PARAMETER_SERVER
-        if written == PARAMETER_SERVER:
-            return "ps"
-        return "allreduce" if written == "AllreduceStrategy" else "other"
+        known = {PARAMETER_SERVER: "ps", "AllreduceStrategy": "allreduce"}
+        return known.get(job.spec.distribution_strategy or PARAMETER_SERVER, "other")
     return "ps" if "ps" in roles else "allreduce"
 
 

@@ -43,7 +43,7 @@ from gangline.brain.models.throughput import (
     job_prior,
     observations,
 )
-from gangline.brain.publication.publisher import advice_item, ordered, remaining_s
+from gangline.brain.publication import advice_item, ordered, remaining_s
 from gangline.brain.store.reader import HistoryFilter
 from gangline.sizing.hardware import find_device
 
@@ -126,9 +126,8 @@ class Advised(NamedTuple):
 def advise(view: AdviserView, earlier: Fitted | None = None) -> Advised:
     """Return all advice on one job, of which an earlier evaluation may have a fit."""
     fitted_to = (view.run.job, view.run.segments, view.similar, view.prediction_error)
-    if earlier is not None and earlier.of == fitted_to:
-        fitted = earlier
-    else:
+    fitted = earlier
+    if fitted is None or fitted.of != fitted_to:
         model = _attempt(view, partial(_fit, view))
         choices = None
         if model is not None and view.run.job.kind == "ElasticJob":
@@ -218,10 +217,7 @@ class ManifestAdviser:
         if similar.runs:
             return ""
         named = HistoryFilter(
-            cluster=job.cluster,
-            namespace=job.namespace,
-            stem=job.stem,
-            outcome=Outcome.SUCCEEDED,
+            cluster=job.cluster, namespace=job.namespace, stem=job.stem, outcome=Outcome.SUCCEEDED
         )
         page = await self._history.read(lambda r, _: r.history(named))
         return why_not_counted(job, page.jobs if page else (), now_ms)
@@ -230,10 +226,8 @@ class ManifestAdviser:
         version, name = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
         kind = find_job_kind(version, name)
         if kind is None:
-            kinds = ", ".join(
-                f"{job_kind.resource.api_version} {job_kind.resource.kind}"
-                for job_kind in JOB_KINDS
-            )
+            resources = [job_kind.resource for job_kind in JOB_KINDS]
+            kinds = ", ".join(f"{one.api_version} {one.kind}" for one in resources)
             raise ValueError(f"apiVersion and kind: {version!r} {name!r} is none of {kinds}")
         job: Object = msgspec.convert({**manifest, "status": {}}, kind.resource.type)
         digested = digest_job(kind, job, self._settings)  # type: ignore[arg-type]

@@ -58,11 +58,13 @@ from gangline.brain.evaluation.trials import (
 from gangline.brain.facts.records import Mode, RecordedJob
 from gangline.brain.guard.decide import WITHOUT_RESTART, decide, observe
 from gangline.brain.guard.policy import GuardJobState, effective_permission
-from gangline.brain.publication.plans import BRAIN_PLAN_LABEL, Actuator, is_under_way
-from gangline.brain.publication.publisher import (
+from gangline.brain.publication import (
+    BRAIN_PLAN_LABEL,
     ROLLED_BACK_EVENT,
+    Actuator,
     Publisher,
     advice_item,
+    is_under_way,
     run_time_estimate_s,
     write_estimate,
 )

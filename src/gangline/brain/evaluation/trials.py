@@ -44,7 +44,7 @@ from gangline.brain.guard.policy import (
     PersonAct,
 )
 from gangline.brain.guard.trial import TrialEvents, baseline, judge, present_segments
-from gangline.brain.publication.plans import (
+from gangline.brain.publication import (
     PLANNED,
     Actuator,
     failed_plans,

@@ -287,11 +287,9 @@ def _pod_weight(pod: PodRun) -> tuple[bool, int, bytes]:
 
 
 def _merge_roles(one: tuple[RoleSize, ...], other: tuple[RoleSize, ...]) -> tuple[RoleSize, ...]:
-    merged: dict[tuple[str, int], RoleSize] = {}
-    for size in (*one, *other):
-        key = (size.role, size.since_ms)
-        merged[key] = max(merged.get(key, size), size, key=_bytes)
-    return tuple(merged[key] for key in sorted(merged))
+    # Of sizes of one role and time the last counts.
+    ordered = sorted((*one, *other), key=lambda size: (size.role, size.since_ms, _bytes(size)))
+    return tuple({(size.role, size.since_ms): size for size in ordered}.values())
 
 
 def _merge_models(

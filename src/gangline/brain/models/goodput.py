@@ -17,7 +17,6 @@ only compare with the gradient of the step before, which is biased. Its noise do
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -80,8 +79,7 @@ def noise_scale(segments: Sequence[SegmentFacts]) -> NoiseScale | None:
 _BATCHES = 50
 
 
-@dataclass(frozen=True, slots=True)
-class GoodputModel:
+class GoodputModel(NamedTuple):
     """Throughput and efficiency of one job."""
 
     throughput: ThroughputModel

@@ -8,17 +8,19 @@ after 1970. Sums of integers do not depend on their order, so advice does not ei
 An empty histogram has no percentile: ``None``, never 0.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
+from typing import NamedTuple
 
 _GROWTH = 1.05
 _SCALE = 1 << 20
 _DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HistogramKind:
+class HistogramKind(NamedTuple):
     """Bounds of the buckets, and how fast samples fade."""
 
     first: int
@@ -48,7 +50,7 @@ class Histogram:
     """Weights by bucket and half-life; see the module."""
 
     kind: HistogramKind
-    slots: dict[tuple[int, int], int] = field(default_factory=dict)
+    slots: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Integer weight by (bucket, half-lives since 1970)."""
     peak: int = 0
     """The largest value that was added."""
@@ -61,7 +63,7 @@ class Histogram:
         bucket = bisect_right(bucket_starts(self.kind), value) - 1
         slot, rest_ms = divmod(at_ms, self.kind.half_life_ms)
         amount = weight * round(_SCALE * 2.0 ** (rest_ms / self.kind.half_life_ms))
-        self.slots[bucket, slot] = self.slots.get((bucket, slot), 0) + amount
+        self.slots[bucket, slot] += amount
         self.peak = max(self.peak, value)
 
     def percentile(self, per_mille: int) -> int | None:
@@ -69,15 +71,10 @@ class Histogram:
         if not self.slots:
             return None
         oldest = min(slot for _, slot in self.slots)
-        weights: dict[int, int] = {}
+        weights: Counter[int] = Counter()
         for (bucket, slot), amount in self.slots.items():
-            weights[bucket] = weights.get(bucket, 0) + (amount << (slot - oldest))
-        needed = per_mille * sum(weights.values())
-        passed = 0
-        starts = bucket_starts(self.kind)
-        for bucket in sorted(weights):
-            passed += 1000 * weights[bucket]
-            if passed >= needed:
-                end = starts[bucket + 1] if bucket + 1 < len(starts) else self.peak
-                return min(end, self.peak)
-        return self.peak
+            weights[bucket] += amount << (slot - oldest)
+        buckets = sorted(weights)
+        passed = list(accumulate(1000 * weights[bucket] for bucket in buckets))
+        bucket = buckets[bisect_left(passed, per_mille * weights.total())]
+        return min((*bucket_starts(self.kind), self.peak)[bucket + 1], self.peak)

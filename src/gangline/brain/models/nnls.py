@@ -7,9 +7,9 @@ all of them needs no iteration and no tolerance of convergence, and it also find
 solutions that fit as well, where the data does not separate columns.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ _NEGATIVE = 1e-10
 """Coefficients of normalised columns above minus this share of the largest count as 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
+class Solution(NamedTuple):
     """Coefficients, the columns that they rest on, and the sum of squared residuals."""
 
     x: Array

@@ -76,13 +76,12 @@ def pruning_steps(settings: RetentionSettings, now_ms: int) -> Iterator[tuple[st
 
 def _old_jobs(connection: Connection, before_ms: int) -> int:
     job = tables.job.c
+    lost = job.finished_ms.is_(None) & (job.submitted_ms < before_ms)
     # Each cluster has a row in this table, and the index of jobs begins with the cluster.
     for cluster in list(connection.execute(select(tables.leader.c.cluster)).scalars()):
         of_cluster = select(job.id).where(job.cluster == cluster).limit(MAX_JOBS)
-        finished = of_cluster.where(job.finished_ms < before_ms)
-        lost = of_cluster.where(job.finished_ms.is_(None), job.submitted_ms < before_ms)
-        for query in (finished, lost):
-            if ids := list(connection.execute(query).scalars()):
+        for is_old in (job.finished_ms < before_ms, lost):
+            if ids := list(connection.execute(of_cluster.where(is_old)).scalars()):
                 return remove_jobs(connection, cluster, ids)
     return 0
 

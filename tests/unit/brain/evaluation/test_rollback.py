@@ -13,7 +13,7 @@ from gangline.brain.advisers.view import AdviserView
 from gangline.brain.evaluation.cluster_facts import FreeCapacity
 from gangline.brain.evaluation.trials import job_state
 from gangline.brain.facts.records import RecordedJob, Run
-from gangline.brain.publication.plans import is_under_way
+from gangline.brain.publication import is_under_way
 from gangline.brain.store.engine import Store
 from unit.brain.evaluation.scaled_job import FEW, MANY, ScaledJob
 

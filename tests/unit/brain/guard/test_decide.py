@@ -30,7 +30,7 @@ from gangline.brain.guard.policy import (
     Policy,
     effective_permission,
 )
-from gangline.brain.publication.plans import PLANNED, next_tuning, scale_plan
+from gangline.brain.publication import PLANNED, next_tuning, scale_plan
 from unit.brain.guard.builders import (
     ALLOWED,
     HOUR,

@@ -12,7 +12,7 @@ from gangline.api.brain.job_advice import (
     JobAdviceStatus,
 )
 from gangline.brain.advisers.advice import Advice, Reason, Unit, What
-from gangline.brain.publication.publisher import (
+from gangline.brain.publication import (
     advice_item,
     changes,
     format_amount,

@@ -13,7 +13,7 @@ from gangline.api.meta.objects import ObjectMeta
 from gangline.api.validation.validate import validate_job
 from gangline.brain.advisers.advice import GuardAction, What
 from gangline.brain.guard.decide import TUNED
-from gangline.brain.publication.plans import (
+from gangline.brain.publication import (
     PLANNED,
     is_outdated,
     next_tuning,

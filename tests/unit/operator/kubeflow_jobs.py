@@ -7,9 +7,9 @@ from typing import Any
 from gangline.operator.engine import manifests
 from gangline.operator.model.framework import Framework
 from gangline.operator.model.job import NormalizedJob
-from gangline.operator.model.plan import EngineSettings
+from gangline.operator.model.plan import EngineSettings, TargetKind
 from gangline.operator.model.replicas import ObservedPod, ObservedService, ReplicaGang, fill_slots
-from unit.operator.builders import UID, stored
+from unit.operator.builders import UID, look, manifests_of, stored
 
 SETTINGS = EngineSettings(gang_scheduling=False)
 
@@ -73,9 +73,21 @@ def pod_of(job: NormalizedJob, name: str, gang: ReplicaGang | None = None) -> di
 
 
 def variables(pod: dict[str, Any], container: int = 0) -> list[tuple[str, str]]:
-    """The environment of a container, in order."""
+    """A container's environment in order; ``=path`` and ``@key`` stand for references."""
     listed = pod["spec"]["containers"][container].get("env", [])
-    return [(variable["name"], variable.get("value")) for variable in listed]
+    return [(variable["name"], _told(variable)) for variable in listed]
+
+
+def _told(variable: dict[str, Any]) -> str:
+    if "valueFrom" not in variable:
+        return str(variable["value"])
+    (reference,) = variable["valueFrom"].values()
+    return f"={reference['fieldPath']}" if "fieldPath" in reference else f"@{reference['key']}"
+
+
+def services(job: NormalizedJob) -> dict[str, dict[str, Any]]:
+    """The services that a new job gets."""
+    return manifests_of(look(job).decide(), TargetKind.SERVICE)
 
 
 def tf_config(job: NormalizedJob, name: str) -> Any:

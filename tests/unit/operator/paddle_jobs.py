@@ -14,7 +14,7 @@ from gangline.operator.model.replicas import (
     ObservedWaiting,
 )
 from unit.operator.builders import UID, a_pod, stored
-from unit.operator.kubeflow_jobs import gang_of, pod_of
+from unit.operator.kubeflow_jobs import gang_of, pod_of, variables
 
 
 def role(count: int, container: str = "paddle", **pod: Any) -> dict[str, Any]:
@@ -74,15 +74,4 @@ def config_map(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str] | None:
 
 
 def environment(job: NormalizedJob, name: str) -> list[tuple[str, str]]:
-    """The variables of a replica in order; ``=path`` and ``@key`` stand for references."""
-    (container,) = pod_of(job, name)["spec"]["containers"]
-    return [(variable["name"], _told(variable)) for variable in container["env"]]
-
-
-def _told(variable: dict[str, Any]) -> str:
-    if "value" in variable:
-        return str(variable["value"])
-    source = variable["valueFrom"]
-    if "fieldRef" in source:
-        return f"={source['fieldRef']['fieldPath']}"
-    return f"@{source['configMapKeyRef']['key']}"
+    return variables(pod_of(job, name))

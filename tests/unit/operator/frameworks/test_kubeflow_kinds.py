@@ -44,11 +44,7 @@ def with_ports(kind: str, **ports: tuple[str, int]) -> NormalizedJob:
 
 
 def environment(job: NormalizedJob, name: str) -> list[tuple[str, str]]:
-    """The variables of a replica, a reference to the pod by its path."""
-    return [
-        (variable["name"], variable.get("value") or variable["valueFrom"]["fieldRef"]["fieldPath"])
-        for variable in pod_of(job, name)["spec"]["containers"][0]["env"]
-    ]
+    return variables(pod_of(job, name))
 
 
 # What each replica learns
@@ -81,7 +77,7 @@ def test_replicas_of_xgboost_learn_of_the_tracker_and_of_the_workers(workers: in
         ]
 
 
-OWN_IP = [("POD_IP_DUMMY", "status.podIP"), ("PADDLE_MASTER", "$(POD_IP_DUMMY):36543")]
+OWN_IP = [("POD_IP_DUMMY", "=status.podIP"), ("PADDLE_MASTER", "$(POD_IP_DUMMY):36543")]
 
 
 def test_replicas_of_paddle_meet_at_the_first_server_or_else_worker() -> None:

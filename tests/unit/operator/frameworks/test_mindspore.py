@@ -16,10 +16,17 @@ from unit.operator.builders import (
     created,
     deleted,
     look,
-    manifests_of,
     message,
 )
-from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, replica
+from unit.operator.kubeflow_jobs import (
+    gang_of,
+    job_manifest,
+    pod_of,
+    read_job,
+    replica,
+    services,
+    variables,
+)
 
 ADDRESS = "10.96.3.7"
 
@@ -34,20 +41,8 @@ def scheduler_service(address: str = ADDRESS) -> ObservedService:
 
 
 def environment(job: NormalizedJob, name: str, *, address: str = ADDRESS) -> list[tuple[str, str]]:
-    """The variables of a replica in order; a pod field is written ``=status.podIP``."""
     services = {"train-scheduler-0": scheduler_service(address)}
-    pod = pod_of(job, name, gang_of(job, services=services))
-    return [
-        (
-            variable["name"],
-            variable.get("value") or f"={variable['valueFrom']['fieldRef']['fieldPath']}",
-        )
-        for variable in pod["spec"]["containers"][0].get("env", [])
-    ]
-
-
-def services(job: NormalizedJob) -> dict[str, dict[str, Any]]:
-    return manifests_of(look(job).decide(), TargetKind.SERVICE)
+    return variables(pod_of(job, name, gang_of(job, services=services)))
 
 
 @pytest.mark.parametrize(

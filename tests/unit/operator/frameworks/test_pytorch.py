@@ -6,22 +6,17 @@ import pytest
 
 from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.model.job import NormalizedJob, OwnsObjects
-from gangline.operator.model.plan import TargetKind
 from gangline.operator.model.replicas import ReplicaGang
 from unit.operator.builders import a_job, look, manifest, manifests_of, read, stored, template
+from unit.operator.kubeflow_jobs import services, variables
 
 
 def pods(job: NormalizedJob) -> dict[str, dict[str, Any]]:
     return manifests_of(look(job).decide())
 
 
-def services(job: NormalizedJob) -> dict[str, dict[str, Any]]:
-    return manifests_of(look(job).decide(), TargetKind.SERVICE)
-
-
 def environment(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
-    listed = pod["spec"]["containers"][container]["env"]
-    return {variable["name"]: variable["value"] for variable in listed}
+    return dict(variables(pod, container))
 
 
 def job_with(master: int | None = 1, workers: int | None = 2, **spec: Any) -> NormalizedJob:

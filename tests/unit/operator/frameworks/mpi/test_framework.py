@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gangline.operator.frameworks.mpi.framework import MPIFramework, MPIRules
-from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob, RestartPolicy
+from gangline.operator.frameworks.mpi.framework import MPIFramework
+from gangline.operator.model.job import CleanPodPolicy, NormalizedJob, RestartPolicy
 from gangline.operator.model.plan import TargetKind
-from gangline.operator.model.replicas import ObservedPod
 from gangline.operator.policies import pod_group
 from unit.operator.builders import a_pod, created, deleted, look, stored
-from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
+from unit.operator.kubeflow_jobs import job_manifest, pod_of, variables
+from unit.operator.mpi_jobs import HOSTS, NO_GPUS, files, objects, pod_spec, read, written
 
-AGENT, HOSTS = "/etc/mpi/kubexec.sh", "/etc/mpi/hostfile"
+AGENT = "/etc/mpi/kubexec.sh"
 REACH = [
     ("OMPI_MCA_plm_rsh_agent", AGENT),
     ("OMPI_MCA_orte_default_hostfile", HOSTS),
@@ -30,36 +30,10 @@ REACH = [
     ("HYDRA_LAUNCHER", "rsh"),
     ("HYDRA_LAUNCHER_EXEC", AGENT),
 ]
-NO_GPUS = [("NVIDIA_VISIBLE_DEVICES", ""), ("NVIDIA_DRIVER_CAPABILITIES", "")]
-
-
-def written(workers: int | None = 2, **spec: Any) -> Manifest:
-    return job_manifest("MPIJob", {"Launcher": 1, "Worker": workers}, **spec)
-
-
-def container(manifest: Manifest, role: str = "Launcher") -> Manifest:
-    container: Manifest = manifest["spec"]["mpiReplicaSpecs"][role]["template"]["spec"][
-        "containers"
-    ][0]
-    return container
 
 
 def a_job(workers: int | None = 2, *, kubectl: str = "", **spec: Any) -> NormalizedJob:
-    return read_job(MPIFramework(kubectl), written(workers, **spec))
-
-
-def objects(job: NormalizedJob, *pods: ObservedPod) -> dict[str, Manifest]:
-    """The owned objects by kind."""
-    assert isinstance(job.rules, MPIRules)
-    owned = job.rules.owned_objects(job, gang_of(job, *pods))
-    kinds = {item["kind"]: item for item in owned}
-    assert len(kinds) == len(owned)
-    return kinds
-
-
-def files(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str]:
-    content: dict[str, str] = objects(job, *pods)["ConfigMap"]["data"]
-    return content
+    return read(written(workers, **spec), kubectl)
 
 
 def test_a_launcher_learns_how_to_reach_its_workers_in_upstreams_order():
@@ -73,16 +47,16 @@ def test_workers_get_no_variables():
 @pytest.mark.parametrize("name", [name for name, _ in REACH])
 def test_variables_of_the_user_take_precedence(name):
     manifest = written()
-    container(manifest)["env"] = [{"name": name, "value": "mine"}]
-    reported = variables(pod_of(read_job(MPIFramework(), manifest), "launcher-0"))
+    pod_spec(manifest)["containers"][0]["env"] = [{"name": name, "value": "mine"}]
+    reported = variables(pod_of(read(manifest), "launcher-0"))
     assert [value for key, value in reported if key == name] == ["mine"]
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu"])
 def test_a_launcher_with_gpus_keeps_them_and_is_a_host(resource):
     manifest = written(slotsPerWorker=4)
-    container(manifest)["resources"] = {"limits": {resource: 1}}
-    job = read_job(MPIFramework(), manifest)
+    pod_spec(manifest)["containers"][0]["resources"] = {"limits": {resource: 1}}
+    job = read(manifest)
     assert variables(pod_of(job, "launcher-0")) == REACH
     assert files(job)["hostfile"] == (
         "train-launcher slots=4\ntrain-worker-0 slots=4\ntrain-worker-1 slots=4\n"
@@ -141,8 +115,8 @@ def test_a_launcher_may_run_commands_in_its_own_workers_and_nowhere_else():
 @pytest.mark.parametrize("field", ["serviceAccountName", "serviceAccount"])
 def test_an_account_that_the_user_names_gets_the_right(field):
     manifest = written()
-    manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"][field] = "me"
-    job = read_job(MPIFramework(), manifest)
+    pod_spec(manifest)[field] = "me"
+    job = read(manifest)
     assert "ServiceAccount" not in objects(job)
     assert objects(job)["RoleBinding"]["subjects"][0]["name"] == "me"
     assert pod_of(job, "launcher-0")["spec"][field] == "me"
@@ -183,8 +157,8 @@ def test_worker_without_command_waits_and_with_command_runs_it():
     assert "sleep 365d" in waiting["command"][-1]
     assert waiting["args"] == []
     manifest = written()
-    container(manifest, "Worker")["command"] = ["/usr/sbin/sshd", "-De"]
-    own = pod_of(read_job(MPIFramework(), manifest), "worker-0")["spec"]["containers"][0]
+    pod_spec(manifest, "Worker")["containers"][0]["command"] = ["/usr/sbin/sshd", "-De"]
+    own = pod_of(read(manifest), "worker-0")["spec"]["containers"][0]
     assert own["command"] == ["/usr/sbin/sshd", "-De"]
 
 
@@ -201,10 +175,8 @@ def test_waiting_worker_exits_on_sigterm():
 def test_processes_are_started_in_the_container_that_is_named_or_else_the_first():
     assert "--container mpi --" in files(a_job())["kubexec.sh"]
     manifest = written(mainContainer="train-it")
-    manifest["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"].append(
-        {"name": "train-it", "image": "x"}
-    )
-    assert "--container train-it --" in files(read_job(MPIFramework(), manifest))["kubexec.sh"]
+    pod_spec(manifest, "Worker")["containers"].append({"name": "train-it", "image": "x"})
+    assert "--container train-it --" in files(read(manifest))["kubexec.sh"]
 
 
 def test_nothing_is_pulled_to_reach_workers_unless_an_image_is_named():
@@ -237,14 +209,14 @@ def test_nothing_is_pulled_to_reach_workers_unless_an_image_is_named():
 
 def test_no_port_is_added_and_the_first_container_is_the_one_that_counts():
     manifest = written()
-    container(manifest)["name"] = "run"
-    pod = pod_of(read_job(MPIFramework(), manifest), "launcher-0")["spec"]
+    pod_spec(manifest)["containers"][0]["name"] = "run"
+    pod = pod_of(read(manifest), "launcher-0")["spec"]
     assert "ports" not in pod["containers"][0]
     assert pod["containers"][0]["volumeMounts"]
 
 
 def test_defaults_equal_upstreams():
-    job = read_job(MPIFramework(), job_manifest("MPIJob", {"Launcher": None, "Worker": None}))
+    job = read(job_manifest("MPIJob", {"Launcher": None, "Worker": None}))
     assert [(role.name, role.replicas, role.restart) for role in job.roles] == [
         ("Worker", 0, RestartPolicy.NEVER),
         ("Launcher", 1, RestartPolicy.NEVER),

@@ -17,35 +17,21 @@ from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob,
 from gangline.operator.model.labels import parse_replica_labels
 from gangline.operator.model.replicas import ObservedContainerStatus, ObservedPod
 from gangline.operator.policies import pod_group
+from unit.operator import mpi_jobs
 from unit.operator.builders import a_pod, created, look, stored
-from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
+from unit.operator.kubeflow_jobs import gang_of, pod_of, variables
+from unit.operator.mpi_jobs import HOSTS, NO_GPUS, files, objects, pod_spec, read
 
-HOSTS = "/etc/mpi/hostfile"
-NO_GPUS = [("NVIDIA_VISIBLE_DEVICES", ""), ("NVIDIA_DRIVER_CAPABILITIES", "")]
 ROLE = ("K_MPI_JOB_ROLE", "launcher")
 WAITS = {"launcherCreationPolicy": "WaitForWorkersReady"}
 
 
 def written(workers: int | None = 2, **spec: Any) -> Manifest:
-    manifest = job_manifest("MPIJob", {"Launcher": 1, "Worker": workers}, **spec)
-    return {**manifest, "apiVersion": "kubeflow.org/v2beta1"}
+    return mpi_jobs.written(workers, "v2beta1", **spec)
 
 
 def a_job(workers: int | None = 2, **spec: Any) -> NormalizedJob:
-    return read_job(MPIFramework(), written(workers, **spec))
-
-
-def objects(job: NormalizedJob, *pods: ObservedPod) -> dict[str, Manifest]:
-    assert isinstance(job.rules, SSHRules)
-    return {
-        owned_object["kind"]: owned_object
-        for owned_object in job.rules.owned_objects(job, gang_of(job, *pods))
-    }
-
-
-def files(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str]:
-    content: dict[str, str] = objects(job, *pods)["ConfigMap"]["data"]
-    return content
+    return read(written(workers, **spec))
 
 
 def ready(pod: ObservedPod, *, is_ready: bool = True) -> ObservedPod:
@@ -140,10 +126,7 @@ def test_all_pods_have_the_keys_of_the_job(path: str | None, mode: int | None) -
 def test_two_jobs_of_one_name_have_keys_of_different_names() -> None:
     first, second = written(), written()
     second["metadata"] = {**second["metadata"], "uid": "another"}
-    names = {
-        objects(read_job(MPIFramework(), written))["Secret"]["metadata"]["name"]
-        for written in (first, second)
-    }
+    names = {objects(read(written))["Secret"]["metadata"]["name"] for written in (first, second)}
     assert len(names) == 2
 
 
@@ -165,9 +148,8 @@ def test_a_worker_without_a_command_is_an_ssh_server() -> None:
     assert container["command"] == ["/usr/sbin/sshd", "-De"]
     for given in ({"command": ["mine"]}, {"args": ["mine"]}):
         manifest = written()
-        worker = manifest["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
-        worker["containers"][0] |= given
-        made = pod_of(read_job(MPIFramework(), manifest), "worker-0")["spec"]["containers"][0]
+        pod_spec(manifest, "Worker")["containers"][0] |= given
+        made = pod_of(read(manifest), "worker-0")["spec"]["containers"][0]
         assert {key: made[key] for key in ("command", "args") if key in made} == given
 
 
@@ -184,8 +166,8 @@ def test_pods_have_the_role_labels_of_the_mpi_operator() -> None:
 
 def test_pods_on_the_network_of_their_node_resolve_names() -> None:
     manifest = written()
-    manifest["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["hostNetwork"] = True
-    pod = pod_of(read_job(MPIFramework(), manifest), "worker-0")
+    pod_spec(manifest, "Worker")["hostNetwork"] = True
+    pod = pod_of(read(manifest), "worker-0")
     assert pod["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
@@ -300,7 +282,7 @@ def test_the_version_is_the_one_of_the_first_writer(
 def test_the_version_is_stored_once(annotations: dict[str, str]) -> None:
     manifest = written()
     manifest["metadata"] = {**manifest["metadata"], "annotations": annotations}
-    (patch,) = look(read_job(MPIFramework(), manifest)).decide().patches
+    (patch,) = look(read(manifest)).decide().patches
     version, stored_version = patch.operations
     assert version["path"] == "/metadata/resourceVersion"
     key = "/gangline.dev~1api-version" if annotations else ""
@@ -311,4 +293,4 @@ def test_the_version_is_stored_once(annotations: dict[str, str]) -> None:
         "value": value if annotations else {VERSION: value},
     }
     manifest["metadata"]["annotations"] = {VERSION: value}
-    assert not look(read_job(MPIFramework(), manifest)).decide().patches
+    assert not look(read(manifest)).decide().patches

@@ -7,8 +7,8 @@ import pytest
 from gangline.operator.frameworks.paddle.framework import PaddleFramework
 from gangline.operator.model.job import RestartPolicy
 from gangline.operator.model.plan import TargetKind
-from unit.operator.builders import conditions, created, deleted, look, manifests_of, stored
-from unit.operator.kubeflow_jobs import pod_of
+from unit.operator.builders import conditions, created, deleted, look, stored
+from unit.operator.kubeflow_jobs import pod_of, services
 from unit.operator.paddle_jobs import a_job, environment, manifest, placed, role
 
 MODES = {
@@ -16,10 +16,6 @@ MODES = {
     "Collective": {"worker": 2},
     "PS": {"ps": 1, "worker": 2},
 }
-
-
-def services(job: Any) -> dict[str, dict[str, Any]]:
-    return manifests_of(look(job).decide(), TargetKind.SERVICE)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

@@ -16,6 +16,7 @@ from gangline.operator.model.job import RawJob
 from gangline.operator.model.plan import ObservedJob, ReconcilePlan, TargetKind
 from unit.api.trainer.jobs import SHIPPED, train_job
 from unit.operator.builders import NOW, a_pod, stored
+from unit.operator.kubeflow_jobs import variables
 from unit.operator.train_jobs import runtime_copy
 from unit.operator.world import SETTINGS
 
@@ -53,24 +54,24 @@ def created_pods(decision: ReconcilePlan) -> list[dict[str, Any]]:
 
 
 def environment(pod: dict[str, Any]) -> dict[str, str]:
-    return {v["name"]: v.get("value", "") for v in pod["spec"]["containers"][0]["env"]}
+    return dict(variables(pod))
 
 
 def test_variables_of_a_node_do_not_depend_on_the_number_of_nodes() -> None:
     first, other = created_pods(plan({"numNodes": 2}))
     assert first["spec"] == created_pods(plan({"numNodes": 4}))[0]["spec"]
-    variables = environment(first)
-    assert variables == {
+    given = environment(first)
+    assert given == {
         "PET_MAX_RESTARTS": "3",
         "PET_NNODES": "2:4",
         "PET_NPROC_PER_NODE": "1",
         "PET_RDZV_BACKEND": "c10d",
         "PET_RDZV_CONF": "is_host=true",
         "PET_RDZV_ENDPOINT": "digits-node-0-0.digits:29500",
-        "PET_RDZV_ID": "",
+        "PET_RDZV_ID": "=metadata.annotations['jobset.sigs.k8s.io/jobset-uid']",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
-    assert environment(other) == variables | {"PET_RDZV_CONF": "is_host=false"}
+    assert environment(other) == given | {"PET_RDZV_CONF": "is_host=false"}
 
 
 def test_settings_of_the_rendezvous_are_kept() -> None:
@@ -78,12 +79,12 @@ def test_settings_of_the_rendezvous_are_kept() -> None:
         {"name": "PET_RDZV_CONF", "value": "timeout=9"},
         {"name": "PET_MAX_RESTARTS", "value": "7"},
     ]
-    variables = environment(created_pods(plan({"numNodes": 2, "env": own}))[1])
-    assert variables["PET_RDZV_CONF"] == "timeout=9,is_host=false"
-    assert variables["PET_MAX_RESTARTS"] == "7"
+    given = environment(created_pods(plan({"numNodes": 2, "env": own}))[1])
+    assert given["PET_RDZV_CONF"] == "timeout=9,is_host=false"
+    assert given["PET_MAX_RESTARTS"] == "7"
     policy = {**RANGE, "maxRestarts": 0}
-    given = plan({"numNodes": 2, "env": own, "elasticPolicy": policy})
-    assert environment(created_pods(given)[0])["PET_MAX_RESTARTS"] == "0"
+    limited = plan({"numNodes": 2, "env": own, "elasticPolicy": policy})
+    assert environment(created_pods(limited)[0])["PET_MAX_RESTARTS"] == "0"
 
 
 def test_gang_starts_with_the_fewest_nodes() -> None:

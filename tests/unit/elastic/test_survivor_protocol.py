@@ -106,6 +106,15 @@ def test_warm_successor_takes_the_seat_and_another_one_is_started() -> None:
     assert replacement.describe() == "rank 0 was replaced at step 812; 0.25 s, 1 step"
 
 
+def test_member_with_another_address_gets_a_further_group() -> None:
+    job = Job([0, 0], successors=2)
+    job.send(Warm(2, "address 2"), Lost(1, "Killed"))
+    assert job.send(MemberHello(0, "new")) == [Form(3, [0, 2], [0, 1], ["new", "address 2"])]
+    job.form()
+    assert job.coordinator.replacements[0].ranks == (1,)
+    assert job.send(MemberHello(0, "late")) == []
+
+
 def test_members_hold_until_a_successor_is_warm() -> None:
     job = Job([0, 0])
     assert job.send(Lost(1, "Killed")) == [Hold(1)]

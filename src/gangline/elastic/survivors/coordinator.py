@@ -239,9 +239,9 @@ class EpochCoordinator:
     def _hear_hello(self, slot: int, handle: str, now: float) -> list[Order]:
         self._hello.add(slot)
         self._handles[slot] = handle
-        if self.epoch or not self._hello >= {*self._seats}:
-            return []
-        return self._form(now)
+        if self.epoch:  # it has another address
+            return self._form(now) if slot in self._members and self._is_forming() else []
+        return self._form(now) if self._hello >= {*self._seats} else []
 
     def _hear_warm(self, slot: int, handle: str, now: float) -> list[Order]:
         if slot not in self._starting:

@@ -18,7 +18,10 @@ NO_STATE: Final = -1
 
 
 class MemberHello(msgspec.Struct, frozen=True, tag=True):
-    """A worker waits for the first group. ``handle`` is its address, where the library needs it."""
+    """A worker waits for a group. ``handle`` is its address, where the library needs it.
+
+    It is sent again by a member whose address has changed, so that it cannot form this group.
+    """
 
     slot: int
     handle: str = ""

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from gangline.elastic.trainer.group_links import END_S, GroupLinks
 
@@ -50,13 +51,12 @@ class GradientExchange:
         for buffer in buffers.values():
             kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer)
         for alike in kinds.values():
-            flat = torch.cat([buffer.reshape(-1) for buffer in alike])
+            flat = _flatten_dense_tensors(alike)  # type: ignore[no-untyped-call]
             self._exchange(flat, partial(self._links.group.broadcast, flat, 0)).wait()
             if self.has_failed:  # nothing is computed with these buffers
                 raise RuntimeError("the exchange of the model's buffers has failed")
-            parts = torch.split(flat, [buffer.numel() for buffer in alike])
-            for buffer, part in zip(alike, parts, strict=True):
-                buffer.copy_(part.view_as(buffer))
+            parts = _unflatten_dense_tensors(flat, alike)  # type: ignore[no-untyped-call]
+            torch._foreach_copy_(alike, parts)
 
     def _exchange(
         self, buffer: torch.Tensor, start: Callable[[], dist.Work]

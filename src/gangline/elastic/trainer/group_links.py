@@ -33,8 +33,8 @@ END_S = 0.2
 _EXCHANGE_ERROR = re.compile(r"gloo|nccl|connection|socket|peer|timed out", re.IGNORECASE)
 _GROUP_NAMES = 1000
 """Names of groups that ``new_group`` may use in one epoch."""
-_ALONE = 1 << 40
-"""Number of the first group of slot 0, which has only this member; epochs count from 1."""
+_ALONE = 1 << 32
+"""Numbers from this one on are those of groups with one member; epochs count from 1."""
 
 
 def is_exchange_error(error: BaseException | None) -> bool:
@@ -53,7 +53,7 @@ class GroupLinks:
         Args:
             slot: the slot of this process; None to form an ordinary group with all ranks now.
         """
-        self._backend, self._timeout = backend, timeout
+        self._backend, self._timeout, self._slot = backend, timeout, slot
         self.sockets = GroupSockets()
         self.is_abandoned = False
         """True if a thread of the present group waits for an exchange that does not end."""
@@ -63,13 +63,25 @@ class GroupLinks:
         if slot is None:
             dist.init_process_group(backend, timeout=timeout)
         else:
-            # Groups that connect later do so by way of the store, under a name that all use.
-            self._open(_connect_store("all" if self.can_reconfigure else f"slot-{slot}"), 0, 1)
-            if self.can_reconfigure:
-                # An address has the number of its last group, which makes it unique.
-                number, timeout = _ALONE + int(slot), timedelta(seconds=FORM_S)
-                torch_dist._reconfigure(number, [self.handle()], timeout=timeout).wait()
-            c10d._world.group_count = _GROUP_NAMES
+            self.open_alone(0)
+
+    @property
+    def has_old_address(self) -> bool:
+        """True if `open_alone` is needed: threads of the group, which would connect, wait on."""
+        return self.is_abandoned and self.can_reconfigure
+
+    def open_alone(self, epoch: int) -> None:
+        """Open a group of this process alone. Its address differs from those of other epochs."""
+        self._close()
+        # Groups that connect later do so by way of the store, under a name that all use.
+        name = "all" if self.can_reconfigure else f"slot-{self._slot}"
+        self._open(_connect_store(name), 0, 1)
+        if self.can_reconfigure:
+            # An address has the number of its last group, which makes it unique.
+            number = (epoch + 1) * _ALONE + int(self._slot or 0)
+            timeout = timedelta(seconds=FORM_S)
+            torch_dist._reconfigure(number, [self.handle()], timeout=timeout).wait()
+        c10d._world.group_count = _GROUP_NAMES
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -108,13 +120,7 @@ class GroupLinks:
                 timeout = timedelta(seconds=CONNECT_S)
                 torch_dist._reconfigure(order.epoch, order.handles, timeout=timeout).wait()
             else:
-                if dist.is_initialized():  # an attempt before may have failed
-                    if self.is_abandoned:
-                        # The end of the group would wait for its threads: it outlives its use.
-                        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
-                        self.is_abandoned = False
-                    dist.destroy_process_group()
-                c10d._world.group_count = 0  # an attempt that has failed is counted, too
+                self._close()
                 self._open(store, rank, size)
         # Names of further groups must be equal on all members, and new in each epoch.
         c10d._world.group_count = order.epoch * _GROUP_NAMES
@@ -184,6 +190,15 @@ class GroupLinks:
                 raise RuntimeError("an exchange does not end after its connections")
         if errors:
             raise errors[0]
+
+    def _close(self) -> None:
+        if dist.is_initialized():  # an attempt before may have failed
+            if self.is_abandoned:
+                # The end of the group would wait for its threads: it outlives its use.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
+                self.is_abandoned = False
+            dist.destroy_process_group()
+        c10d._world.group_count = 0  # an attempt that has failed is counted, too
 
     def _open(self, store: Any, rank: int, size: int) -> None:
         options = {"enable_reconfigure": True} if self.can_reconfigure else {}

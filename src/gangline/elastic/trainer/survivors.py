@@ -455,6 +455,13 @@ class SurvivorGroup:
             order = self._next_order(NEXT_ORDER_S)
 
     def _form(self, order: Form) -> None:
+        # 0. The coordinator orders a further group if this rank gets another address.
+        if self._links.has_old_address:
+            if self._model is not None and self._model.find_unused_parameters:
+                self._refuse("the exchange of unused parameters cannot move to another group")
+            self._links.open_alone(order.epoch)
+            self._send(MemberHello(self._slot, self._links.handle()))
+            raise RuntimeError("an exchange was abandoned, and this rank has another address now")
         # 1. Connect: with the addresses that were exchanged before, or under a name of its own.
         self._send(Heard(self._slot, order.epoch, has_joined=True))
         rank = order.members.index(self._slot)

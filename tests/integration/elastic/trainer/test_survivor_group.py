@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,8 @@ import torch.distributed as dist
 
 from gangline.elastic.agent.rendezvous import free_port
 from gangline.elastic.agent.store import AgentStore
+from gangline.elastic.agent.survivors import CoordinatorService
+from gangline.elastic.survivors.coordinator import EpochCoordinator
 from gangline.elastic.survivors.messages import Form
 from gangline.elastic.trainer import group_links
 from gangline.elastic.trainer.survivors import InterruptedStepError, SurvivorGroup
@@ -94,4 +97,21 @@ async def test_group_with_members_that_stop_before_they_connect_does_not_wait_lo
     go_on.set()
     assert group._inbox is not None
     group._inbox._client._socket.close()
+    store.close()
+
+
+async def test_member_with_an_abandoned_exchange_forms_the_next_group(port: int) -> None:
+    store, coordinator = await AgentStore.listen(port), EpochCoordinator([0])
+    service = CoordinatorService(store, coordinator, lambda _: None)
+    group = await asyncio.to_thread(SurvivorGroup, "gloo")
+    group._links.is_abandoned = True
+    service._write(coordinator._form(time.monotonic()))
+    await asyncio.to_thread(group._recover)
+
+    assert group.epoch == (3 if group._links.can_reconfigure else 2)
+    own = torch.tensor([7])
+    assert await asyncio.to_thread(group._links.gather, own) == [own]
+    assert group._inbox is not None
+    group._inbox._client._socket.close()
+    service.close()
     store.close()

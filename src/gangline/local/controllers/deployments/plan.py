@@ -95,45 +95,40 @@ def plan_deployment(
     else:
         sizes = _roll_out(deployment, current, old)
         create = _missing_set(deployment, current, old, last + 1)
-    patches = {one.metadata.name: _resized(deployment, one, sizes) for one in owned}
     revision = str(last + 1) if create is not None else ""
     if current is not None:
         revision = str(max(_revision(current), last + 1 if last >= _revision(current) else 0, 1))
-        patch = patches[current.metadata.name]
-        patch["annotations"] |= {**_inherited(deployment), REVISION_ANNOTATION: revision}
-        patch["spec"]["minReadySeconds"] = deployment.spec.min_ready_seconds
+    patches = {
+        one.metadata.name: _changes(
+            deployment, one, sizes.get(one.metadata.name), revision if one is current else ""
+        )
+        for one in owned
+    }
     return DeploymentPlan(
         create=create,
-        patches={
-            one.metadata.name: patch
-            for one in owned
-            if (patch := _changes(one, **patches[one.metadata.name]))
-        },
+        patches={name: patch for name, patch in patches.items() if patch},
         delete=_expired_replica_sets(deployment, old) if current is not None else (),
         revision=revision,
         status=_status(deployment, current, owned, create, now),
     )
 
 
-def _resized(
-    deployment: RawDeployment, one: RawReplicaSet, sizes: Mapping[str, int]
-) -> dict[str, dict[str, Any]]:
-    size = sizes.get(one.metadata.name)
-    if size is None:
-        return {"annotations": {}, "spec": {}}
-    return {"annotations": _recorded_size(deployment), "spec": {"replicas": size}}
-
-
 def _changes(
-    one: RawReplicaSet, annotations: dict[str, str], spec: dict[str, Any]
+    deployment: RawDeployment, one: RawReplicaSet, size: int | None, revision: str
 ) -> dict[str, Any]:
+    """The patch of a set. ``size`` None keeps its size; only the current one has a ``revision``."""
+    annotations: dict[str, str] = {}
+    spec: dict[str, int] = {}
+    if size is not None:
+        annotations, spec = _recorded_size(deployment), {"replicas": size}
+    if revision:
+        annotations |= {**_inherited(deployment), REVISION_ANNOTATION: revision}
+        spec["minReadySeconds"] = deployment.spec.min_ready_seconds
     present = {"replicas": one.desired_replicas, "minReadySeconds": one.spec.min_ready_seconds}
     annotations = dict(annotations.items() - one.metadata.annotations.items())
     spec = dict(spec.items() - present.items())
-    return {
-        **({"metadata": {"annotations": annotations}} if annotations else {}),
-        **({"spec": spec} if spec else {}),
-    }
+    metadata = {"metadata": {"annotations": annotations}} if annotations else {}
+    return {**metadata, **({"spec": spec} if spec else {})}
 
 
 def template_hash(template: PodTemplate) -> str:

@@ -225,6 +225,10 @@ class SchedulerInformers:
         """Make cycles consider claims once all storage objects have been read."""
         for informer in self.storage:
             await informer.wait_for_sync()
+        self.start_using_storage()
+
+    def start_using_storage(self) -> None:
+        """Make cycles consider claims: all storage objects have been read."""
         self.state.storage.synced = True
         self._storage_changed()
 
@@ -281,7 +285,7 @@ class SchedulerInformers:
     def _on_pod(self, old: LeanPod | None, new: LeanPod | None) -> None:
         key = PodKey(_key_of(new or old))
         before = self.state.pods.get(key)
-        facts = self._convert_pod(new, old, before) if new is not None else None
+        facts = self.convert_pod(new, old, before) if new is not None else None
         if new is not None and has_namespace_selector(new.spec):
             self._pods_with_namespace_selectors.add(key)
         else:
@@ -303,8 +307,8 @@ class SchedulerInformers:
         for group in {facts.group for facts in (before, after) if facts and facts.group}:
             self._listener.on_group_changed(group)
 
-    def _convert_pod(
-        self, pod: LeanPod, old: LeanPod | None, before: PodInfo | None
+    def convert_pod(
+        self, pod: LeanPod, old: LeanPod | None = None, before: PodInfo | None = None
     ) -> PodInfo | None:
         """Convert a pod to PodInfo. Returns None if a resource quantity cannot be parsed.
 

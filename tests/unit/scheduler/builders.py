@@ -1,8 +1,15 @@
 """Builders of scheduler values for tests: nodes, pods and gangs."""
 
+import json
+from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
+from gangline.api.meta.resource import Resource
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE
+from gangline.kube.client.client import ApiClient
+from gangline.kube.client.decoding import decode_object
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS, NodeTable
 from gangline.scheduler.cycle.cycle import run_cycle
@@ -170,6 +177,19 @@ def checked_cycle(state: SchedulerCache, now: float = 0.0) -> CycleResult:
 def placed(decision: CycleResult) -> dict[str, NodeName]:
     """Return the nodes of the bound pods of namespace ``d``."""
     return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
+
+
+def listing(**objects: list[dict[str, Any]]) -> ApiClient:
+    """Make a client that only lists: these objects by the plural of their kind, else nothing."""
+
+    async def list_(
+        resource: Resource[Any], *, transform: Callable[[Any], Any] | None = None
+    ) -> SimpleNamespace:
+        raw = objects.get(resource.plural, [])
+        read = [decode_object(resource.type, json.dumps(each).encode()) for each in raw]
+        return SimpleNamespace(items=list(map(transform, read)) if transform else read)
+
+    return cast(ApiClient, SimpleNamespace(list=list_))
 
 
 class RecordingListener:

@@ -273,6 +273,10 @@ class Informer(Generic[T]):
             if self._resync_s is not None:
                 tasks.create_task(self._resync(self._resync_s))
 
+    async def fill(self, items: list[T]) -> None:
+        """Store objects that the caller has read, in place of ``run``."""
+        await self._indexer.replace(items)
+
     async def wait_for_sync(self) -> None:
         """Wait until the first list of every namespace is complete."""
         for follower in self._reflectors:

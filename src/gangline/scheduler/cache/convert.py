@@ -6,7 +6,7 @@ of its gang. The pods of one owner (a Job, a ReplicaSet) are one gang then; with
 is alone. No PodGroup is written: the gang exists in the cache while it has pods.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -70,7 +70,6 @@ from gangline.scheduler.cache.convert_placement import (
 from gangline.scheduler.plugins.task_topology import parse_role_affinity
 from gangline.scheduler.plugins.volumes import (
     ClaimInfo,
-    StorageCapacities,
     StorageCapacityInfo,
     StorageClassInfo,
     VolumeInfo,
@@ -565,21 +564,6 @@ def capacity_info(capacity: CSIStorageCapacity) -> StorageCapacityInfo:
         nodes=_topology_term(capacity.node_topology),
         max_volume_bytes=_size({"storage": largest}) if largest is not None else None,
         total_bytes=_size({"storage": total}) if (total := capacity.capacity) is not None else None,
-    )
-
-
-def read_capacities(
-    drivers: Iterable[CSIDriver], capacities: Iterable[CSIStorageCapacity]
-) -> StorageCapacities:
-    return StorageCapacities(
-        synced=True,
-        publishing_drivers={
-            driver.metadata.name for driver in drivers if publishes_capacity(driver)
-        },
-        facts={
-            f"{capacity.metadata.namespace}/{capacity.metadata.name}": capacity_info(capacity)
-            for capacity in capacities
-        },
     )
 
 

@@ -1,9 +1,7 @@
 """Image locality: its scores, and that nothing is decoded while it has no weight."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -35,7 +33,15 @@ from gangline.scheduler.types import (
     shape_of,
 )
 from gangline.scheduler.wire import IMAGED_PODS, LEAN_PODS, ImagedPod, LeanPod, slim_pod
-from unit.scheduler.builders import RecordingListener, change_node, cluster, decide, node, pod
+from unit.scheduler.builders import (
+    RecordingListener,
+    change_node,
+    cluster,
+    decide,
+    listing,
+    node,
+    pod,
+)
 
 MIB = 2**20
 COUNTED = ScoreWeights(images=1)
@@ -249,22 +255,16 @@ def test_informers_decode_images_only_if_they_have_a_weight(
     assert len(of_nodes.transform(msgspec.convert(RAW_NODE, Node)).status.images) == images
 
 
-class Listed:
+def listed() -> ApiClient:
     """A cluster of two nodes, of which one has the images of the one pod."""
-
-    async def list(
-        self, resource: Resource[Any], transform: Callable[[Any], Any] = lambda read: read
-    ) -> SimpleNamespace:
-        bare = {**RAW_NODE["status"], "images": []}
-        nodes = [{"metadata": {"name": "a"}, "status": bare}, RAW_NODE]
-        raw = {"nodes": nodes, "pods": [RAW_POD]}.get(resource.plural, [])
-        read = [decode_object(resource.type, json.dumps(each).encode()) for each in raw]
-        return SimpleNamespace(items=list(map(transform, read)))
+    bare = {**RAW_NODE["status"], "images": []}
+    nodes = [{"metadata": {"name": "a"}, "status": bare}, RAW_NODE]
+    return listing(nodes=nodes, pods=[RAW_POD])
 
 
 @pytest.mark.parametrize(("weights", "goes_to"), [(ScoreWeights(), "a"), (COUNTED, "b")])
 async def test_an_explanation_counts_images_as_the_scheduler_does(
     weights: ScoreWeights, goes_to: str
 ) -> None:
-    state = await read_cluster_state(cast("ApiClient", Listed()), frozenset({"gangline"}), weights)
+    state = await read_cluster_state(listed(), frozenset({"gangline"}), weights)
     assert where(state) == {"p": goes_to}

@@ -1,18 +1,21 @@
 """Claims: the nodes they allow, what keeps pods pending, and which volumes are used."""
 
+from typing import cast
+
 import msgspec
 import pytest
 
 from gangline.api.core.core import PersistentVolume, PersistentVolumeClaim, StorageClass
+from gangline.kube.client.client import ApiClient
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import (
     capacity_info,
     claim_info,
     pod_info,
-    read_capacities,
     storage_class_info,
     volume_info,
 )
+from gangline.scheduler.informers import StorageCapacityInformers
 from gangline.scheduler.plugins.volumes import (
     CLAIM_IN_USE,
     NO_VOLUMES,
@@ -423,9 +426,12 @@ def test_capacities_are_read(written: dict[str, object], facts: StorageCapacityI
     assert capacity_info(msgspec.convert(capacity, CSIStorageCapacity)) == facts
 
 
-def test_only_publishing_drivers_are_considered() -> None:
+async def test_only_publishing_drivers_are_considered() -> None:
     def driver(name: str, **spec: object) -> CSIDriver:
         return msgspec.convert({"metadata": {"name": name}, "spec": spec}, CSIDriver)
 
     drivers = [driver("a", storageCapacity=True), driver("b", storageCapacity=False), driver("c")]
-    assert read_capacities(drivers, []).publishing_drivers == {"a"}
+    state = SchedulerCache()
+    informers = StorageCapacityInformers(cast(ApiClient, None), state, lambda: None)
+    await informers.drivers.fill(drivers)
+    assert state.storage.capacities.publishing_drivers == {"a"}

@@ -14,8 +14,9 @@ from gangline.scheduler.reporting.explain import (
     explain_group,
     explain_pod,
 )
+from gangline.scheduler.reporting.replay import read_cluster_state
 from gangline.scheduler.types import GroupKey, PodKey, QueueInfo, TaintInfo
-from unit.scheduler.builders import cluster, gang, group, node, on_label, pod
+from unit.scheduler.builders import cluster, gang, group, listing, node, on_label, pod
 
 JOB = GroupKey("d/job")
 
@@ -117,3 +118,20 @@ def test_a_pod_of_its_own_is_explained_too() -> None:
     assert explanation.message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
     with pytest.raises(KeyError):
         explain_pod(state, PodKey("d/other"), 0.0)
+
+
+async def test_a_cluster_that_is_read_has_the_extended_resources_of_device_classes() -> None:
+    container = {"resources": {"requests": {"example.com/gpu": "1"}}}
+    client = listing(
+        deviceclasses=[
+            {"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}}
+        ],
+        pods=[
+            {
+                "metadata": {"name": "p", "namespace": "d"},
+                "spec": {"schedulerName": "gangline", "containers": [container]},
+            }
+        ],
+    )
+    state = await read_cluster_state(client, frozenset({"gangline"}))
+    assert "device class 'gpu' offers" in explain_pod(state, PodKey("d/p"), 0.0).message

@@ -89,7 +89,9 @@ class JobEditor:
         before = replica_count(stored, role)
         after = replicas(before)
         if after < 0:
-            raise JobError(f"job {name!r} has {before} replicas of {role!r}: not {after}")
+            raise JobError(
+                f"job {name!r} has {before} replicas of {role!r}: it cannot have {after}"
+            )
         try:
             patch = scale_patch(stored, role, after)
         except KeyError as error:

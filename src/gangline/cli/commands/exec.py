@@ -290,7 +290,10 @@ def parse_port_mapping(text: str) -> tuple[int, int]:
     local, colon, remote = text.partition(":")
     ports = (local or "0", remote) if colon else (text, text)
     if not all(part.isascii() and part.isdecimal() and int(part) < 1 << 16 for part in ports):
-        raise click.BadParameter(f"{text!r}: write LOCAL:REMOTE, such as 9090:6006")
+        raise click.BadParameter(
+            f"{text!r}: write LOCAL:REMOTE, ports up to 65535, such as 9090:6006",
+            param_hint="PORT",
+        )
     return int(ports[0]), int(ports[1])
 
 

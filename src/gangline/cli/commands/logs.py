@@ -164,7 +164,7 @@ def _options(job: "Job", given: dict[str, Any]) -> "LogOptions":
     return LogOptions(
         tail=None if given["tail"] < 0 else given["tail"],
         since_seconds=flags.parse_seconds("--since", given["since"]) if given["since"] else None,
-        since_time=given["since_time"],
+        since_time=flags.check_time("--since-time", given["since_time"]),
         previous=given["previous"],
         replica=instance,
         replicas=frozenset(select_ranks(job.ranks, given["ranks"])),

@@ -3,13 +3,16 @@
 Errors have the flag, the value, and the expected form.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import click
 
+from gangline.api.go_duration import parse_go_duration
 from gangline.api.resource_list import GPU
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -130,13 +133,25 @@ def check_quantity(flag: str, value: str) -> str:
 
 
 def parse_seconds(flag: str, value: str) -> int:
-    """Parse a duration such as ``90s``, ``10m``, ``1h30m`` or a number of seconds."""
-    if value.isdecimal():
+    """Parse a duration such as ``90s``, ``10m``, ``1.5h`` or a number of seconds; round up."""
+    if value.isascii() and value.isdecimal():
         return int(value)
     match = _DURATION.fullmatch(value)
+    if match is None and (seconds := parse_go_duration(value)):
+        return math.ceil(seconds)
     if not value or match is None:
         raise _wrong(flag, value, "write a duration such as 90s, 10m or 1h30m")
     return sum(int(part or 0) * size for part, size in zip(match.groups(), _SECONDS, strict=True))
+
+
+def check_time(flag: str, value: str) -> str:
+    """Check that a text is a time, or empty, and return it."""
+    try:
+        if value:
+            datetime.fromisoformat(value)
+    except ValueError as error:
+        raise _wrong(flag, value, f"write a time such as 2026-01-31T12:00:00Z ({error})") from error
+    return value
 
 
 def _wrong(flag: str, value: str, remedy: str) -> click.BadParameter:

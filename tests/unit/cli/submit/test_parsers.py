@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -195,10 +196,27 @@ def test_submit_without_arguments_names_the_missing_argument(
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0", 0), ("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1d1s", 86_401)],
+    [
+        *(("0", 0), ("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1d1s", 86_401)),
+        *(("1.5h", 5400), ("300ms", 1), ("1h0.5m", 3630)),
+    ],
 )
 def test_durations_are_read(text: str, expected: int) -> None:
     assert parsers.parse_seconds("--since", text) == expected
+
+
+@pytest.mark.parametrize("text", ["x", "-5m", "1y", "nan", "1.5", "½", "1h 5m"])
+def test_what_is_no_duration_is_refused_with_its_flag(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="write a duration such as 90s"):
+        parsers.parse_seconds("--since", text)
+
+
+@pytest.mark.parametrize("text", ["x", "2026-13-31", "12:00"])
+def test_what_is_no_time_is_refused_with_its_flag(text: str) -> None:
+    assert parsers.check_time("--since-time", "2026-01-31T12:00:00Z")
+    with pytest.raises(click.BadParameter, match="write a time such as") as raised:
+        parsers.check_time("--since-time", text)
+    assert raised.value.param_hint == "--since-time"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """HTTP endpoints for metrics and health, for Prometheus and the kubelet."""
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -7,11 +8,22 @@ from ssl import SSLContext
 from typing import NamedTuple
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from gangline.kube.errors import ConfigError
 
 _Page = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Whether it is no traceback about a malformed request, which any client can send."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+request_log = logging.getLogger(__name__)
+"""Log of servers that answer anybody."""
+request_log.addFilter(_is_worth_a_line)
 
 
 class Address(NamedTuple):
@@ -83,7 +95,7 @@ async def listen(
     Raises:
         ConfigError: the address is not available.
     """
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_s)
+    runner = web.AppRunner(app, access_log=None, logger=request_log, shutdown_timeout=shutdown_s)
     await runner.setup()
     try:
         try:

@@ -15,7 +15,7 @@ from prometheus_client import Counter, Gauge
 
 from gangline.api.cluster.admission import AdmissionResponse
 from gangline.kube.errors import KubeError
-from gangline.kube.probes import Address
+from gangline.kube.probes import Address, request_log
 from gangline.operator.webhook import review
 from gangline.operator.webhook.certificate import ServingCertificate
 
@@ -46,7 +46,9 @@ class WebhookServer:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.add_routes([web.post(path, _handler(path, r)) for path, r in responders.items()])
         app.add_routes(routes)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_GRACE_S)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=request_log, shutdown_timeout=STOP_GRACE_S
+        )
         self._serving = False
 
     @property

@@ -46,6 +46,10 @@ log = logging.getLogger(__name__)
 RESOURCES_ANNOTATION = "gangline.dev/resources"
 """Node annotation: the extended resources that the kubelet provides, separated by commas."""
 
+STORAGE_BYTES = 100 << 30
+STATUS_PERIOD_S = 60.0
+"""Seconds between writes of the node's status without a change (Kubernetes: 5 min)."""
+
 _HEALTHY = {
     "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -57,7 +61,7 @@ def node_allocatable(node: VirtualNodeSpec) -> ResourceAmounts:
     amounts = {
         CPU: node.cpu_milli,
         MEMORY: node.memory_bytes,
-        EPHEMERAL_STORAGE: node.storage_bytes,
+        EPHEMERAL_STORAGE: STORAGE_BYTES,
         PODS: node.pods,
     }
     return amounts | node_extended_resources(node)
@@ -223,7 +227,7 @@ class NodeStatusReporter:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._every(self.settings.heartbeat_s, self.renew))
-            tasks.create_task(self._every(self.settings.node_status_s, self._write_status))
+            tasks.create_task(self._every(STATUS_PERIOD_S, self._write_status))
             tasks.create_task(self._every(self.settings.heartbeat_s, self._follow_capacity))
 
     async def renew(self) -> None:

@@ -34,7 +34,6 @@ class VirtualNodeSpec:
     """The address of the kubelet server, and the host IP of hostNetwork pods."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
-    storage_bytes: int = 100 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,6 @@ class KubeletSettings:
     heartbeat_s: float = 10.0
     """Seconds between renewals of the lease; the node counts as lost after 40 s without one."""
 
-    node_status_s: float = 60.0
-    """Seconds between writes of the node's status without a change (Kubernetes: 5 min)."""
-
     refresh_s: float = 15.0
     """Seconds between updates of ConfigMap and Secret volumes."""
 
@@ -65,6 +61,3 @@ class KubeletSettings:
 
     retry_s: float = 3.0
     """Seconds before a failed preparation or configuration is tried again."""
-
-    log_max_bytes: int = 10 << 20
-    log_max_files: int = 5

@@ -291,14 +291,13 @@ class ContainerWorker:
         return (by - self._context.node.clock()).total_seconds()
 
     def _open_log(self, number: int) -> LogWriter:
-        settings = self._context.node.settings
         path = self._context.folders.log(self.container.name, number)
         for old in path.parent.glob("*.log"):
             if old.stem.isdigit() and int(old.stem) <= number - _KEPT_LOGS:
                 for file in [old, *rotated_files(old)]:
                     file.unlink(missing_ok=True)
         self._tail = b""
-        return LogWriter(path, max_bytes=settings.log_max_bytes, max_files=settings.log_max_files)
+        return LogWriter(path)
 
     def _close_log(self) -> None:
         if self.writer is None:

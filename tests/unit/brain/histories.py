@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+import brain_records
 from gangline.api.jobs.training_facts import SegmentFacts
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.explain import published
@@ -28,20 +29,11 @@ NOW = 20_780 * DAY
 
 
 def a_job(uid: str = "new", **changes: object) -> RecordedJob:
-    base = RecordedJob(
-        cluster="c1",
-        uid=uid,
-        namespace="team",
-        name=f"train-resnet-{uid}",
-        stem="train-resnet",
-        kind="ElasticJob",
-        owner="ada",
-        image=Image(repository="registry/train"),
-        command_digest="cmd",
-        submitted_ms=NOW - HOUR,
-        roles=(RoleSize(role="worker", since_ms=0, replicas=4, memory_bytes=32 * GIB),),
-    )
-    return msgspec.structs.replace(base, **changes)
+    names = {"cluster": "c1", "uid": uid, "namespace": "team", "name": f"train-resnet-{uid}"}
+    unknown = {"queue": "", "spec_digest": "", "started_ms": None, "model": None, "observed_ms": 0}
+    image = Image(repository="registry/train")
+    own = {"command_digest": "cmd", "submitted_ms": NOW - HOUR, "roles": (asking(32),)}
+    return brain_records.a_running_job(**(names | unknown | own | {"image": image} | changes))
 
 
 def asking(memory_gib: float | None, cpu_millis: int | None = None, replicas: int = 4) -> RoleSize:
@@ -55,28 +47,16 @@ def asking(memory_gib: float | None, cpu_millis: int | None = None, replicas: in
 
 
 def a_pod(peak_gib: float | None, rank: int = 0, **changes: object) -> PodRun:
-    base = PodRun(
-        role="worker",
-        rank=rank,
-        number=0,
-        started_ms=NOW - DAY,
-        ended_ms=NOW - DAY + HOUR,
-        limit_memory_bytes=32 * GIB,
-        peak_memory_bytes=None if peak_gib is None else round(peak_gib * GIB),
-    )
-    return msgspec.structs.replace(base, **changes)
+    peak = None if peak_gib is None else round(peak_gib * GIB)
+    measured = {"limit_memory_bytes": 32 * GIB, "peak_memory_bytes": peak, "cpu_p95_millis": None}
+    times = {"started_ms": NOW - DAY, "ended_ms": NOW - DAY + HOUR, "node": "", "samples": 0}
+    return brain_records.a_pod(rank, **(measured | times | changes))
 
 
 def an_oom(limit_gib: float, rank: int = 0, number: int = 0, **changes: object) -> PodRun:
-    base = a_pod(
-        limit_gib,
-        rank,
-        number=number,
-        oom=True,
-        cause="OOMKilled",
-        limit_memory_bytes=round(limit_gib * GIB),
-    )
-    return msgspec.structs.replace(base, **changes)
+    limit = round(limit_gib * GIB)
+    killed = {"number": number, "oom": True, "cause": "OOMKilled", "limit_memory_bytes": limit}
+    return a_pod(limit_gib, rank, **(killed | changes))
 
 
 def a_run(

@@ -450,14 +450,9 @@ def _warnings(evidence: _Evidence, value: int) -> list[Advice]:
     was = evidence.was
     if was is None or value <= was * (1 + UNCHANGED) or not (evidence.runs or evidence.killed):
         return []
-    reason = because(
-        "RequestBelowNeed",
-        request_bytes=was,
-        need_bytes=value,
-        runs=len(evidence.runs),
-        ooms=len({kill.job.uid for kill in evidence.killed}),
-    )
-    return [_warning(evidence, reason, value)]
+    ooms, runs = len({kill.job.uid for kill in evidence.killed}), len(evidence.runs)
+    known: Arguments = {"request_bytes": was, "need_bytes": value, "runs": runs, "ooms": ooms}
+    return [_warning(evidence, because("RequestBelowNeed", **known), value)]
 
 
 def _warning(evidence: _Evidence, reason: Reason, value: int | None) -> Advice:

@@ -10,7 +10,7 @@ look equal; the slow rank is then the one that waits least. So the own time of a
 the step without its wait, wherever waits are reported.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any, TypeVar
@@ -152,8 +152,7 @@ def _slow_in(windows: Sequence[dict[int, float]], rank: int) -> float | None:
     """The median excess of a rank that is slow in enough windows; else None."""
     excesses = []
     for window in windows:
-        own = window.get(rank)
-        if own is None:
+        if (own := window.get(rank)) is None:
             continue
         middle = median(window.values())
         deviation = median(abs(time - middle) for time in window.values())
@@ -168,11 +167,10 @@ def _slow_group(windows: Sequence[dict[int, float]], ranks: set[int]) -> int:
 
     Half of the ranks move the median, so the fastest quarter is the reference here.
     """
-    slow: dict[int, int] = defaultdict(int)
+    slow: Counter[int] = Counter()
     for window in windows:
         fast = sorted(window.values())[max(len(window) // 4 - 1, 0)]
-        for rank, own in window.items():
-            slow[rank] += own >= (1 + SLOW) * fast
+        slow.update(rank for rank, own in window.items() if own >= (1 + SLOW) * fast)
     return sum(slow[rank] >= NEEDED for rank in ranks)
 
 

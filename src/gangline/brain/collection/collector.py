@@ -53,17 +53,15 @@ from gangline.brain.collection.job_digest import (
     pod_limits,
 )
 from gangline.brain.collection.live_facts import JobObservations, NodeSize, digest_facts
-from gangline.brain.collection.server_use import (
+from gangline.brain.collection.measurements import (
     POLL_S,
+    SEGMENT_S,
     PodSample,
+    ReportedStep,
     SampleBuffer,
     ServerTable,
-    poll_usage,
-)
-from gangline.brain.collection.step_progress import (
-    SEGMENT_S,
-    ReportedStep,
     StepProgress,
+    poll_usage,
     reported_step,
 )
 from gangline.brain.facts.records import MemorySample, NodeCapacity, Outcome, Run

@@ -34,8 +34,7 @@ from gangline.api.jobs.training_facts import (
 from gangline.brain.advisers.stragglers import SLOW
 from gangline.brain.advisers.view import DevicePeak, NodeCheckResult
 from gangline.brain.collection.job_digest import ContainerRun, merge_runs
-from gangline.brain.collection.server_use import SampleBuffer
-from gangline.brain.collection.step_progress import ReportedStep, StepProgress
+from gangline.brain.collection.measurements import ReportedStep, SampleBuffer, StepProgress
 from gangline.brain.facts.belief import FUTURE_MS, believe
 from gangline.brain.facts.records import Outcome, PodRun, RankSpeed, RecordedJob, Run
 
@@ -348,24 +347,19 @@ class JobObservations:
         """Return the records; None while the job itself is not known."""
         if self.job is None:
             return None
+        ended = self.job.outcome is not Outcome.RUNNING
+        # The status has the time of the first reconciliation, before which a job has only waited.
+        started_ms = self.job.started_ms if ended else None
         job = replace(
             self.job,
             model=self.model or self.job.model,
-            complete=self.watched_from_start and self.job.outcome is not Outcome.RUNNING,
-            started_ms=self._started_ms(self.job),
+            complete=self.watched_from_start and ended,
+            started_ms=min((key[2] for key in (*self.runs, *self.earlier)), default=started_ms),
         )
         segments = tuple(self.segments[key] for key in sorted(self.segments))
         return Run(
             job=job, segments=segments, pods=tuple(self._pod_runs()), shortages=self.shortages
         )
-
-    def _started_ms(self, job: RecordedJob) -> int | None:
-        """Return when the first pod started: the status has the time of the first reconciliation,
-        before which a running job has only waited.
-        """
-        starts = [key[2] for key in (*self.runs, *self.earlier)]
-        ended = job.outcome is not Outcome.RUNNING
-        return min(starts, default=job.started_ms if ended else None)
 
     def _pod_runs(self) -> list[PodRun]:
         """Number the runs of each rank by their start; so the order of events has no effect."""

@@ -33,7 +33,7 @@ from gangline.brain.advisers.workers import advise_workers, fitted_segments, siz
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings, digest_job
 from gangline.brain.collection.live_facts import JobObservations, device_peaks, ended_by_shortage
-from gangline.brain.collection.server_use import ServerTable
+from gangline.brain.collection.measurements import ServerTable
 from gangline.brain.evaluation.cluster_facts import exposure_by_node
 from gangline.brain.evaluation.history import JobHistory
 from gangline.brain.facts.records import Outcome, RecordedJob, Run

@@ -26,8 +26,7 @@ from gangline.api.jobs.kind import JobKind
 from gangline.api.masking import mask_data, mask_line, mask_lines, mask_manifest, secret_values
 from gangline.api.verdict import Finding, finding_of_pod
 from gangline.brain.collection.collector import Collector
-from gangline.brain.collection.server_use import PodSample
-from gangline.brain.collection.step_progress import ReportedStep, written_steps
+from gangline.brain.collection.measurements import PodSample, ReportedStep, written_steps
 from gangline.brain.facts.job_record import MAX_LINES, Curves, JobRecord, LogTail, merge_records
 from gangline.brain.facts.records import Run
 from gangline.brain.record.account import reserved_seconds, with_ranks, with_scalars

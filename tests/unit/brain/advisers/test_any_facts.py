@@ -7,7 +7,6 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brain_records import a_segment
 from gangline.api.jobs.training_facts import (
     DISTURBED,
     GOOD,
@@ -167,25 +166,3 @@ def test_b10_any_facts_give_finite_positive_numbers_and_lower_only_on_good_evide
     model = fit_throughput(observations(view.run.segments, NOW))
     for advice in advise_workers(view, model):
         check(view, advice)
-
-
-def test_b8_first_decision_is_not_always_to_grow() -> None:
-    """One size was seen, and exchange takes most of its steps."""
-    segments = tuple(
-        a_segment(
-            since=NOW - (12 - index) * 300_000,
-            until=NOW - (11 - index) * 300_000,
-            nodes=8,
-            procs=8,
-            micro_batch=16,
-            global_batch=128,
-            step_seconds=StepSeconds(1, 1.0),
-            compute_seconds=0.1,
-            sync_seconds=0.9,
-        )
-        for index in range(12)
-    )
-    job = a_job(started_ms=NOW - 10 * HOUR, workers_min=1, workers_max=32)
-    view = a_view(own=Run(job=job, segments=segments))
-    model = fit_throughput(observations(segments, NOW))
-    assert all((advise_worker.value or 0) < 8 for advise_worker in advise_workers(view, model))

@@ -10,7 +10,6 @@ from gangline.brain.advisers.checkpoints import (
     advise_checkpoints,
     between_failures_s,
     daly_interval,
-    lost_share,
     posterior,
 )
 from gangline.brain.advisers.view import AdviserView, ClusterView, Exposure
@@ -35,22 +34,9 @@ def make_view(
     return msgspec.structs.replace(view, **changes)
 
 
-@pytest.mark.parametrize(
-    ("save_s", "failure_s", "interval_s"), [(1, 3 * HOUR, 146), (60, 6 * HOUR, 1570)]
-)
-def test_t8_interval_of_known_costs(save_s: float, failure_s: float, interval_s: float) -> None:
-    assert round(daly_interval(save_s, failure_s)) == interval_s
-
-
 @pytest.mark.parametrize("save_s", [0.05, 1, 60, 5000])
 def test_interval_is_that_of_the_trainer(save_s: float) -> None:
     assert daly_interval(save_s, 2000) == trainers_interval(save_s, 2000)
-
-
-def test_interval_loses_least() -> None:
-    best = daly_interval(10, 4 * HOUR)
-    around = [lost_share(best * factor, 10, 4 * HOUR) for factor in (0.8, 1.0, 1.25)]
-    assert min(around) == around[1]
 
 
 def test_t8_adviser_uses_what_the_family_has_seen() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gangline.api.jobs.progress import ReportedMetric, TrainerStatus
 from gangline.api.jobs.training_facts import GOOD, WARM_UP, SegmentFacts
-from gangline.brain.collection.step_progress import (
+from gangline.brain.collection.measurements import (
     ReportedStep,
     StepProgress,
     reported_step,

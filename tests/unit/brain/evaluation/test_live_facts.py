@@ -15,7 +15,7 @@ from gangline.brain.advisers.memory import peaks as peaks_of_host
 from gangline.brain.advisers.view import AdviserView, ClusterView, SimilarRuns
 from gangline.brain.collection.job_digest import ContainerRun
 from gangline.brain.collection.live_facts import FRESH_MS, JobObservations, digest_facts
-from gangline.brain.collection.server_use import PodSample, ServerTable
+from gangline.brain.collection.measurements import PodSample, ServerTable
 from gangline.brain.evaluation.advisers import _fit, advise, build_view, with_live_facts
 from gangline.brain.evaluation.cluster_facts import NodeDays, exposure_by_node
 from gangline.brain.facts.records import NodeCapacity, PodRun, RecordedJob, RoleSize, Run

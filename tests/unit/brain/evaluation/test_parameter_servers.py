@@ -23,8 +23,7 @@ from gangline.api.resources import ELASTIC_JOBS
 from gangline.brain.collection.collector import WatchedJob
 from gangline.brain.collection.job_digest import ContainerRun, end_of_deleted
 from gangline.brain.collection.live_facts import JobObservations
-from gangline.brain.collection.server_use import PodSample
-from gangline.brain.collection.step_progress import written_steps
+from gangline.brain.collection.measurements import PodSample, written_steps
 from gangline.brain.facts.records import Mode, NodeCapacity, RoleSize, Wishes
 from gangline.brain.guard.policy import BrainPolicyRule, GuardSettings
 from gangline.sdk.event_files import EventFolder

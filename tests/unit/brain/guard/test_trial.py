@@ -16,7 +16,6 @@ from gangline.brain.guard.trial import (
     TrialEvents,
     baseline,
     judge,
-    moments,
     sequential_radius,
 )
 from unit.brain.guard.builders import HOUR, MINUTE, NOW, make_action, make_segments
@@ -148,7 +147,3 @@ def test_the_sequential_interval_holds_at_all_looks_together() -> None:
     means = noise.cumsum(axis=1) / np.arange(1, 41)
     radius = np.array([sequential_radius(n) for n in range(1, 41)])
     assert ((np.abs(means) > radius).any(axis=1)).mean() <= 0.2
-
-
-def test_moments_of_nothing_are_not_known() -> None:
-    assert moments([]) is None

@@ -37,10 +37,6 @@ def test_buckets_are_those_of_the_vertical_pod_autoscaler() -> None:
     assert bucket_starts(CPU)[1] == 10
 
 
-def test_empty_histogram_has_no_percentile() -> None:
-    assert Histogram(MEMORY).percentile(500) is None
-
-
 def test_percentile_is_the_end_of_a_bucket_and_never_above_the_peak() -> None:
     histogram = filled([(GIB, 0, 98), (8 * GIB, 0, 2)])
     usual = histogram.percentile(980)

@@ -91,8 +91,3 @@ def test_batch_is_divided_with_as_few_micro_steps_as_fit() -> None:
     assert divide_batch(1, 2, 256, 60) == Configuration(1, 2, 128 / 3, 3)
     assert divide_batch(1, 512, 100, 64) is None
     assert divide_batch(1, 2, 256, 0) is None
-
-
-def test_gain_of_no_change_is_exactly_zero() -> None:
-    gain = perfect_job(256, 2560.0).gain(Configuration(1, 8, 32), Configuration(1, 8, 32))
-    assert gain == (0.0, 0.0, 0.0)

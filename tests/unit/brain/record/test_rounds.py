@@ -11,7 +11,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.job_resources import PYTORCH_JOBS
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings
-from gangline.brain.collection.server_use import PodSample
+from gangline.brain.collection.measurements import PodSample
 from gangline.brain.facts.job_record import JobRecord
 from gangline.brain.record import recorder as recorders
 from gangline.brain.record.observe import JobAtTime, observe

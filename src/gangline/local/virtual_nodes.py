@@ -14,29 +14,19 @@ import contextlib
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol
 
 from gangline.api.core.core import Node
 from gangline.api.resources import NODES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import Informer
+from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.settings import VirtualNodeSpec
 from gangline.local.machine import VIRTUAL_LABEL
 from gangline.local.supervision import keep_running
 
 STOPPED_ANNOTATION = "gangline.dev/stopped"
 PARTITIONED_ANNOTATION = "gangline.dev/partitioned"
-
-
-class NodeRunner(Protocol):
-    """The component that runs a node: a kubelet."""
-
-    async def run(self) -> None:
-        """Run until cancelled; a later call takes over the containers of the earlier one."""
-
-    async def stop(self, grace_s: float) -> None:
-        """End all containers; those that take longer than ``grace_s`` are killed."""
 
 
 class NodePower(Enum):
@@ -54,12 +44,12 @@ def desired_power(node: Node | None) -> NodePower:
 
 
 class VirtualNode:
-    """One node: switches its agent to the desired state."""
+    """One node: switches its kubelet to the desired state."""
 
-    def __init__(self, name: str, make: Callable[[], NodeRunner]) -> None:
+    def __init__(self, name: str, make: Callable[[], Kubelet]) -> None:
         self.name = name
         self._make = make
-        self._runner: NodeRunner | None = None
+        self._kubelet: Kubelet | None = None
         self._running: asyncio.Task[None] | None = None
         self._power_changed = asyncio.Event()
         self._desired = NodePower.ON
@@ -85,24 +75,24 @@ class VirtualNode:
         await self.stop(grace_s)
 
     async def stop(self, grace_s: float) -> None:
-        # Cleared before the halt: a concurrent stop must not stop the same agent a second time.
-        agent, self._runner = self._runner, None
+        # Cleared before the halt: a concurrent stop must not stop the same kubelet a second time.
+        kubelet, self._kubelet = self._kubelet, None
         await self._halt()
-        if agent is not None:
-            await agent.stop(grace_s)
+        if kubelet is not None:
+            await kubelet.stop(grace_s)
 
     async def _switch(self, power: NodePower) -> None:
         match power:
             case NodePower.ON if self._running is None and not self._ended:
-                self._runner = self._runner or self._make()
-                self._running = asyncio.create_task(self._runner.run(), name=self.name)
+                self._kubelet = self._kubelet or self._make()
+                self._running = asyncio.create_task(self._kubelet.run(), name=self.name)
             case NodePower.PARTITIONED:
                 await self._halt()
             case NodePower.STOPPED:
                 await self.stop(0.0)
 
     async def _wait(self) -> None:
-        """Wait for another desired state; an exception of the agent is raised here."""
+        """Wait for another desired state; an exception of the kubelet is raised here."""
         switched = asyncio.create_task(self._power_changed.wait())
         watched = {switched} | ({self._running} if self._running is not None else set())
         try:
@@ -122,14 +112,14 @@ class VirtualNode:
 
 
 class VirtualNodes:
-    """All virtual nodes of a cluster. ``make`` builds the agent of a node."""
+    """All virtual nodes of a cluster. ``make`` builds the kubelet of a node."""
 
     def __init__(
         self,
         client: ApiClient,
         nodes: list[VirtualNodeSpec],
         informer: Informer[Node],
-        make: Callable[[VirtualNodeSpec], NodeRunner],
+        make: Callable[[VirtualNodeSpec], Kubelet],
     ) -> None:
         self._client = client
         self._informer = informer

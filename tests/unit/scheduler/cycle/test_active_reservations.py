@@ -15,7 +15,6 @@ from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
     NodeName,
-    PlacementConstraints,
     PodGroupInfo,
     PodInfo,
     PodKey,
@@ -83,49 +82,6 @@ def test_as_few_reservations_as_necessary_give_way_the_lowest_first() -> None:
     assert result.awaited[PodKey("d/old-3")].reason == "preempted by d/high of higher priority"
 
 
-def test_larger_reservation_that_gives_way_leaves_the_rest_to_later_gangs_of_the_cycle() -> None:
-    """Neither of them fails because its equal has failed before."""
-    state = made(
-        node("n0", cpu=8),
-        QueueInfo("default", reclaimable=False),
-        QueueInfo("other", priority=5),
-        group("first", 1, queue="other"),
-        pod("first-0", cpu=2, group="first"),
-        *waiting("low", 8, priority=1),
-        group("high", 1, priority=9),
-        pod("high-0", cpu=2, group="high"),
-        group("same", 1, age=9),
-        pod("same-0", cpu=2, group="same"),
-        low=reserved("low", *["n0"] * 8),
-    )
-    result = decide(state, NOW)
-    assert result.displaced == {"d/low"}
-    assert [each.pod for each in result.bindings] == ["d/high-0", "d/same-0"]
-    messages = {each.group: each.message for each in result.pending_reasons}
-    assert (
-        "Its reservation went to d/high, which has a higher priority."
-        in messages[GroupKey("d/low")]
-    )
-
-
-def test_reservation_on_nodes_that_the_gang_cannot_use_stays() -> None:
-    """The gang evicts a pod, and is tried without the reservation."""
-    elsewhere = PlacementConstraints(selector=(("zone", "b"),))
-    state = made(
-        node("n0", cpu=1),
-        node("n1", cpu=1, labels={"zone": "b"}),
-        *ending(1),
-        pod("runs", on="n1"),
-        *waiting("low", 1, priority=1),
-        *waiting("high", 1, priority=9, constraints=elsewhere),
-        low=reserved("low", "n0"),
-    )
-    result = decide(state, NOW)
-    assert [each.pod for each in result.evictions] == ["d/runs"]
-    assert result.displaced == frozenset()
-    assert result.reservations["d/low"] == state.reservations["d/low"]
-
-
 @pytest.mark.parametrize("reclaim", [True, False])
 def test_queue_that_may_not_reclaim_displaces_nothing(reclaim: bool) -> None:
     state = made(
@@ -156,22 +112,6 @@ def test_higher_priority_comes_first_where_preemption_is_switched_off() -> None:
     result = run_cycle(state, NOW, EvictionPolicy(preempt=False))
     assert result.displaced == {"d/low"}
     assert result.reservations["d/high"].preempting
-
-
-@pytest.mark.parametrize("fifo", [True, False])
-def test_owner_starts_although_a_gang_that_cannot_use_its_nodes_comes_first(fifo: bool) -> None:
-    """Its victims were evicted already: the nodes would be idle otherwise."""
-    state = made(
-        *nodes(2),
-        QueueInfo("default", fifo=fifo),
-        pod("keeps", on="n1", preemptable=False, belongs_to_job=True),
-        *waiting("low", 1, priority=1),
-        *waiting("high", 2, priority=9),
-        low=reserved("low", "n0"),
-    )
-    result = decide(state, NOW)
-    assert [(each.pod, each.node) for each in result.bindings] == [("d/low-worker-0", "n0")]
-    assert result.displaced == frozenset()
 
 
 def test_only_pods_that_the_reservation_needs_are_awaited() -> None:

@@ -8,61 +8,10 @@ from gangline.scheduler.cache.convert import group_info, pod_info
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.preemption.reservations import BackfillWindow, earliest_start, latest_end
 from gangline.scheduler.queueing.gangs import pending_gangs
-from gangline.scheduler.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
 from gangline.scheduler.wire import LeanPod
-from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
+from unit.scheduler.builders import cluster, group, node, pod
 
 NOW = 1000.0
-CPU_1 = request(cpu=1, pods=0)
-
-
-def running(until: float) -> list[PodGroupInfo | PodInfo]:
-    """A gang on most of the node that ends ``until`` seconds from now, as far as it says."""
-    member = pod(
-        "old-0", cpu=3, group="old", on="n", started_at=NOW - 50, max_run_time_s=until + 50
-    )
-    return [group("old", 1), member]
-
-
-def placed(decision: CycleResult) -> set[str]:
-    return {binding.pod for binding in decision.bindings}
-
-
-def test_short_job_backfills_until_the_reservation_starts() -> None:
-    large = gang("large", 1, cpu=4)
-    state = cluster(node("n", cpu=4), *running(100), *large)
-    for name, limit in (("short", 90.0), ("long", 200.0), ("unknown", 0.0)):
-        state.set_group(group(name, 1, age=9))
-        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=9, max_run_time_s=limit))
-    decision = decide(state, NOW)
-    assert placed(decision) == {"d/short-0"}
-    assert set(decision.reservations) == {"d/large"}
-
-
-@pytest.mark.parametrize(
-    ("queue", "expected"),
-    [
-        pytest.param(QueueInfo("q"), {"d/short-0", "d/next-0"}, id="no limit"),
-        pytest.param(QueueInfo("q", capability=CPU_1), {"d/short-0"}, id="limit of the queue"),
-        pytest.param(QueueInfo("q", parent="top"), {"d/short-0"}, id="limit of its parent"),
-        pytest.param(QueueInfo("q", open=False), set(), id="closed"),
-    ],
-)
-def test_backfill_keeps_the_limits_of_queues(queue: QueueInfo, expected: set[str]) -> None:
-    top = QueueInfo("top", capability=CPU_1)
-    state = cluster(node("n", cpu=5), *running(100), top, queue, *gang("large", 1, cpu=5))
-    for age, name in enumerate(("short", "next")):
-        state.set_group(group(name, 1, queue="q", age=age, max_run_time_s=60.0))
-        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=age))
-    assert placed(decide(state, NOW)) == expected
-
-
-def test_no_backfill_if_the_start_of_the_reservation_is_unknown() -> None:
-    endless = pod("old-0", cpu=3, group="old", on="n")
-    state = cluster(node("n", cpu=4), group("old", 1), endless, *gang("large", 1, cpu=4))
-    state.set_group(group("short", 1, age=9, max_run_time_s=60.0))
-    state.set_pod(pod("short-0", cpu=1, group="short", age=9))
-    assert not placed(decide(state, NOW))
 
 
 def test_run_times_are_read_from_pods_and_groups() -> None:

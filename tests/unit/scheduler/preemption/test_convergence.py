@@ -135,25 +135,36 @@ class World:
             self.state.set_pod(back)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_evictions_of_a_history_are_not_mutual_and_cease(seed: int) -> None:
-    world = World(seed)
+def comes_to_rest(world: World, cycles: int, calm_after: int, quiet_after: int) -> int:
+    """Check the decisions of a world; return how many pods were to be evicted.
+
+    Args:
+        calm_after: from this cycle on nothing comes and nothing ends any more.
+        quiet_after: from this cycle on nothing is decided any more.
+    """
     taken: dict[tuple[str, str], int] = {}
-    for cycle in range(CYCLES):
-        if cycle < CALM_AFTER:
+    evictions = 0
+    for cycle in range(cycles):
+        if cycle < calm_after:
             if world.random.random() < 0.25:
                 world.arrive()
             if world.random.random() < 0.25:
                 world.end()
         decision = world.cycle()
+        evictions += len(decision.evictions)
         for eviction in decision.evictions:
             victim = str(eviction.group)
             assert cycle - taken.get((victim, eviction.beneficiary), -SOON) >= SOON
             taken[eviction.beneficiary, victim] = cycle
-        if cycle > CALM_AFTER + SOON:
+        if cycle > quiet_after:
             assert not decision.evictions
             assert not decision.bindings
-    assert taken
+    return evictions
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_evictions_of_a_history_are_not_mutual_and_cease(seed: int) -> None:
+    assert comes_to_rest(World(seed), CYCLES, CALM_AFTER, CALM_AFTER + SOON)
 
 
 @pytest.mark.parametrize("seed", range(10, 18))
@@ -237,23 +248,8 @@ class SavingWorld(World):
 
 def quiet_in_the_end(world: SavingWorld) -> int:
     """Check the decisions of a world; return how many pods were to be evicted."""
-    taken: dict[tuple[str, str], int] = {}
-    evictions = 0
-    for cycle in range(SAVING_CYCLES):
-        if cycle < SAVING_CALM_AFTER:
-            if world.random.random() < 0.25:
-                world.arrive()
-            if world.random.random() < 0.25:
-                world.end()
-        decision = world.cycle()
-        evictions += len(decision.evictions)
-        for eviction in decision.evictions:
-            victim = str(eviction.group)
-            assert cycle - taken.get((victim, eviction.beneficiary), -SOON) >= SOON
-            taken[eviction.beneficiary, victim] = cycle
-        if cycle > SAVING_CALM_AFTER + SOON + 4 * (WAIT + SLOWEST):
-            assert not decision.evictions
-            assert not decision.bindings
+    quiet_after = SAVING_CALM_AFTER + SOON + int(4 * (WAIT + SLOWEST))
+    evictions = comes_to_rest(world, SAVING_CYCLES, SAVING_CALM_AFTER, quiet_after)
     assert not world.requests.open
     return evictions
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from gangline.api.meta.selectors import Requirement, Selector, parse_label_selector
+from gangline.api.meta.selectors import Requirement, Selector
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.preemption import row_options
@@ -33,77 +33,15 @@ from gangline.scheduler.preemption.victims import (
 )
 from gangline.scheduler.queueing.queue_tree import QueueTree
 from gangline.scheduler.types import (
-    DisruptionBudgetInfo,
     NodeInfo,
     NodeName,
-    PodGroupInfo,
     PodInfo,
     PodKey,
-    QueueInfo,
     SubgroupRule,
 )
-from unit.scheduler.builders import checked_cycle, cluster, group, node, on_label, pod
+from unit.scheduler.builders import cluster, group, node, on_label, pod
 
 NOW = 10_000.0
-Facts = NodeInfo | PodInfo | PodGroupInfo | QueueInfo
-
-
-def runs(
-    name: str, *on: str, cost: float = 0, queue: str = "default", minimum: int = 0, **facts: object
-) -> list[Facts]:
-    """A gang whose pods run on these nodes; ``cost`` are the seconds that its end would lose."""
-    asked = {"cpu": 1, **facts}
-    return [
-        group(name, minimum or len(on), queue=queue),
-        *(
-            pod(f"{name}-{n}", group=name, on=host, started_at=NOW - cost, **asked)  # type: ignore[arg-type]
-            for n, host in enumerate(on)
-        ),
-    ]
-
-
-def wants(*cpus: float, queue: str = "default", **facts: object) -> list[Facts]:
-    """A gang of high priority with a pod for each of these amounts."""
-    of_group = {"subgroups": facts.pop("subgroups", ())}
-    members = [
-        pod(f"wants-{n}", cpu=cpu, group="wants", **facts)  # type: ignore[arg-type]
-        for n, cpu in enumerate(cpus)
-    ]
-    return [group("wants", len(cpus), priority=9, queue=queue, **of_group), *members]
-
-
-def evicted(*facts: Facts | list[Facts], budget: str = "") -> dict[str, int]:
-    """Return the number of evicted pods of each gang."""
-    listed = [each for part in facts for each in (part if isinstance(part, list) else [part])]
-    state = cluster(*listed)
-    if budget:
-        state.budgets["d/b"] = DisruptionBudgetInfo("d/b", "d", parse_label_selector(budget), 1)
-    names = [str(each.group).removeprefix("d/") for each in checked_cycle(state, NOW).evictions]
-    return {name: names.count(name) for name in sorted(set(names))}
-
-
-def nodes(cpu: float, *names: str, **facts: object) -> list[Facts]:
-    return [node(name, cpu=cpu, **facts) for name in names]  # type: ignore[arg-type]
-
-
-def test_node_that_lacks_least_is_searched_among_many_with_cheaper_gangs() -> None:
-    """One gang is broken on the last node, two on each of the others."""
-    many = [f"n{n:03}" for n in range(140)]
-    assert evicted(
-        nodes(2, *many, "z"),
-        *(runs(f"{host}-{n}", host, cost=1) for host in many for n in range(2)),
-        runs("last", "z", cost=99),
-        wants(2),
-    ) == {"last": 1}
-
-
-def test_cheapest_gang_is_found_among_many_nodes_that_lack_as_much() -> None:
-    many = [f"n{n:03}" for n in range(200)]
-    assert evicted(
-        nodes(1, *many),
-        *(runs(host, host, cost=300 - n) for n, host in enumerate(many)),
-        wants(1),
-    ) == {"n199": 1}
 
 
 @dataclass

@@ -90,6 +90,49 @@ def test_victim_is_found_on_the_last_of_many_nodes(size: int) -> None:
     assert sorted(each.pod for each in decision.evictions) == [f"d/z{n}" for n in range(size)]
 
 
+MANY = [f"n{number:03}" for number in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "costs", "cpu", "victim"),
+    [
+        pytest.param(
+            dict.fromkeys(MANY, 1),
+            {name: (name, 300.0 - number) for number, name in enumerate(MANY)},
+            1,
+            "n199",
+            id="the cheapest gang of all",
+        ),
+        pytest.param(
+            dict.fromkeys([*MANY, "z"], 2),
+            {f"{name}-{n}": (name, 1.0) for name in MANY for n in range(2)} | {"last": ("z", 99.0)},
+            2,
+            "last",
+            id="one gang in place of two cheaper ones",
+        ),
+    ],
+)
+def test_gang_that_helps_most_is_found_among_many_nodes(
+    nodes: dict[str, int], costs: dict[str, tuple[str, float]], cpu: int, victim: str
+) -> None:
+    """The nodes have these processors, the gangs a node and the seconds that would be lost."""
+    play = Play(
+        Scenario(
+            id="",
+            says="",
+            nodes={name: Node(cpu=has) for name, has in nodes.items()},
+            gangs={
+                **{
+                    name: Gang([Pods(cpu=1, on=on, lost=lost)], min=1)
+                    for name, (on, lost) in costs.items()
+                },
+                "wants": Gang([Pods(cpu=cpu)], min=1, priority=9),
+            },
+        )
+    )
+    assert [each.group for each in play.decide().evictions] == [f"d/{victim}"]
+
+
 def test_victims_of_the_lowest_sufficient_priority_are_taken() -> None:
     """Bisection over priorities: every level but the last sufficient one leaves higher ones be."""
     for sufficient in range(6):

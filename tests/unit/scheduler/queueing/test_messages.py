@@ -27,9 +27,7 @@ from unit.scheduler.builders import (
     gang,
     group,
     node,
-    on_label,
     pod,
-    request,
 )
 
 
@@ -40,29 +38,6 @@ def group_message(decision: CycleResult, name: str) -> str:
 def pod_message(decision: CycleResult, name: str) -> str:
     messages = dict(entry for verdict in decision.pending_reasons for entry in verdict.pods)
     return next(text for key, text in messages.items() if key == f"d/{name}")
-
-
-def test_message_names_the_shortage_and_the_users() -> None:
-    state = cluster(
-        node("n1", cpu=8, gpu=8),
-        node("n2", cpu=8, gpu=8),
-        node("n3", cpu=8),
-        group("big", 1),
-        pod("big-0", gpu=6, group="big", on="n1"),
-        group("small", 1),
-        pod("small-0", gpu=3, group="small", on="n2"),
-        pod("alone", gpu=1, on="n2"),
-        *gang("job", 2, age=90, gpu=4),
-    )
-    message = group_message(decide(state), "job")
-    assert message.startswith(
-        "1 of the gang's 2 waiting pods would find a node, 2 must start together. "
-        f"0/3 nodes are available: 3 Insufficient {GPU}."
-    )
-    assert f"It needs at least {GPU} 2 more, freed or added." in message
-    assert f"Usage of {GPU}: d/big 6, d/small 3, pods without a gang 1." in message
-    assert "Nodes are reserved for it: n1, n2; running there now: d/big, d/small." in message
-    assert message.endswith("First in queue 'default', waiting since 1970-01-01 00:01:30 UTC.")
 
 
 def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -> None:
@@ -78,21 +53,6 @@ def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -
     )
     assert "about 30 before it in queue 'default'" in group_message(decision, "g33")
     assert "First in queue 'q'" in group_message(decision, "other")
-
-
-def test_users_are_counted_on_eligible_nodes_only() -> None:
-    state = cluster(
-        node("n1", cpu=4, labels={"zone": "a"}),
-        node("n2", cpu=8),
-        group("here", 1),
-        pod("here-0", cpu=3, group="here", on="n1"),
-        group("elsewhere", 1),
-        pod("elsewhere-0", cpu=8, group="elsewhere", on="n2"),
-        *gang("job", 1, cpu=2, constraints=on_label(zone="a")),
-    )
-    message = group_message(decide(state), "job")
-    assert "Usage of cpu: d/here 3." in message
-    assert "1 node(s) didn't match Pod's node affinity/selector" in message
 
 
 AWAY_FROM_A = PlacementConstraints(
@@ -118,21 +78,6 @@ def test_message_counts_the_pods_that_need_a_node(
     nodes = [node(f"n{n}", cpu=4) for n in range(4)]
     state = cluster(*nodes, *running, *gang("job", 2, cpu=3, constraints=constraints))
     assert f"It starts when {text}" in group_message(decide(state), "job")
-
-
-def test_message_of_a_queue_at_its_limit_names_the_users() -> None:
-    state = cluster(
-        node("n1", cpu=8),
-        QueueInfo("q", capability=request(cpu=4, pods=0)),
-        group("first", 1, queue="q"),
-        pod("first-0", cpu=3, group="first", on="n1"),
-        group("next", 1, queue="q", age=7),
-        pod("next-0", cpu=2, group="next", age=7, constraints=ANYWHERE),
-    )
-    message = group_message(decide(state), "next")
-    assert "3 of 4 cpu in use, 2 requested" in message
-    assert "Usage of cpu: d/first 3." in message
-    assert message.endswith("First in queue 'q', waiting since 1970-01-01 00:00:07 UTC.")
 
 
 def test_message_of_a_preemptor_does_not_claim_it_never_fits() -> None:
@@ -219,14 +164,3 @@ def test_long_messages_are_cut_and_keep_their_end() -> None:
     assert len(with_end) == MAX_MESSAGE
     assert with_end.endswith("x… the end")
     assert clip_message("short", "end") == "short end"
-
-
-@pytest.mark.parametrize(("size", "listed"), [(3, "n0, n1, n2;"), (4, "n0, n1, n2 and 1 more;")])
-def test_reserved_nodes_are_listed_up_to_a_number(size: int, listed: str) -> None:
-    state = cluster(
-        *(node(f"n{n}", cpu=1) for n in range(size)),
-        group("runs", size),
-        *(pod(f"runs-{n}", group="runs", on=f"n{n}") for n in range(size)),
-        *gang("wants", size),
-    )
-    assert f"Nodes are reserved for it: {listed}" in group_message(decide(state), "wants")

@@ -42,6 +42,7 @@ from gangline.scheduler.types import (
     PreviousNodes,
     QueueInfo,
     QuotaInfo,
+    Reservation,
     SubgroupRule,
 )
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
@@ -102,6 +103,8 @@ class Pods(Strict):
     volumes: int = 0
     """Number of volumes of each pod."""
     phase: str = ""
+    limit: float = 0
+    """Seconds after which the pods end at the latest; 0: unknown."""
     lost: float | None = None
     """Seconds of work that would be lost; None: since the first cycle of all."""
     never_preempts: bool = False
@@ -133,6 +136,8 @@ class Gang(Strict):
     soft_tier: int | None = None
     subgroups: Subgroups | None = None
     min_resources: dict[str, float] = {}
+    reserved: list[str] = []
+    """Nodes that are reserved for its pods, in their order, after evictions."""
     previous: dict[str, str] = {}
     """Nodes to which its pods go back after a restart."""
 
@@ -178,7 +183,7 @@ class Expected(Strict):
     evicts: list[str] | None = None
     evicted: int | None = None
     """Number of evicted pods."""
-    reasons: dict[str, str] = {}
+    reasons: dict[str, str | list[str]] = {}
     """Texts in the reasons of pending gangs."""
     codes: dict[str, str] = {}
     """CamelCase reasons of pending gangs."""
@@ -329,6 +334,12 @@ class Play:
                     previous_nodes=self._previous(each),
                 )
             )
+            if each.reserved:
+                nodes = [
+                    (PodKey(f"d/{name}-{n}"), NodeName(on)) for n, on in enumerate(each.reserved)
+                ]
+                reservation = Reservation(tuple(nodes), preempting=True, created_at=self.now - 1)
+                self.state.reservations[f"d/{name}"] = reservation
             for made in _pods(name, name, each.pods, each.priority):
                 for claim in made.claims:
                     volume = claim.replace("/", "-")
@@ -482,6 +493,7 @@ def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iter
             "labels": tuple(sorted(kind.labels.items())),
             "claims": tuple(f"d/{name}-{index}-{n}" for n in range(kind.volumes)),
             "belongs_to_job": kind.job,
+            "max_run_time_s": kind.limit,
         }
         if kind.phase:
             facts["phase"] = kind.phase

@@ -47,6 +47,20 @@ IntOrString = Annotated[int | str, msgspec.Meta(extra={"format": "int-or-string"
 Quantity = Annotated[int | float | str, msgspec.Meta(extra={"format": "quantity"})]
 """A quantity in wire form, such as ``"500m"`` or ``"4Gi"`` (see ``quantity``)."""
 
+QUANTITY_PATTERN = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+"""That of Kubernetes' own generator of definitions."""
+
+CheckedResourceList = dict[
+    str,
+    Annotated[
+        int | float | str, msgspec.Meta(extra={"format": "quantity", "pattern": QUANTITY_PATTERN})
+    ],
+]
+"""Quantities by resource name that the API server itself checks, where no webhook does."""
+
 ResourceList = dict[str, Quantity]
 """Quantities by resource name: cpu, memory, nvidia.com/gpu, ..."""
 

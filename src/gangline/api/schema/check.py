@@ -96,6 +96,8 @@ def _strict_schema(type_: type[msgspec.Struct]) -> tuple[Json, jsonschema_rs.Val
 
 def _forbid_unknown(schema: Json) -> Json:
     closed = dict(schema)
+    if schema.get(INT_OR_STRING):
+        closed.pop("pattern", None)  # the rules for quantities say more
     if properties := schema.get("properties"):
         closed["properties"] = {name: _forbid_unknown(child) for name, child in properties.items()}
         if not schema.get(PRESERVE_UNKNOWN):

@@ -116,7 +116,8 @@ class _SchemaWriter:
         inner, _, extra = _unwrapped(annotation)
         form = extra.get("format")
         if form == "int-or-string" or (form == "quantity" and self._structural):
-            return {"anyOf": [{"type": "integer"}, {"type": "string"}], INT_OR_STRING: True}
+            schema = {"anyOf": [{"type": "integer"}, {"type": "string"}], INT_OR_STRING: True}
+            return schema | ({"pattern": extra["pattern"]} if "pattern" in extra else {})
         if form == "quantity":
             return {"oneOf": [{"type": "string"}, {"type": "number"}]}
         if inner is int:

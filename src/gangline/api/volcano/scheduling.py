@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from gangline.api.meta.field_doc import FreeForm, ResourceList, doc
+from gangline.api.meta.field_doc import CheckedResourceList, FreeForm, ResourceList, doc
 from gangline.api.meta.objects import LabelSelector, Object, Wire
 
 GROUP = "scheduling.volcano.sh"
@@ -115,7 +115,7 @@ class PodGroupSpec(Wire):
     ] = ""
     priority_class_name: Annotated[str, doc("Class that its priority comes from.")] = ""
     min_resources: Annotated[
-        ResourceList | None, doc("Resources that must be free before its pods are created.")
+        CheckedResourceList | None, doc("Resources that must be free before its pods are created.")
     ] = None
     network_topology: Annotated[NetworkTopology | None, doc("Network distance of the pods.")] = None
     sub_group_policy: Annotated[
@@ -162,7 +162,7 @@ class PodGroup(Object):
 class QueueGuarantee(Wire):
     """Resources reserved for a queue."""
 
-    resource: Annotated[ResourceList, doc("Guaranteed resources.")] = {}
+    resource: Annotated[CheckedResourceList, doc("Guaranteed resources.")] = {}
 
 
 class NodeGroups(Wire):
@@ -190,9 +190,9 @@ class QueueSpec(Wire):
         int | None,
         doc("Weight of its share.", minimum=1, maximum=65535, default=1),
     ] = None
-    capability: Annotated[ResourceList, doc("Limit of its usage.")] = {}
+    capability: Annotated[CheckedResourceList, doc("Limit of its usage.")] = {}
     deserved: Annotated[
-        ResourceList, doc("Its fair share, up to which it may reclaim from others.")
+        CheckedResourceList, doc("Its fair share, up to which it may reclaim from others.")
     ] = {}
     guarantee: Annotated[QueueGuarantee | None, doc("Guaranteed resources.")] = None
     reclaimable: Annotated[

@@ -1,6 +1,7 @@
 """Schemas generated from structs."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.api.meta.field_doc import IntOrString, Quantity, ResourceList, doc
 from gangline.api.meta.objects import Wire
 from gangline.api.schema.openapi import openapi_schema, structural_schema
+from gangline.api.volcano.scheduling import Queue
 
 ROOT = Path(__file__).parents[4]
 ANNOTATION_LIMIT = 262_144
@@ -154,3 +156,14 @@ def test_definitions_have_no_empty_maps():
     places = [place for name, text in crd.crd_manifests().items() for place in empty(text, name)]
     # A status subresource is switched on by an empty map, and a default may be one.
     assert [e for e in places if not e.endswith((".subresources.status", ".default"))] == []
+
+
+@pytest.mark.parametrize("amount", ["x", "5O", "", "1 Gi", "8GB", "1e"])
+def test_a_definition_refuses_limits_of_queues_that_are_no_quantities(amount):
+    """A limit that cannot be read is no limit, and no webhook checks queues."""
+    spec = structural_schema(Queue)["properties"]["spec"]["properties"]
+    pattern = spec["capability"]["additionalProperties"]["pattern"]
+    assert re.search(pattern, amount) is None
+    for good in ("2", "500m", "1.5Gi", ".5", "1e3", "+4", "1E-3"):
+        assert re.search(pattern, good), good
+    assert "pattern" in spec["deserved"]["additionalProperties"]

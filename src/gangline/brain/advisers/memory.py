@@ -350,7 +350,7 @@ def _size_role(evidence: _Evidence, *, unchanged: float = UNCHANGED) -> list[Adv
     value = raised if bounded else value
     if not value or (sized is None and (was is None or value <= was)):
         return []  # a lower bound alone is no size
-    largest = evidence.view.cluster.largest_memory_bytes or None
+    largest = max((node.memory_bytes for node in evidence.view.cluster.nodes), default=0) or None
     if largest is not None and value > largest:
         if stuck := [kill for kill in evidence.unknown if largest < 1.05 * kill.limit_bytes]:
             reason = because(

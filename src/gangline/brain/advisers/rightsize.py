@@ -111,7 +111,8 @@ def advise_cpu(view: AdviserView, size: RoleSize) -> list[Advice]:
         # Never less than now, and more if that is used up.
         used_up = sized.p95 >= _USED_UP * was
         value = max(round_up(was * RAISE, _STEP_MILLIS) if used_up else was, value)
-    value = min(value, view.cluster.largest_cpu_millis or value)
+    largest = max((node.cpu_millis for node in view.cluster.nodes), default=0)
+    value = min(value, largest or value)
     if was is not None and abs(value - was) < UNCHANGED * was:
         return []
     obstacle = obstacle_to_lower(view) if was is not None and value < was else ""

@@ -105,16 +105,6 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
         sizes = range(1, most_millis + 1)
         return bisect_right(sizes, False, key=lambda n: not fit(n)) if free else None
 
-    @property
-    def largest_memory_bytes(self) -> int | None:
-        """Memory of the largest node; None if no node is known."""
-        return max((node.memory_bytes for node in self.nodes), default=None)
-
-    @property
-    def largest_cpu_millis(self) -> int | None:
-        """CPU of the largest node; None if no node is known."""
-        return max((node.cpu_millis for node in self.nodes), default=None)
-
 
 class AdviserView(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int

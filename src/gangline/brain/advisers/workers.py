@@ -79,7 +79,7 @@ def advise_workers(
     probe = _probe(sizes)
     if probe is not None:
         return [_advice(sizes, probe, probe=True)]
-    return [_advice(sizes, best)] if changes and says_something(best) else []
+    return [_advice(sizes, best)] if changes and best.high <= WIDEST * best.low else []
 
 
 class _Sizes(NamedTuple):
@@ -135,10 +135,6 @@ def size_choices(view: AdviserView, model: ThroughputModel) -> list[Choice]:
             Choice(value=size, goodput=goodput, low=low / wider, high=min(high * wider, highest))
         )
     return choices
-
-
-def says_something(choice: Choice) -> bool:
-    return choice.high <= WIDEST * choice.low
 
 
 def fitted_segments(

@@ -6,6 +6,7 @@ sentences of the codes are in ``explain``.
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -389,8 +390,9 @@ def _last_change(case: Case) -> GuardAction | None:
     return None
 
 
-def _field(changed: Advice | GuardAction) -> tuple[What, str, str, int | None]:
-    return changed.what, changed.role, changed.target, changed.rank
+_SUBJECT = ("what", "role", "target", "rank")
+"""Fields that say what is changed: an action has them as its advice has them."""
+_field = operator.attrgetter(*_SUBJECT)
 
 
 CHECKS: tuple[Callable[[Case], Reason | None], ...] = (
@@ -470,34 +472,24 @@ def begin_action(
     return GuardAction(
         job=job.uid,
         family=job.family,
-        what=advice.what,
-        role=advice.role,
-        target=advice.target,
         at_ms=now_ms,
         before=advice.was,
         after=decision.value,
         predicted=decision.predicted,
-        floor=advice.floor,
-        probe=advice.probe,
-        rank=advice.rank,
         between_failures_s=failure_s if isinstance(failure_s, int | float) else None,
         baseline=baseline,
+        **{name: getattr(advice, name) for name in (*_SUBJECT, "floor", "probe")},
     )
 
 
 def begin_rollback(action: GuardAction, now_ms: int) -> GuardAction:
     return GuardAction(
-        job=action.job,
-        family=action.family,
-        what=action.what,
-        role=action.role,
-        target=action.target,
-        rank=action.rank,
         at_ms=now_ms,
         before=action.after,
         after=action.before,
         rollback_of=action.id,
         verdict=Verdict.KEPT,
+        **{name: getattr(action, name) for name in ("job", "family", *_SUBJECT)},
     )
 
 

@@ -145,7 +145,14 @@ def effective_permission(
     policy: Policy, job: RecordedJob, labels: Mapping[str, str], *, dry_run: bool = False
 ) -> Permission:
     """Return the lesser of policy and wish. A missing wish is ``advise``."""
-    wishes, rule = job.wishes, _first_match(policy, job, labels)
+    wishes = job.wishes
+    matching = (
+        rule
+        for rule in policy.rules
+        if _matches(rule.include, job, labels)
+        and not any(_matches(selector, job, labels) for selector in rule.exclude)
+    )
+    rule = next(matching, BrainPolicyRule())
     ceilings = {"policy": rule.mode} | ({"dry-run": Mode.ADVISE} if dry_run else {})
     ceilings["job"] = wishes.mode
     limited_by = min(ceilings, key=lambda name: _ORDER.index(ceilings[name]))
@@ -158,14 +165,6 @@ def effective_permission(
         guard=rule.guard,
         limited_by=limited_by,
     )
-
-
-def _first_match(policy: Policy, job: RecordedJob, labels: Mapping[str, str]) -> BrainPolicyRule:
-    for rule in policy.rules:
-        excluded = any(_matches(selector, job, labels) for selector in rule.exclude)
-        if _matches(rule.include, job, labels) and not excluded:
-            return rule
-    return BrainPolicyRule()
 
 
 def _matches(selector: JobSelector, job: RecordedJob, labels: Mapping[str, str]) -> bool:

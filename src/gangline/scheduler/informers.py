@@ -178,10 +178,21 @@ class SchedulerInformers:
             client, PERSISTENT_VOLUMES, from_cache=True
         )
         self._storage_classes: Informer[StorageClass] = Informer(client, STORAGE_CLASSES)
+        self._storage_listeners: list[Callable[[], None]] = []
+        self._add_listeners()
+        self.required = (self.pods, self._node_informer, self._classes)
+        """They must have synced before the first cycle."""
+        self.optional = (self.groups, self.queues, self._budgets)
+        """Of kinds that a cluster may not serve (yet); single pods do not need them."""
+        self.additional = (self.hypernodes, self._namespace_informer)
+        """No cycle waits for them: a cluster may not serve the kind, or not permit reading it."""
+        self.storage = (self._claims, self._volumes, self._storage_classes)
+        """Claims and volumes; if one cannot sync, cycles ignore claims."""
+
+    def _add_listeners(self) -> None:
         self._claims.add_listener(self._on_claim)
         self._volumes.add_listener(self._on_volume)
         self._storage_classes.add_listener(self._on_storage_class)
-        self._storage_listeners: list[Callable[[], None]] = []
         self.quotas.add_listener(self._on_quota)
         self._namespace_informer.add_listener(self._on_namespace)
         self.hypernodes.add_listener(self._on_hypernode)
@@ -192,34 +203,6 @@ class SchedulerInformers:
         self.kubernetes_groups.add_listener(self._on_kubernetes_group)
         self.queues.add_listener(self._on_queue)
         self._classes.add_listener(self._on_class)
-
-    @property
-    def required(self) -> tuple[Informer[LeanPod], Informer[Node], Informer[PriorityClass]]:
-        """Informers that must have synced before the first cycle."""
-        return (self.pods, self._node_informer, self._classes)
-
-    @property
-    def optional(
-        self,
-    ) -> tuple[Informer[PodGroup], Informer[Queue], Informer[PodDisruptionBudget]]:
-        """Informers of kinds that a cluster may not serve (yet); single pods do not need them."""
-        return (self.groups, self.queues, self._budgets)
-
-    @property
-    def additional(
-        self,
-    ) -> tuple[Informer[HyperNode], Informer[Namespace]]:
-        """Informers that no cycle waits for: a cluster may not serve the kind, or not permit
-        reading it.
-        """
-        return (self.hypernodes, self._namespace_informer)
-
-    @property
-    def storage(
-        self,
-    ) -> tuple[Informer[PersistentVolumeClaim], Informer[PersistentVolume], Informer[StorageClass]]:
-        """Informers of claims and volumes; if one cannot sync, cycles ignore claims."""
-        return (self._claims, self._volumes, self._storage_classes)
 
     async def wait_for_storage(self) -> None:
         """Make cycles consider claims once all storage objects have been read."""

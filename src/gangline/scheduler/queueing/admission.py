@@ -66,6 +66,12 @@ def check_admission(
             f"Queue {group.queue!r} has child queues and takes no jobs itself: name one of them "
             "in the group's spec.queue."
         )
+        above = ancestors(state.queues, group.queue)
+        if group.queue in above:
+            way = " -> ".join((group.queue, *above))
+            message = (
+                f"Queue {group.queue!r} is below itself ({way}): change the spec.parent of one."
+            )
         return _pending_reason(messages.QUEUE_NOT_LEAF, message, waiting, group.key)
     for name in (group.queue, *ancestors(state.queues, group.queue)):
         # Its members are looked at only then: this runs for each pending gang of each cycle.

@@ -44,6 +44,18 @@ def test_a_gang_without_pods_is_judged_by_its_minimal_resources(used: int, admit
     assert verdict is None or (verdict.reason, "'q'" in verdict.message) == (QUEUE_LIMIT, True)
 
 
+@pytest.mark.parametrize(
+    ("parents", "way"),
+    [({"q": "q"}, "q -> q"), ({"q": "a", "a": "q"}, "q -> a -> q")],
+)
+def test_a_queue_below_itself_is_named_with_the_way(parents: dict[str, str], way: str) -> None:
+    new = group("new", 1, queue="q")
+    queues = [QueueInfo(name, parent=parent) for name, parent in parents.items()]
+    verdict = check_admission(cluster(node("n1"), *queues, new), new)
+    assert verdict is not None
+    assert f"is below itself ({way})" in verdict.message
+
+
 def test_a_gang_that_states_no_resources_is_admitted() -> None:
     new = group("new", 2, queue="q")
     runs = [pod(f"r{index}", group="runs", on="n1") for index in range(4)]

@@ -421,7 +421,9 @@ def _advice(job: AllocationJob, workers: int, reason: Reason, *, urgent: bool = 
         Choice(value=one.value, goodput=one.goodput / now, low=one.low / now, high=one.high / now)
         for one in job.choices
     ]
-    there = next(choice for choice in choices if choice.value == workers)
+    # A size that was cut to what can be placed may be none of them.
+    unknown = Choice(value=workers, goodput=1.0, low=1.0, high=1.0)
+    there = next((choice for choice in choices if choice.value == workers), unknown)
     return worker_advice(job.workers, there, choices, reason, urgent=urgent)
 
 

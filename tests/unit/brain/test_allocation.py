@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gangline.brain.advisers.advice import Choice
 from gangline.brain.allocation import (
+    Allocation,
     AllocationJob,
     EntitledGang,
     Option,
@@ -236,6 +237,13 @@ def test_only_sizes_of_the_choices_are_given_whatever_the_devices_of_a_worker() 
     advice = allocation_advice([job], allocation, 0.0)["a"]
     assert (advice.was, advice.value) == (2, 4)
     assert give_back([job], one_node(0), EntitledGang(key="g", pods=1, unit=2)) is None
+
+
+def test_size_that_was_cut_to_what_can_be_placed_is_advised() -> None:
+    choices = tuple(choice(workers, float(workers)) for workers in (2, 4, 6))
+    job = AllocationJob(key="a", workers=2, devices=1, minimum=2, maximum=6, choices=choices)
+    cut = Allocation(sizes={"a": 3}, fair={"a": 2.0}, refused=0.0)
+    assert allocation_advice([job], cut, 0.0)["a"].value == 3
 
 
 def test_the_price_follows_refused_uses_slowly_and_falls_to_zero_when_devices_idle() -> None:

@@ -80,11 +80,6 @@ def test_eviction_takes_precedence_over_the_exit_code() -> None:
     assert (run.cause, run.oom) == ("Evicted", False)
 
 
-def test_success_has_no_cause() -> None:
-    (run,) = digest_pod(pod(phase="Succeeded", containerStatuses=[container(ended(0))]))
-    assert run.cause == ""
-
-
 def test_waiting_pods_and_pods_of_nobody_have_no_runs() -> None:
     assert digest_pod(pod(containerStatuses=[container({"waiting": {"reason": "Pulling"}})])) == []
     running = [container({"running": {"startedAt": START}})]

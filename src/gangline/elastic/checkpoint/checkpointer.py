@@ -15,13 +15,14 @@ All ranks call the same methods in the same order. ``state`` is a nested diction
 
 import contextlib
 import logging
+import operator
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from torch.distributed.checkpoint.stateful import Stateful
 
@@ -58,6 +59,17 @@ from gangline.elastic.save_request import SaveOrders
 
 log = logging.getLogger(__name__)
 SaveLevel = Literal["memory", "storage"]
+
+
+def _check_count(name: str, value: object, least: int) -> int:
+    """Return a whole number; raise ValueError if it is none, or less than ``least``."""
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        count = least - 1
+    if count < least:
+        raise ValueError(f"{name} is {value!r}, must be a whole number of at least {least}")
+    return count
 
 
 @dataclass(slots=True)
@@ -110,7 +122,13 @@ class Checkpointer:
             FolderInUseError: another running job writes into the folder, or another process as
                 the same rank: several ranks need a process group.
             InsecureMemoryError: another user can change the folder in shared memory.
+            ValueError: a number or interval is impossible.
         """
+        if interval != "auto":
+            _check_count("interval", interval, 1)
+        _check_count("buffers", buffers, 1)
+        for name in ("keep", "keep_every"):
+            _check_count(name, settings.get(name, 0), 0)
         self.folder = str(folder)
         if "://" not in self.folder:
             self.folder = str(Path(self.folder).absolute())
@@ -217,7 +235,11 @@ class Checkpointer:
             RuntimeError: an accelerator failed; with ``overlap`` possibly during the previous save.
             UnsharedFolderError: the nodes do not share the folder; all ranks raise at the first
                 save to storage.
+            ValueError: the step or the level is none.
         """
+        step = _check_count("step", step, 0)
+        if level not in get_args(SaveLevel):
+            raise ValueError(f"level is {level!r}, must be 'memory' or 'storage'")
         begin = time.monotonic()
         if level == "storage":
             self._folder_proof.prove()

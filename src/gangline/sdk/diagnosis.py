@@ -313,7 +313,10 @@ def _summary_without_finding(job: Job, events: Sequence[EventRecord]) -> str:
             return f"The job is being restarted because {job.last_restart}"
         case JobState.FAILED:
             return f"The job has failed, and its replicas are deleted. {job.reason}".strip()
-    return job.reason or "There is no event yet that explains why the job does not run."
+    return job.reason or (
+        "There is no event yet that explains why the job does not run. 'gangline doctor' checks "
+        "whether its operator and scheduler work."
+    )
 
 
 def _steps(job: Job, root: Finding | None) -> tuple[str, ...]:

@@ -389,3 +389,8 @@ ERROR = "RuntimeError: shapes cannot be multiplied"
 )
 def test_last_lines_have_the_last_own_frame(log: list[str], expected: list[str]) -> None:
     assert diagnosis.last_lines("\n".join(log)) == expected
+
+
+def test_a_job_that_nothing_has_looked_at_names_the_check_of_the_components() -> None:
+    unseen = a_pod("master-0", {"phase": "Pending"})
+    assert "'gangline doctor' checks" in diagnose(PENDING, [unseen]).summary

@@ -118,14 +118,19 @@ def resource_causes(path: str, resources: Json) -> Causes:
 
 
 def _container_resource(path: str, name: str, value: Any) -> Causes:
-    is_standard = name in STANDARD_RESOURCES or name.startswith(HUGE_PAGES)
-    if names.validate_label_key(name) is not None or ("/" not in name and not is_standard):
+    if not is_container_resource(name):
         detail = "must be a standard resource for containers, or a name with a domain and '/'"
         yield field_causes.invalid(path, name, detail)
     yield from quantity_causes(path, value)
     quantity = quantity_or_none(value)
     if quantity is not None and _is_integer_resource(name) and quantity.milli % 1000:
         yield field_causes.invalid(path, str(value), "must be an integer")
+
+
+def is_container_resource(name: str) -> bool:
+    """Return whether a container may request a resource of this name."""
+    is_standard = name in STANDARD_RESOURCES or name.startswith(HUGE_PAGES)
+    return names.validate_label_key(name) is None and ("/" in name or is_standard)
 
 
 def _is_integer_resource(name: str) -> bool:

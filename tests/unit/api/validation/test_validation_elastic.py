@@ -187,6 +187,14 @@ def test_what_is_hardly_meant_is_a_warning_only(written: dict, path: str) -> Non
             "spec.replicaResourceSpecs.worker.resource.memory",
         ),
         (
+            plan(replicaResourceSpecs={"worker": {"resource": {"cpus": "2"}}}),
+            "spec.replicaResourceSpecs.worker.resource.cpus",
+        ),
+        (
+            plan(migratePods=[{"name": "x", "resource": {"Memory": "2Gi"}}]),
+            "spec.migratePods[0].resource.Memory",
+        ),
+        (
             plan(replicaResourceSpecs={"worker": {"replicas": -1}}),
             "spec.replicaResourceSpecs.worker.replicas",
         ),
@@ -210,9 +218,19 @@ def test_a_plan_that_has_been_carried_out_cannot_be_changed(phase: str, paths: l
     assert validate_manifest(labelled, old=old) == []
 
 
+def test_an_unknown_resource_of_a_plan_is_refused_with_those_that_are_known() -> None:
+    misspelt, other = (
+        str(validate_manifest(plan(replicaResourceSpecs={"worker": {"resource": {name: "1"}}}))[0])
+        for name in ("cpus", "gpu")
+    )
+    assert "'cpus' is not the name of a resource; did you mean 'cpu'?" in misspelt
+    assert "use cpu, memory, ephemeral-storage or a name with a domain" in other
+
+
 def test_a_plan_without_mistakes_has_none() -> None:
+    resource = {"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": 1}
     written = plan(
-        replicaResourceSpecs={"worker": {"replicas": 3, "resource": {"cpu": "2"}}},
+        replicaResourceSpecs={"worker": {"replicas": 3, "resource": resource}},
         createPods=[{"type": "worker", "rankIndex": 4}],
         removePods=[{"name": "train-edljob-worker-1"}],
         psHosts=["train-edljob-ps-0:2222"],

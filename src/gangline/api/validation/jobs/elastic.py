@@ -39,9 +39,12 @@ from gangline.api.jobs.elastic import (
     parse_priority_fraction,
 )
 from gangline.api.jobs.kubeflow import ReplicaSpec
+from gangline.api.meta.field_doc import ResourceList
 from gangline.api.meta.json_objects import objects_in, subobject
+from gangline.api.resource_list import GPU
 from gangline.api.schema.field_error import FieldError, child_path, name_errors
 from gangline.api.validation import common_rules, replica_warnings
+from gangline.api.validation.pods import STANDARD_RESOURCES, is_container_resource
 
 _PATH = "spec.replicaSpecs"
 _MASTER_NAME_LENGTH = len(master_name(""))
@@ -131,10 +134,7 @@ def validate_scale_plan(plan: ScalePlan, old: ScalePlan | None = None) -> Iterat
     for role, scale in spec.replica_resource_specs.items():
         path = child_path("spec.replicaResourceSpecs", role)
         yield from _plan_role_errors(role, path)
-        for resource, written in scale.resource.items():
-            yield from common_rules.quantity_errors(
-                child_path(f"{path}.resource", resource), written
-            )
+        yield from _plan_resource_errors(scale.resource, f"{path}.resource")
     lists = (
         ("createPods", spec.create_pods),
         ("removePods", spec.remove_pods),
@@ -316,8 +316,18 @@ def _plan_pod_errors(pod: PodMeta, path: str, *, named: bool) -> Iterator[FieldE
     yield from _plan_role_errors(pod.type or WORKER, f"{path}.type")
     if named and not pod.name and pod.id is None and pod.rank_index is None:
         yield FieldError(path, None, "does not identify a pod", "give its name, id or rankIndex")
-    for resource, written in pod.resource.items():
-        yield from common_rules.quantity_errors(child_path(f"{path}.resource", resource), written)
+    yield from _plan_resource_errors(pod.resource, f"{path}.resource")
+
+
+def _plan_resource_errors(requests: ResourceList, path: str) -> Iterator[FieldError]:
+    for resource, written in requests.items():
+        where = child_path(path, resource)
+        if not is_container_resource(resource):
+            close = get_close_matches(resource.lower(), STANDARD_RESOURCES, n=1, cutoff=0.8)
+            known = f"use {', '.join(STANDARD_RESOURCES)} or a name with a domain, such as {GPU}"
+            remedy = f"did you mean {close[0]!r}?" if close else known
+            yield FieldError(where, resource, "is not the name of a resource", remedy)
+        yield from common_rules.quantity_errors(where, written)
 
 
 def _main_container(replica: ElasticReplicaSpec) -> Mapping[str, Any]:

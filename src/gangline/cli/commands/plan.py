@@ -116,6 +116,10 @@ class GpuCount:
     kind: str = ""
 
 
+MOST_GPUS = 1_000_000
+"""The largest number of GPUs that a plan is made for: the search of larger ones takes minutes."""
+
+
 class _GpuCount(click.ParamType[GpuCount]):
     """A number such as 64, or a number and a kind such as 64xA100-40G."""
 
@@ -595,9 +599,12 @@ def _devices(flags: PlanFlags, device: "DeviceModel", requested: "JobRequest | N
             f"--gpus {gpus} contradicts --nodes {nodes} with {device.node_devices} GPUs each; "
             "give one of them, or --gpus-per-node"
         )
-    if requested and not gpus and not nodes:
-        return requested.gpus
-    return gpus or (nodes or 0) * device.node_devices
+    total = gpus or (nodes or 0) * device.node_devices
+    if max(total, flags["node_gpus"] or 0) > MOST_GPUS:
+        limits = {"gpus": gpus, "nodes": nodes, "gpus-per-node": flags["node_gpus"]}
+        given = " ".join(f"--{flag} {count}" for flag, count in limits.items() if count)
+        raise click.UsageError(f"{given}: a plan has at most {MOST_GPUS} GPUs")
+    return requested.gpus if requested and not total else total
 
 
 def _write_page(file: Path, plan: "Plan", curve: "tuple[CurvePoint, ...]") -> None:

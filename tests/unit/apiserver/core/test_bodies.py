@@ -46,11 +46,11 @@ def test_built_in_kinds_are_read_as_go_reads_them():
     config = {"metadata": {"labels": {"a": None}}, "data": {"b": None, "c": "1"}}
     assert not schemas["ConfigMap"].prune(config)
     assert config == {"metadata": {"labels": {"a": ""}}, "data": {"b": "", "c": "1"}}
-    limits = {"cpu": "1000m", "memory": "1024Mi", "odd": "x"}
+    limits = {"cpu": "1000m", "memory": "1024Mi", "a.b/none": None, "odd": "x"}
     container = {"name": "c", "args": ["x", None], "ports": [None], "resources": {"limits": limits}}
     pod = {"spec": {"containers": [container], "hostname": None}}
     schemas["Pod"].prune(pod)
-    stored = {"limits": {"cpu": "1", "memory": "1Gi", "odd": "x"}}
+    stored = {"limits": {"cpu": "1", "memory": "1Gi", "a.b/none": "0", "odd": "x"}}
     assert pod == {
         "spec": {
             "containers": [{"name": "c", "args": ["x", ""], "ports": [{}], "resources": stored}]

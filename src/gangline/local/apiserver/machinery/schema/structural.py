@@ -51,7 +51,7 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
 
     With ``as_go``, values are rewritten as where Go decodes them: null among the texts of a list or
     map reads "", among the objects of a list {}, and a map of quantities has their canonical form
-    (``1000m`` of cpu is ``1``).
+    (``1000m`` of cpu is ``1``, null is ``0``).
     """
 
     def __init__(self, *, as_go: bool) -> None:
@@ -119,7 +119,9 @@ def _canonicalize_quantities(
 ) -> None:
     if isinstance(value, dict):
         for name, amount in value.items():
-            if quantity_or_none(amount) is not None:
+            if amount is None:
+                value[name] = "0"
+            elif quantity_or_none(amount) is not None:
                 value[name] = canonical_quantity(amount)
 
 

@@ -147,6 +147,8 @@ _BY_CONTAINER_REASON: Mapping[str, Failure] = {
     "ContainerStatusUnknown": _NODE_RESTARTED,
 }
 
+ENDS_AGAIN = "The container ends again and again soon after its start."
+"""The explanation of a container that the kubelet restarts, in front of that of its exit."""
 _BY_WAITING_REASON: Mapping[str, Failure] = {
     "ErrImagePull": Failure("ImagePullFailed", _USER, _RETRY, "The image could not be pulled."),
     "ImagePullBackOff": Failure("ImagePullFailed", _USER, _RETRY, "The image cannot be pulled."),
@@ -163,9 +165,7 @@ _BY_WAITING_REASON: Mapping[str, Failure] = {
         "CannotCreate", _NODE, _MOVE, "The node could not create the container."
     ),
     "RunContainerError": _CANNOT_START,
-    "CrashLoopBackOff": Failure(
-        "CrashLoop", _CODE, _RETRY, "The container ends again and again soon after its start."
-    ),
+    "CrashLoopBackOff": Failure("CrashLoop", _CODE, _RETRY, ENDS_AGAIN),
 }
 
 _BY_POD_REASON: Mapping[str, Failure] = {

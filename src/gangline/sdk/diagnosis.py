@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gangline.api.core.pod import Pod
-from gangline.api.failure import Blame
+from gangline.api.failure import ENDS_AGAIN, Blame
 from gangline.api.job_names import NOT_ALL_PODS_RAN
 from gangline.api.resources import PODS
 from gangline.api.symptoms import pending_causes
@@ -415,6 +415,8 @@ async def with_cause(jobs: JobClient, job: Job) -> Job:
     root = diagnosis.root
     if root is None or not root.replica or f"{root.title}: {root.meaning}" in job.reason:
         return job
+    if job.state is JobState.FAILED and job.reason and root.meaning.startswith(ENDS_AGAIN):
+        return job  # that the kubelet still restarts a pod says nothing of why the job has ended
     return replace(job, reason=f"{root.replica}: {root}")
 
 

@@ -93,3 +93,19 @@ async def test_get_gives_cause_and_exit_code_of_diagnose_for_an_init_container(
     assert [instance["exitCode"] for instance in shown["instances"]] == [1]
     assert await asyncio.to_thread(main.run, ["logs", "digits"]) == ExitCode.DONE
     assert "No module named 'fetcher'" in capsys.readouterr().out
+
+
+async def test_a_failed_job_whose_pod_ends_again_and_again_keeps_its_own_reason(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = "digits has failed because it failed 1 time: its backoff limit allows no restarts."
+    api.add_job({"type": "Failed", "status": "True", "message": reason})
+    ended = pod("master-0", "a", 1, 1)["status"]["containerStatuses"][0]["state"]
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    api.add_pod(pod_of_digits("master-0", "a", "Running", state=state, lastState=ended))
+    assert await asyncio.to_thread(main.run, ["get", "digits", "-o", "json"]) == ExitCode.DONE
+    assert json.loads(capsys.readouterr().out)["reason"] == reason
+    # A known line of its log is more precise.
+    api.logs["digits-master-0 before"] = MEMORY
+    assert await asyncio.to_thread(main.run, ["get", "digits", "-o", "json"]) == ExitCode.DONE
+    assert "GpuOutOfMemory" in json.loads(capsys.readouterr().out)["reason"]

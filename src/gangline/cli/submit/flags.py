@@ -17,6 +17,9 @@ from gangline.api.resource_list import GPU
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SECONDS = (86_400, 3_600, 60, 1)
+_LAUNCHER = re.compile(r"\b(?:torchrun|dlrover-run|gangline run|torch\.distributed\.run)\b")
+_NODES = re.compile(r"--nnodes(?:=|\s+)[\"']?([\w:.+-]+)(?![\w:.$`{])", re.ASCII)
+"""A number of nodes in a command, if no variable gives a part of it."""
 
 
 def parse_pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
@@ -152,6 +155,19 @@ def check_time(flag: str, value: str) -> str:
     except ValueError as error:
         raise _wrong(flag, value, f"write a time such as 2026-01-31T12:00:00Z ({error})") from error
     return value
+
+
+def check_launcher(command: str) -> str:
+    """Check the number of nodes that a command gives to its launcher, and return the command."""
+    from gangline.elastic.launcher.flags import FlagError
+    from gangline.elastic.launcher.rendezvous_config import parse_node_range
+
+    try:
+        for nodes in _NODES.findall(command) if _LAUNCHER.search(command) else ():
+            parse_node_range(nodes)
+    except FlagError as error:
+        raise click.UsageError(f"the command: {error}") from error
+    return command
 
 
 def _wrong(flag: str, value: str, remedy: str) -> click.BadParameter:

@@ -131,7 +131,7 @@ def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
     has_shared_memory = shared not in {"", "0"}
     return PodFlags(
         image=options["image"] or options.get("worker_image", ""),
-        command=(options["shell"], "-c", command) if command else (),
+        command=(options["shell"], "-c", parsers.check_launcher(command)) if command else (),
         gpus=options["gpus"],
         devices=parsers.parse_devices(options["device"]),
         cpu=options.get("cpu", ""),

@@ -238,3 +238,24 @@ def test_an_option_behind_a_quoted_command_is_not_swallowed(
     arguments = ["submit", "pytorch", "--name", "digits", "--image", "torch:2", "python x.py"]
     assert main.run([*arguments, "--wait"]) == ExitCode.USAGE
     assert "--wait is behind the command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["elastic", "pytorch"])
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("gangline run --nnodes 4:2 x.py", "--nnodes 4:2: at least one node, and no more than"),
+        ("torchrun --nnodes=two x.py", "--nnodes two: must be a number or MIN:MAX"),
+        ("dlrover-run --nnodes='2:x' x.py", "--nnodes 2:x: must be a number or MIN:MAX"),
+        ("torchrun --nnodes 2:$NODE_NUM x.py", ""),
+        ("torchrun --nnodes=1:2 x.py", ""),
+        ("python x.py --nnodes all", ""),
+    ],
+)
+def test_a_number_of_nodes_that_the_launcher_refuses_is_refused_before(
+    capsys: pytest.CaptureFixture[str], kind: str, command: str, problem: str
+) -> None:
+    arguments = ["submit", kind, "--name", "digits", "--image", "i", "--workers", "2", "--dry-run"]
+    code = main.run([*arguments, command])
+    assert code == (ExitCode.USAGE if problem else ExitCode.DONE)
+    assert problem in capsys.readouterr().err

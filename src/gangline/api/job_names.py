@@ -27,6 +27,20 @@ RELAUNCH_COUNT_LABEL = "elasticjob.dlrover/relaunch-count"
 """On a pod of an ElasticJob: how many pods of its rank it follows."""
 ELASTIC_CONTAINER = "main"
 """Name of the container of an ElasticJob that trains."""
+SCHEDULER_NAMES = ("gangline", "volcano", "default-scheduler")
+"""``schedulerName`` of the pods that Gangline's scheduler or that of Kubernetes serves."""
+
+
+def unserved_message(scheduler: str) -> str:
+    """Return why a pod waits that no scheduler has looked at; empty if one serves the name."""
+    if not scheduler or scheduler in SCHEDULER_NAMES:
+        return ""
+    *names, last = SCHEDULER_NAMES
+    served = f"{', '.join(names)} and {last}"
+    return (
+        f"no scheduler of the name {scheduler!r} has looked at it. Start one, or correct "
+        f"spec.schedulerName: {served} are served here."
+    )
 
 
 class ConditionLike(Protocol):

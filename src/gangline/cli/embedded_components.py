@@ -13,10 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gangline.api.job_names import SCHEDULER_NAMES
+
 if TYPE_CHECKING:
     from gangline.local.cluster import Component
 
-EMBEDDED_SCHEDULER_NAMES = frozenset({"gangline", "volcano", "default-scheduler"})
+EMBEDDED_SCHEDULER_NAMES = frozenset(SCHEDULER_NAMES)
 """The embedded cluster has no other scheduler, so ours serves the default name too."""
 
 

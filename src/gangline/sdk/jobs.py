@@ -22,6 +22,7 @@ from gangline.api.job_names import (
     index_text,
     is_interrupted,
     replica_name,
+    unserved_message,
 )
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.meta.objects import Condition
@@ -415,6 +416,9 @@ def _pod_problem(pod: AnyPod, finding: "Finding | None") -> str:
     scheduled = find_condition(conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         return scheduled.message or scheduled.reason
+    is_new = scheduled is None and not pod.spec.node_name and pod.status.phase in ("", "Pending")
+    if is_new and (unserved := unserved_message(pod.spec.scheduler_name)):
+        return unserved
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.waiting
         if waiting is not None and waiting.reason not in {"ContainerCreating", "PodInitializing"}:

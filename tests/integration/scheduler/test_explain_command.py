@@ -97,6 +97,27 @@ async def test_a_name_that_means_nothing_is_an_error(
 
 
 @pytest.mark.usefixtures("waiting")
+async def test_a_pod_whose_scheduler_does_not_exist_gets_no_node(
+    client: ApiClient, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = {"schedulerName": "mine", "containers": [{"name": "c", "image": "i"}]}
+    await client.create(PODS, {"metadata": {"name": "alone"}, "spec": spec}, "default")
+    line = ["explain", "pod/alone", "--kubeconfig", str(api_server.kubeconfig)]
+    assert await asyncio.to_thread(main.run, line) == ExitCode.DONE
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("Pod default/alone waits (NoScheduler)")
+    assert "no scheduler of the name 'mine' has looked at it" in shown
+    assert "gangline, volcano and default-scheduler" in shown
+    assert "Expected start" not in shown
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    await client.patch(
+        PODS, "alone", {"status": {"conditions": [condition]}}, "default", subresource="status"
+    )
+    assert await asyncio.to_thread(main.run, line) == ExitCode.DONE
+    assert "gets its nodes now" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("waiting")
 async def test_a_training_job_is_explained_by_its_name(
     client: ApiClient, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,6 +122,17 @@ def test_a_container_that_does_not_start_is_the_reason() -> None:
     assert read(a_job(), pod).reason == "worker-0: ImagePullBackOff no such image"
 
 
+def test_a_pod_of_an_unknown_scheduler_says_that_none_has_looked_at_it() -> None:
+    spec = {"containers": [{"name": "c"}], "schedulerName": "mine"}
+    job = read(a_job(), a_pod(spec=spec, status={"phase": "Pending"}))
+    assert job.reason.startswith("worker-0: no scheduler of the name 'mine' has looked at it")
+    assert "gangline, volcano and default-scheduler" in job.reason
+    condition = {"type": "PodScheduled", "status": "True"}
+    looked_at = {"phase": "Pending", "conditions": [condition]}
+    assert not read(a_job(), a_pod(spec=spec, status=looked_at)).reason
+    assert not read(a_job(), a_pod(spec=spec | {"schedulerName": "volcano"})).reason
+
+
 def test_a_job_that_succeeded_has_nothing_to_explain() -> None:
     waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
     pod = a_pod(status={"containerStatuses": [{"name": "c", "state": waiting}]})

@@ -3,20 +3,24 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from gangline.api.core.node import Node
+from gangline.api.job_names import unserved_message
+from gangline.api.meta.conditions import find_condition
 from gangline.api.resources import PODS
 from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
 from gangline.api.volcano.topology import HyperNode
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.cache.convert import hypernode_info, node_info
+from gangline.scheduler.cache.convert import DEFAULT_SCHEDULER, hypernode_info, node_info
 from gangline.scheduler.cache.node_table import topology_domains
 from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.forecast import pending_queues, queue_lines
 from gangline.scheduler.reporting.explain import (
+    WAITS,
     Explanation,
     QueueUsage,
     all_queue_usages,
@@ -27,6 +31,9 @@ from gangline.scheduler.reporting.explain import (
 from gangline.scheduler.reporting.replay import read_cluster_state
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types import GroupKey, PodKey, gang_name, is_kubernetes_group
+
+NO_SCHEDULER = "NoScheduler"
+"""Reason of a gang with a pod that no scheduler has looked at."""
 
 
 async def explain_live(
@@ -52,10 +59,10 @@ async def explain_live(
         ApiError: a pod does not exist, or the cluster cannot be read.
     """
     names = set(settings.scheduler_names)
-    keys = await _read_gangs(client, namespace, pods, groups, names)
+    gangs = await _read_gangs(client, namespace, pods, groups, settings, names)
     options = (settings.weights, settings.hierarchical)
     state = await read_cluster_state(client, frozenset(names), *options)
-    return _explain(state, settings, namespace, pods, keys, forecast=forecast)
+    return _explain(state, settings, namespace, pods, gangs, forecast=forecast)
 
 
 async def explain_jobs(
@@ -77,16 +84,25 @@ async def explain_jobs(
         ApiError: the cluster cannot be read. A job of which a pod is gone is left out.
     """
     names = set(settings.scheduler_names)
-    gangs: dict[str, list[GroupKey]] = {}
+    gangs: dict[str, _Gangs] = {}
     for job, (namespace, pods) in jobs.items():
         with suppress(NotFound):
-            gangs[job] = await _read_gangs(client, namespace, pods, (), names)
+            gangs[job] = await _read_gangs(client, namespace, pods, (), settings, names)
     options = (settings.weights, settings.hierarchical)
     state = await read_cluster_state(client, frozenset(names), *options)
     return {
-        job: _explain(state, settings, *jobs[job], keys, forecast=forecast)
-        for job, keys in gangs.items()
+        job: _explain(state, settings, *jobs[job], of_job, forecast=forecast)
+        for job, of_job in gangs.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Gangs:
+    """The gangs of some pods."""
+
+    keys: list[GroupKey]
+    unserved: dict[str, str]
+    """Why a pod waits that no scheduler has looked at, by ``namespace/name``."""
 
 
 async def _read_gangs(
@@ -94,17 +110,23 @@ async def _read_gangs(
     namespace: str,
     pods: Sequence[str],
     groups: Sequence[GroupKey],
+    settings: SchedulerSettings,
     scheduler_names: set[str],
-) -> list[GroupKey]:
+) -> _Gangs:
     """Return ``groups`` and those that pods name; add the names of the pods' schedulers."""
-    keys = list(groups)
+    keys, unserved = list(groups), {}
     for name in pods:
         pod = await client.get(PODS, name, namespace)
-        scheduler_names.add(pod.spec.scheduler_name or "default-scheduler")
+        scheduler = pod.spec.scheduler_name or DEFAULT_SCHEDULER
+        scheduler_names.add(scheduler)
+        scheduled = find_condition(pod.status.conditions, "PodScheduled")
+        is_new = scheduled is None and not pod.spec.node_name
+        if is_new and scheduler not in settings.scheduler_names:
+            unserved[f"{namespace}/{name}"] = unserved_message(scheduler)
         group = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION)
         if group and (key := GroupKey(f"{namespace}/{group}")) not in keys:
             keys.append(key)
-    return keys
+    return _Gangs(keys, unserved)
 
 
 def _explain(
@@ -112,11 +134,11 @@ def _explain(
     settings: SchedulerSettings,
     namespace: str,
     pods: Sequence[str],
-    gangs: Sequence[GroupKey],
+    gangs: _Gangs,
     *,
     forecast: bool,
 ) -> list[Explanation]:
-    keys, now, policy = list(gangs), time.time(), settings.policy
+    keys, now, policy = list(gangs.keys), time.time(), settings.policy
     present = [
         state.pods[pod_key]
         for name in pods
@@ -134,9 +156,20 @@ def _explain(
     explained = [explain_group(state, key, now, policy) for key in keys]
     if not keys:
         explained = [explain_pod(state, pod.key, now, policy) for pod in present]
-    if not forecast:
+    if forecast:
+        explained = [with_expected_start(one, state, now, policy) for one in explained]
+    return [_as_unserved(explanation, gangs.unserved) for explanation in explained]
+
+
+def _as_unserved(explained: Explanation, unserved: Mapping[str, str]) -> Explanation:
+    """Return the explanation of a gang with a pod that no scheduler has looked at."""
+    pods = chain(explained.starting, *(need.pods for need in explained.needs))
+    message = next(filter(None, (unserved.get(pod, "") for pod in pods)), "")
+    if not message:
         return explained
-    return [with_expected_start(explanation, state, now, policy) for explanation in explained]
+    return replace(
+        explained, state=WAITS, reason=NO_SCHEDULER, message=message, starting={}, expected=None
+    )
 
 
 @dataclass(frozen=True, slots=True)

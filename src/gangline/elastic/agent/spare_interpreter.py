@@ -70,11 +70,10 @@ class SpareInterpreter:
             process = start_process(arguments, hook, channel=theirs, prepare=prepare)
         return cls(process, *await asyncio.open_connection(sock=ours))
 
-    async def warm(self, modules: Sequence[str], nice: int) -> bool:
-        """Import modules, then run with this priority. Returns True if the spare can be used."""
-        order = {"modules": list(modules), "nice": nice}
+    async def warm(self, modules: Sequence[str]) -> bool:
+        """Import modules. Returns True if the spare can be used."""
         try:
-            await self._send_order(order)
+            await self._send_order({"modules": list(modules)})
             line = await asyncio.wait_for(self.reader.readline(), _WARM_TIMEOUT_S)
         except (TimeoutError, ConnectionError):
             return False

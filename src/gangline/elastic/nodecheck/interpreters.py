@@ -89,7 +89,7 @@ class CheckInterpreters:
 
 
 async def _warm_up(spare: SpareInterpreter) -> SpareInterpreter:
-    await spare.warm(_MODULES, os.getpriority(os.PRIO_PROCESS, 0))
+    await spare.warm(_MODULES)
     return spare
 
 

@@ -113,7 +113,7 @@ def _wait_for_order(descriptor: int) -> Any:
     while "env" not in (order := orders.read()):
         if "modules" in order:
             os.dup2(streams[1], 1)
-            _send(descriptor, {"missing": _warm_up(order)})
+            _send(descriptor, {"missing": _preload(order["modules"])})
         elif "child" in order:
             code = _run_child(orders, order["child"], streams[1])
             _send(descriptor, {"ended": code})
@@ -124,13 +124,6 @@ def _wait_for_order(descriptor: int) -> Any:
         if source != original:
             os.close(original)
     return order
-
-
-def _warm_up(order: Any) -> list[str]:
-    """Import modules; return the names that could not be imported."""
-    missing = _preload(order["modules"])
-    _regain_priority(order["nice"])
-    return missing
 
 
 def _send(descriptor: int, message: dict[str, Any]) -> None:
@@ -195,6 +188,7 @@ def _child_main(spec: Any, channel: int, output: int, parent: int) -> NoReturn:
 
 
 def _preload(modules: list[str]) -> list[str]:
+    """Import modules; return the names that could not be imported."""
     import importlib
 
     missing = []
@@ -206,15 +200,6 @@ def _preload(modules: list[str]) -> list[str]:
             except Exception:
                 missing.append(name)
     return missing
-
-
-def _regain_priority(nice: int) -> None:
-    if os.path.exists("/proc/self/autogroup"):
-        with open("/proc/self/autogroup", "w") as group:
-            group.write("0")
-    for thread in os.listdir("/proc/self/task"):
-        if os.getpriority(os.PRIO_PROCESS, int(thread)) != nice:
-            os.setpriority(os.PRIO_PROCESS, int(thread), nice)
 
 
 class _ImportReport:

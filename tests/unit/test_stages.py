@@ -77,7 +77,9 @@ def test_few_failed_tests_run_once_more_alone(
         "def test_slow():\n"
         "    assert Path('before').exists() or Path('before').touch()\n"
     )
-    stage = stages.Stage("tests", tests="test_it.py")
+    (tmp_path / "test_other.py").write_text("def test_other(): pass\n")
+    ids = "test_it.py::test_slow test_it.py::test_good test_other.py::test_other"
+    stage = stages.Stage("tests", tests=f"--numprocesses 2 {ids}")
     assert run("--again", "some", some=[stage]) == 0
     printed = capfd.readouterr().out
     assert "\nonce more, alone, what failed:\ntest_it.py::test_slow\n" in printed

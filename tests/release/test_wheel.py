@@ -1,7 +1,6 @@
 """The wheel as package indexes take it, and what a user gets from it in an empty environment.
 
-Not part of ``make test``: it fetches the packages of an environment, PyTorch among them, and runs
-the demo there. ``.ci/run`` runs it beside other stages.
+Takes 70 s: it fetches the packages of an environment, PyTorch among them, and runs the demo there.
 """
 
 import os

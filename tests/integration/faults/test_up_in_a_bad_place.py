@@ -49,6 +49,41 @@ def test_port_in_use_is_reported_with_its_holder(tmp_path: Path) -> None:
     assert "--port 0" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--memory", "4x"), "--memory 4x"),
+        (("--cpus", "nan"), "'--cpus': nan is not a finite number"),
+        (("--cpus", "-1"), "--cpus -1.0"),
+        (("--name", "../x"), "cannot name a cluster"),
+        (("--pod-cidr", "1.2.3"), "give one such as"),
+        (("--port", "80000"), "--port"),
+        (("--image-map", __file__), "image map"),
+        (("--image-map", sys.executable), "not valid YAML"),
+        (("--nodes", "0"), "--nodes"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_flag_that_makes_no_sense_is_named(
+    tmp_path: Path, flags: tuple[str, ...], says: str
+) -> None:
+    done = up(tmp_path, *flags)
+    assert done.returncode in (ExitCode.USAGE, ExitCode.UNEXPECTED)
+    assert says in done.stderr
+    assert "defect" not in done.stderr
+    assert "Cluster is up" not in done.stdout
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("a file where a folder should be")
+    done = up(home)
+    assert done.returncode == ExitCode.UNEXPECTED
+    assert str(home) in done.stderr
+    assert "defect" not in done.stderr
+    assert "Cluster is up" not in done.stdout
+
+
 @pytest.fixture
 def open_home() -> Iterator[Path]:
     """A folder of an ordinary user; not pytest's, which only root may read."""

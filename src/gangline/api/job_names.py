@@ -3,7 +3,7 @@
 Commands that only list jobs import this module, and none of the types of the kinds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
@@ -31,18 +31,6 @@ SCHEDULER_NAMES = ("gangline", "volcano", "default-scheduler")
 """``schedulerName`` of the pods that Gangline's scheduler or that of Kubernetes serves."""
 
 
-def unserved_message(scheduler: str) -> str:
-    """Return why a pod waits that no scheduler has looked at; empty if one serves the name."""
-    if not scheduler or scheduler in SCHEDULER_NAMES:
-        return ""
-    *names, last = SCHEDULER_NAMES
-    served = f"{', '.join(names)} and {last}"
-    return (
-        f"no scheduler of the name {scheduler!r} has looked at it. Start one, or correct "
-        f"spec.schedulerName: {served} are served here."
-    )
-
-
 class ConditionLike(Protocol):
     """The part of a job's condition that is read here."""
 
@@ -53,6 +41,20 @@ class ConditionLike(Protocol):
     @property
     def reason(self) -> str:
         """Reason of the condition."""
+
+
+def unserved_message(scheduler: str, node: str, conditions: Iterable[ConditionLike]) -> str:
+    """Return why a pod waits that no scheduler has looked at; empty if one has, or serves it."""
+    if not scheduler or scheduler in SCHEDULER_NAMES:
+        return ""
+    if node or any(condition.type == "PodScheduled" for condition in conditions):
+        return ""
+    *names, last = SCHEDULER_NAMES
+    served = f"{', '.join(names)} and {last}"
+    return (
+        f"no scheduler of the name {scheduler!r} has looked at it. Start one, or correct "
+        f"spec.schedulerName: {served} are served here."
+    )
 
 
 def is_interrupted(condition: ConditionLike) -> bool:

@@ -416,8 +416,8 @@ def _pod_problem(pod: AnyPod, finding: "Finding | None") -> str:
     scheduled = find_condition(conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         return scheduled.message or scheduled.reason
-    is_new = scheduled is None and not pod.spec.node_name and pod.status.phase in ("", "Pending")
-    if is_new and (unserved := unserved_message(pod.spec.scheduler_name)):
+    unserved = unserved_message(pod.spec.scheduler_name, pod.spec.node_name, conditions)
+    if unserved and pod.status.phase in ("", "Pending"):
         return unserved
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.waiting

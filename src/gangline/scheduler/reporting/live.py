@@ -8,7 +8,6 @@ from itertools import chain
 
 from gangline.api.core.node import Node
 from gangline.api.job_names import unserved_message
-from gangline.api.meta.conditions import find_condition
 from gangline.api.resources import PODS
 from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
 from gangline.api.volcano.topology import HyperNode
@@ -119,10 +118,10 @@ async def _read_gangs(
         pod = await client.get(PODS, name, namespace)
         scheduler = pod.spec.scheduler_name or DEFAULT_SCHEDULER
         scheduler_names.add(scheduler)
-        scheduled = find_condition(pod.status.conditions, "PodScheduled")
-        is_new = scheduled is None and not pod.spec.node_name
-        if is_new and scheduler not in settings.scheduler_names:
-            unserved[f"{namespace}/{name}"] = unserved_message(scheduler)
+        if scheduler not in settings.scheduler_names:
+            unserved[f"{namespace}/{name}"] = unserved_message(
+                scheduler, pod.spec.node_name, pod.status.conditions
+            )
         group = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION)
         if group and (key := GroupKey(f"{namespace}/{group}")) not in keys:
             keys.append(key)
